@@ -1,0 +1,65 @@
+"""Bayesian optimisation when results come back late (BPE-Delay, ICML 2023)."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from botorch_delay import benchmarks, exceptions
+from botorch_delay.acquisition import MaxVariance
+from botorch_delay.confidence import (
+    Confidence,
+    FixedBeta,
+    Guarantee,
+    RKHSConfidence,
+    rkhs_bounds,
+)
+from botorch_delay.delays import (
+    ConstantDelay,
+    DelayLaw,
+    GeometricDelay,
+    NoDelay,
+    PoissonDelay,
+    SubExponentialDelay,
+)
+from botorch_delay.design import greedy_max_variance
+from botorch_delay.domains import FiniteDomain
+from botorch_delay.elimination import ActiveSet
+from botorch_delay.information import effective_dimension, information_gain
+from botorch_delay.models import DelayedGP
+from botorch_delay.optimizers import BPEDelayOptimizer, Recommendation, Straggler, load
+from botorch_delay.rounds import RoundRecord, round_lengths
+from botorch_delay.trials import Trial, TrialState
+
+try:
+    __version__ = version("botorch-delay")
+except PackageNotFoundError:  # run from a source tree that is not installed
+    __version__ = "0+unknown"
+
+__all__ = [
+    "ActiveSet",
+    "BPEDelayOptimizer",
+    "Confidence",
+    "ConstantDelay",
+    "DelayLaw",
+    "DelayedGP",
+    "FiniteDomain",
+    "FixedBeta",
+    "GeometricDelay",
+    "Guarantee",
+    "MaxVariance",
+    "NoDelay",
+    "PoissonDelay",
+    "RKHSConfidence",
+    "Recommendation",
+    "RoundRecord",
+    "Straggler",
+    "SubExponentialDelay",
+    "Trial",
+    "TrialState",
+    "benchmarks",
+    "effective_dimension",
+    "exceptions",
+    "greedy_max_variance",
+    "information_gain",
+    "load",
+    "rkhs_bounds",
+    "round_lengths",
+]

@@ -1,0 +1,118 @@
+"""Maximum variance as a BoTorch acquisition function."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.acquisition.input_constructors import acqf_input_constructor
+from botorch.models.gpytorch import GPyTorchModel
+from botorch.models.model import Model
+from botorch.utils.transforms import t_batch_mode_transform
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from torch import Tensor
+
+from botorch_delay.exceptions import InputTypeError, NotSupportedError
+from botorch_delay.models import DelayedGP
+
+
+class PointSet(Protocol):
+    """Anything that tells which points belong to it, an ``ActiveSet`` for instance."""
+
+    def contains(self, X: Tensor) -> Tensor:
+        """``n x d`` to a bool tensor ``n``."""
+
+
+class MaxVariance(AcquisitionFunction):
+    """The fantasy posterior's deviation sigma, pending points counted in (equation maxvar).
+
+    Args:
+        model: a :class:`DelayedGP`, or any single-output GPyTorch model of BoTorch.
+        active_set: where points may be asked; elsewhere the value is ``-inf``. None for
+            everywhere.
+        X_pending: ``p x d``, pending points in addition to the model's own.
+
+    Raises:
+        InputTypeError: if ``active_set`` has no ``contains``.
+        NotSupportedError: if the model cannot be conditioned on pending points.
+
+    Example:
+        >>> X = torch.tensor([[0.1]], dtype=torch.double)
+        >>> model = DelayedGP(X, torch.zeros_like(X), noise_var=1e-2)
+        >>> sigma = MaxVariance(model, X_pending=torch.ones_like(X))
+        >>> x = torch.tensor([[[0.5]], [[0.9]]], dtype=torch.double)  # b x 1 x d
+        >>> sigma(x).argmax().item()
+        0
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        active_set: PointSet | None = None,
+        X_pending: Tensor | None = None,
+    ) -> None:
+        super().__init__(model=model)
+        if active_set is not None and not hasattr(active_set, "contains"):
+            raise InputTypeError(
+                "active_set must have a method contains(X), as opt.active_set does, got "
+                f"{type(active_set).__name__}."
+            )
+        self.active_set = active_set
+        self.set_X_pending(X_pending)
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """Replace the pending points (``p x d``) that are counted beside the model's own."""
+        super().set_X_pending(X_pending)
+        self._fantasy = _fantasy_model(self.model, self.X_pending)
+
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]  # typed for the base class
+    def forward(self, X: Tensor) -> Tensor:
+        """Sigma at each point.
+
+        Args:
+            X: ``b x 1 x d``.
+
+        Returns:
+            A tensor of shape ``b``.
+        """
+        deviation = self._fantasy.posterior(X).variance.clamp_min(0.0).sqrt().reshape(X.shape[:-2])
+        if self.active_set is None:
+            return deviation
+        with torch.no_grad():
+            inside = self.active_set.contains(X.reshape(-1, X.shape[-1])).reshape(X.shape[:-2])
+        return deviation.masked_fill(~inside, -torch.inf)
+
+
+@acqf_input_constructor(MaxVariance)
+def construct_inputs_max_variance(
+    model: Model, active_set: PointSet | None = None, X_pending: Tensor | None = None
+) -> dict[str, Any]:
+    """Keyword arguments of :class:`MaxVariance`, for BoTorch's and Ax's factories.
+
+    Args:
+        model: the model.
+        active_set: where points may be asked.
+        X_pending: ``p x d``, pending points.
+    """
+    return {"model": model, "active_set": active_set, "X_pending": X_pending}
+
+
+def _fantasy_model(model: Any, X_pending: Tensor | None) -> Any:
+    if X_pending is not None and len(X_pending) == 0:
+        X_pending = None
+    if isinstance(model, DelayedGP):
+        return (model if X_pending is None else model.with_pending(X_pending)).fantasy_model()
+    if X_pending is None:
+        return model
+    if not isinstance(model, GPyTorchModel) or model.num_outputs != 1:
+        raise NotSupportedError(
+            f"X_pending needs a DelayedGP or a single-output GPyTorch model, got "
+            f"{type(model).__name__}."
+        )
+    # The variance does not depend on the values: any will do, and the mean keeps the mean.
+    mean = model.posterior(X_pending).mean.detach()
+    noise = {}
+    if isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
+        noise["noise"] = model.likelihood.noise.mean().expand_as(mean)
+    return model.condition_on_observations(X_pending, mean, **noise)

@@ -1,0 +1,141 @@
+"""Checks of arguments at the public entries: what was expected, what came, what to do."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+import warnings
+from typing import Any
+
+import torch
+from botorch.exceptions.warnings import InputDataWarning
+from torch import Tensor
+
+from botorch_delay.exceptions import InputError, InputTypeError
+
+
+def whole(value: Any, name: str, minimum: int) -> int:
+    """``value`` as an int that is at least ``minimum``; bools and 3.5 are refused."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise InputTypeError(f"{name} must be a whole number, got {value!r}.") from None
+    if number < minimum:
+        raise InputError(f"{name} must be at least {minimum}, got {number}.")
+    return number
+
+
+def real(value: Any, name: str) -> float:
+    """``value`` as a finite float: a real number or a 0-dim tensor."""
+    if isinstance(value, Tensor):
+        if value.dim() != 0:
+            raise InputError(
+                f"{name} must be a float or a 0-dim tensor, got a tensor of shape "
+                f"{tuple(value.shape)}; pass one value, for instance y.item()."
+            )
+        if value.is_complex():
+            raise InputTypeError(f"{name} must be real, got a tensor of dtype {value.dtype}.")
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        shape = getattr(value, "shape", None)
+        if shape == () and hasattr(value, "item"):  # a 0-dim NumPy array
+            return real(value.item(), name)
+        raise InputTypeError(
+            f"{name} must be a float or a 0-dim tensor, got {type(value).__name__}."
+        )
+    number = float(value)
+    if not math.isfinite(number):
+        raise InputError(
+            f"{name} must be finite, got {number}; an evaluation without a usable "
+            "value is reported with mark_failed."
+        )
+    return number
+
+
+def positive(value: Any, name: str) -> float:
+    """``value`` as a finite float above zero."""
+    number = real(value, name)
+    if number <= 0.0:
+        raise InputError(f"{name} must be above 0, got {number}.")
+    return number
+
+
+def nonnegative(value: Any, name: str) -> float:
+    """``value`` as a finite float of at least zero."""
+    number = real(value, name)
+    if number < 0.0:
+        raise InputError(f"{name} must be at least 0, got {number}.")
+    return number
+
+
+def probability(value: Any, name: str) -> float:
+    """``value`` as a float strictly between 0 and 1."""
+    number = real(value, name)
+    if not 0.0 < number < 1.0:
+        raise InputError(f"{name} must lie strictly between 0 and 1, got {number}.")
+    return number
+
+
+def matrix(value: Any, name: str, *, empty: bool = False) -> Tensor:
+    """``value`` as a detached, finite, floating ``n x d`` tensor."""
+    if not isinstance(value, Tensor):
+        raise InputTypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}.")
+    if not value.is_floating_point():
+        raise InputTypeError(
+            f"{name} must be a floating tensor, got dtype {value.dtype}; convert it with .double()."
+        )
+    if value.dim() != 2 or value.shape[1] == 0:
+        raise InputError(f"{name} must have shape n x d, got {tuple(value.shape)}.")
+    if value.shape[0] == 0 and not empty:
+        raise InputError(f"{name} must hold at least one point, got none.")
+    if not torch.isfinite(value).all():
+        row = int((~torch.isfinite(value)).any(dim=1).nonzero()[0])
+        raise InputError(f"{name} must be finite; row {row} is {value[row].tolist()}.")
+    return value.detach()
+
+
+def column(value: Any, name: str, like: Tensor) -> Tensor:
+    """``value`` as a finite tensor of shape ``n`` that matches the rows of ``like``."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        got = f"dtype {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+        raise InputTypeError(f"{name} must be a floating torch.Tensor, got {got}.")
+    if value.dtype != like.dtype or value.device != like.device:
+        raise InputTypeError(
+            f"{name} must have the dtype and device of the points ({like.dtype}, {like.device}), "
+            f"got {value.dtype}, {value.device}."
+        )
+    n = like.shape[0]
+    if value.shape not in ((n,), (n, 1)):
+        raise InputError(f"{name} must have shape {n} or {n} x 1, got {tuple(value.shape)}.")
+    if not torch.isfinite(value).all():
+        raise InputError(f"{name} must be finite.")
+    return value.detach().reshape(n)
+
+
+def matches(value: Tensor, name: str, like: Tensor) -> None:
+    """``value`` has the dtype, the device and the last dimension of ``like``."""
+    if value.dtype != like.dtype or value.device != like.device:
+        raise InputTypeError(
+            f"{name} must have the dtype and device of the points it goes with "
+            f"({like.dtype}, {like.device}), got {value.dtype}, {value.device}."
+        )
+    if value.shape[-1] != like.shape[-1]:
+        raise InputError(
+            f"{name} must have {like.shape[-1]} columns, got shape {tuple(value.shape)}."
+        )
+
+
+def warn_single_precision(value: Tensor, stacklevel: int = 3) -> None:
+    """Warn below double precision, as BoTorch does."""
+    if value.dtype != torch.float64:
+        warnings.warn(
+            f"The points have dtype {value.dtype}. Double precision is recommended: "
+            "variances are differences of nearly equal numbers.",
+            InputDataWarning,
+            stacklevel=stacklevel + 1,
+        )

@@ -1,0 +1,295 @@
+"""Confidence bounds, and what is guaranteed with them.
+
+The failure probability delta is spent in one place, :func:`side_delta`: half of it on the
+confidence bounds, divided by rounds, points and sides, half on the delays (Theorem 1).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from botorch_delay import checks
+from botorch_delay.kernels import check_kernel, covariance
+from botorch_delay.posterior import Evidence, PointwisePosterior, posterior_at
+
+
+def side_delta(delta: float, rounds: int, points: int) -> float:
+    """``delta / (4 R N)``, the share of one side of one bound at one point in one round.
+
+    Two sides, N points and R rounds use delta / 2; the other half is for the delays.
+    """
+    return delta / (4.0 * rounds * points)
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What is claimed for a configuration.
+
+    Attributes:
+        holds: whether the regret bound of Theorem 1 is claimed, with probability 1 - delta.
+        delta: that probability's complement.
+        assumptions: what it rests on; to be judged by the user.
+        missing: why not more is claimed; empty if and only if ``holds``.
+    """
+
+    holds: bool
+    delta: float
+    assumptions: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    def __str__(self) -> str:
+        head = (
+            f"Guaranteed with probability {1.0 - self.delta:g}, assuming:"
+            if self.holds
+            else "No guarantee:"
+        )
+        lines = self.assumptions if self.holds else self.missing
+        return "\n".join([head, *(f"- {line}" for line in lines)])
+
+
+class Confidence(ABC):
+    """How wide the bounds of a round are."""
+
+    @abstractmethod
+    def multiplier(self, noise_ratio: float, delta: float) -> float:
+        """The factor on sigma in the half-width.
+
+        Args:
+            noise_ratio: 1 / lambda, the largest over the answers.
+            delta: failure probability of one side at one point.
+        """
+
+    @abstractmethod
+    def half_width(self, posterior: PointwisePosterior, noise_ratio: float, delta: float) -> Tensor:
+        """Half-width at each point of the posterior, ``n``, in units of the values.
+
+        Args:
+            posterior: mu and sigma from points chosen independently of the noise.
+            noise_ratio: 1 / lambda, the largest over the answers.
+            delta: failure probability of one side at one point.
+        """
+
+    @abstractmethod
+    def all_data(
+        self, posterior: PointwisePosterior, noise_ratio: float, gain: float, delta: float
+    ) -> tuple[Tensor, str]:
+        """Half-width where points may depend on earlier noise, and what it is, in words.
+
+        Args:
+            posterior: mu and sigma from all answers.
+            noise_ratio: 1 / lambda.
+            gain: information gain of the answers, in nats.
+            delta: failure probability, uniformly over points, sides and time.
+        """
+
+    @property
+    @abstractmethod
+    def needs_weights(self) -> bool:
+        """Whether ``half_width`` uses the weights of the answers."""
+
+    @property
+    @abstractmethod
+    def missing(self) -> tuple[str, ...]:
+        """Why bounds of this kind prove nothing; empty if they do."""
+
+    @property
+    @abstractmethod
+    def assumptions(self) -> tuple[str, ...]:
+        """What the bounds rest on."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), tuple(sorted(vars(self).items()))))
+
+
+class FixedBeta(Confidence):
+    """Bounds ``mu +- sqrt(beta) * sigma``, as in the paper's experiments: a heuristic.
+
+    With beta = 6 some bound fails in about half of all runs.
+
+    Args:
+        beta: BoTorch's convention, the square of the factor on sigma; above 0.
+
+    Raises:
+        InputError: if ``beta`` is not above 0.
+    """
+
+    def __init__(self, beta: float) -> None:
+        self.beta = checks.positive(beta, "beta")
+
+    def multiplier(self, noise_ratio: float, delta: float) -> float:
+        """sqrt(beta)."""
+        return math.sqrt(self.beta)
+
+    def half_width(self, posterior: PointwisePosterior, noise_ratio: float, delta: float) -> Tensor:
+        """sqrt(beta) * sigma."""
+        return math.sqrt(self.beta) * posterior.deviation
+
+    def all_data(
+        self, posterior: PointwisePosterior, noise_ratio: float, gain: float, delta: float
+    ) -> tuple[Tensor, str]:
+        """sqrt(beta) * sigma."""
+        label = f"mean +- sqrt({self.beta:g}) posterior deviations: a heuristic"
+        return math.sqrt(self.beta) * posterior.deviation, label
+
+    @property
+    def needs_weights(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """A fixed multiplier is no confidence bound."""
+        return (
+            f"{self!r} is a heuristic multiplier, under which some bound fails in about half of "
+            "all runs; use RKHSConfidence(norm_bound, noise_std).",
+        )
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """None: nothing is claimed."""
+        return ()
+
+    def __repr__(self) -> str:
+        return f"FixedBeta({self.beta:g})"
+
+
+class RKHSConfidence(Confidence):
+    """Valid bounds for a function of bounded RKHS norm (Lemma 1 and Theorem 1).
+
+    Args:
+        norm_bound: C_k, a bound on the RKHS norm of f; above 0, in units of the values.
+        noise_std: sigma, the sub-Gaussian scale of the noise; above 0, in units of the values.
+        tight: use ``C_k sqrt(sigma^2 - z'Dz) + sigma ||z|| sqrt(2 log(1 / delta))``, which
+            splits the error into bias and noise. It holds with the same probability as
+            ``(C_k + (sigma / lambda) sqrt(2 log(1 / delta))) sigma(x)`` and is never wider.
+
+    Raises:
+        InputError: if an argument is not above 0.
+    """
+
+    def __init__(self, norm_bound: float, noise_std: float, tight: bool = True) -> None:
+        self.norm_bound = checks.positive(norm_bound, "norm_bound")
+        self.noise_std = checks.positive(noise_std, "noise_std")
+        self.tight = bool(tight)
+
+    def multiplier(self, noise_ratio: float, delta: float) -> float:
+        """``C_k + (sigma / lambda) sqrt(2 log(1 / delta))`` (Lemma 1)."""
+        return self.norm_bound + self.noise_std * noise_ratio * _tail(delta)
+
+    def half_width(self, posterior: PointwisePosterior, noise_ratio: float, delta: float) -> Tensor:
+        """The half-width of Lemma 1, or the tight one where that is asked for."""
+        plain = self.multiplier(noise_ratio, delta) * posterior.deviation
+        if not self.tight:
+            return plain
+        # The difference under the root cancels; what rounding may have taken is given back.
+        bias = (posterior.variance - posterior.penalty).clamp_min(0.0) + posterior.rounding
+        noise = self.noise_std * posterior.noise_norm * _tail(delta)
+        return torch.minimum(plain, self.norm_bound * bias.sqrt() + noise)
+
+    def all_data(
+        self, posterior: PointwisePosterior, noise_ratio: float, gain: float, delta: float
+    ) -> tuple[Tensor, str]:
+        """The self-normalised bound, uniform over points and time.
+
+        ``(C_k + (sigma / lambda) sqrt(2 (gain + log(1 / delta)))) sigma(x)``, with ``gain``
+        0.5 logdet(I + K / lambda^2); it allows points that depend on earlier noise.
+        """
+        radius = math.sqrt(2.0 * (gain + math.log(1.0 / delta)))
+        factor = self.norm_bound + self.noise_std * noise_ratio * radius
+        label = f"self-normalised confidence interval, level {1.0 - delta:g}, uniform over points"
+        return factor * posterior.deviation, label
+
+    @property
+    def needs_weights(self) -> bool:
+        """Only in the tight form."""
+        return self.tight
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Norm bound and noise scale."""
+        return (
+            f"the RKHS norm of f under the given kernel is at most {self.norm_bound:g}",
+            f"the noise is sub-Gaussian with scale {self.noise_std:g}, has mean zero, and is "
+            "drawn afresh at every evaluation (a seeded objective asked twice is not)",
+        )
+
+    def __repr__(self) -> str:
+        return f"RKHSConfidence({self.norm_bound:g}, {self.noise_std:g}, tight={self.tight})"
+
+
+def rkhs_bounds(
+    covar_module: Kernel,
+    train_X: Tensor,
+    train_Y: Tensor,
+    X: Tensor,
+    *,
+    noise_var: float,
+    norm_bound: float,
+    noise_std: float,
+    delta: float,
+    tight: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Bounds on a function of bounded RKHS norm at single points (Lemma 1).
+
+    Each side holds with probability ``1 - delta`` at each point, provided that ``train_X``
+    was chosen independently of the noise. For bounds on all of n points at once, divide
+    ``delta`` by ``2 n``.
+
+    Args:
+        covar_module: the kernel.
+        train_X: ``m x d``, the points that were evaluated; m may be 0.
+        train_Y: ``m`` or ``m x 1``, their values.
+        X: ``n x d``, where the bounds are wanted.
+        noise_var: lambda^2, the regularizer, above 0.
+        norm_bound: C_k, a bound on the RKHS norm, above 0.
+        noise_std: sigma, the sub-Gaussian scale of the noise, above 0.
+        delta: failure probability of one side at one point.
+        tight: split bias and noise; never wider, equally valid.
+
+    Returns:
+        ``(lower, upper)``, each of shape ``n``.
+
+    Raises:
+        InputError: if an argument is malformed.
+    """
+    train_X = checks.matrix(train_X, "train_X", empty=True)
+    X = checks.matrix(X, "X", empty=True)
+    checks.matches(train_X, "train_X", X)
+    train_Y = checks.column(train_Y, "train_Y", train_X)
+    check_kernel(covar_module, X if len(X) else train_X)
+    noise = checks.positive(noise_var, "noise_var")
+    delta = checks.probability(delta, "delta")
+    confidence = RKHSConfidence(norm_bound, noise_std, tight=tight)
+    evidence = Evidence.single(train_X, train_Y, torch.full_like(train_Y, noise))
+    posterior = posterior_at(covar_module, evidence, X, weights=tight)
+    half = confidence.half_width(posterior, 1.0 / math.sqrt(noise), delta)
+    return posterior.mean - half, posterior.mean + half
+
+
+def scaled_gain(covar_module: Kernel, evidence: Evidence) -> float:
+    """Information gain ``0.5 logdet(I + D^-1/2 K D^-1/2)`` of the evidence, in nats."""
+    if not len(evidence.y):
+        return 0.0
+    with torch.no_grad():
+        weight = evidence.noise_var.rsqrt()
+        K = covariance(covar_module, evidence.X, evidence.X)
+        eigenvalues = torch.linalg.eigvalsh(weight.unsqueeze(-1) * K * weight)
+    return 0.5 * torch.log1p(eigenvalues.clamp_min(0.0)).sum().item()
+
+
+def _tail(delta: float) -> float:
+    return math.sqrt(2.0 * math.log(1.0 / delta))

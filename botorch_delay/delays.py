@@ -1,0 +1,315 @@
+"""Delay laws: how many further asks pass before an answer arrives.
+
+Delays are whole numbers of steps; one ask is one step. The answer of the point asked at
+step ``s`` with delay ``tau`` can be used by every decision taken after step ``s + tau``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from scipy import stats
+from torch import Generator, Tensor
+
+from botorch_delay import checks
+from botorch_delay.exceptions import InputError, NotSupportedError
+
+
+class DelayLaw(ABC):
+    """A distribution of delays in steps, the base of every law.
+
+    A law of your own needs ``mean``, ``sample`` and ``quantile``; ``upper_bound`` follows.
+    """
+
+    @property
+    @abstractmethod
+    def mean(self) -> float:
+        """The expected delay E[tau], in steps."""
+
+    @abstractmethod
+    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+        """Draw ``n`` independent delays: an int64 tensor of shape ``n``, in steps."""
+
+    @abstractmethod
+    def quantile(self, p: float) -> float:
+        """The smallest whole ``u`` with ``P(tau <= u) >= p``, in steps."""
+
+    def upper_bound(self, horizon: int, delta: float) -> float:
+        """The bound ``u_T(delta)`` that all ``horizon`` delays keep, in steps.
+
+        It is the smallest ``u`` with ``horizon * P(tau > u) <= delta / 2``, so that by a
+        union bound some delay exceeds it with probability at most ``delta / 2``; the other
+        half of ``delta`` is left for the confidence bounds.
+
+        Raises:
+            InputError: if ``horizon < 1`` or ``delta`` is not in (0, 1).
+        """
+        horizon = checks.whole(horizon, "horizon", 1)
+        delta = checks.probability(delta, "delta")
+        return self._upper_quantile(delta / (2.0 * horizon))
+
+    def _upper_quantile(self, tail: float) -> float:
+        """The smallest whole ``u`` with ``P(tau > u) <= tail``."""
+        return self.quantile(1.0 - tail)
+
+
+class NoDelay(DelayLaw):
+    """Every answer is there before the next ask."""
+
+    @property
+    def mean(self) -> float:
+        """0 steps."""
+        return 0.0
+
+    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+        """``n`` zeros."""
+        return _constant(0, n, generator)
+
+    def quantile(self, p: float) -> float:
+        """0 steps."""
+        checks.probability(p, "p")
+        return 0.0
+
+    def __repr__(self) -> str:
+        return "NoDelay()"
+
+
+class ConstantDelay(DelayLaw):
+    """Every answer takes the same number of steps.
+
+    Args:
+        steps: a whole number of at least 0.
+
+    Raises:
+        InputError: if ``steps`` is negative or not whole.
+
+    Example:
+        >>> ConstantDelay(5).upper_bound(horizon=100, delta=0.1)
+        5.0
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.steps = checks.whole(steps, "steps", 0)
+
+    @property
+    def mean(self) -> float:
+        """The constant, in steps."""
+        return float(self.steps)
+
+    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+        """``n`` times the constant."""
+        return _constant(self.steps, n, generator)
+
+    def quantile(self, p: float) -> float:
+        """The constant, in steps."""
+        checks.probability(p, "p")
+        return float(self.steps)
+
+    def __repr__(self) -> str:
+        return f"ConstantDelay({self.steps})"
+
+
+class PoissonDelay(DelayLaw):
+    """Poisson delays, the law of the paper's experiments.
+
+    Args:
+        mean: the expected delay, in steps, at least 0.
+
+    Raises:
+        InputError: if ``mean`` is negative or not finite.
+
+    Example:
+        >>> PoissonDelay(50.0).upper_bound(horizon=1000, delta=0.1)
+        80.0
+    """
+
+    def __init__(self, mean: float) -> None:
+        self._mean = checks.nonnegative(mean, "mean")
+
+    @property
+    def mean(self) -> float:
+        """The expected delay, in steps."""
+        return self._mean
+
+    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+        """Draw ``n`` delays with the generator, on its device."""
+        rates = torch.full(
+            (checks.whole(n, "n", 0),), self._mean, dtype=torch.double, device=_device(generator)
+        )
+        return torch.poisson(rates, generator=generator).long()
+
+    def quantile(self, p: float) -> float:
+        """The smallest whole ``u`` with ``P(tau <= u) >= p``, in steps."""
+        return float(stats.poisson.ppf(checks.probability(p, "p"), self._mean))
+
+    def _upper_quantile(self, tail: float) -> float:
+        # The survival function keeps its digits where 1 - tail rounds to 1.
+        u = max(float(stats.poisson.isf(tail, self._mean)), 0.0)
+        while u > 0 and stats.poisson.sf(u - 1, self._mean) <= tail:
+            u -= 1
+        while stats.poisson.sf(u, self._mean) > tail:
+            u += 1
+        return u
+
+    def __repr__(self) -> str:
+        return f"PoissonDelay({self._mean})"
+
+
+class GeometricDelay(DelayLaw):
+    """Geometric delays on 0, 1, 2, ...: ``P(tau > u) = (1 - p)^(u + 1)``, ``p = 1 / (1 + mean)``.
+
+    Args:
+        mean: the expected delay, in steps, at least 0.
+
+    Raises:
+        InputError: if ``mean`` is negative or not finite.
+
+    Example:
+        >>> GeometricDelay(mean=1.0).quantile(0.9)
+        3.0
+    """
+
+    def __init__(self, mean: float) -> None:
+        self._mean = checks.nonnegative(mean, "mean")
+
+    @property
+    def mean(self) -> float:
+        """The expected delay, in steps."""
+        return self._mean
+
+    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+        """Draw ``n`` delays with the generator, on its device."""
+        uniform = torch.rand(
+            checks.whole(n, "n", 0),
+            generator=generator,
+            dtype=torch.double,
+            device=_device(generator),
+        )
+        if self._mean == 0.0:
+            return torch.zeros_like(uniform, dtype=torch.long)
+        # Inverse cdf: P(tau >= u) = (1 - p)^u; log1p keeps digits for u near 0.
+        return (torch.log1p(-uniform) / self._log_survival).floor().long()
+
+    @property
+    def _log_survival(self) -> float:
+        return -math.log1p(1.0 / self._mean)
+
+    def quantile(self, p: float) -> float:
+        """The smallest whole ``u`` with ``P(tau <= u) >= p``, in steps."""
+        return self._upper_quantile(1.0 - checks.probability(p, "p"))
+
+    def _upper_quantile(self, tail: float) -> float:
+        if self._mean == 0.0:
+            return 0.0
+        # P(tau > u) <= tail  <=>  u + 1 >= log(tail) / log(1 - p); forgive one rounding.
+        steps = math.log(tail) / self._log_survival
+        return float(max(math.ceil(steps * (1.0 - 1e-14)) - 1, 0))
+
+    def __repr__(self) -> str:
+        return f"GeometricDelay(mean={self._mean})"
+
+
+class SubExponentialDelay(DelayLaw):
+    """The family of Assumption 4: ``tau - E[tau]`` is sub-exponential with ``(xi, b)``.
+
+    It is a family, not one law: it bounds delays and cannot be sampled.
+
+    Args:
+        mean: the expected delay E[tau], in steps, at least 0.
+        xi: the scale xi, in steps, above 0.
+        b: the tail parameter b, in steps, above 0.
+        paper_min: use the minimum that the paper prints in its equation for psi. It is a
+            misprint: inverting the tail ``exp(-min(x^2 / (2 xi^2), x / (2 b)))`` gives the
+            maximum, and with the minimum delays exceed the bound far more often than
+            promised. Only for reproducing the paper's figures.
+
+    Raises:
+        InputError: if an argument is out of its range.
+
+    Example:
+        >>> law = SubExponentialDelay(mean=10.0, xi=9.0, b=1.0)
+        >>> round(law.upper_bound(horizon=300, delta=0.1), 6)
+        48.405816
+    """
+
+    def __init__(self, mean: float, xi: float, b: float, paper_min: bool = False) -> None:
+        self._mean = checks.nonnegative(mean, "mean")
+        self.xi = checks.positive(xi, "xi")
+        self.b = checks.positive(b, "b")
+        self.paper_min = bool(paper_min)
+
+    @property
+    def mean(self) -> float:
+        """The expected delay, in steps."""
+        return self._mean
+
+    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+        """Refused: the family holds many laws.
+
+        Raises:
+            NotSupportedError: always.
+        """
+        raise NotSupportedError(
+            f"{self!r} is a family of laws and cannot be sampled; "
+            "simulate with one law of it, for instance PoissonDelay."
+        )
+
+    def quantile(self, p: float) -> float:
+        """Refused: the family holds many laws.
+
+        Raises:
+            NotSupportedError: always.
+        """
+        raise NotSupportedError(
+            f"{self!r} is a family of laws and has no quantile; use upper_bound(horizon, delta)."
+        )
+
+    def upper_bound(self, horizon: int, delta: float) -> float:
+        """``u_T(delta) = E[tau] + psi_T(delta / 2)`` of Section 4, in steps.
+
+        Raises:
+            InputError: if ``horizon < 1`` or ``delta`` is not in (0, 1).
+        """
+        horizon = checks.whole(horizon, "horizon", 1)
+        delta = checks.probability(delta, "delta")
+        return self._mean + self._psi(horizon, delta / 2.0)
+
+    def _psi(self, t: int, delta: float) -> float:
+        log_term = math.log(3.0 * t / (2.0 * delta))
+        gaussian = math.sqrt(2.0 * self.xi**2 * log_term)
+        exponential = 2.0 * self.b * log_term
+        return min(gaussian, exponential) if self.paper_min else max(gaussian, exponential)
+
+    def __repr__(self) -> str:
+        flag = ", paper_min=True" if self.paper_min else ""
+        return f"SubExponentialDelay(mean={self._mean}, xi={self.xi}, b={self.b}{flag})"
+
+
+def check_delays(delays: Tensor, n: int) -> Tensor:
+    """Given delays as an int64 tensor of shape ``n``, each a whole number of at least 0.
+
+    Raises:
+        InputError: if the shape differs or a delay is negative, not finite or not whole.
+    """
+    given = torch.as_tensor(delays)
+    if given.shape != (n,):
+        raise InputError(f"delays must have shape {n}, one per step, got {tuple(given.shape)}.")
+    as_float = given.double()
+    bad = ~torch.isfinite(as_float) | (as_float < 0) | (as_float != as_float.floor())
+    if bad.any():
+        step = int(bad.nonzero()[0]) + 1
+        raise InputError(
+            "delays must be whole numbers of steps of at least 0; "
+            f"step {step} has {as_float[step - 1].item()}."
+        )
+    return given.long()
+
+
+def _constant(value: int, n: int, generator: Generator | None) -> Tensor:
+    return torch.full((checks.whole(n, "n", 0),), value, device=_device(generator))
+
+
+def _device(generator: Generator | None) -> torch.device:
+    return torch.device("cpu") if generator is None else generator.device

@@ -1,0 +1,58 @@
+"""Errors and warnings of the library.
+
+Every error derives from :class:`BotorchDelayError` and, where one fits, from the BoTorch
+and the builtin error that a caller would already catch.
+"""
+
+from __future__ import annotations
+
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.warnings import BotorchWarning
+
+
+class BotorchDelayError(Exception):
+    """Base class of every error that this library raises."""
+
+
+class InputError(BotorchDelayError, InputDataError, ValueError):
+    """An argument has the right type and a value that cannot be used."""
+
+
+class InputTypeError(InputError, TypeError):
+    """An argument has the wrong type, dtype or device."""
+
+
+class TrialError(BotorchDelayError, LookupError, ValueError):
+    """A trial is unknown, foreign, or in a state that does not allow the call."""
+
+
+class HorizonError(BotorchDelayError, RuntimeError):
+    """All the asks that were planned have been made."""
+
+
+class NoAnswerError(BotorchDelayError, RuntimeError):
+    """A result was asked for that needs at least one answer."""
+
+
+class EmptyDomainError(BotorchDelayError, RuntimeError):
+    """No point is left to ask: every point of the active set is infeasible."""
+
+
+class NotSupportedError(BotorchDelayError, UnsupportedError, NotImplementedError):
+    """The combination of options is not available."""
+
+
+class StorageError(BotorchDelayError, ValueError):
+    """A file or a state cannot be written, read or used."""
+
+
+class MissingExtraError(BotorchDelayError, ImportError):
+    """An optional dependency is not installed."""
+
+
+class NumericsWarning(BotorchWarning, RuntimeWarning):
+    """A computation went on with less accuracy than asked for."""
+
+
+class FitWarning(BotorchWarning, RuntimeWarning):
+    """Hyperparameters could not be fitted; the last good ones stay in force."""

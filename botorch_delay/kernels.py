@@ -1,0 +1,323 @@
+"""Kernel values to full precision, and kernels as plain records.
+
+GPyTorch computes distances through a matrix product, whose rounding error is about
+``eps * ||x||^2``. Its square root, 1e-8 in double, is what a Matern kernel sees between a
+point and itself, and it is larger than small noise variances. The kernels that the library
+knows are therefore evaluated from coordinate differences; every other kernel falls back on
+GPyTorch. Hyperparameters, ``active_dims`` and composition mean what they mean there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
+from gpytorch.kernels import (
+    AdditiveKernel,
+    ConstantKernel,
+    Kernel,
+    LinearKernel,
+    MaternKernel,
+    PeriodicKernel,
+    PolynomialKernel,
+    ProductKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+)
+from linear_operator import to_dense
+from torch import Tensor
+
+from botorch_delay.exceptions import InputError, InputTypeError, StorageError
+
+# Elements of one block when a covariance is computed in chunks: 32 MiB in double.
+CHUNK_ELEMENTS = 2**22
+
+
+def covariance(covar_module: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
+    """Kernel values between two sets of points.
+
+    Args:
+        covar_module: a GPyTorch kernel.
+        X1: ``batch_shape x n x d``.
+        X2: ``batch_shape x m x d``.
+
+    Returns:
+        A ``batch_shape x n x m`` tensor.
+    """
+    dims = covar_module.active_dims
+    if dims is not None:
+        X1, X2 = X1.index_select(-1, dims), X2.index_select(-1, dims)
+    return _forward(covar_module, X1, X2)
+
+
+def prior_variance(covar_module: Kernel, X: Tensor) -> Tensor:
+    """``k(x, x)`` for every row: ``batch_shape x n x d`` to ``batch_shape x n``."""
+    return covar_module(X, diag=True)
+
+
+def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
+    """A kernel that can be used with points like ``like``; its hyperparameters are left alone.
+
+    Raises:
+        InputTypeError: if it is no GPyTorch kernel, or of another dtype or device.
+        InputError: if it carries a batch shape or does not fit the number of columns.
+    """
+    if not isinstance(covar_module, Kernel):
+        raise InputTypeError(
+            f"covar_module must be a gpytorch.kernels.Kernel, got {type(covar_module).__name__}."
+        )
+    for name, parameter in covar_module.named_parameters():
+        if parameter.dtype != like.dtype or parameter.device != like.device:
+            raise InputTypeError(
+                f"covar_module has {name} of {parameter.dtype} on {parameter.device}, the points "
+                f"are {like.dtype} on {like.device}; convert it with "
+                "covar_module.to(dtype=points.dtype, device=points.device)."
+            )
+    if covar_module.batch_shape:
+        raise InputError(
+            "covar_module must not have a batch shape, got "
+            f"batch_shape={tuple(covar_module.batch_shape)}."
+        )
+    try:
+        with torch.no_grad():
+            values = covariance(covar_module, like[:1], like[:1])
+    except (RuntimeError, IndexError) as error:
+        raise InputError(
+            f"covar_module cannot be evaluated on points with {like.shape[-1]} columns: {error}"
+        ) from error
+    if values.shape != (1, 1) or not torch.isfinite(values).all():
+        raise InputError(
+            "covar_module must give one finite value per pair of points; at the first point it "
+            f"gives {values.tolist()}."
+        )
+    return covar_module
+
+
+def _forward(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
+    """Kernel values on columns that are selected already, as ``Kernel.forward`` has them."""
+    evaluate = _EVALUATORS.get(type(kernel))
+    if evaluate is None or kernel.batch_shape:
+        return to_dense(kernel.forward(X1, X2))
+    return evaluate(kernel, X1, X2)
+
+
+def _distance(X1: Tensor, X2: Tensor) -> Tensor:
+    return torch.cdist(X1, X2, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def _rbf(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
+    distance = _distance(X1 / kernel.lengthscale, X2 / kernel.lengthscale)
+    return torch.exp(-0.5 * distance.square())
+
+
+def _matern(kernel: MaternKernel, X1: Tensor, X2: Tensor) -> Tensor:
+    scaled = math.sqrt(2.0 * kernel.nu) * _distance(
+        X1 / kernel.lengthscale, X2 / kernel.lengthscale
+    )
+    decay = torch.exp(-scaled)
+    if kernel.nu == 0.5:
+        return decay
+    if kernel.nu == 1.5:
+        return (1.0 + scaled) * decay
+    return (1.0 + scaled + scaled.square() / 3.0) * decay
+
+
+def _linear(kernel: LinearKernel, X1: Tensor, X2: Tensor) -> Tensor:
+    return (X1 * kernel.variance) @ X2.transpose(-1, -2)
+
+
+def _scale(kernel: ScaleKernel, X1: Tensor, X2: Tensor) -> Tensor:
+    # ScaleKernel has taken over its base's active_dims: the columns are selected already.
+    return kernel.outputscale * _forward(kernel.base_kernel, X1, X2)
+
+
+def _sum(kernel: AdditiveKernel, X1: Tensor, X2: Tensor) -> Tensor:
+    first, *rest = kernel.kernels
+    total = covariance(first, X1, X2)
+    for part in rest:
+        total = total + covariance(part, X1, X2)
+    return total
+
+
+def _product(kernel: ProductKernel, X1: Tensor, X2: Tensor) -> Tensor:
+    first, *rest = kernel.kernels
+    total = covariance(first, X1, X2)
+    for part in rest:
+        total = total * covariance(part, X1, X2)
+    return total
+
+
+_EVALUATORS: dict[type[Kernel], Callable[[Any, Tensor, Tensor], Tensor]] = {
+    RBFKernel: _rbf,
+    MaternKernel: _matern,
+    LinearKernel: _linear,
+    ScaleKernel: _scale,
+    AdditiveKernel: _sum,
+    ProductKernel: _product,
+}
+
+# The kernels that a file may name. Each is rebuilt from its arguments and raw parameters;
+# nothing else in a record is looked up, imported or executed.
+_LEAVES: dict[str, type[Kernel]] = {
+    kernel.__name__: kernel
+    for kernel in (
+        RBFKernel,
+        MaternKernel,
+        RQKernel,
+        PeriodicKernel,
+        LinearKernel,
+        PolynomialKernel,
+        ConstantKernel,
+    )
+}
+_CONSTRAINTS: dict[str, type[Interval]] = {
+    constraint.__name__: constraint for constraint in (Positive, GreaterThan, LessThan, Interval)
+}
+
+
+def describe_kernel(kernel: Kernel) -> dict[str, Any] | None:
+    """A JSON-ready record from which :func:`build_kernel` makes an equal kernel.
+
+    ``None`` if the kernel, or a part of it, is not on the fixed list. Priors are left out:
+    they play no part once the hyperparameters are fixed.
+    """
+    kind = type(kernel)
+    if kernel.batch_shape:
+        return None
+    record: dict[str, Any] = {"class": kind.__name__}
+    if kernel.active_dims is not None:
+        record["active_dims"] = kernel.active_dims.tolist()
+    if kind is ScaleKernel:
+        parts = [describe_kernel(kernel.base_kernel)]
+    elif kind in (AdditiveKernel, ProductKernel):
+        parts = [describe_kernel(part) for part in kernel.kernels]
+    elif _LEAVES.get(kind.__name__) is kind:
+        parts = []
+        record["arguments"] = _arguments(kernel)
+    else:
+        return None
+    if any(part is None for part in parts):
+        return None
+    if parts:
+        record["parts"] = parts
+    own = {}
+    for name, parameter in kernel.named_parameters(recurse=False):
+        constraint = _describe_constraint(kernel.constraint_for_parameter_name(name))
+        if constraint is None:
+            return None
+        own[name] = {"raw": parameter.detach().cpu().tolist(), "constraint": constraint}
+    record["parameters"] = own
+    return record
+
+
+def build_kernel(record: Mapping[str, Any], like: Tensor) -> Kernel:
+    """The kernel of a record, with the dtype and device of ``like``.
+
+    Raises:
+        StorageError: if the record is malformed or names something that is not on the list.
+    """
+    try:
+        return _build(record, depth=0).to(dtype=like.dtype, device=like.device).eval()
+    except StorageError:
+        raise
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise StorageError(
+            f"The stored kernel cannot be rebuilt ({error}); pass covar_module to load."
+        ) from error
+
+
+def same_values(first: Kernel, second: Kernel, points: Tensor) -> bool:
+    """Whether two kernels agree on the first points, to rounding."""
+    probe = points[:8]
+    with torch.no_grad():
+        a, b = covariance(first, probe, probe), covariance(second, probe, probe)
+    tolerance = 16 * torch.finfo(a.dtype).eps
+    return bool(torch.allclose(a, b, rtol=tolerance, atol=0.0))
+
+
+def _arguments(kernel: Kernel) -> dict[str, Any]:
+    arguments: dict[str, Any] = {}
+    if getattr(kernel, "ard_num_dims", None) is not None:
+        arguments["ard_num_dims"] = kernel.ard_num_dims
+    if isinstance(kernel, MaternKernel):
+        arguments["nu"] = kernel.nu
+    if isinstance(kernel, PolynomialKernel):
+        arguments["power"] = int(kernel.power)
+    return arguments
+
+
+def _describe_constraint(constraint: Interval | None) -> dict[str, Any] | None:
+    """``None`` for a constraint that cannot be rebuilt; a parameter without one is 'free'."""
+    if constraint is None:
+        return {"class": None}
+    kind = type(constraint)
+    if _CONSTRAINTS.get(kind.__name__) is not kind:
+        return None
+    if constraint.enforced and not _is_default_transform(constraint):
+        return None
+    record: dict[str, Any] = {"class": kind.__name__, "enforced": constraint.enforced}
+    if kind in (GreaterThan, Interval):
+        record["lower"] = constraint.lower_bound.tolist()
+    if kind in (LessThan, Interval):
+        record["upper"] = constraint.upper_bound.tolist()
+    return record
+
+
+def _is_default_transform(constraint: Interval) -> bool:
+    if type(constraint) is Interval:
+        return constraint._transform is torch.sigmoid
+    return isinstance(constraint._transform, torch.nn.Softplus)
+
+
+def _build_constraint(record: Mapping[str, Any]) -> Interval:
+    kind = record["class"]
+    if kind not in _CONSTRAINTS:
+        raise StorageError(f"The stored kernel has an unknown constraint {kind!r}.")
+    bounds = {
+        f"{side}_bound": torch.tensor(record[side], dtype=torch.double)
+        for side in ("lower", "upper")
+        if side in record
+    }
+    free = {} if record["enforced"] else {"transform": None, "inv_transform": None}
+    constraint = _CONSTRAINTS[kind](**bounds, **free).double()
+    for name, bound in bounds.items():  # the constructor rounds to the default dtype
+        setattr(constraint, name, bound)
+    return constraint
+
+
+def _build(record: Mapping[str, Any], depth: int) -> Kernel:
+    if depth > 16:
+        raise StorageError("The stored kernel is nested more than 16 levels deep.")
+    kind = record["class"]
+    parts = [_build(part, depth + 1) for part in record.get("parts", [])]
+    dims = record.get("active_dims")
+    active = {} if dims is None else {"active_dims": tuple(dims)}
+    if kind == "ScaleKernel":
+        kernel: Kernel = ScaleKernel(parts[0], **active)
+    elif kind == "AdditiveKernel":
+        kernel = AdditiveKernel(*parts)
+    elif kind == "ProductKernel":
+        kernel = ProductKernel(*parts)
+    elif kind in _LEAVES:
+        kernel = _LEAVES[kind](**record.get("arguments", {}), **active)
+    else:
+        raise StorageError(
+            f"The stored kernel is a {kind!r}, which cannot be rebuilt; pass covar_module to load."
+        )
+    kernel = kernel.double()
+    own = dict(kernel.named_parameters(recurse=False))
+    if set(own) != set(record["parameters"]):
+        raise StorageError(f"The stored kernel has parameters {sorted(record['parameters'])}.")
+    for name, stored in record["parameters"].items():
+        raw = torch.tensor(stored["raw"], dtype=torch.double)
+        if raw.shape != own[name].shape:
+            raise StorageError(f"The stored kernel has {name} of shape {tuple(raw.shape)}.")
+        with torch.no_grad():
+            own[name].copy_(raw)
+        if stored["constraint"]["class"] is not None:
+            kernel.register_constraint(name, _build_constraint(stored["constraint"]))
+    return kernel

@@ -1,0 +1,426 @@
+"""An exact Gaussian process that knows which of its points are still unanswered."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+from botorch import settings as botorch_settings
+from botorch.exceptions.warnings import InputDataWarning
+from botorch.models import SingleTaskGP
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.posteriors.gpytorch import GPyTorchPosterior
+from botorch.posteriors.transformed import TransformedPosterior
+from gpytorch import settings as gpytorch_settings
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import Kernel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.means import Mean, ZeroMean
+from gpytorch.models import ExactGP
+from linear_operator.operators import LinearOperator, MatmulLinearOperator
+from torch import Tensor
+
+from botorch_delay import checks
+from botorch_delay.exceptions import InputError, NotSupportedError
+from botorch_delay.kernels import check_kernel, covariance, prior_variance
+from botorch_delay.posterior import factorize
+
+
+class DelayedGP(SingleTaskGP):
+    r"""A ``SingleTaskGP`` with an observed and a fantasy posterior.
+
+    The observed posterior (:math:`\tilde\mu, \tilde\sigma`) conditions on the answers; the
+    fantasy posterior has the same mean and counts the pending points in its variance, as if
+    each had been answered by its own posterior mean (Section 2, *hallucination*).
+
+    Two things differ from BoTorch's model. There is no prior mean and no transform unless
+    asked for, and noise below GPyTorch's floor of 1e-6 is kept, so that confidence bounds
+    refer to the formula in raw units. And posteriors come from one Cholesky factor at every
+    size, never from an iterative solver; updates extend that factor.
+
+    Hyperparameters changed in place take effect after ``model.train()``, as in GPyTorch.
+
+    Args:
+        train_X: ``n x d``, answered points; ``n = 0`` gives the prior.
+        train_Y: ``n x 1``, their values.
+        train_Yvar: ``n x 1``, noise variance of each value.
+        noise_var: lambda^2 of every value without a variance of its own, pending ones
+            included. If neither is given the noise is learned (``fit_gpytorch_mll``).
+        X_pending: ``p x d``, points asked and not answered.
+        covar_module: the kernel; BoTorch's default if None.
+        mean_module: the prior mean; zero if None.
+        outcome_transform: a BoTorch transform of the values; none by default.
+        input_transform: a BoTorch transform of the points; none by default.
+
+    Raises:
+        InputError: if a tensor is malformed, or ``noise_var`` is not above 0.
+
+    Example:
+        >>> X = torch.tensor([[0.2], [0.8]], dtype=torch.double)
+        >>> Y = torch.tensor([[1.0], [0.5]], dtype=torch.double)
+        >>> model = DelayedGP(X, Y, noise_var=1e-2, X_pending=torch.full_like(X[:1], 0.5))
+        >>> x = torch.tensor([[0.5]], dtype=torch.double)
+        >>> bool(model.fantasy_posterior(x).variance < model.posterior(x).variance)
+        True
+    """
+
+    # "observed": (L, L^-1 (y - m)); "pending": (W, Schur complement); "fantasy": the model
+    _cache: dict[str, Any]
+    _X_pending: Tensor
+    _noise_var: float | None
+    _original_train_inputs: Tensor
+
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        train_Yvar: Tensor | None = None,
+        *,
+        noise_var: float | None = None,
+        X_pending: Tensor | None = None,
+        covar_module: Kernel | None = None,
+        mean_module: Mean | None = None,
+        outcome_transform: OutcomeTransform | None = None,
+        input_transform: InputTransform | None = None,
+    ) -> None:
+        train_X = checks.matrix(train_X, "train_X", empty=True)
+        train_Y = _as_column(train_Y, "train_Y", train_X)
+        if noise_var is not None:
+            noise_var = checks.positive(noise_var, "noise_var")
+        if train_Yvar is not None:
+            train_Yvar = _as_column(train_Yvar, "train_Yvar", train_X)
+            if (train_Yvar <= 0).any():
+                raise InputError("train_Yvar must be above 0 everywhere.")
+        elif noise_var is not None:
+            train_Yvar = torch.full_like(train_Y, noise_var)
+        if len(train_X) == 0 and outcome_transform is not None:
+            raise InputError(
+                "outcome_transform needs at least one answered point; leave it out until then."
+            )
+        if covar_module is not None and input_transform is None:
+            check_kernel(covar_module, train_X if len(train_X) else _probe(train_X))
+        checks.warn_single_precision(train_X, stacklevel=2)
+        with (
+            warnings.catch_warnings(),
+            botorch_settings.validate_input_scaling(False),
+            gpytorch_settings.min_fixed_noise(float_value=0.0, double_value=0.0, half_value=0.0),
+        ):
+            warnings.simplefilter("ignore", InputDataWarning)
+            super().__init__(
+                train_X,
+                train_Y,
+                train_Yvar,
+                covar_module=covar_module,
+                mean_module=ZeroMean() if mean_module is None else mean_module,
+                outcome_transform=outcome_transform,
+                input_transform=input_transform,
+            )
+        self._noise_var = noise_var
+        if X_pending is None:
+            self._X_pending = train_X[:0]
+        else:
+            self._X_pending = self._check_points(X_pending, "X_pending")
+
+    @property
+    def X_pending(self) -> Tensor:
+        """The points asked and not answered, ``p x d``."""
+        return self._X_pending
+
+    @property
+    def prediction_strategy(self) -> Any:
+        """GPyTorch's cache. Resetting it, which GPyTorch does on every change, resets ours."""
+        return self.__dict__.get("_strategy")
+
+    @prediction_strategy.setter
+    def prediction_strategy(self, strategy: Any) -> None:
+        self.__dict__["_strategy"] = strategy
+        if strategy is None:
+            self.__dict__["_cache"] = {}
+
+    def __call__(self, *args: Tensor, **kwargs: Any) -> MultivariateNormal:
+        """The prior at the training points in training mode, else the observed posterior."""
+        if self.training or gpytorch_settings.prior_mode.on():
+            return super().__call__(*args, **kwargs)
+        (X,) = args
+        mean = self.mean_module(X)
+        prior = _ExactKernel(self.covar_module)(X)
+        if self.train_inputs[0].shape[-2] == 0:
+            return MultivariateNormal(mean, prior)
+        factor, white = self._observed()
+        V = self._whitened_cross(factor, X)
+        mean = mean + (V * white.unsqueeze(-1)).sum(dim=-2)
+        reduction: LinearOperator = MatmulLinearOperator(V.mT, V)
+        return MultivariateNormal(mean.expand(V.shape[:-2] + V.shape[-1:]), prior - reduction)
+
+    def fantasy_model(self) -> DelayedGP:
+        """The model whose ``posterior`` is the fantasy one, with nothing pending.
+
+        It is conditioned on ``y = mu~(X_pending)``, which leaves the mean as it is; the mean
+        is therefore computed from the answers alone, and equals ``posterior(X).mean`` to the
+        last digits.
+        """
+        if len(self._X_pending) == 0:
+            return self
+        self.eval()
+        if "fantasy" not in self._cache:
+            factor, white = self._observed()
+            cross, schur = self._pending_block()
+            schur_factor, _ = factorize(schur, schur.new_zeros(len(schur)))
+            joint = _block_lower(factor, cross.mT, schur_factor)
+            pending = self._transformed(self._X_pending)
+            white = torch.cat([white, white.new_zeros(len(pending))])
+            with torch.no_grad():
+                targets = torch.cat([self.train_targets, self(pending).mean])
+            noise = self._pending_noise().expand(len(pending))
+            fantasy = self._with_data(
+                torch.cat([self._raw_X, self._X_pending]),
+                targets,
+                torch.cat([self._noise_diagonal(), noise]),
+                self._X_pending[:0],
+            )
+            fantasy._cache["observed"] = (joint, white)
+            self._cache["fantasy"] = fantasy
+        return self._cache["fantasy"]
+
+    def fantasy_posterior(
+        self, X: Tensor, **kwargs: Any
+    ) -> GPyTorchPosterior | TransformedPosterior:
+        """Mean mu~, variance sigma^2 with the pending points counted in.
+
+        Args:
+            X: ``batch_shape x q x d``.
+            kwargs: as in BoTorch's ``posterior``.
+        """
+        return self.fantasy_model().posterior(X, **kwargs)
+
+    def with_pending(self, X: Tensor) -> DelayedGP:
+        """A new model in which the rows of ``X`` (``p x d`` or ``d``) are pending as well.
+
+        Raises:
+            InputError: if ``X`` is malformed.
+        """
+        X = self._check_points(X.unsqueeze(0) if X.dim() == 1 else X, "X")
+        self.eval()
+        model = self._with_data(
+            self._raw_X,
+            self.train_targets,
+            self._noise_diagonal(),
+            torch.cat([self._X_pending, X]),
+        )
+        if "observed" in self._cache:
+            model._cache["observed"] = self._cache["observed"]
+        return model
+
+    def with_answer(self, x: Tensor, y: float | Tensor) -> DelayedGP:
+        """A new model with one more answer; if ``x`` is pending it is pending no more.
+
+        Costs ``O(n^2 + n p + p^2)`` for n answers and p pending points: the factor grows by one row.
+        Transforms keep the statistics that they have learned.
+
+        Args:
+            x: ``d`` or ``1 x d``.
+            y: a float or a tensor with one value, in raw units.
+
+        Raises:
+            InputError: if ``x`` or ``y`` is malformed.
+        """
+        x = self._check_points(x.unsqueeze(0) if x.dim() == 1 else x, "x")
+        if len(x) != 1:
+            raise InputError(f"x must be one point, got {len(x)}; call with_answer for each.")
+        value = checks.real(y.reshape(()) if isinstance(y, Tensor) and y.numel() == 1 else y, "y")
+        self.eval()
+        noise = self._pending_noise()
+        target = self.train_targets.new_tensor([[value]])
+        if hasattr(self, "outcome_transform"):
+            target, _ = self.outcome_transform(target, X=self._transformed(x))
+        match = (self._X_pending == x).all(dim=-1).nonzero().flatten()
+        keep = torch.ones(len(self._X_pending), dtype=torch.bool, device=x.device)
+        keep[match[:1]] = False
+        model = self._with_data(
+            torch.cat([self._raw_X, x]),
+            torch.cat([self.train_targets, target.reshape(1)]),
+            torch.cat([self._noise_diagonal(), noise]),
+            self._X_pending[keep],
+        )
+        if "observed" in self._cache:
+            self._hand_on(model, self._transformed(x), noise, keep)
+        return model
+
+    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> DelayedGP:
+        """GPyTorch's fantasy update, as BoTorch's look-ahead acquisition functions use it.
+
+        Raises:
+            NotSupportedError: without any answered point.
+        """
+        if self.train_inputs[0].shape[-2] == 0:
+            raise NotSupportedError(
+                "Conditioning needs at least one answered point; build a DelayedGP with it, or "
+                "use with_answer."
+            )
+        if self.prediction_strategy is None:
+            ExactGP.__call__(self, self.train_inputs[0][..., :1, :])
+        return super().get_fantasy_model(inputs, targets, **kwargs)
+
+    def _hand_on(self, model: DelayedGP, x: Tensor, noise: Tensor, keep: Tensor) -> None:
+        """Give ``model``, which has one more answer at ``x``, what is known of its factors."""
+        factor, white = self._cache["observed"]
+        with torch.no_grad():
+            row = torch.linalg.solve_triangular(
+                factor, covariance(self.covar_module, self.train_inputs[0], x), upper=False
+            )
+            pivot = prior_variance(self.covar_module, x) + noise - row.square().sum()
+            if pivot.item() <= 0.0:  # lost to rounding: let the new model factorize, with a warning
+                return
+            pivot = pivot.sqrt()
+            residual = model.train_targets[-1] - self.mean_module(x).squeeze()
+            tail = (residual - row.squeeze(-1) @ white) / pivot
+            model._cache["observed"] = (
+                _block_lower(factor, row.mT, pivot.unsqueeze(-1)),
+                torch.cat([white, tail]),
+            )
+            if "pending" not in self._cache or not keep.any():
+                return
+            cross, schur = self._cache["pending"]
+            cross, schur = cross[:, keep], schur[keep][:, keep]
+            pending = self._transformed(self._X_pending[keep])
+            new = (covariance(self.covar_module, x, pending) - row.mT @ cross) / pivot
+            model._cache["pending"] = (torch.cat([cross, new]), schur - new.mT @ new)
+
+    def _observed(self) -> tuple[Tensor, Tensor]:
+        """``L`` and ``L^-1 (y - m)`` of the answers."""
+        if "observed" not in self._cache:
+            X = self.train_inputs[0]
+            with torch.set_grad_enabled(
+                torch.is_grad_enabled() and botorch_settings.propagate_grads.on()
+            ):
+                K = covariance(self.covar_module, X, X)
+                factor, _ = factorize(K, self._noise_diagonal())
+                residual = (self.train_targets - self.mean_module(X)).unsqueeze(-1)
+                white = residual
+                if X.shape[-2]:
+                    white = torch.linalg.solve_triangular(factor, residual, upper=False)
+            self._cache["observed"] = (factor, white.squeeze(-1))
+        return self._cache["observed"]
+
+    def _pending_block(self) -> tuple[Tensor, Tensor]:
+        """``W = L^-1 K(X, X_pending)`` and the Schur complement ``K + D - W'W`` of the pending."""
+        if "pending" not in self._cache:
+            X = self._transformed(self._X_pending)
+            with torch.no_grad():
+                cross = self._whitened_cross(self._observed()[0], X)
+                noise = self._pending_noise().expand(len(X))
+                schur = covariance(self.covar_module, X, X) - cross.mT @ cross
+                self._cache["pending"] = (cross, schur + torch.diag(noise))
+        return self._cache["pending"]
+
+    def _whitened_cross(self, factor: Tensor, X: Tensor) -> Tensor:
+        """``L^-1 K(train, X)``: ``batch_shape x n x q``."""
+        train = self.train_inputs[0]
+        if train.shape[-2] == 0:
+            return X.new_zeros(*X.shape[:-2], 0, X.shape[-2])
+        if train.dim() == 2:  # one solve for the whole batch
+            flat = covariance(self.covar_module, train, X.reshape(-1, X.shape[-1]))
+            V = torch.linalg.solve_triangular(factor, flat, upper=False)
+            return V.reshape(len(train), *X.shape[:-1]).movedim(0, -2)
+        batch = torch.broadcast_shapes(train.shape[:-2], X.shape[:-2])
+        cross = covariance(
+            self.covar_module,
+            train.expand(*batch, *train.shape[-2:]),
+            X.expand(*batch, *X.shape[-2:]),
+        )
+        return torch.linalg.solve_triangular(factor, cross, upper=False)
+
+    @property
+    def _raw_X(self) -> Tensor:
+        """The answered points before the input transform."""
+        if hasattr(self, "input_transform") and not self.training:
+            return self._original_train_inputs
+        return self.train_inputs[0]
+
+    def _transformed(self, X: Tensor) -> Tensor:
+        return self.transform_inputs(X)
+
+    def _noise_diagonal(self) -> Tensor:
+        """Noise variance of each answer, in the units of the targets."""
+        return self.likelihood.noise.expand(self.train_targets.shape)
+
+    def _pending_noise(self) -> Tensor:
+        """Noise variance of an answer to come, shape 1, in the units of the targets."""
+        if self._noise_var is not None:
+            noise = self.train_targets.new_tensor([[self._noise_var]])
+            if hasattr(self, "outcome_transform"):
+                origin = self._transformed(self._raw_X[:1])
+                _, noise = self.outcome_transform(torch.zeros_like(noise), noise, X=origin)
+            return noise.reshape(1)
+        noise = self.likelihood.noise.detach()
+        if noise.numel() == 0:
+            raise InputError(
+                "Pending points need a noise variance: pass noise_var, since there is no answer "
+                "whose variance they could share."
+            )
+        return noise.mean().reshape(1)
+
+    def _check_points(self, X: Tensor, name: str) -> Tensor:
+        X = checks.matrix(X, name, empty=True)
+        checks.matches(X, name, self._raw_X)
+        return X
+
+    def _with_data(self, X: Tensor, targets: Tensor, noise: Tensor, X_pending: Tensor) -> DelayedGP:
+        """This model on other data: ``X`` raw, ``targets`` and ``noise`` transformed."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", InputDataWarning)
+            fixed = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
+            model = DelayedGP(
+                X,
+                targets.detach().unsqueeze(-1),
+                noise.detach().unsqueeze(-1) if fixed else None,
+                covar_module=copy.deepcopy(self.covar_module),
+                mean_module=copy.deepcopy(self.mean_module),
+            )
+        if not fixed:
+            model.likelihood = copy.deepcopy(self.likelihood)
+        for name in ("input_transform", "outcome_transform"):
+            if hasattr(self, name):
+                setattr(model, name, copy.deepcopy(getattr(self, name)))
+        model._noise_var = self._noise_var
+        model._X_pending = X_pending
+        return model.eval()
+
+
+class _ExactKernel(Kernel):
+    """The same kernel, evaluated to full precision, lazily."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self._kernel = (kernel,)  # in a tuple, so that it is not registered a second time
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
+        (kernel,) = self._kernel
+        return prior_variance(kernel, x1) if diag else covariance(kernel, x1, x2)
+
+
+def _block_lower(upper_left: Tensor, lower_left: Tensor, lower_right: Tensor) -> Tensor:
+    """The block matrix ``[[A, 0], [B, C]]``."""
+    n, p = len(upper_left), len(lower_right)
+    block = upper_left.new_zeros(n + p, n + p)
+    block[:n, :n] = upper_left
+    block[n:, :n] = lower_left
+    block[n:, n:] = lower_right
+    return block
+
+
+def _as_column(value: Tensor, name: str, like: Tensor) -> Tensor:
+    column = checks.column(value, name, like)
+    if value.dim() != 2:
+        raise InputError(
+            f"{name} must have shape {len(like)} x 1, got {tuple(value.shape)}; "
+            "add the output dimension with .unsqueeze(-1)."
+        )
+    return column.unsqueeze(-1)
+
+
+def _probe(like: Tensor) -> Tensor:
+    return like.new_zeros(1, like.shape[-1])

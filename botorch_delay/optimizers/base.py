@@ -1,0 +1,468 @@
+"""The shell around every optimizer: asks, answers, and what is kept of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+from torch import Tensor
+
+from botorch_delay import checks, storage
+from botorch_delay.confidence import Confidence, Guarantee, scaled_gain
+from botorch_delay.domains import FiniteDomain
+from botorch_delay.exceptions import (
+    HorizonError,
+    InputError,
+    InputTypeError,
+    MissingExtraError,
+    NoAnswerError,
+    StorageError,
+    TrialError,
+)
+from botorch_delay.surrogate import Surrogate
+from botorch_delay.trials import Attached, Ledger, Trial, TrialState
+
+if TYPE_CHECKING:
+    import pandas
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A point to ask, by index, and what it is asked for."""
+
+    index: int
+    round: int
+    slot: int
+
+
+@dataclass(frozen=True, eq=False)
+class Recommendation:
+    """The point that all answers speak for.
+
+    Attributes:
+        x: the point, shape ``d``.
+        index: its row in the domain.
+        mean: posterior mean of f there.
+        lower: lower end of the interval for f there.
+        upper: upper end.
+        interval: what the interval is, in words.
+    """
+
+    x: Tensor
+    index: int
+    mean: float
+    lower: float
+    upper: float
+    interval: str
+
+
+class Optimizer(ABC):
+    """Ask and tell on a finite domain; the base of every optimizer.
+
+    Args:
+        domain: where points may be asked.
+        horizon: how many asks are planned, at least 1.
+        seed: of everything random.
+        maximize: False minimises; all public values keep the user's sign.
+
+    Raises:
+        InputError: if an argument is out of its range.
+    """
+
+    def __init__(self, domain: FiniteDomain, horizon: int, *, seed: int, maximize: bool) -> None:
+        if not isinstance(domain, FiniteDomain):
+            raise InputTypeError(
+                f"domain must be a FiniteDomain, got {type(domain).__name__}; "
+                "wrap the points with FiniteDomain(points)."
+            )
+        self._domain = domain
+        self._horizon = checks.whole(horizon, "horizon", 1)
+        self._seed = checks.whole(seed, "seed", 0)
+        if not isinstance(maximize, bool):
+            raise InputTypeError(f"maximize must be True or False, got {maximize!r}.")
+        self._maximize = maximize
+        self._finished = False
+        self._ledger = Ledger(origin=f"{type(self).__name__} {domain.fingerprint()}")
+
+    @property
+    def domain(self) -> FiniteDomain:
+        """Where points may be asked."""
+        return self._domain
+
+    @property
+    def horizon(self) -> int:
+        """How many asks are planned."""
+        return self._horizon
+
+    @property
+    def maximize(self) -> bool:
+        """Whether large values are good."""
+        return self._maximize
+
+    @property
+    def trials(self) -> list[Trial]:
+        """Every trial, in the order of the asks."""
+        return list(self._ledger.trials)
+
+    @property
+    def pending(self) -> list[Trial]:
+        """The running trials, in the order of the asks."""
+        return list(self._ledger.running())
+
+    @property
+    def attached(self) -> list[Attached]:
+        """The results that were obtained elsewhere."""
+        return list(self._ledger.attached)
+
+    @property
+    @abstractmethod
+    def guarantee(self) -> Guarantee:
+        """What is claimed for this configuration, and why not more."""
+
+    @overload
+    def ask(self, n: None = None) -> Trial: ...
+
+    @overload
+    def ask(self, n: int) -> list[Trial]: ...
+
+    def ask(self, n: int | None = None) -> Trial | list[Trial]:
+        """The next trial, or with ``n`` a list of the next ``n``.
+
+        ``ask(n)`` equals ``n`` single asks with no answer between them.
+
+        Raises:
+            InputError: if ``n < 1``.
+            HorizonError: if fewer asks are left; then nothing is asked.
+            EmptyDomainError: if no feasible point is left.
+        """
+        count = 1 if n is None else checks.whole(n, "n", 1)
+        left = self._horizon - len(self._ledger)
+        if self._finished and left:
+            raise HorizonError(
+                f"The run was finished after {len(self._ledger)} of {self._horizon} asks; answers "
+                "may still be told, and recommend() uses them."
+            )
+        if count > left:
+            raise HorizonError(
+                f"{count} more asks were requested and {left} of the horizon's {self._horizon} are "
+                "left. Answers may still be told; recommend() uses all of them. To go on, make a "
+                "new optimizer with its own horizon and attach(x, y) these results."
+            )
+        asked = []
+        for _ in range(count):
+            choice = self._choose()
+            asked.append(
+                self._ledger.open(
+                    x=self._domain.points[choice.index].clone(),
+                    index=choice.index,
+                    round=choice.round,
+                    slot=choice.slot,
+                )
+            )
+            self._asked(asked[-1])
+        return asked[0] if n is None else asked
+
+    def tell(self, trial: Trial | int, y: float | Tensor, noise_var: float | None = None) -> None:
+        """The answer of a trial, in any order, also after the horizon.
+
+        Args:
+            trial: the trial or its id.
+            y: its value, a float or a 0-dim tensor, finite.
+            noise_var: noise variance of this value, if known; it must not depend on the value.
+
+        Raises:
+            TrialError: if the trial is unknown, foreign, answered already or failed.
+            InputError: if ``y`` is not one finite number, or ``noise_var`` not above 0.
+        """
+        found = self._ledger.find(trial)
+        if found.state is TrialState.COMPLETED:
+            raise TrialError(
+                f"Trial {found.id} has its answer already ({found.value}); a further evaluation "
+                "of the point is handed over with attach(x, y)."
+            )
+        if found.state is TrialState.FAILED:
+            raise TrialError(
+                f"Trial {found.id} was marked failed; hand over a later result with attach(x, y)."
+            )
+        value = checks.real(y, "y")
+        if noise_var is not None:
+            noise_var = checks.positive(noise_var, "noise_var")
+        late = found.state is TrialState.ABANDONED
+        self._ledger.settle(
+            found, TrialState.COMPLETED, value=value, noise_var=noise_var, late=late
+        )
+        self._settled(found)
+
+    def mark_failed(self, trial: Trial | int, reason: str = "") -> None:
+        """The trial crashed: no answer will come, and the point may be at fault.
+
+        The point stays counted in sigma and is asked again at most twice, then it is taken
+        out of the domain.
+
+        Raises:
+            TrialError: if the trial is unknown, foreign or not running.
+        """
+        found = self._running(trial, "failed")
+        if not isinstance(reason, str):
+            raise InputTypeError(f"reason must be a str, got {type(reason).__name__}.")
+        self._ledger.settle(found, TrialState.FAILED, reason=reason)
+        self._settled(found)
+
+    def mark_abandoned(self, trial: Trial | int) -> None:
+        """The trial will not come back, through no fault of its point.
+
+        The point may be asked again. A late answer is still accepted and used where all data
+        are used.
+
+        Raises:
+            TrialError: if the trial is unknown, foreign or not running.
+        """
+        found = self._running(trial, "abandoned")
+        self._ledger.settle(found, TrialState.ABANDONED)
+        self._settled(found)
+
+    def attach(self, x: Tensor, y: float | Tensor) -> None:
+        """Results obtained elsewhere: used where all data are used, no part of the horizon.
+
+        Args:
+            x: ``d`` or ``n x d``, in the domain or not.
+            y: a float for one point, else ``n`` or ``n x 1``.
+
+        Raises:
+            InputError: if the tensors are malformed or do not fit.
+        """
+        if not isinstance(x, Tensor):
+            raise InputTypeError(f"x must be a torch.Tensor, got {type(x).__name__}.")
+        single = x.dim() == 1
+        X = checks.matrix(x.unsqueeze(0) if single else x, "x")
+        checks.matches(X, "x", self._domain.points)
+        if isinstance(y, Tensor) and y.dim() > 0:
+            values = checks.column(y, "y", X)
+        elif single:
+            values = X.new_tensor([checks.real(y, "y")])
+        else:
+            raise InputError(f"y must have shape {len(X)} or {len(X)} x 1 for {len(X)} points.")
+        rows = self._domain.find(X).tolist()
+        self._ledger.attach(
+            [
+                Attached(x=point.clone(), index=None if row < 0 else row, value=value)
+                for point, row, value in zip(X, rows, values.tolist(), strict=True)
+            ]
+        )
+
+    def finish(self) -> None:
+        """End the run: the open round closes with what has arrived, and no ask follows."""
+        if not self._finished:
+            self._close_last()
+            self._finished = True
+
+    def recommend(self) -> Recommendation:
+        """The answered point of the domain with the best posterior mean, from all answers.
+
+        Attached results count; if none of them and no answer lies in the domain, every point
+        of the domain is compared.
+
+        Raises:
+            NoAnswerError: before any answer.
+        """
+        X, y, noise_var = self._all_data()
+        if not len(y):
+            raise NoAnswerError("There is no answer yet to base a recommendation on.")
+        surrogate, confidence, delta = self._judgement()
+        evidence = surrogate.evidence(X, y, noise_var)
+        rows = {t.index for t in self._ledger.completed()} | {a.index for a in self.attached}
+        answered = sorted(row for row in rows if row is not None)
+        candidates = torch.tensor(
+            answered or range(len(self._domain)), dtype=torch.long, device=X.device
+        )
+        posterior = surrogate.posterior(evidence, self._domain.points[candidates])
+        half, interval = confidence.all_data(
+            posterior,
+            surrogate.noise_ratio(evidence),
+            scaled_gain(surrogate.covar_module, evidence),
+            delta,
+        )
+        best = int(posterior.mean.argmax())
+        mean, half_width = posterior.mean[best].item(), half[best].item()
+        index = int(candidates[best])
+        sign = self._sign
+        return Recommendation(
+            x=self._domain.points[index].clone(),
+            index=index,
+            mean=sign * mean,
+            lower=sign * mean - half_width,
+            upper=sign * mean + half_width,
+            interval=interval,
+        )
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """The trials as a table, one row each; times are in UTC.
+
+        Raises:
+            MissingExtraError: if pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingExtraError(
+                "to_dataframe needs pandas: pip install 'botorch-delay[pandas]'."
+            ) from error
+        records = []
+        for trial in self._ledger.trials:
+            record = trial.record()
+            record["index"] = record.pop("point")
+            x = record.pop("x")
+            records.append(record | {f"x{i}": value for i, value in enumerate(x)})
+        columns = ["id", "index", "round", "slot", "state", "value", "noise_var", "late"]
+        columns += ["reason", "asked_at", "answered_at"]
+        columns += [f"x{i}" for i in range(self._domain.dim)]
+        frame = pandas.DataFrame(records, columns=columns).set_index("id")
+        for name in ("asked_at", "answered_at"):
+            frame[name] = pandas.to_datetime(frame[name], unit="s", utc=True)
+        return frame
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that is needed to go on: plain values and tensors."""
+        return {
+            **self._header(),
+            "trials": [trial.record() for trial in self._ledger.trials],
+            "attached": [result.record() for result in self._ledger.attached],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace this optimizer's state by one of an optimizer made the same way.
+
+        Raises:
+            StorageError: if the state is malformed, or of another optimizer, domain or
+                configuration; then nothing is changed.
+        """
+        state = storage.check_state(state)
+        if state["optimizer"] != type(self).__name__:
+            raise StorageError(
+                f"The state is of a {state['optimizer']}, this is a {type(self).__name__}."
+            )
+        points = state["points"]
+        if points.dtype != self._domain.points.dtype or not torch.equal(
+            points.to(self._domain.points.device), self._domain.points
+        ):
+            raise StorageError(
+                f"The state is of another domain ({tuple(points.shape)}, {points.dtype}), this one "
+                f"has {tuple(self._domain.points.shape)}, {self._domain.points.dtype}; make the "
+                "optimizer with the same points, or use botorch_delay.load(path)."
+            )
+        own, stored = self._config(), state["config"]
+        for key in own:
+            if not storage.agree(own[key], stored.get(key)):
+                raise StorageError(
+                    f"The state was made with {key}={stored.get(key)!r}, this optimizer has "
+                    f"{key}={own[key]!r}; make it with the same arguments."
+                )
+        trials, attached = storage.revive(state, self._domain)
+        progress = self._check_progress(state["progress"], trials)
+        self._ledger.restore(trials, attached, state["revision"], state["digest"])
+        self._finished = bool(state["finished"])
+        self._restore(progress)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the state to an SQLite file, in one transaction.
+
+        Saving again to the same file writes what changed since: one more answer is one row.
+
+        Args:
+            path: the file; it is made if it does not exist.
+            overwrite: replace a file that holds another study, or another continuation of
+                this one. Without it such a file is left alone.
+
+        Raises:
+            StorageError: if the file cannot be written, is no study, or holds another one.
+        """
+        storage.save(path, self._header(), self._ledger, overwrite=overwrite)
+
+    def _header(self) -> dict[str, Any]:
+        """The state without trials and attached results."""
+        return {
+            "format": storage.FORMAT,
+            "optimizer": type(self).__name__,
+            "points": self._domain.points.clone(),
+            "config": self._config(),
+            "recipes": self._recipes(),
+            "revision": self._ledger.revision,
+            "digest": self._ledger.digest,
+            "finished": self._finished,
+            "progress": self._progress(),
+        }
+
+    @abstractmethod
+    def _choose(self) -> Choice:
+        """The next point. Rounds close here and nowhere else, but for the last."""
+
+    def _asked(self, trial: Trial) -> None:
+        """Note that a choice has become a trial."""
+
+    def _settled(self, trial: Trial) -> None:
+        """Note that a trial was answered, failed or abandoned."""
+
+    def _close_last(self) -> None:
+        """Close what is open, at the end of the run."""
+
+    @abstractmethod
+    def _judgement(self) -> tuple[Surrogate, Confidence, float]:
+        """Surrogate, confidence and delta of a recommendation."""
+
+    @abstractmethod
+    def _config(self) -> dict[str, Any]:
+        """The constructor's arguments, JSON-ready; two optimizers with equal ones agree."""
+
+    @abstractmethod
+    def _recipes(self) -> dict[str, Any]:
+        """What it takes to make parts anew, JSON-ready; None for a part that cannot be."""
+
+    @abstractmethod
+    def _progress(self) -> dict[str, Any]:
+        """What cannot be derived from the trials.
+
+        ``rounds``: JSON-ready records of closed rounds, append-only. ``arrays``: tensors, and
+        ``arrays_version``, a whole number that changes when they do. ``values``: anything else,
+        JSON-ready and small.
+        """
+
+    @abstractmethod
+    def _check_progress(self, progress: Mapping[str, Any], trials: list[Trial]) -> Any:
+        """Validate what ``_progress`` gave, without changing anything."""
+
+    @abstractmethod
+    def _restore(self, progress: Any) -> None:
+        """Take over what ``_check_progress`` returned; the ledger is restored already."""
+
+    @property
+    def _sign(self) -> float:
+        return 1.0 if self._maximize else -1.0
+
+    def _all_data(self) -> tuple[Tensor, Tensor, list[float | None]]:
+        """Every answer and attached result, to be maximised: points, values, noise variances."""
+        answered = list(self._ledger.completed())
+        attached = self._ledger.attached
+        points = self._domain.points
+        X = (
+            torch.stack([t.x for t in answered] + [a.x for a in attached])
+            if (answered or attached)
+            else points[:0]
+        )
+        values = [t.value for t in answered] + [a.value for a in attached]
+        y = self._sign * points.new_tensor(values)
+        return X, y, [t.noise_var for t in answered] + [None] * len(attached)
+
+    def _running(self, trial: Trial | int, verb: str) -> Trial:
+        found = self._ledger.find(trial)
+        if found.state is not TrialState.RUNNING:
+            raise TrialError(
+                f"Trial {found.id} is {found.state.value}; only a running trial can be {verb}."
+            )
+        return found

@@ -1,0 +1,590 @@
+"""BPE-Delay: batch pure exploration with delayed feedback (Algorithm 1)."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from botorch_delay import checks
+from botorch_delay.confidence import Confidence, FixedBeta, Guarantee, side_delta
+from botorch_delay.delays import DelayLaw, SubExponentialDelay
+from botorch_delay.domains import FiniteDomain
+from botorch_delay.elimination import ActiveSet, surviving
+from botorch_delay.exceptions import (
+    EmptyDomainError,
+    InputError,
+    InputTypeError,
+    NotSupportedError,
+    StorageError,
+)
+from botorch_delay.kernels import check_kernel, describe_kernel
+from botorch_delay.optimizers.base import Choice, Optimizer
+from botorch_delay.optimizers.open_round import MAX_TRIALS_PER_SLOT, OpenRound
+from botorch_delay.records import describe_part
+from botorch_delay.rounds import ArrivalRounds, RoundRecord, RoundRule, ScheduledRounds
+from botorch_delay.surrogate import Surrogate, fit_surrogate
+from botorch_delay.trials import Trial, TrialState
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A design point that keeps its round from closing.
+
+    Attributes:
+        trial: the running trial.
+        asks: how many asks have been made since it was asked.
+    """
+
+    trial: Trial
+    asks: int
+
+
+class BPEDelayOptimizer(Optimizer):
+    """Elimination in rounds of maximum-variance design, with answers that come back late.
+
+    In round r the points are asked where the fantasy deviation sigma, given the points of the
+    round so far, is largest on the active set. When the round closes, confidence bounds from
+    its answers eliminate every point whose upper bound is below the largest lower bound.
+
+    Without a delay law a round closes when its first q_r design points are settled, and its
+    bounds use exactly those. Asks made while it waits continue the design. With a law, rounds
+    have the lengths ``t_r = ceil(q_r + u_T(delta))`` of Algorithm 1 and bounds use whatever of
+    the round has been answered. A round closes only inside ``ask``, before the point is
+    chosen; the last one when all its asks are settled, or at ``finish``.
+
+    Args:
+        domain: the finite action set.
+        horizon: T, how many asks are planned.
+        covar_module: the kernel, fixed; None to learn kernel and noise whenever a round opens.
+        noise_var: lambda^2, given if and only if the kernel is.
+        confidence: bounds that eliminate; ``FixedBeta(6.0)`` if None.
+        delay: a delay law, for rounds of fixed length.
+        delta: failure probability of the guarantee, in (0, 1).
+        rounds: None; other schedules are not available yet.
+        exploit: None; asks made while a round waits continue its design.
+        explore_fraction: 1.0; not available yet otherwise.
+        evidence: "round", the only value yet: bounds use the round's own answers.
+        seed: of the random restarts when a hyperparameter fit fails at first; nothing else is
+            random.
+        maximize: False minimises; all public values keep the user's sign.
+
+    Raises:
+        InputError: if an argument is out of its range, or only one of kernel and noise given.
+        NotSupportedError: if an option has a value that is not available yet.
+
+    Example:
+        >>> from gpytorch.kernels import RBFKernel
+        >>> domain = FiniteDomain(torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1))
+        >>> opt = BPEDelayOptimizer(
+        ...     domain, horizon=40, covar_module=RBFKernel().double(), noise_var=1e-4
+        ... )
+        >>> first, second = opt.ask(2)            # two workers
+        >>> opt.tell(second, 0.3)                 # answers in any order
+        >>> third = opt.ask()
+        >>> opt.tell(first, 0.1)
+        >>> opt.recommend().index == second.index
+        True
+    """
+
+    def __init__(
+        self,
+        domain: FiniteDomain,
+        horizon: int,
+        *,
+        covar_module: Kernel | None = None,
+        noise_var: float | None = None,
+        confidence: Confidence | None = None,
+        delay: DelayLaw | None = None,
+        delta: float = 0.1,
+        rounds: None = None,
+        exploit: None = None,
+        explore_fraction: float = 1.0,
+        evidence: str = "round",
+        seed: int = 0,
+        maximize: bool = True,
+    ) -> None:
+        super().__init__(domain, horizon, seed=seed, maximize=maximize)
+        _refuse_unavailable(rounds, exploit, explore_fraction, evidence)
+        if (covar_module is None) != (noise_var is None):
+            given, missing = ("noise_var", "covar_module")
+            if noise_var is None:
+                given, missing = missing, given
+            raise InputError(
+                f"{given} was given without {missing}; pass both to keep them fixed, or neither to "
+                "learn them from the answers."
+            )
+        self._fixed: Surrogate | None = None
+        if covar_module is not None and noise_var is not None:
+            kernel = copy.deepcopy(check_kernel(covar_module, domain.points))
+            noise = checks.positive(noise_var, "noise_var")
+            kernel = kernel.requires_grad_(False).eval()
+            self._fixed = Surrogate.fixed(kernel, noise, domain.points)
+        self._confidence = FixedBeta(6.0) if confidence is None else confidence
+        if not isinstance(self._confidence, Confidence):
+            raise InputTypeError(
+                f"confidence must be FixedBeta or RKHSConfidence, got {type(confidence).__name__}."
+            )
+        if delay is not None and not isinstance(delay, DelayLaw):
+            raise InputTypeError(
+                f"delay must be a delay law such as PoissonDelay, got {type(delay).__name__}."
+            )
+        self._delay = delay
+        self._delta = checks.probability(delta, "delta")
+        self._as_published = False
+        self._rule: RoundRule = (
+            ArrivalRounds(self._horizon)
+            if delay is None
+            else ScheduledRounds(self._horizon, delay.upper_bound(self._horizon, self._delta))
+        )
+        self._active = torch.arange(len(domain), device=domain.points.device)
+        self._resets = 0
+        self._records: list[RoundRecord] = []
+        self._open: OpenRound | None = None
+        self._failures: Counter[int] = Counter()
+        self._answers: Counter[int] = Counter()
+        self._reported: dict[int, int] = {}  # when a straggler is next worth a line
+        self._longest_wait = 0  # of an answer, in asks
+        self._fitted: tuple[int, Surrogate] | None = None  # at which revision, for recommend
+
+    @classmethod
+    def as_published(
+        cls,
+        domain: FiniteDomain,
+        horizon: int,
+        *,
+        covar_module: Kernel,
+        noise_var: float,
+        confidence: Confidence,
+        delay: DelayLaw,
+        delta: float = 0.1,
+        seed: int = 0,
+        maximize: bool = True,
+    ) -> BPEDelayOptimizer:
+        """Algorithm 1 as printed.
+
+        Rounds of t_r asks, every ask by maximum sigma, bounds from the answered points of the
+        round, and in Theorem 1's multiplier the number of points of the whole domain.
+
+        Args:
+            domain: the finite action set.
+            horizon: T.
+            covar_module: the kernel.
+            noise_var: lambda^2.
+            confidence: the bounds.
+            delay: the law that gives u_T(delta); ``NoDelay()`` for BPE (Li & Scarlett 2022).
+            delta: failure probability.
+            seed: kept for the common signature; nothing in Algorithm 1 is random.
+            maximize: False minimises.
+
+        Raises:
+            InputError: if an argument is out of its range or missing.
+        """
+        required = {
+            "covar_module": covar_module,
+            "noise_var": noise_var,
+            "confidence": confidence,
+            "delay": delay,
+        }
+        for name, value in required.items():
+            if value is None:
+                raise InputError(f"Algorithm 1 needs {name}; None was given.")
+        optimizer = cls(
+            domain,
+            horizon,
+            covar_module=covar_module,
+            noise_var=noise_var,
+            confidence=confidence,
+            delay=delay,
+            delta=delta,
+            seed=seed,
+            maximize=maximize,
+        )
+        optimizer._as_published = True
+        return optimizer
+
+    @property
+    def active_set(self) -> ActiveSet:
+        """The points that may still be the maximiser, infeasible ones taken out."""
+        keep = [self._is_feasible(index) for index in self._failures]
+        if all(keep):
+            return ActiveSet(self._domain, self._active)
+        mask = torch.ones(len(self._domain), dtype=torch.bool, device=self._active.device)
+        mask[torch.tensor(list(self._failures))] = torch.tensor(keep, device=mask.device)
+        return ActiveSet(self._domain, self._active[mask[self._active]])
+
+    @property
+    def rounds(self) -> list[RoundRecord]:
+        """The closed rounds."""
+        return list(self._records)
+
+    @property
+    def stragglers(self) -> list[Straggler]:
+        """The trials that keep the open round from closing, longest wait first.
+
+        Empty while design points are still to be asked, and under a delay law, where rounds
+        wait for nobody. ``mark_abandoned`` frees the round.
+        """
+        if self._open is None or self._rule.length(self._open.number) is not None:
+            return []
+        now = len(self._ledger)
+        return [Straggler(self._ledger[i], now - 1 - i) for i in self._open.holding()]
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What is claimed for this configuration, and why not more."""
+        missing = list(self._confidence.missing)
+        if self._fixed is None:
+            missing.append(
+                "kernel and noise are learned from the answers, and a learned kernel proves "
+                "nothing; pass covar_module and noise_var."
+            )
+        if isinstance(self._delay, SubExponentialDelay) and self._delay.paper_min:
+            missing.append(
+                "the delay bound with the paper's minimum is exceeded far more often than "
+                "promised; use paper_min=False."
+            )
+        if self._resets:
+            missing.append(
+                "every active point turned out to be infeasible, so that points had to be taken "
+                "back that bounds had eliminated."
+            )
+        assumptions = [
+            "the kernel is right",
+            *self._confidence.assumptions,
+            "whether a trial fails or is abandoned does not depend on its noise, given the point, "
+            "and the maximiser can be evaluated",
+        ]
+        if self._delay is None:
+            assumptions.append(
+                "delays may depend on the points, and on the values too as long as finish() is not "
+                "called before the last round's answers are there; nothing else about them is used"
+            )
+        else:
+            assumptions.append(
+                f"delays are independent, with the law {self._delay!r}, and do not depend on the "
+                "noise given the point"
+            )
+        return Guarantee(not missing, self._delta, tuple(assumptions), tuple(missing))
+
+    def _choose(self) -> Choice:
+        if self._open is None:
+            self._open_round(1)
+        elif self._is_due():
+            number, size = self._open.number, self._open.design_size
+            self._close()
+            self._open_round(number + 1, size)
+        current = self._open
+        assert current is not None
+        slot = current.next_retry()
+        if slot is None:
+            try:
+                index = current.next_index()
+            except EmptyDomainError:
+                self._reset_active()
+                index = current.next_index()
+            slot = len(current.slots)
+        else:
+            index = current.slots[slot].index
+        self._report_stragglers()
+        return Choice(index=index, round=current.number, slot=slot)
+
+    def _asked(self, trial: Trial) -> None:
+        assert self._open is not None
+        self._open.take(trial)
+
+    def _settled(self, trial: Trial) -> None:
+        assert trial.index is not None
+        if trial.state is TrialState.COMPLETED:
+            self._answers[trial.index] += 1
+            self._longest_wait = max(self._longest_wait, len(self._ledger) - 1 - trial.id)
+        elif trial.state is TrialState.FAILED:
+            self._failures[trial.index] += 1
+        current = self._open
+        if current is not None:
+            if trial.round == current.number:
+                current.settle(trial)
+            if self._failures[trial.index]:
+                current.set_feasible(trial.index, self._is_feasible(trial.index))
+        if len(self._ledger) == self._horizon and current is not None and current.all_settled():
+            self._close_last()
+
+    def _close_last(self) -> None:
+        if self._open is not None:
+            self._close()
+            self._open = None
+        self._finished = True
+
+    def _is_due(self) -> bool:
+        """Whether the open round closes before the next point is chosen."""
+        assert self._open is not None
+        length = self._rule.length(self._open.number)
+        if length is None:
+            return self._open.design_is_settled()
+        return self._open.asks == length
+
+    def _open_round(self, number: int, previous_size: int = 1) -> None:
+        surrogate = self._fixed
+        if surrogate is None:
+            last = None if self._open is None else self._open.surrogate
+            surrogate = self._fit(self._seed + number, last)
+        self._open = self._new_round(
+            number, self._rule.design_size(number, previous_size), surrogate
+        )
+
+    def _new_round(self, number: int, design_size: int, surrogate: Surrogate) -> OpenRound:
+        infeasible = [index for index in self._failures if not self._is_feasible(index)]
+        return OpenRound(
+            number, design_size, surrogate, self._domain.points, self._active, infeasible
+        )
+
+    def _close(self) -> None:
+        """Bounds from the round's evidence, elimination, and the record of both."""
+        current = self._open
+        assert current is not None
+        arrival = self._rule.length(current.number) is None
+        used = current.answered(current.design_size if arrival else None)
+        trials = [self._ledger[i] for i in used]
+        surrogate = current.surrogate
+        rows = torch.tensor([t.index for t in trials], dtype=torch.long, device=self._active.device)
+        points = self._domain.points
+        evidence = surrogate.evidence(
+            points[rows],
+            self._sign * points.new_tensor([t.value for t in trials]),
+            [t.noise_var for t in trials],
+            group=rows,
+        )
+        before = len(self._active)
+        union = len(self._domain) if self._as_published else before
+        delta = side_delta(self._delta, self._rule.max_rounds, union)
+        ratio = surrogate.noise_ratio(evidence)
+        posterior = surrogate.posterior(
+            evidence, points[self._active], weights=self._confidence.needs_weights
+        )
+        half = self._confidence.half_width(posterior, ratio, delta)
+        keep = surviving(posterior.mean - half, posterior.mean + half)
+        self._active = self._active[keep]
+        proves = not self._confidence.missing and self._fixed is not None
+        size = min(current.design_size, len(current.slots)) if arrival else current.design_size
+        record = RoundRecord(
+            number=current.number,
+            design_size=size,
+            length=current.asks,
+            observed=len(used),
+            active_before=before,
+            active_after=len(self._active),
+            trial_ids=tuple(used),
+            multiplier=self._confidence.multiplier(ratio, delta),
+            delta=self._delta / (2.0 * self._rule.max_rounds) if proves else None,
+            hyperparameters=surrogate.hyperparameters(),
+        )
+        self._records.append(record)
+        logger.info(
+            "round %d closed after %d asks: %d answers used, %d of %d points stay active",
+            record.number,
+            record.length,
+            record.observed,
+            record.active_after,
+            record.active_before,
+        )
+
+    def _is_feasible(self, index: int) -> bool:
+        """Whether a point may be asked: not if it failed three times and thrice per answer.
+
+        It depends on counts alone, so that the order of answers makes no difference, and a
+        point that answers most of the time survives an occasional crash.
+        """
+        return self._failures[index] < MAX_TRIALS_PER_SLOT * (1 + self._answers[index])
+
+    def _reset_active(self) -> None:
+        """Go on with every feasible point where none of the active ones is."""
+        assert self._open is not None
+        feasible = [i for i in range(len(self._domain)) if self._is_feasible(i)]
+        if not feasible:
+            raise EmptyDomainError(
+                f"All {len(self._domain)} points failed {MAX_TRIALS_PER_SLOT} times and are "
+                "infeasible; see the reasons in opt.trials."
+            )
+        logger.warning(
+            "round %d: every active point is infeasible; going on with all %d feasible points",
+            self._open.number,
+            len(feasible),
+        )
+        self._active = torch.tensor(feasible, device=self._active.device)
+        self._resets += 1
+        self._open.restart(self._active)
+
+    def _report_stragglers(self) -> None:
+        """Log the trial that holds the round up longest, once it is late beyond doubt."""
+        stragglers = self.stragglers
+        if not stragglers:
+            return
+        trial, asks = stragglers[0].trial, stragglers[0].asks
+        assert self._open is not None
+        usual = max(self._longest_wait, self._open.design_size, 10)
+        if asks < self._reported.get(trial.id, 4 * usual):
+            return
+        self._reported[trial.id] = 2 * asks
+        logger.warning(
+            "round %d waits for trial %d, asked %d asks ago; if it will not come back, call "
+            "mark_abandoned(%d)",
+            trial.round,
+            trial.id,
+            asks,
+            trial.id,
+        )
+
+    def _judgement(self) -> tuple[Surrogate, Confidence, float]:
+        if self._fixed is not None:
+            return self._fixed, self._confidence, self._delta
+        revision = self._ledger.revision
+        if self._fitted is None or self._fitted[0] != revision:
+            last = None if self._open is None else self._open.surrogate
+            self._fitted = (revision, self._fit(self._seed, last))
+        return self._fitted[1], self._confidence, self._delta
+
+    def _fit(self, seed: int, previous: Surrogate | None) -> Surrogate:
+        X, y, noise_var = self._all_data()
+        return fit_surrogate(self._domain.points, X, y, noise_var, seed=seed, previous=previous)
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "horizon": self._horizon,
+            "covar_module": describe_part(
+                None if self._fixed is None else self._fixed.covar_module, self._domain.points
+            ),
+            "noise_var": None if self._fixed is None else self._fixed.noise_var,
+            "confidence": describe_part(self._confidence),
+            "delay": describe_part(self._delay),
+            "delta": self._delta,
+            "seed": self._seed,
+            "maximize": self._maximize,
+            "as_published": self._as_published,
+        }
+
+    def _recipes(self) -> dict[str, Any]:
+        fixed = self._fixed
+        return {"covar_module": None if fixed is None else describe_kernel(fixed.covar_module)}
+
+    def _progress(self) -> dict[str, Any]:
+        opened = None
+        if self._open is not None:
+            learned = self._fixed is None
+            opened = {
+                "number": self._open.number,
+                "design_size": self._open.design_size,
+                "surrogate": self._open.surrogate.describe() if learned else None,
+            }
+        return {
+            "rounds": [
+                asdict(record) | {"trial_ids": list(record.trial_ids)} for record in self._records
+            ],
+            "arrays": {"active": self._active.clone()},
+            "arrays_version": len(self._records) + self._resets,
+            "values": {"open": opened, "resets": self._resets},
+        }
+
+    def _check_progress(self, progress: Mapping[str, Any], trials: list[Trial]) -> _Progress:
+        try:
+            return _Progress.read(progress, trials, self)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(f"The stored rounds are malformed: {error!r}.") from error
+
+    def _restore(self, progress: _Progress) -> None:
+        self._active = progress.active
+        self._records = progress.records
+        self._resets = progress.resets
+        self._reported = {}
+        self._longest_wait = 0
+        self._fitted = None
+        trials = self._ledger.trials
+        self._failures = _count(trials, TrialState.FAILED)
+        self._answers = _count(trials, TrialState.COMPLETED)
+        self._open = None
+        if progress.open is not None:
+            number, design_size, surrogate = progress.open
+            self._open = self._new_round(number, design_size, surrogate)
+            self._open.replay([t for t in trials if t.round == number])
+            for index in self._failures:
+                self._open.set_feasible(index, self._is_feasible(index))
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """A stored progress, validated."""
+
+    active: Tensor
+    records: list[RoundRecord]
+    resets: int
+    open: tuple[int, int, Surrogate] | None
+
+    @classmethod
+    def read(
+        cls, progress: Mapping[str, Any], trials: list[Trial], optimizer: BPEDelayOptimizer
+    ) -> _Progress:
+        points = optimizer.domain.points
+        active = progress["arrays"]["active"]
+        if (
+            active.dtype != torch.int64
+            or active.dim() != 1
+            or not 0 < len(active) <= len(points)
+            or active[0] < 0
+            or active[-1] >= len(points)
+            or (active.diff() <= 0).any()
+        ):
+            raise StorageError("The stored active set is not a set of points of the domain.")
+        records = [
+            RoundRecord(**{**record, "trial_ids": tuple(record["trial_ids"])})
+            for record in progress["rounds"]
+        ]
+        for number, record in enumerate(records, start=1):
+            ids = record.trial_ids
+            if record.number != number or any(not 0 <= i < len(trials) for i in ids):
+                raise StorageError(f"Stored round {number} is malformed.")
+        values = progress["values"]
+        opened = values["open"]
+        last = len(records)
+        if opened is not None:
+            number = checks.whole(opened["number"], "round", 1)
+            size = checks.whole(opened["design_size"], "design_size", 1)
+            if number != last + 1:
+                raise StorageError(f"Round {number} is open after {last} closed rounds.")
+            last = number
+            surrogate = optimizer._fixed or Surrogate.rebuild(opened["surrogate"], points)
+            opened = (number, size, surrogate)
+        if any(trial.round > last for trial in trials):
+            raise StorageError(f"A stored trial belongs to a round after the last, {last}.")
+        resets = checks.whole(values["resets"], "resets", 0)
+        return cls(active.to(points.device), records, resets, opened)
+
+
+def _refuse_unavailable(
+    rounds: object, exploit: object, explore_fraction: object, evidence: object
+) -> None:
+    available = {
+        "rounds": (rounds, None),
+        "exploit": (exploit, None),
+        "explore_fraction": (explore_fraction, 1.0),
+        "evidence": (evidence, "round"),
+    }
+    for name, (given, only) in available.items():
+        if given != only:
+            raise NotSupportedError(
+                f"{name}={given!r} is not available yet; the only value is {only!r}."
+            )
+
+
+def _count(trials: list[Trial], state: TrialState) -> Counter[int]:
+    """How many trials of each point are in a state."""
+    return Counter(t.index for t in trials if t.state is state and t.index is not None)

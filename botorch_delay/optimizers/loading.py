@@ -1,0 +1,85 @@
+"""Optimizers from files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel
+
+from botorch_delay import storage
+from botorch_delay.confidence import Confidence
+from botorch_delay.delays import DelayLaw
+from botorch_delay.domains import FiniteDomain
+from botorch_delay.exceptions import InputError, StorageError
+from botorch_delay.kernels import build_kernel
+from botorch_delay.optimizers.bpe import BPEDelayOptimizer
+from botorch_delay.records import build_part
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    covar_module: Kernel | None = None,
+    confidence: Confidence | None = None,
+    delay: DelayLaw | None = None,
+    device: torch.device | str | None = None,
+) -> BPEDelayOptimizer:
+    """The optimizer in a file, ready to go on: same asks, same rounds, whatever was pending.
+
+    Args:
+        path: a file that ``save`` wrote.
+        covar_module: the kernel, needed if it is none of GPyTorch's own; checked against what
+            was stored.
+        confidence: likewise.
+        delay: likewise.
+        device: where the tensors are put; the CPU by default.
+
+    Raises:
+        StorageError: if the file does not exist, is damaged, is no study, is of a newer
+            version, or if a part is missing or differs from the stored one.
+    """
+    state = storage.read(path)
+    if state["optimizer"] != BPEDelayOptimizer.__name__:
+        raise StorageError(f"{path} holds an unknown optimizer, {state['optimizer']!r}.")
+    try:
+        optimizer = _build(state, covar_module, confidence, delay, device)
+    except StorageError:
+        raise
+    except (KeyError, TypeError, InputError) as error:
+        raise StorageError(f"{path}: the stored configuration cannot be used: {error}") from error
+    optimizer.load_state_dict(state)
+    return optimizer
+
+
+def _build(
+    state: Mapping[str, Any],
+    covar_module: Kernel | None,
+    confidence: Confidence | None,
+    delay: DelayLaw | None,
+    device: torch.device | str | None,
+) -> BPEDelayOptimizer:
+    config = state["config"]
+    points = state["points"].to(device or "cpu")
+    domain = FiniteDomain(points)
+    if covar_module is None and config["covar_module"] is not None:
+        recipe = state["recipes"].get("covar_module")
+        if recipe is None:
+            raise StorageError(
+                f"The stored kernel is a {config['covar_module'].get('class')}, which cannot be "
+                "rebuilt; pass covar_module to load."
+            )
+        covar_module = build_kernel(recipe, points)
+    parts: dict[str, Any] = {
+        "covar_module": covar_module,
+        "noise_var": config["noise_var"],
+        "confidence": confidence or build_part(config["confidence"], "confidence"),
+        "delay": delay or build_part(config["delay"], "delay"),
+        "delta": config["delta"],
+        "seed": config["seed"],
+        "maximize": config["maximize"],
+    }
+    make = BPEDelayOptimizer.as_published if config["as_published"] else BPEDelayOptimizer
+    return make(domain, config["horizon"], **parts)

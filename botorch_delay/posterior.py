@@ -1,0 +1,187 @@
+"""The exact posterior of a zero-mean Gaussian process at given points.
+
+mu(x)      = k_X(x)' (K_X + D)^-1 y
+sigma^2(x) = k(x, x) - k_X(x)' (K_X + D)^-1 k_X(x)        (paper, equation GP_reg; D = lambda^2 I)
+
+With z(x) = (K_X + D)^-1 k_X(x) the mean is z'y, and its error against a function f of RKHS
+norm at most C splits into a bias of at most C sqrt(sigma^2 - z'Dz) and a noise term z'eps.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from botorch_delay.exceptions import NumericsWarning
+from botorch_delay.kernels import CHUNK_ELEMENTS, covariance, prior_variance
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Answers, one row per distinct point.
+
+    Attributes:
+        X: ``m x d``.
+        y: mean answer of each point, ``m``, weighted by precision.
+        noise_var: variance of that mean under the surrogate, ``m``.
+        spread: sum of the squared weights with which the answers of a point enter its mean,
+            ``m``: 1 / n_i for n_i answers of equal noise.
+    """
+
+    X: Tensor
+    y: Tensor
+    noise_var: Tensor
+    spread: Tensor
+
+    @classmethod
+    def single(cls, X: Tensor, y: Tensor, noise_var: Tensor) -> Evidence:
+        """Answers as they are, one row each."""
+        return cls(X, y, noise_var, torch.ones_like(y))
+
+    @classmethod
+    def grouped(cls, X: Tensor, y: Tensor, noise_var: Tensor, group: Tensor) -> Evidence:
+        """Answers with the same entry in ``group`` averaged: the same posterior, fewer rows.
+
+        Averaging loses nothing: the mean of n answers of noise lambda^2 at one point is an
+        answer of noise lambda^2 / n, and it keeps ``K + D`` well conditioned.
+        """
+        _, inverse = torch.unique(group, return_inverse=True)
+        m = int(inverse.max()) + 1 if len(inverse) else 0
+        first = inverse.new_full((m,), len(inverse)).scatter_reduce(
+            0, inverse, torch.arange(len(inverse), device=inverse.device), "amin"
+        )
+        zeros = y.new_zeros(m)
+        precision = zeros.index_add(0, inverse, 1.0 / noise_var)
+        weights = 1.0 / (noise_var * precision[inverse])
+        return cls(
+            X=X[first],
+            y=zeros.index_add(0, inverse, weights * y),
+            noise_var=1.0 / precision,
+            spread=zeros.index_add(0, inverse, weights.square()),
+        )
+
+    @property
+    def spread_ratio(self) -> float:
+        """The largest spread / noise_var: 1 / lambda^2 where all answers share one noise."""
+        return (self.spread / self.noise_var).max().item() if len(self.y) else 0.0
+
+
+@dataclass(frozen=True)
+class PointwisePosterior:
+    """Posterior at ``n`` points, each field of shape ``n``.
+
+    Attributes:
+        mean: mu.
+        variance: sigma^2, never negative.
+        prior: k(x, x).
+        noise_norm: sqrt(sum of squared weights of single answers), the factor by which
+            independent noise of scale 1 enters the mean.
+        penalty: z'Dz, so that ``variance - penalty`` bounds the squared bias per unit norm.
+        rounding: a bound on the rounding error of ``variance - penalty``.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    prior: Tensor
+    noise_norm: Tensor
+    penalty: Tensor
+    rounding: Tensor
+
+    @property
+    def deviation(self) -> Tensor:
+        """Sigma."""
+        return self.variance.sqrt()
+
+    def rescaled(self, offset: float, scale: float) -> PointwisePosterior:
+        """The posterior of ``offset + scale * g`` where this is the posterior of g."""
+        if offset == 0.0 and scale == 1.0:
+            return self
+        square = scale * scale
+        return PointwisePosterior(
+            mean=offset + scale * self.mean,
+            variance=square * self.variance,
+            prior=square * self.prior,
+            noise_norm=self.noise_norm,
+            penalty=square * self.penalty,
+            rounding=square * self.rounding,
+        )
+
+
+def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
+    """Lower Cholesky factor of ``K + diag(noise_var)``, and the diagonal that was added.
+
+    Where rounding makes the matrix indefinite, the noise is raised until it is not and a
+    :class:`NumericsWarning` is given. The raised noise is returned, so that bounds which use
+    it stay valid: they hold for any positive regularizer.
+
+    Args:
+        K: ``batch_shape x n x n``.
+        noise_var: ``n`` or broadcastable to ``batch_shape x n``.
+    """
+    diagonal = noise_var.expand(K.shape[:-1])
+    if K.shape[-1] == 0:
+        return K, diagonal
+    scale = K.diagonal(dim1=-2, dim2=-1).amax().item()
+    jitter = 0.0
+    step = K.shape[-1] * torch.finfo(K.dtype).eps * max(scale, torch.finfo(K.dtype).tiny)
+    while True:
+        factor, info = torch.linalg.cholesky_ex(K + torch.diag_embed(diagonal + jitter))
+        if not info.any():
+            break
+        jitter = step if jitter == 0.0 else 10.0 * jitter
+        if jitter > max(scale, 1.0):
+            raise ArithmeticError("The covariance matrix is not positive definite.")
+    if jitter:
+        warnings.warn(
+            f"The covariance of {K.shape[-1]} points with noise variance "
+            f"{noise_var.min().item():.1e} is indefinite in {K.dtype}; noise was raised by "
+            f"{jitter:.1e}. Use double precision, or a larger noise_var.",
+            NumericsWarning,
+            stacklevel=2,
+        )
+    return factor, diagonal + jitter
+
+
+def posterior_at(
+    covar_module: Kernel, evidence: Evidence, X: Tensor, *, weights: bool = True
+) -> PointwisePosterior:
+    """The posterior given the evidence, at the rows of ``X`` (``n x d``).
+
+    Costs ``O(m^3 + n m^2)``; memory beyond the result stays bounded, whatever ``n``. Without
+    ``weights`` the fields ``noise_norm`` and ``penalty`` are zero and half the work is saved.
+    """
+    with torch.no_grad():
+        K = covariance(covar_module, evidence.X, evidence.X)
+        factor, noise = factorize(K, evidence.noise_var)
+        white = _solve(factor, evidence.y.unsqueeze(-1))
+        m = len(evidence.y)
+        rows = max(CHUNK_ELEMENTS // max(m, 1), 1)
+        parts = []
+        for chunk in X.split(rows):
+            prior = prior_variance(covar_module, chunk)
+            V = _solve(factor, covariance(covar_module, evidence.X, chunk))  # L^-1 k_X(x)
+            mean = (V * white).sum(dim=0)
+            variance = (prior - V.square().sum(dim=0)).clamp_min(0.0)
+            noise_norm = penalty = torch.zeros_like(mean)
+            if weights:
+                z2 = _solve(factor, V, transpose=True).square()
+                noise_norm = (z2 * evidence.spread.unsqueeze(-1)).sum(dim=0).sqrt()
+                penalty = (z2 * noise.unsqueeze(-1)).sum(dim=0)
+            parts.append((mean, variance, prior, noise_norm, penalty))
+        mean, variance, prior, noise_norm, penalty = (
+            torch.cat(field) for field in zip(*parts, strict=True)
+        )
+    rounding = (m + 1) * torch.finfo(X.dtype).eps * prior
+    return PointwisePosterior(mean, variance, prior, noise_norm, penalty, rounding)
+
+
+def _solve(factor: Tensor, right: Tensor, *, transpose: bool = False) -> Tensor:
+    if factor.shape[-1] == 0:
+        return right
+    if transpose:
+        return torch.linalg.solve_triangular(factor.mT, right, upper=True)
+    return torch.linalg.solve_triangular(factor, right, upper=False)

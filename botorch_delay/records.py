@@ -1,0 +1,88 @@
+"""Kernels, confidences and delay laws as plain records, and back.
+
+What is on the fixed lists is rebuilt from its record. Anything else is stored by name and by
+what it does, must be passed to ``load`` again, and is checked against what was stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from botorch_delay.confidence import FixedBeta, RKHSConfidence
+from botorch_delay.delays import (
+    ConstantDelay,
+    GeometricDelay,
+    NoDelay,
+    PoissonDelay,
+    SubExponentialDelay,
+)
+from botorch_delay.exceptions import StorageError
+from botorch_delay.kernels import covariance
+
+_PROBES = 8
+
+_PARTS: dict[type, tuple[str, ...]] = {
+    FixedBeta: ("beta",),
+    RKHSConfidence: ("norm_bound", "noise_std", "tight"),
+    NoDelay: (),
+    ConstantDelay: ("steps",),
+    PoissonDelay: ("mean",),
+    GeometricDelay: ("mean",),
+    SubExponentialDelay: ("mean", "xi", "b", "paper_min"),
+}
+
+
+def describe_part(part: Any, points: Tensor | None = None) -> dict[str, Any] | None:
+    """A JSON-ready record of a kernel, a confidence or a delay law; None of None.
+
+    Args:
+        part: the object.
+        points: ``N x d``; a kernel is also recorded by its values on the first of them.
+    """
+    if part is None:
+        return None
+    if isinstance(part, Kernel):
+        assert points is not None
+        probe = points[:_PROBES]
+        with torch.no_grad():
+            values = covariance(part, probe, probe)
+        return {"class": type(part).__name__, "values": values.tolist()}
+    fields = _PARTS.get(type(part))
+    if fields is None:
+        return {"class": type(part).__name__, "repr": repr(part)}
+    return {
+        "class": type(part).__name__,
+        "arguments": {name: getattr(part, name) for name in fields},
+    }
+
+
+def build_part(record: Mapping[str, Any] | None, name: str) -> Any:
+    """The confidence or delay law of a record; None of None.
+
+    Args:
+        record: what :func:`describe_part` gave.
+        name: the argument that it is for.
+
+    Raises:
+        StorageError: if it is malformed, or not on the list and has to be passed by the user.
+    """
+    if record is None:
+        return None
+    try:
+        kind, arguments = record["class"], record.get("arguments")
+        known = {part.__name__: part for part in _PARTS}
+        if kind not in known or arguments is None:
+            raise StorageError(
+                f"The stored {name} is {str(record.get('repr', kind))[:80]}, which cannot be "
+                f"rebuilt; pass {name} to load."
+            )
+        return known[kind](**arguments)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(f"The stored {name} is malformed: {error}.") from error

@@ -1,0 +1,153 @@
+"""Rounds: how long each is, when it closes, and the record that it leaves."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from botorch_delay import checks
+
+
+def round_lengths(horizon: int, wait: float) -> tuple[list[int], list[int]]:
+    """Design sizes and lengths of the rounds of Algorithm 1.
+
+    ``q_0 = 1``, ``q_r = ceil(sqrt(T q_{r-1}))``, ``t_r = ceil(q_r + wait)``, the last length
+    cut so that the lengths sum to ``T``. The design sizes are those of the recursion, also
+    where the last round is cut below its own.
+
+    Args:
+        horizon: T, the number of asks, at least 1.
+        wait: u_T(delta), in steps, at least 0; 0 for no delay.
+
+    Returns:
+        ``(q, t)``, two lists of the same length.
+
+    Raises:
+        InputError: if ``horizon < 1`` or ``wait`` is negative or not finite.
+
+    Example:
+        >>> round_lengths(300, 28.2)
+        ([18, 74, 149], [47, 103, 150])
+    """
+    horizon = checks.whole(horizon, "horizon", 1)
+    wait = checks.nonnegative(wait, "wait")
+    q: list[int] = []
+    t: list[int] = []
+    size, left = 1, horizon
+    while left > 0:
+        size = next_design_size(horizon, size)
+        length = min(math.ceil(size + wait), left)
+        q.append(size)
+        t.append(length)
+        left -= length
+    return q, t
+
+
+def next_design_size(horizon: int, previous: int) -> int:
+    """``ceil(sqrt(T q))`` in whole numbers, without rounding error."""
+    return math.isqrt(horizon * previous - 1) + 1
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What a closed round did, enough to compute its bounds again.
+
+    Attributes:
+        number: r, from 1.
+        design_size: q_r, the design points of the round.
+        length: t_r, its asks.
+        observed: how many answers its bounds use.
+        active_before: active points when it opened.
+        active_after: active points when it closed.
+        trial_ids: the trials whose answers its bounds use, increasing.
+        multiplier: the factor on sigma~ in the half-width of its bounds (for a tight
+            confidence: the factor that the tight form never exceeds).
+        delta: probability with which some bound of the round may fail; ``None`` where the
+            confidence promises nothing.
+        hyperparameters: kernel, noise and scaling that the round was judged with.
+    """
+
+    number: int
+    design_size: int
+    length: int
+    observed: int
+    active_before: int
+    active_after: int
+    trial_ids: tuple[int, ...]
+    multiplier: float
+    delta: float | None
+    hyperparameters: Mapping[str, Any]
+
+
+class RoundRule(ABC):
+    """When a round closes, which answers its bounds use, and how many rounds there can be."""
+
+    @property
+    @abstractmethod
+    def max_rounds(self) -> int:
+        """R, by which the failure probability is divided."""
+
+    @abstractmethod
+    def design_size(self, number: int, previous: int) -> int:
+        """q_r of round ``number``, after a round with ``previous`` design points."""
+
+    @abstractmethod
+    def length(self, number: int) -> int | None:
+        """t_r, if it is fixed beforehand."""
+
+
+class ScheduledRounds(RoundRule):
+    """Rounds of fixed length, as Algorithm 1 prints them; bounds use whatever has arrived.
+
+    Args:
+        horizon: T.
+        wait: u_T(delta), in steps.
+    """
+
+    def __init__(self, horizon: int, wait: float) -> None:
+        self.wait = wait
+        self._q, self._t = round_lengths(horizon, wait)
+
+    @property
+    def max_rounds(self) -> int:
+        """The number of rounds of the schedule."""
+        return len(self._q)
+
+    def design_size(self, number: int, previous: int) -> int:
+        """q_r of the schedule."""
+        return self._q[number - 1]
+
+    def length(self, number: int) -> int | None:
+        """t_r of the schedule."""
+        return self._t[number - 1]
+
+
+class ArrivalRounds(RoundRule):
+    """A round closes when its first q_r design points are settled; bounds use exactly those.
+
+    Nothing about the delays needs to be known. Every round takes at least q_r asks, so there
+    are at most as many rounds as in the schedule without delay.
+
+    Args:
+        horizon: T.
+    """
+
+    def __init__(self, horizon: int) -> None:
+        self._horizon = horizon
+        self._max_rounds = len(round_lengths(horizon, 0.0)[0])
+
+    @property
+    def max_rounds(self) -> int:
+        """The number of rounds of the schedule without delay."""
+        return self._max_rounds
+
+    def design_size(self, number: int, previous: int) -> int:
+        """``ceil(sqrt(T q_{r-1}))``."""
+        return next_design_size(self._horizon, previous)
+
+    def length(self, number: int) -> int | None:
+        """Not fixed: the round ends when its answers are there."""
+        return None

@@ -1,0 +1,413 @@
+"""States as plain values, and the SQLite file that holds one.
+
+A file is written in transactions: a kill at any moment leaves the last committed state, and
+one more answer costs one row. Anyone can read it with SQL. Nothing in it is executed: it is
+read as numbers and JSON, its schema must be exactly the one below, and SQLite's own triggers,
+views and virtual tables are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from botorch_delay.domains import FiniteDomain
+from botorch_delay.exceptions import StorageError
+from botorch_delay.trials import Attached, Ledger, Trial, TrialState
+
+FORMAT = 1
+APPLICATION_ID = 0x42444C59  # "BDLY"
+BUSY_SECONDS = 10.0
+
+_SCHEMA = {
+    "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "arrays": (
+        "CREATE TABLE arrays (name TEXT PRIMARY KEY, dtype TEXT NOT NULL, shape TEXT NOT NULL, "
+        "data BLOB NOT NULL)"
+    ),
+    "trials": (
+        "CREATE TABLE trials (id INTEGER PRIMARY KEY, x TEXT NOT NULL, point INTEGER, "
+        "round INTEGER NOT NULL, slot INTEGER NOT NULL, state TEXT NOT NULL, value REAL, "
+        "noise_var REAL, late INTEGER NOT NULL, reason TEXT NOT NULL, asked_at REAL NOT NULL, "
+        "answered_at REAL)"
+    ),
+    "attached": (
+        "CREATE TABLE attached (id INTEGER PRIMARY KEY, x TEXT NOT NULL, point INTEGER, "
+        "value REAL NOT NULL)"
+    ),
+    "rounds": "CREATE TABLE rounds (number INTEGER PRIMARY KEY, record TEXT NOT NULL)",
+}
+_DTYPES = {"float64": torch.float64, "float32": torch.float32, "int64": torch.int64}
+_TRIAL_COLUMNS = (
+    "id",
+    "x",
+    "point",
+    "round",
+    "slot",
+    "state",
+    "value",
+    "noise_var",
+    "late",
+    "reason",
+    "asked_at",
+    "answered_at",
+)
+
+
+def agree(own: Any, stored: Any) -> bool:
+    """Whether two JSON-ready values agree, numbers up to rounding."""
+    if isinstance(own, Mapping) and isinstance(stored, Mapping):
+        return own.keys() == stored.keys() and all(agree(own[k], stored[k]) for k in own)
+    if isinstance(own, list) and isinstance(stored, list):
+        return len(own) == len(stored) and all(map(agree, own, stored))
+    if isinstance(own, float) and isinstance(stored, int | float):
+        return math.isclose(own, stored, rel_tol=1e-9, abs_tol=1e-300)
+    return bool(own == stored)
+
+
+def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state whose outermost layer has the right form.
+
+    Raises:
+        StorageError: if it has not, or if it is of a newer version.
+    """
+    expected: dict[str, type | tuple[type, ...]] = {
+        "format": int,
+        "optimizer": str,
+        "points": Tensor,
+        "config": Mapping,
+        "recipes": Mapping,
+        "revision": int,
+        "digest": str,
+        "finished": bool,
+        "trials": list,
+        "attached": list,
+        "progress": Mapping,
+    }
+    if not isinstance(state, Mapping):
+        raise StorageError(f"A state is a dict, got {type(state).__name__}; use state_dict().")
+    if isinstance(state.get("format"), int) and state["format"] > FORMAT:
+        raise StorageError(
+            f"The state has format {state['format']}, newer than the {FORMAT} that this version of "
+            "botorch_delay reads; upgrade it with pip install -U botorch-delay."
+        )
+    for key, kind in expected.items():
+        if not isinstance(state.get(key), kind):
+            raise StorageError(f"The state is malformed: {key} is {_brief(state.get(key))}.")
+    if state["format"] != FORMAT or state["revision"] < 0:
+        raise StorageError("The state is malformed: its format or revision is not a version.")
+    progress = state["progress"]
+    parts = {"rounds": list, "arrays": Mapping, "values": Mapping, "arrays_version": int}
+    for key, kind in parts.items():
+        if not isinstance(progress.get(key), kind):
+            raise StorageError(f"The state is malformed: {key} is {_brief(progress.get(key))}.")
+    return dict(state)
+
+
+def revive(state: Mapping[str, Any], domain: FiniteDomain) -> tuple[list[Trial], list[Attached]]:
+    """Trials and attached results of a state, each checked against the domain.
+
+    Raises:
+        StorageError: at the first record that is malformed.
+    """
+    trials = []
+    for number, record in enumerate(state["trials"]):
+        try:
+            trials.append(_revive_trial(record, number, domain))
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise StorageError(f"Stored trial {number} is malformed: {error}.") from error
+    attached = []
+    for number, record in enumerate(state["attached"]):
+        try:
+            x = _revive_point(record["x"], domain)
+            row = int(domain.find(x.unsqueeze(0)))
+            if record["point"] != (None if row < 0 else row):
+                raise ValueError(f"point is {record['point']!r}")
+            attached.append(Attached(x=x, index=record["point"], value=_number(record["value"])))
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise StorageError(f"Stored result {number} is malformed: {error}.") from error
+    return trials, attached
+
+
+def _revive_trial(record: Mapping[str, Any], number: int, domain: FiniteDomain) -> Trial:
+    index, state = record["point"], TrialState(record["state"])
+    if record["id"] != number or not _is_whole(index, 0) or index >= len(domain):
+        raise ValueError(f"id {record['id']!r}, point {index!r}")
+    x = _revive_point(record["x"], domain)
+    if not torch.equal(x, domain.points[index]):
+        raise ValueError(f"x is not point {index} of the domain")
+    if not (_is_whole(record["round"], 1) and _is_whole(record["slot"], 0)):
+        raise ValueError(f"round {record['round']!r}, slot {record['slot']!r}")
+    value, noise_var = record["value"], record["noise_var"]
+    if (value is not None) != (state is TrialState.COMPLETED):
+        raise ValueError(f"a {state.value} trial with value {value!r}")
+    if noise_var is not None and (value is None or _number(noise_var) <= 0):
+        raise ValueError(f"noise_var is {noise_var!r}")
+    late = record["late"]
+    if not isinstance(late, bool) or (late and state is not TrialState.COMPLETED):
+        raise ValueError(f"late is {late!r}")
+    answered_at = record["answered_at"]
+    if (answered_at is None) != (state is TrialState.RUNNING):
+        raise ValueError(f"a {state.value} trial with answered_at {answered_at!r}")
+    if not isinstance(record["reason"], str):
+        raise ValueError("reason is no text")
+    return Trial(
+        id=number,
+        x=x,
+        index=index,
+        round=record["round"],
+        slot=record["slot"],
+        state=state,
+        value=None if value is None else _number(value),
+        noise_var=None if noise_var is None else _number(noise_var),
+        late=late,
+        reason=record["reason"],
+        asked_at=_number(record["asked_at"]),
+        answered_at=None if answered_at is None else _number(answered_at),
+    )
+
+
+def _revive_point(values: Any, domain: FiniteDomain) -> Tensor:
+    if not isinstance(values, list) or len(values) != domain.dim:
+        raise ValueError(f"x is {_brief(values)}")
+    return domain.points.new_tensor([_number(value) for value in values])
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{_brief(value)} is no finite number")
+    return float(value)
+
+
+def _is_whole(value: Any, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def save(
+    path: str | os.PathLike[str],
+    header: Mapping[str, Any],
+    ledger: Ledger,
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Write a state in one transaction; see ``Optimizer.save``."""
+    file = Path(path)
+    if not file.parent.is_dir():
+        raise StorageError(f"Cannot write {file}: the folder {file.parent} does not exist.")
+    with _errors(file, "write"), closing(_connect(f"{file.resolve().as_uri()}?mode=rwc")) as db:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            _write(db, file, header, ledger, overwrite)
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+
+
+def _write(
+    db: sqlite3.Connection, file: Path, header: Mapping[str, Any], ledger: Ledger, overwrite: bool
+) -> None:
+    since = -1
+    if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        for statement in _SCHEMA.values():
+            db.execute(statement)
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {FORMAT}")
+    else:
+        _check_schema(db, file)
+        meta = _read_meta(db)
+        if ledger.continues(meta.get("revision", -1), meta.get("digest", "")):
+            since = meta["revision"]
+        elif overwrite:
+            for table in _SCHEMA:
+                db.execute(f"DELETE FROM {table}")
+        else:
+            raise StorageError(
+                f"{file} holds another study, or another continuation of this one; it was left as "
+                "it is. Choose another file, or pass overwrite=True to replace it."
+            )
+    progress = header["progress"]
+    first = db.execute("SELECT count(*) FROM rounds").fetchone()[0]
+    rounds = progress["rounds"]
+    db.executemany(
+        "INSERT INTO rounds VALUES (?, ?)",
+        [(record["number"], json.dumps(record)) for record in rounds[first:]],
+    )
+    if since < 0:
+        _write_array(db, "points", header["points"])
+    if since < 0 or _read_meta(db)["arrays_version"] != progress["arrays_version"]:
+        for name, array in progress["arrays"].items():
+            _write_array(db, name, array)
+    _write_meta(db, header, since)
+    changed = ledger.trials if since < 0 else ledger.changed_since(since)
+    marks = ", ".join("?" * len(_TRIAL_COLUMNS))
+    db.executemany(
+        f"INSERT OR REPLACE INTO trials VALUES ({marks})",
+        [_trial_row(trial) for trial in changed],
+    )
+    first = db.execute("SELECT count(*) FROM attached").fetchone()[0]
+    db.executemany(
+        "INSERT INTO attached VALUES (?, ?, ?, ?)",
+        [
+            (first + number, json.dumps(result.x.tolist()), result.index, result.value)
+            for number, result in enumerate(ledger.attached[first:])
+        ],
+    )
+
+
+def _write_meta(db: sqlite3.Connection, header: Mapping[str, Any], since: int) -> None:
+    keys = ["revision", "digest", "finished"]
+    if since < 0:
+        keys += ["optimizer", "config", "recipes"]
+    rows = [(key, json.dumps(header[key])) for key in keys]
+    rows += [(key, json.dumps(header["progress"][key])) for key in ("values", "arrays_version")]
+    db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
+
+
+def _write_array(db: sqlite3.Connection, name: str, array: Tensor) -> None:
+    array = array.detach().cpu().contiguous()
+    dtype = str(array.dtype).removeprefix("torch.")
+    data = array.numpy().astype(array.numpy().dtype.newbyteorder("<"), copy=False).tobytes()
+    db.execute(
+        "INSERT OR REPLACE INTO arrays VALUES (?, ?, ?, ?)",
+        (name, dtype, json.dumps(list(array.shape)), data),
+    )
+
+
+def _trial_row(trial: Trial) -> tuple[Any, ...]:
+    record = trial.record()
+    record["x"] = json.dumps(record["x"])
+    record["late"] = int(record["late"])
+    return tuple(record[column] for column in _TRIAL_COLUMNS)
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The state in a file.
+
+    Raises:
+        StorageError: if the file does not exist, is truncated, is not a study, or is of a
+            newer version.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise StorageError(f"Cannot read {file}: there is no such file.")
+    with _errors(file, "read"), closing(_connect(f"{file.resolve().as_uri()}?mode=ro")) as db:
+        db.execute("BEGIN")
+        _check_schema(db, file)
+        problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if problem != "ok":
+            raise StorageError(f"{file} is damaged: {_brief(problem)}.")
+        meta = _read_meta(db)
+        arrays = {row[0]: _read_array(*row) for row in db.execute("SELECT * FROM arrays")}
+        rounds = [
+            json.loads(record)
+            for (record,) in db.execute("SELECT record FROM rounds ORDER BY number")
+        ]
+        trials = []
+        for row in db.execute(f"SELECT {', '.join(_TRIAL_COLUMNS)} FROM trials ORDER BY id"):
+            record = dict(zip(_TRIAL_COLUMNS, row, strict=True))
+            record["x"] = json.loads(record["x"])
+            record["late"] = {0: False, 1: True}.get(record["late"], record["late"])
+            trials.append(record)
+        attached = [
+            {"x": json.loads(x), "point": point, "value": value}
+            for x, point, value in db.execute("SELECT x, point, value FROM attached ORDER BY id")
+        ]
+    try:
+        return check_state(
+            {
+                "format": FORMAT,
+                "points": arrays.pop("points"),
+                "trials": trials,
+                "attached": attached,
+                "progress": {
+                    "rounds": rounds,
+                    "arrays": arrays,
+                    "values": meta.pop("values"),
+                    "arrays_version": meta.pop("arrays_version"),
+                },
+                **meta,
+            }
+        )
+    except KeyError as error:
+        raise StorageError(f"{file} is damaged: it has no {error.args[0]}.") from error
+
+
+def _read_meta(db: sqlite3.Connection) -> dict[str, Any]:
+    return {key: json.loads(value) for key, value in db.execute("SELECT key, value FROM meta")}
+
+
+def _read_array(name: str, dtype: str, shape: str, data: bytes) -> Tensor:
+    sizes = json.loads(shape)
+    if dtype not in _DTYPES or not isinstance(data, bytes) or not isinstance(sizes, list):
+        raise StorageError(f"The stored array {name!r} is malformed.")
+    if not all(_is_whole(size, 0) for size in sizes):
+        raise StorageError(f"The stored array {name!r} has shape {_brief(sizes)}.")
+    kind = _DTYPES[dtype]
+    if math.prod(sizes) * kind.itemsize != len(data):
+        raise StorageError(
+            f"The stored array {name!r} has shape {_brief(sizes)} and {len(data)} bytes."
+        )
+    if not data:
+        return torch.empty(sizes, dtype=kind)
+    return torch.frombuffer(bytearray(data), dtype=kind).reshape(sizes)
+
+
+def _connect(uri: str) -> sqlite3.Connection:
+    db = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    db.execute("PRAGMA trusted_schema = OFF")
+    return db
+
+
+def _check_schema(db: sqlite3.Connection, file: Path) -> None:
+    """The file is a study of a known version, with our tables and nothing else in it."""
+    application = db.execute("PRAGMA application_id").fetchone()[0]
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if application != APPLICATION_ID:
+        raise StorageError(f"{file} is not a study of botorch_delay.")
+    if version > FORMAT:
+        raise StorageError(
+            f"{file} has format {version}, newer than the {FORMAT} that this version of "
+            "botorch_delay reads; upgrade it with pip install -U botorch-delay."
+        )
+    found = {
+        name: sql
+        for name, sql in db.execute("SELECT name, sql FROM sqlite_master")
+        if not name.startswith("sqlite_autoindex_")
+    }
+    if found != _SCHEMA:
+        odd = sorted(found.keys() ^ _SCHEMA.keys()) or sorted(_SCHEMA)
+        raise StorageError(f"{file} is damaged or foreign: its schema differs in {odd[0]!r}.")
+
+
+@contextmanager
+def _errors(file: Path, verb: str) -> Iterator[None]:
+    """Every failure of SQLite or of decoding as one StorageError."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except sqlite3.OperationalError as error:
+        text = str(error)
+        if "locked" in text:
+            text += f" by another process for more than {BUSY_SECONDS:g} seconds; try again"
+        raise StorageError(f"Cannot {verb} {file}: {text}.") from error
+    except sqlite3.Error as error:
+        raise StorageError(f"Cannot {verb} {file}, it is damaged or no study: {error}.") from error
+    except (ValueError, TypeError, RecursionError, OverflowError, OSError) as error:
+        raise StorageError(f"Cannot {verb} {file}, it is damaged: {error}.") from error

@@ -1,0 +1,227 @@
+"""The Gaussian process that an optimizer judges with: given, or learned from the answers."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gpytorch
+import torch
+from botorch.exceptions.errors import ModelFittingError
+from botorch.exceptions.warnings import BotorchWarning, InputDataWarning
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.utils.gpytorch_modules import (
+    get_covar_module_with_dim_scaled_prior,
+    get_gaussian_likelihood_with_lognormal_prior,
+)
+from gpytorch.kernels import Kernel
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from linear_operator.utils.warnings import NumericalWarning
+from torch import Tensor
+
+from botorch_delay.exceptions import FitWarning, StorageError
+from botorch_delay.kernels import build_kernel, describe_kernel
+from botorch_delay.posterior import Evidence, PointwisePosterior, posterior_at
+
+logger = logging.getLogger(__name__)
+
+# With fewer answers the priors alone decide.
+MIN_ANSWERS_TO_FIT = 3
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """A zero-mean Gaussian process g with f(x) = offset + scale * g((x - origin) / width).
+
+    Attributes:
+        covar_module: kernel of g, on normalised inputs.
+        noise_var: lambda^2, in units of g.
+        origin: lower ends of the inputs, ``d``.
+        width: sides of the inputs, ``d``.
+        offset: added to values, in units of the values.
+        scale: units of the values per unit of g.
+        learned: whether the hyperparameters come from the answers.
+    """
+
+    covar_module: Kernel
+    noise_var: float
+    origin: Tensor
+    width: Tensor
+    offset: float = 0.0
+    scale: float = 1.0
+    learned: bool = False
+
+    @classmethod
+    def fixed(cls, covar_module: Kernel, noise_var: float, like: Tensor) -> Surrogate:
+        """Kernel and noise as given, in raw units."""
+        zeros = like.new_zeros(like.shape[-1])
+        return cls(covar_module, noise_var, zeros, torch.ones_like(zeros))
+
+    def inputs(self, X: Tensor) -> Tensor:
+        """Points in the inputs of g."""
+        return (X - self.origin) / self.width if self.learned else X
+
+    def noise_ratio(self, evidence: Evidence) -> float:
+        """1 / lambda in units of the values: the largest over the answers.
+
+        Without answers it is the surrogate's own.
+        """
+        ratio = evidence.spread_ratio**0.5 if len(evidence.y) else self.noise_var**-0.5
+        return ratio / self.scale
+
+    def evidence(
+        self, X: Tensor, y: Tensor, noise_var: list[float | None], group: Tensor | None = None
+    ) -> Evidence:
+        """Answers in units of g.
+
+        Args:
+            X: ``m x d``.
+            y: ``m``, in units of the values.
+            noise_var: known noise variances in squared units of the values; None where the
+                surrogate's own applies.
+            group: ``m``, equal where points are equal; None keeps every answer apart.
+        """
+        square = self.scale**2
+        own = [self.noise_var if v is None else v / square for v in noise_var]
+        noise = torch.tensor(own, dtype=X.dtype, device=X.device)
+        standard = (y - self.offset) / self.scale
+        if group is None:
+            return Evidence.single(self.inputs(X), standard, noise)
+        return Evidence.grouped(self.inputs(X), standard, noise, group)
+
+    def posterior(
+        self, evidence: Evidence, X: Tensor, *, weights: bool = False
+    ) -> PointwisePosterior:
+        """Posterior of f at the rows of ``X``, in units of the values."""
+        posterior = posterior_at(self.covar_module, evidence, self.inputs(X), weights=weights)
+        return posterior.rescaled(self.offset, self.scale)
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Every hyperparameter by name, as numbers and lists of numbers."""
+        values: dict[str, Any] = {}
+        named = self.covar_module.named_parameters_and_constraints()
+        for name, parameter, constraint in named:
+            value = parameter if constraint is None else constraint.transform(parameter)
+            values[name.replace("raw_", "")] = value.detach().cpu().squeeze().tolist()
+        return {
+            "covar_module": values,
+            "noise_var": self.noise_var,
+            "offset": self.offset,
+            "scale": self.scale,
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """A JSON-ready record of a learned surrogate."""
+        return {
+            "covar_module": describe_kernel(self.covar_module),
+            "noise_var": self.noise_var,
+            "offset": self.offset,
+            "scale": self.scale,
+        }
+
+    @classmethod
+    def rebuild(cls, record: Mapping[str, Any], points: Tensor) -> Surrogate:
+        """The learned surrogate of a record.
+
+        Raises:
+            StorageError: if the record is malformed.
+        """
+        try:
+            numbers = {key: float(record[key]) for key in ("noise_var", "offset", "scale")}
+            kernel = build_kernel(record["covar_module"], points)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StorageError(f"The stored hyperparameters are malformed: {error}.") from error
+        return _learned(kernel, points, **numbers)
+
+
+def fit_surrogate(
+    points: Tensor,
+    X: Tensor,
+    y: Tensor,
+    noise_var: list[float | None],
+    *,
+    seed: int,
+    previous: Surrogate | None = None,
+) -> Surrogate:
+    """Kernel and noise by maximum a posteriori, with BoTorch's default priors.
+
+    Inputs are normalised by the bounding box of ``points``, values are standardised. With
+    fewer than three answers the modes of the priors are used.
+
+    Args:
+        points: ``N x d``, the domain.
+        X: ``m x d``, answered points.
+        y: ``m``, their values.
+        noise_var: known noise variance of each answer, or None.
+        seed: for the random restarts of a fit that fails at first.
+        previous: kept, with a :class:`FitWarning`, if the fit fails.
+    """
+    d = points.shape[-1]
+    kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=d).to(points).eval()
+    likelihood = get_gaussian_likelihood_with_lognormal_prior().to(points)
+    prior = _learned(kernel, points, noise_var=likelihood.noise.item(), offset=0.0, scale=1.0)
+    if len(y) == 0:
+        return prior
+    offset, scale = _standardization(y)
+    if len(y) < MIN_ANSWERS_TO_FIT:
+        return _learned(kernel, points, prior.noise_var, offset, scale)
+    standard = ((y - offset) / scale).unsqueeze(-1)
+    known = None
+    if all(v is not None for v in noise_var):
+        known = torch.tensor(noise_var, dtype=y.dtype, device=y.device).unsqueeze(-1) / scale**2
+    try:
+        model = _fit(prior.inputs(X), standard, known, seed)
+    except (ModelFittingError, RuntimeError, ValueError) as error:
+        kept = "the previous ones stay" if previous is not None else "the priors' modes are used"
+        warnings.warn(
+            f"Hyperparameters could not be fitted to {len(y)} answers ({error}); {kept}.",
+            FitWarning,
+            stacklevel=2,
+        )
+        return previous or _learned(kernel, points, prior.noise_var, offset, scale)
+    noise = prior.noise_var if known is not None else model.likelihood.noise.item()
+    kernel = copy.deepcopy(model.covar_module).requires_grad_(False).eval()
+    constant = model.mean_module.constant.item()
+    fitted = _learned(kernel, points, noise, offset + scale * constant, scale)
+    logger.info("fitted to %d answers: %s", len(y), fitted.hyperparameters())
+    return fitted
+
+
+def _learned(
+    kernel: Kernel, points: Tensor, noise_var: float, offset: float, scale: float
+) -> Surrogate:
+    origin = points.amin(dim=0)
+    width = points.amax(dim=0) - origin
+    width = torch.where(width > 0.0, width, torch.ones_like(width))
+    return Surrogate(kernel, noise_var, origin, width, offset, scale, learned=True)
+
+
+def _standardization(y: Tensor) -> tuple[float, float]:
+    """Mean and deviation; a deviation of 1 where the values are equal up to rounding."""
+    offset = y.mean().item()
+    scale = y.std().item() if len(y) > 1 else 0.0
+    rounding = 16 * torch.finfo(y.dtype).eps * y.abs().max().item()
+    return offset, scale if scale > rounding else 1.0
+
+
+def _fit(X: Tensor, Y: Tensor, Yvar: Tensor | None, seed: int) -> SingleTaskGP:
+    devices = [X.device] if X.device.type == "cuda" else []
+    with (
+        warnings.catch_warnings(),
+        # Restarts draw from the global generators: lend them a seed and put them back.
+        torch.random.fork_rng(devices=devices),
+        # Iterative solvers would make the fit random above 800 answers.
+        gpytorch.settings.max_cholesky_size(len(Y) + 1),
+    ):
+        warnings.simplefilter("ignore", InputDataWarning)
+        warnings.simplefilter("ignore", BotorchWarning)
+        warnings.simplefilter("ignore", NumericalWarning)
+        torch.manual_seed(seed)
+        model = SingleTaskGP(X, Y, Yvar, outcome_transform=None)
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    return model.eval()

@@ -1,0 +1,229 @@
+"""Trials, and the ledger in which asks and answers are kept."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from botorch_delay.exceptions import StorageError, TrialError
+
+
+class TrialState(enum.Enum):
+    """Where a trial stands."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Trial:
+    """One ask and what became of it.
+
+    It is read-only to its holder and kept up to date by the optimizer that handed it out.
+
+    Attributes:
+        id: counted from 0.
+        x: the point, a tensor of shape ``d``.
+        index: row of the point in a finite domain; None on a box.
+        round: counted from 1.
+        slot: which design point of the round it serves, counted from 0.
+        state: where it stands.
+        value: the answer as it was told, or None.
+        noise_var: the known noise variance of the answer, or None.
+        late: whether it was answered after it had been abandoned.
+        reason: why it failed.
+        asked_at: seconds since the epoch (UTC).
+        answered_at: when it was answered, failed or was abandoned; None while it runs.
+    """
+
+    id: int
+    x: Tensor
+    index: int | None
+    round: int
+    slot: int
+    state: TrialState = TrialState.RUNNING
+    value: float | None = None
+    noise_var: float | None = None
+    late: bool = False
+    reason: str = ""
+    asked_at: float = field(default_factory=time.time)
+    answered_at: float | None = None
+
+    def record(self) -> dict[str, Any]:
+        """The trial as plain numbers and strings."""
+        return {
+            "id": self.id,
+            "x": self.x.tolist(),
+            "point": self.index,
+            "round": self.round,
+            "slot": self.slot,
+            "state": self.state.value,
+            "value": self.value,
+            "noise_var": self.noise_var,
+            "late": self.late,
+            "reason": self.reason,
+            "asked_at": self.asked_at,
+            "answered_at": self.answered_at,
+        }
+
+    def __repr__(self) -> str:
+        value = "" if self.value is None else f", value={self.value:g}"
+        return (
+            f"Trial(id={self.id}, index={self.index}, round={self.round}, "
+            f"{self.state.value}{value})"
+        )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Attached:
+    """A result that was obtained elsewhere.
+
+    Attributes:
+        x: the point, a tensor of shape ``d``; it need not lie in the domain.
+        index: its row in a finite domain, or None.
+        value: its value, in the user's sign.
+    """
+
+    x: Tensor
+    index: int | None
+    value: float
+
+    def record(self) -> dict[str, Any]:
+        """The result as plain numbers."""
+        return {"x": self.x.tolist(), "point": self.index, "value": self.value}
+
+
+class Ledger:
+    """Every trial and every attached result, in order, and the number of changes so far.
+
+    Each change extends a chain of digests. A file that holds the digest of an earlier change
+    is thereby known to hold an earlier state of this very ledger, so that only what changed
+    since needs to be written.
+    """
+
+    def __init__(self, origin: str) -> None:
+        self.trials: list[Trial] = []
+        self.attached: list[Attached] = []
+        self._digests: dict[int, str] = {0: _digest(origin)}
+        self._changed: list[tuple[int, int]] = []  # (revision, trial id), increasing
+        self.revision = 0
+
+    @property
+    def digest(self) -> str:
+        """Digest of everything up to the last change."""
+        return self._digests[self.revision]
+
+    def __getitem__(self, trial_id: int) -> Trial:
+        return self.trials[trial_id]
+
+    def __len__(self) -> int:
+        return len(self.trials)
+
+    def open(self, **fields: Any) -> Trial:
+        """Append a running trial."""
+        trial = Trial(id=len(self.trials), **fields)
+        self.trials.append(trial)
+        self._note(trial)
+        return trial
+
+    def settle(self, trial: Trial, state: TrialState, **fields: Any) -> None:
+        """Change a trial's state and the given fields, and note the time."""
+        for name, value in {**fields, "state": state, "answered_at": time.time()}.items():
+            object.__setattr__(trial, name, value)  # frozen to everyone but the ledger
+        self._note(trial)
+
+    def attach(self, results: list[Attached]) -> None:
+        """Append results obtained elsewhere."""
+        self.attached.extend(results)
+        self._advance(json.dumps([result.record() for result in results]))
+
+    def find(self, trial: Trial | int) -> Trial:
+        """The trial that is meant by a trial or its id.
+
+        Raises:
+            TrialError: if there is none, or if it belongs to another optimizer.
+        """
+        if isinstance(trial, Trial):
+            trial_id = trial.id
+        elif isinstance(trial, bool) or not hasattr(trial, "__index__"):
+            raise TrialError(
+                f"Expected a Trial or its id, got {type(trial).__name__}; ask() returns trials."
+            )
+        else:
+            trial_id = trial.__index__()
+        if not 0 <= trial_id < len(self.trials):
+            known = f"0 to {len(self.trials) - 1}" if self.trials else "none yet"
+            raise TrialError(f"There is no trial {trial_id} here; known ids: {known}.")
+        own = self.trials[trial_id]
+        if isinstance(trial, Trial) and not _same_ask(own, trial):
+            raise TrialError(
+                f"Trial {trial_id} was asked by another optimizer; tell it there, or use "
+                "attach(x, y) to hand over its result."
+            )
+        return own
+
+    def running(self) -> Iterator[Trial]:
+        """Trials without an answer, failure or abandonment, in the order of their ids."""
+        return (trial for trial in self.trials if trial.state is TrialState.RUNNING)
+
+    def completed(self) -> Iterator[Trial]:
+        """Trials with an answer, in the order of their ids."""
+        return (trial for trial in self.trials if trial.state is TrialState.COMPLETED)
+
+    def changed_since(self, revision: int) -> list[Trial]:
+        """Trials that changed after a revision, each once, in the order of their ids."""
+        position = len(self._changed)
+        while position and self._changed[position - 1][0] > revision:
+            position -= 1
+        ids = {trial_id for _, trial_id in self._changed[position:]}
+        return [self.trials[trial_id] for trial_id in sorted(ids)]
+
+    def continues(self, revision: int, digest: str) -> bool:
+        """Whether a state with this revision and digest is an earlier state of this ledger."""
+        return self._digests.get(revision) == digest
+
+    def restore(
+        self,
+        trials: list[Trial],
+        attached: list[Attached],
+        revision: int,
+        digest: str,
+    ) -> None:
+        """Replace everything by a stored state."""
+        if [trial.id for trial in trials] != list(range(len(trials))):
+            raise StorageError("The stored trials are not numbered 0, 1, 2, ...")
+        self.trials = trials
+        self.attached = attached
+        self.revision = revision
+        self._digests = {revision: digest}
+        self._changed = []
+
+    def _note(self, trial: Trial) -> None:
+        self._advance(json.dumps(trial.record()))
+        self._changed.append((self.revision, trial.id))
+
+    def _advance(self, change: str) -> None:
+        digest = _digest(self.digest + change)
+        self.revision += 1
+        self._digests[self.revision] = digest
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _same_ask(own: Trial, other: Trial) -> bool:
+    return own is other or (
+        (own.index, own.round, own.asked_at) == (other.index, other.round, other.asked_at)
+        and torch.equal(own.x, other.x)
+    )
