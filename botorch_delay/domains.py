@@ -52,9 +52,9 @@ class FiniteDomain:
         return self._points.shape[1]
 
     def find(self, X: Tensor) -> Tensor:
-        """The row of each point of ``X`` in the domain: ``n x d`` to a LongTensor ``n``, -1 if none.
+        """The row of each point of ``X`` in the domain, -1 where there is none.
 
-        Points are compared exactly.
+        Points are compared exactly: ``n x d`` to a LongTensor ``n``.
         """
         found = torch.full((X.shape[0],), -1, dtype=torch.long, device=X.device)
         for row, x in enumerate(X):

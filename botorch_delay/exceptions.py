@@ -42,6 +42,10 @@ class NotSupportedError(BotorchDelayError, UnsupportedError, NotImplementedError
     """The combination of options is not available."""
 
 
+class RunError(BotorchDelayError, RuntimeError):
+    """A run cannot go on, for instance because its workers keep dying."""
+
+
 class StorageError(BotorchDelayError, ValueError):
     """A file or a state cannot be written, read or used."""
 

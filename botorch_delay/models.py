@@ -217,7 +217,7 @@ class DelayedGP(SingleTaskGP):
     def with_answer(self, x: Tensor, y: float | Tensor) -> DelayedGP:
         """A new model with one more answer; if ``x`` is pending it is pending no more.
 
-        Costs ``O(n^2 + n p + p^2)`` for n answers and p pending points: the factor grows by one row.
+        The factor grows by one row: ``O(n^2 + n p + p^2)`` for n answers and p pending points.
         Transforms keep the statistics that they have learned.
 
         Args:

@@ -1,0 +1,239 @@
+"""The main job on real data: tune a support vector machine with late, out-of-order results.
+
+Every evaluation is a cross-validation on a random subset of scikit-learn's digits, drawn
+afresh: it is noisy, takes as long as it takes, and comes back out of order.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from botorch_delay import checks
+from botorch_delay.domains import FiniteDomain
+from botorch_delay.exceptions import InputError, MissingExtraError
+from botorch_delay.optimizers import BPEDelayOptimizer
+from botorch_delay.runner import RunReport, run
+
+logger = logging.getLogger(__name__)
+
+SIDE = 40
+LOG10_C = (-2.0, 4.0)
+LOG10_GAMMA = (-6.0, 0.0)
+HELD_OUT = 0.4
+SUBSET = (300, 1000)
+FOLDS = 5
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo found.
+
+    Attributes:
+        C: recommended penalty.
+        gamma: recommended kernel width.
+        accuracy: on held-out digits, trained on all others.
+        default_accuracy: of the library's default parameters, likewise.
+        random_accuracy: of the best of a random search with the same number of evaluations,
+            likewise; None if it was left out.
+        report: when and where the evaluations ran.
+        optimizer: with every trial.
+    """
+
+    C: float
+    gamma: float
+    accuracy: float
+    default_accuracy: float
+    random_accuracy: float | None
+    report: RunReport
+    optimizer: BPEDelayOptimizer
+
+
+def demo_domain() -> FiniteDomain:
+    """The 40 x 40 grid of log10(C) and log10(gamma)."""
+    C = torch.linspace(*LOG10_C, SIDE, dtype=torch.double)
+    gamma = torch.linspace(*LOG10_GAMMA, SIDE, dtype=torch.double)
+    return FiniteDomain(torch.cartesian_prod(C, gamma))
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """Accuracy of one (C, gamma) by cross-validation on a fresh random subset.
+
+    Attributes:
+        seed: of the split into digits to tune on and held-out digits.
+    """
+
+    seed: int
+
+    def __call__(self, x: Tensor) -> float:
+        """Mean accuracy over the folds; ``x`` is (log10 C, log10 gamma)."""
+        from sklearn.model_selection import StratifiedKFold, cross_val_score
+
+        images, labels, _, _ = _digits(self.seed)
+        # Fresh entropy each time: an evaluation repeated is an independent one.
+        rng = np.random.default_rng()
+        subset = rng.permutation(len(images))[: rng.integers(*SUBSET)]
+        folds = StratifiedKFold(FOLDS, shuffle=True, random_state=int(rng.integers(2**31)))
+        scores = cross_val_score(_machine(x), images[subset], labels[subset], cv=folds)
+        return float(scores.mean())
+
+
+def run_demo(
+    *,
+    workers: int = 2,
+    trials: int = 60,
+    seed: int = 0,
+    store: str | os.PathLike[str] | None = None,
+    random_search: bool = True,
+    progress: bool = True,
+) -> DemoResult:
+    """Tune with ``workers`` processes and compare on held-out digits.
+
+    Args:
+        workers: processes, at least 1.
+        trials: evaluations, at least 2.
+        seed: of the split, the optimizer and the random search.
+        store: a file that every ask and answer is committed to; an existing one is resumed.
+        random_search: whether to run a random search with the same budget too.
+        progress: whether to show progress bars.
+
+    Raises:
+        MissingExtraError: if scikit-learn is not installed.
+        InputError: if an argument is out of its range.
+        StorageError: if the store cannot be used.
+    """
+    _require_sklearn()
+    workers = checks.whole(workers, "workers", 1)
+    trials = checks.whole(trials, "trials", 2)
+    seed = checks.whole(seed, "seed", 0)
+    if trials > SIDE**2:
+        raise InputError(f"trials must be at most the {SIDE**2} points of the grid, got {trials}.")
+    objective = CrossValidation(seed)
+    optimizer = BPEDelayOptimizer(demo_domain(), horizon=trials, seed=seed)
+    with _pool(workers) as pool:
+        report = run(optimizer, objective, pool, trials, workers, store=store, progress=progress)
+        best = optimizer.recommend().x
+        rival = _random_search(objective, pool, trials, seed) if random_search else None
+    return DemoResult(
+        C=10.0 ** best[0].item(),
+        gamma=10.0 ** best[1].item(),
+        accuracy=held_out_accuracy(best, seed),
+        default_accuracy=held_out_accuracy(None, seed),
+        random_accuracy=None if rival is None else held_out_accuracy(rival, seed),
+        report=report,
+        optimizer=optimizer,
+    )
+
+
+def held_out_accuracy(x: Tensor | None, seed: int) -> float:
+    """Accuracy on the held-out digits after training on all others; None: the defaults."""
+    images, labels, held_images, held_labels = _digits(seed)
+    return float(_machine(x).fit(images, labels).score(held_images, held_labels))
+
+
+def _random_search(
+    objective: CrossValidation, pool: ProcessPoolExecutor, trials: int, seed: int
+) -> Tensor:
+    """The point with the best single value among ``trials`` drawn without replacement."""
+    points = demo_domain().points
+    generator = torch.Generator().manual_seed(seed)
+    drawn = points[torch.randperm(len(points), generator=generator)[:trials]]
+    futures = [pool.submit(_at, objective, x.tolist()) for x in drawn]
+    values = [future.result() for future in futures]
+    return drawn[int(np.argmax(values))]
+
+
+def _at(objective: CrossValidation, x: list[float]) -> float:
+    return objective(torch.tensor(x, dtype=torch.double))
+
+
+@contextmanager
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Worker processes that leave Ctrl-C to their parent and use one thread each."""
+    pool = ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker
+    )
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+
+
+def _machine(x: Tensor | None) -> Any:
+    from sklearn.svm import SVC
+
+    if x is None:
+        return SVC()
+    return SVC(C=10.0 ** float(x[0]), gamma=10.0 ** float(x[1]))
+
+
+@lru_cache(maxsize=2)
+def _digits(seed: int) -> tuple[Any, Any, Any, Any]:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    images, labels = load_digits(return_X_y=True)
+    train, held, train_labels, held_labels = train_test_split(
+        images, labels, test_size=HELD_OUT, random_state=seed, stratify=labels
+    )
+    return train, train_labels, held, held_labels
+
+
+def _require_sklearn() -> None:
+    try:
+        import sklearn  # noqa: F401  # only whether it is there
+    except ImportError as error:
+        raise MissingExtraError(
+            "The demo needs scikit-learn: pip install 'botorch-delay[demo]'."
+        ) from error
+
+
+def describe(result: DemoResult, picture: Path | None = None) -> str:
+    """The result in words, as the command line prints it."""
+    report, trials = result.report, result.optimizer.trials
+    settled = len(report.evaluations)
+    rivals = {"the default": result.default_accuracy}
+    if result.random_accuracy is not None:
+        rivals[f"random search ({len(trials)} trials)"] = result.random_accuracy
+    lines = [
+        "",
+        f"recommended   C = {result.C:.4g}, gamma = {result.gamma:.4g}",
+        "accuracy on held-out digits",
+        f"  {'recommended':<28}{result.accuracy:.4f}",
+        *(f"  {name:<28}{accuracy:.4f}" for name, accuracy in rivals.items()),
+    ]
+    for name, accuracy in rivals.items():
+        if result.accuracy > accuracy:
+            continue
+        relation = "equals" if result.accuracy == accuracy else "does not beat"
+        lines.append(f"The recommendation {relation} {name} here.")
+    closed = ", ".join(f"{r.active_before} -> {r.active_after}" for r in result.optimizer.rounds)
+    if report.resumed:
+        lines.append(f"resumed       {report.resumed} trials were in the store already")
+    lines += [
+        f"answers       {settled}, of which {report.out_of_order} came out of order",
+        f"workers       busy {report.utilization:.0%} of the time",
+        f"active points {closed or 'no round closed'}",
+    ]
+    if picture is not None:
+        lines.append(f"picture       {picture}")
+    return "\n".join(lines)

@@ -1,0 +1,530 @@
+"""Drive an optimizer on an executor: keep its workers busy, tell results as they come."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from botorch_delay import checks, storage
+from botorch_delay.exceptions import InputError, InputTypeError, RunError, StorageError
+from botorch_delay.optimizers.base import Optimizer
+from botorch_delay.trials import Trial, TrialState
+
+logger = logging.getLogger(__name__)
+
+# A pool that breaks this often without one result in between will not recover by itself.
+MAX_BREAKS_IN_A_ROW = 5
+
+Objective = Callable[[Tensor], float]
+Callback = Callable[[Optimizer, Trial], None]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation that returned: when and where it ran.
+
+    Attributes:
+        trial_id: the trial.
+        worker: process and thread that ran it.
+        started: seconds since the epoch.
+        finished: seconds since the epoch.
+        error: why it failed, empty if it did not.
+        order: position among all evaluations by the time of their return, from 0.
+    """
+
+    trial_id: int
+    worker: str
+    started: float
+    finished: float
+    error: str
+    order: int
+
+
+@dataclass
+class RunReport:
+    """What a call of :func:`run` did.
+
+    Attributes:
+        evaluations: those that returned, in the order of their return.
+        resumed: trials that were in the store already.
+        abandoned: ids of trials that were given up: running when an earlier run died, or late.
+        started: when the call began, seconds since the epoch.
+        finished: when it ended.
+    """
+
+    evaluations: list[Evaluation] = field(default_factory=list)
+    resumed: int = 0
+    abandoned: list[int] = field(default_factory=list)
+    started: float = field(default_factory=time.time)
+    finished: float = 0.0
+
+    @property
+    def out_of_order(self) -> int:
+        """How many evaluations returned after one that was asked later."""
+        latest, count = -1, 0
+        for evaluation in self.evaluations:
+            count += evaluation.trial_id < latest
+            latest = max(latest, evaluation.trial_id)
+        return count
+
+    @property
+    def utilization(self) -> float:
+        """Share of the time, from the first start to the last end, that workers were busy."""
+        if not self.evaluations:
+            return 0.0
+        begin = min(e.started for e in self.evaluations)
+        end = max(e.finished for e in self.evaluations)
+        workers = len({e.worker for e in self.evaluations})
+        busy = sum(e.finished - e.started for e in self.evaluations)
+        return busy / (workers * (end - begin)) if end > begin else 1.0
+
+
+def run(
+    optimizer: Optimizer,
+    objective: Objective,
+    executor: Executor | Any,
+    n_trials: int,
+    max_in_flight: int,
+    *,
+    store: str | os.PathLike[str] | None = None,
+    timeout: float | None = None,
+    callbacks: Iterable[Callback] = (),
+    progress: bool = True,
+) -> RunReport:
+    """Ask, evaluate and tell until ``n_trials`` trials have been asked and settled.
+
+    The objective gets the point as a CPU tensor of shape ``d`` and returns one finite number.
+    What it raises, and anything else that it returns, becomes a failed trial with its message.
+    Failed and late points are asked again as the optimizer decides, within ``n_trials``.
+
+    Args:
+        optimizer: whose points are asked.
+        objective: called in the workers; for processes it must be picklable.
+        executor: any ``concurrent.futures.Executor``, or a ``pebble.ProcessPool``. A broken
+            ``ProcessPoolExecutor`` is replaced by a like one, which this call shuts down.
+        n_trials: how many trials the optimizer shall have in the end, those already asked
+            included; at most its horizon.
+        max_in_flight: how many trials run at once.
+        store: a file in which every ask and every answer is committed as it happens. If it
+            exists the run goes on from there: trials that were running are abandoned.
+        timeout: seconds that an evaluation may take. A Pebble pool kills it, and the trial
+            has failed. Another executor cannot: the trial is abandoned and reported, and its
+            place counts as taken until it returns; a late answer is then still told.
+        callbacks: called with the optimizer and each trial that is settled.
+        progress: whether to show a progress bar.
+
+    Returns:
+        When and where the evaluations ran.
+
+    Raises:
+        InputError: if an argument is out of its range, or the objective is not picklable.
+        StorageError: if the store cannot be used.
+        RunError: if a pool keeps breaking.
+        KeyboardInterrupt: on Ctrl-C, after waiting trials were cancelled and every open one
+            abandoned and committed.
+    """
+    n_trials = checks.whole(n_trials, "n_trials", 1)
+    if n_trials > optimizer.horizon:
+        raise InputError(
+            f"n_trials must be at most the optimizer's horizon of {optimizer.horizon}, got "
+            f"{n_trials}."
+        )
+    max_in_flight = checks.whole(max_in_flight, "max_in_flight", 1)
+    if timeout is not None:
+        timeout = checks.positive(timeout, "timeout")
+    if not callable(objective):
+        raise InputTypeError(f"objective must be callable, got {type(objective).__name__}.")
+    pool = _make_pool(executor, timeout)
+    pool.check(objective)
+    loop = _Loop(optimizer, objective, pool, n_trials, max_in_flight, store, timeout, callbacks)
+    loop.resume()
+    bar = _Bar(optimizer, n_trials, show=progress)
+    try:
+        with loop.interrupts:
+            loop.play(bar)
+    except BaseException:
+        loop.give_up()
+        raise
+    finally:
+        bar.close()
+        pool.release()
+        loop.report.finished = time.time()
+    return loop.report
+
+
+class _Pool:
+    """An executor as given: submits, cannot kill, cannot be repaired."""
+
+    kills = False
+
+    def __init__(self, executor: Any) -> None:
+        self._executor = executor
+
+    def check(self, objective: Objective) -> None:
+        """Refuse an objective that cannot reach the workers."""
+
+    def submit(self, objective: Objective, trial: Trial) -> Future[_Outcome]:
+        return self._executor.submit(_evaluate, objective, *_portable(trial))
+
+    def repair(self) -> bool:
+        """Replace a broken executor; False if that is not possible."""
+        return False
+
+    def release(self) -> None:
+        """Shut down what this run has made itself."""
+
+
+class _ProcessPool(_Pool):
+    """A ``ProcessPoolExecutor``, which breaks as a whole when one worker dies."""
+
+    _own: ProcessPoolExecutor | None = None
+
+    def check(self, objective: Objective) -> None:
+        _check_picklable(objective)
+
+    def repair(self) -> bool:
+        broken = self._executor
+        self.release()
+        # The arguments of the pool are kept in private attributes and nowhere else.
+        self._executor = self._own = ProcessPoolExecutor(
+            max_workers=broken._max_workers,
+            mp_context=broken._mp_context,
+            initializer=broken._initializer,
+            initargs=broken._initargs,
+        )
+        return True
+
+    def release(self) -> None:
+        if self._own is not None:
+            self._own.shutdown(wait=False, cancel_futures=True)
+            self._own = None
+
+
+class _PebblePool(_Pool):
+    """A ``pebble.ProcessPool``, which kills a worker that takes too long and replaces it."""
+
+    kills = True
+
+    def __init__(self, executor: Any, timeout: float | None) -> None:
+        super().__init__(executor)
+        self._timeout = timeout
+
+    def check(self, objective: Objective) -> None:
+        _check_picklable(objective)
+
+    def submit(self, objective: Objective, trial: Trial) -> Future[_Outcome]:
+        return self._executor.schedule(
+            _evaluate, args=(objective, *_portable(trial)), timeout=self._timeout
+        )
+
+
+def _make_pool(executor: Any, timeout: float | None) -> _Pool:
+    if isinstance(executor, ProcessPoolExecutor):
+        return _ProcessPool(executor)
+    schedule = getattr(executor, "schedule", None)
+    if schedule is not None and "timeout" in inspect.signature(schedule).parameters:
+        return _PebblePool(executor, timeout)
+    if hasattr(executor, "submit"):
+        return _Pool(executor)
+    raise InputTypeError(
+        "executor must be a concurrent.futures.Executor or a pebble.ProcessPool, got "
+        f"{type(executor).__name__}."
+    )
+
+
+def _check_picklable(objective: Objective) -> None:
+    try:
+        pickle.dumps(objective)
+    except Exception as error:
+        raise InputTypeError(
+            f"The objective cannot be sent to another process ({error}); define it at the top "
+            "level of a module, or use a ThreadPoolExecutor."
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What a worker sends back."""
+
+    value: float | None
+    error: str
+    worker: str
+    started: float
+    finished: float
+
+
+def _portable(trial: Trial) -> tuple[list[float], str]:
+    """The point as plain numbers: tensors would travel through shared memory."""
+    return trial.x.tolist(), str(trial.x.dtype).removeprefix("torch.")
+
+
+def _evaluate(objective: Objective, x: list[float], dtype: str) -> _Outcome:
+    """Run in a worker: the objective at one point, and whatever went wrong with it."""
+    worker = f"{os.getpid()}-{threading.get_ident()}"
+    started = time.time()
+    value, error = None, ""
+    try:
+        value = checks.real(objective(torch.tensor(x, dtype=getattr(torch, dtype))), "value")
+    except InputError as invalid:
+        error = f"the objective returned no finite number: {invalid}"
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as raised:
+        error = f"{type(raised).__name__}: {raised}"
+    return _Outcome(value, error, worker, started, time.time())
+
+
+class _Loop:
+    """The state of one call of :func:`run`."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        objective: Objective,
+        pool: _Pool,
+        n_trials: int,
+        max_in_flight: int,
+        store: str | os.PathLike[str] | None,
+        timeout: float | None,
+        callbacks: Iterable[Callback],
+    ) -> None:
+        self.report = RunReport()
+        self.interrupts = _Interrupts()
+        self._optimizer = optimizer
+        self._objective = objective
+        self._pool = pool
+        self._n_trials = n_trials
+        self._max_in_flight = max_in_flight
+        self._store = store
+        self._timeout = timeout
+        self._callbacks = tuple(callbacks)
+        self._in_flight: dict[Future[_Outcome], Trial] = {}
+        self._deadlines: dict[Future[_Outcome], float] = {}
+        self._breaks = 0
+
+    def resume(self) -> None:
+        """Go on from the store, and give up what no worker runs any more."""
+        optimizer = self._optimizer
+        if self._store is not None and Path(self._store).exists() and not optimizer.trials:
+            optimizer.load_state_dict(storage.read(self._store))
+        self.report.resumed = len(optimizer.trials)
+        for trial in optimizer.pending:
+            logger.warning("trial %d was running when the last run ended; abandoned", trial.id)
+            self._abandon(trial)
+        self._commit()
+
+    def play(self, bar: _Bar) -> None:
+        """Until all trials are asked, and all of them settled or lost."""
+        bar.update()
+        while True:
+            self._fill()
+            waiting = [future for future, trial in self._in_flight.items() if _is_open(trial)]
+            asked = len(self._optimizer.trials)
+            if not waiting and (asked >= self._n_trials or not self._in_flight):
+                break
+            with self.interrupts.allowed():
+                done, _ = wait(self._in_flight, self._patience(), return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=lambda future: self._in_flight[future].id):
+                self._collect(future)
+            self._report_late()
+            bar.update()
+
+    def give_up(self) -> None:
+        """Cancel what waits, abandon what is open, commit."""
+        for future in self._in_flight:
+            future.cancel()
+        for trial in self._optimizer.pending:
+            self._abandon(trial)
+        try:
+            self._commit()
+        except StorageError as error:  # what led here may be this very failure
+            logger.warning("the last state could not be stored: %s", error)
+
+    def _fill(self) -> None:
+        optimizer = self._optimizer
+        while len(self._in_flight) < self._max_in_flight and len(optimizer.trials) < self._n_trials:
+            trial = optimizer.ask()
+            self._commit()  # before a worker knows: an answer in the store always has its ask
+            try:
+                future = self._pool.submit(self._objective, trial)
+            except BrokenProcessPool as error:
+                self._fail(trial, str(error))
+                self._repair(str(error))
+                continue
+            self._in_flight[future] = trial
+            if self._timeout is not None and not self._pool.kills:
+                self._deadlines[future] = time.monotonic() + self._timeout
+
+    def _patience(self) -> float | None:
+        """Seconds until the next evaluation is late."""
+        if not self._deadlines:
+            return None
+        return max(min(self._deadlines.values()) - time.monotonic(), 0.0)
+
+    def _collect(self, future: Future[_Outcome]) -> None:
+        trial = self._in_flight.pop(future)
+        self._deadlines.pop(future, None)
+        try:
+            outcome = future.result()
+        except BrokenProcessPool as error:
+            self._fail(trial, f"a worker process died: {error}")
+            self._repair(str(error))
+            return
+        except TimeoutError:
+            self._fail(trial, f"timed out after {self._timeout:g} seconds")
+            return
+        except Exception as error:  # the executor's own: lost workers, results that do not pickle
+            self._fail(trial, f"{type(error).__name__}: {error}")
+            return
+        self._breaks = 0
+        evaluation = Evaluation(
+            trial_id=trial.id,
+            worker=outcome.worker,
+            started=outcome.started,
+            finished=outcome.finished,
+            error=outcome.error,
+            order=len(self.report.evaluations),
+        )
+        self.report.evaluations.append(evaluation)
+        if outcome.value is None:
+            self._fail(trial, outcome.error)
+        else:
+            self._optimizer.tell(trial, outcome.value)
+            self._settled(trial)
+
+    def _repair(self, message: str) -> None:
+        """Replace a broken pool; everything that was in flight there has failed with it."""
+        for future, trial in list(self._in_flight.items()):
+            del self._in_flight[future]
+            self._deadlines.pop(future, None)
+            self._fail(trial, f"a worker process died: {message}")
+        self._breaks += 1
+        logger.warning("the process pool broke (%s); %d in a row", message, self._breaks)
+        if self._breaks >= MAX_BREAKS_IN_A_ROW or not self._pool.repair():
+            raise RunError(
+                f"The process pool broke {self._breaks} times without a result in between: "
+                f"{message} The objective may crash the interpreter or run out of memory; try it "
+                "in a process of its own. Everything told so far is kept."
+            )
+
+    def _report_late(self) -> None:
+        now = time.monotonic()
+        for future in [f for f, deadline in self._deadlines.items() if deadline <= now]:
+            del self._deadlines[future]
+            trial = self._in_flight[future]
+            logger.warning(
+                "trial %d runs for more than %g seconds and cannot be stopped; it is abandoned, "
+                "and its place is taken until it returns",
+                trial.id,
+                self._timeout,
+            )
+            self._abandon(trial)
+            self._settled(trial)
+
+    def _fail(self, trial: Trial, reason: str) -> None:
+        if not _is_open(trial):  # abandoned as late before
+            return
+        logger.warning("trial %d failed: %s", trial.id, reason)
+        self._optimizer.mark_failed(trial, reason)
+        self._settled(trial)
+
+    def _abandon(self, trial: Trial) -> None:
+        self._optimizer.mark_abandoned(trial)
+        self.report.abandoned.append(trial.id)
+
+    def _settled(self, trial: Trial) -> None:
+        self._commit()
+        for callback in self._callbacks:
+            callback(self._optimizer, trial)
+
+    def _commit(self) -> None:
+        if self._store is not None:
+            self._optimizer.save(self._store)
+
+
+def _is_open(trial: Trial) -> bool:
+    return trial.state is TrialState.RUNNING
+
+
+class _Interrupts:
+    """Ctrl-C takes effect while the run waits, never between a change and its commit.
+
+    A second Ctrl-C takes effect at once. Outside the main thread, or where the program has a
+    handler of its own, nothing is changed.
+    """
+
+    def __init__(self) -> None:
+        self._waiting = False
+        self._asked = False
+        self._installed = False
+
+    def __enter__(self) -> None:
+        if (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ):
+            signal.signal(signal.SIGINT, self._handle)
+            self._installed = True
+
+    def __exit__(self, *exception: object) -> None:
+        if self._installed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    @contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Let an interrupt through, also one that came before."""
+        if self._asked:
+            raise KeyboardInterrupt
+        self._waiting = True
+        try:
+            yield
+        finally:
+            self._waiting = False
+
+    def _handle(self, *_: object) -> None:
+        if self._waiting or self._asked:
+            self._waiting = False
+            raise KeyboardInterrupt
+        self._asked = True
+
+
+class _Bar:
+    """The progress bar: trials done, pending, failed, and the best value so far."""
+
+    def __init__(self, optimizer: Optimizer, n_trials: int, *, show: bool) -> None:
+        self._optimizer = optimizer
+        self._bar = tqdm(total=n_trials, unit="trial", disable=not show)
+
+    def update(self) -> None:
+        if self._bar.disable:
+            return
+        trials = self._optimizer.trials
+        states = [trial.state for trial in trials]
+        values = [trial.value for trial in trials if trial.value is not None]
+        pending = states.count(TrialState.RUNNING)
+        best = (max if self._optimizer.maximize else min)(values, default=None)
+        self._bar.set_postfix_str(
+            f"pending={pending} failed={states.count(TrialState.FAILED)} "
+            f"best={'-' if best is None else format(best, '.4g')}",
+            refresh=False,
+        )
+        self._bar.update(len(trials) - pending - self._bar.n)
+
+    def close(self) -> None:
+        self._bar.close()
