@@ -20,13 +20,21 @@ def whole(value: Any, name: str, minimum: int) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     try:
-        if isinstance(value, bool):
+        if isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype is torch.bool):
             raise TypeError
         number = operator.index(value)
     except TypeError:
         raise InputTypeError(f"{name} must be a whole number, got {value!r}.") from None
     if number < minimum:
         raise InputError(f"{name} must be at least {minimum}, got {number}.")
+    return number
+
+
+def seed(value: Any) -> int:
+    """``value`` as a seed: a whole number from 0 to 2^63 - 1."""
+    number = whole(value, "seed", 0)
+    if number >= 2**63:
+        raise InputError(f"seed must be below 2^63, got {number}.")
     return number
 
 
@@ -48,7 +56,10 @@ def real(value: Any, name: str) -> float:
         raise InputTypeError(
             f"{name} must be a float or a 0-dim tensor, got {type(value).__name__}."
         )
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
         raise InputError(
             f"{name} must be finite, got {number}; an evaluation without a usable "
@@ -97,6 +108,22 @@ def matrix(value: Any, name: str, *, empty: bool = False) -> Tensor:
         row = int((~torch.isfinite(value)).any(dim=1).nonzero()[0])
         raise InputError(f"{name} must be finite; row {row} is {value[row].tolist()}.")
     return value.detach()
+
+
+def largest_value(like: Tensor) -> float:
+    """How large an answer may be so that sums of squares stay finite in its dtype."""
+    return 1e-4 * math.sqrt(torch.finfo(like.dtype).max)
+
+
+def answer(value: Any, like: Tensor) -> float:
+    """``value`` as a finite float that can be computed with in the dtype of ``like``."""
+    number = real(value, "y")
+    if abs(number) > largest_value(like):
+        raise InputError(
+            f"y must be at most {largest_value(like):.0e} in size for {like.dtype}, got {number}; "
+            "rescale the values."
+        )
+    return number
 
 
 def column(value: Any, name: str, like: Tensor) -> Tensor:

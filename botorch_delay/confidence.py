@@ -187,13 +187,14 @@ class RKHSConfidence(Confidence):
 
     def half_width(self, posterior: PointwisePosterior, noise_ratio: float, delta: float) -> Tensor:
         """The half-width of Lemma 1, or the tight one where that is asked for."""
-        plain = self.multiplier(noise_ratio, delta) * posterior.deviation
-        if not self.tight:
-            return plain
-        # The difference under the root cancels; what rounding may have taken is given back.
-        bias = (posterior.variance - posterior.penalty).clamp_min(0.0) + posterior.rounding
-        noise = self.noise_std * posterior.noise_norm * _tail(delta)
-        return torch.minimum(plain, self.norm_bound * bias.sqrt() + noise)
+        # The differences under the roots cancel; what rounding may have taken is given back.
+        deviation = (posterior.variance + posterior.rounding).sqrt()
+        width = self.multiplier(noise_ratio, delta) * deviation
+        if self.tight:
+            bias = (posterior.variance - posterior.penalty).clamp_min(0.0) + posterior.rounding
+            noise = self.noise_std * posterior.noise_norm * _tail(delta)
+            width = torch.minimum(width, self.norm_bound * bias.sqrt() + noise)
+        return width + posterior.mean_rounding
 
     def all_data(
         self, posterior: PointwisePosterior, noise_ratio: float, gain: float, delta: float

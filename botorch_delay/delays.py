@@ -14,7 +14,7 @@ from scipy import stats
 from torch import Generator, Tensor
 
 from botorch_delay import checks
-from botorch_delay.exceptions import InputError, NotSupportedError
+from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
 
 
 class DelayLaw(ABC):
@@ -29,8 +29,13 @@ class DelayLaw(ABC):
         """The expected delay E[tau], in steps."""
 
     @abstractmethod
-    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
-        """Draw ``n`` independent delays: an int64 tensor of shape ``n``, in steps."""
+    def sample(self, n: int, generator: Generator) -> Tensor:
+        """Draw ``n`` independent delays: an int64 tensor of shape ``n``, in steps.
+
+        Args:
+            n: how many.
+            generator: the source of randomness; the result lies on its device.
+        """
 
     @abstractmethod
     def quantile(self, p: float) -> float:
@@ -63,7 +68,7 @@ class NoDelay(DelayLaw):
         """0 steps."""
         return 0.0
 
-    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Generator) -> Tensor:
         """``n`` zeros."""
         return _constant(0, n, generator)
 
@@ -98,7 +103,7 @@ class ConstantDelay(DelayLaw):
         """The constant, in steps."""
         return float(self.steps)
 
-    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Generator) -> Tensor:
         """``n`` times the constant."""
         return _constant(self.steps, n, generator)
 
@@ -133,10 +138,10 @@ class PoissonDelay(DelayLaw):
         """The expected delay, in steps."""
         return self._mean
 
-    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Generator) -> Tensor:
         """Draw ``n`` delays with the generator, on its device."""
         rates = torch.full(
-            (checks.whole(n, "n", 0),), self._mean, dtype=torch.double, device=_device(generator)
+            (checks.whole(n, "n", 0),), self._mean, dtype=torch.double, device=generator.device
         )
         return torch.poisson(rates, generator=generator).long()
 
@@ -146,7 +151,10 @@ class PoissonDelay(DelayLaw):
 
     def _upper_quantile(self, tail: float) -> float:
         # The survival function keeps its digits where 1 - tail rounds to 1.
-        u = max(float(stats.poisson.isf(tail, self._mean)), 0.0)
+        u = float(stats.poisson.isf(tail, self._mean))
+        if not math.isfinite(u):  # a tail below the resolution of isf
+            u = float(math.ceil(self._mean))
+        u = max(u, 0.0)
         while u > 0 and stats.poisson.sf(u - 1, self._mean) <= tail:
             u -= 1
         while stats.poisson.sf(u, self._mean) > tail:
@@ -179,13 +187,13 @@ class GeometricDelay(DelayLaw):
         """The expected delay, in steps."""
         return self._mean
 
-    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Generator) -> Tensor:
         """Draw ``n`` delays with the generator, on its device."""
         uniform = torch.rand(
             checks.whole(n, "n", 0),
             generator=generator,
             dtype=torch.double,
-            device=_device(generator),
+            device=generator.device,
         )
         if self._mean == 0.0:
             return torch.zeros_like(uniform, dtype=torch.long)
@@ -245,7 +253,7 @@ class SubExponentialDelay(DelayLaw):
         """The expected delay, in steps."""
         return self._mean
 
-    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Generator) -> Tensor:
         """Refused: the family holds many laws.
 
         Raises:
@@ -293,7 +301,12 @@ def check_delays(delays: Tensor, n: int) -> Tensor:
     Raises:
         InputError: if the shape differs or a delay is negative, not finite or not whole.
     """
-    given = torch.as_tensor(delays)
+    try:
+        given = torch.as_tensor(delays)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputTypeError(
+            f"delays must be a tensor of numbers, got {type(delays).__name__}."
+        ) from error
     if given.shape != (n,):
         raise InputError(f"delays must have shape {n}, one per step, got {tuple(given.shape)}.")
     as_float = given.double()
@@ -307,9 +320,5 @@ def check_delays(delays: Tensor, n: int) -> Tensor:
     return given.long()
 
 
-def _constant(value: int, n: int, generator: Generator | None) -> Tensor:
-    return torch.full((checks.whole(n, "n", 0),), value, device=_device(generator))
-
-
-def _device(generator: Generator | None) -> torch.device:
-    return torch.device("cpu") if generator is None else generator.device
+def _constant(value: int, n: int, generator: Generator) -> Tensor:
+    return torch.full((checks.whole(n, "n", 0),), value, device=generator.device)

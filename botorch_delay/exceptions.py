@@ -50,6 +50,10 @@ class StorageError(BotorchDelayError, ValueError):
     """A file or a state cannot be written, read or used."""
 
 
+class NumericsError(BotorchDelayError, ArithmeticError):
+    """A matrix that has to be positive definite is not, by more than rounding."""
+
+
 class MissingExtraError(BotorchDelayError, ImportError):
     """An optional dependency is not installed."""
 

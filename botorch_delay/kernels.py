@@ -84,6 +84,7 @@ def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
         )
     try:
         with torch.no_grad():
+            prior_variance(covar_module, like[:1])  # GPyTorch checks the number of columns
             values = covariance(covar_module, like[:1], like[:1])
     except (RuntimeError, IndexError) as error:
         raise InputError(
@@ -224,19 +225,19 @@ def build_kernel(record: Mapping[str, Any], like: Tensor) -> Kernel:
         return _build(record, depth=0).to(dtype=like.dtype, device=like.device).eval()
     except StorageError:
         raise
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise StorageError(
             f"The stored kernel cannot be rebuilt ({error}); pass covar_module to load."
         ) from error
 
 
-def same_values(first: Kernel, second: Kernel, points: Tensor) -> bool:
-    """Whether two kernels agree on the first points, to rounding."""
-    probe = points[:8]
-    with torch.no_grad():
-        a, b = covariance(first, probe, probe), covariance(second, probe, probe)
-    tolerance = 16 * torch.finfo(a.dtype).eps
-    return bool(torch.allclose(a, b, rtol=tolerance, atol=0.0))
+def hyperparameters(kernel: Kernel) -> dict[str, Any]:
+    """Every hyperparameter by name, as numbers and lists of numbers."""
+    values: dict[str, Any] = {}
+    for name, parameter, constraint in kernel.named_parameters_and_constraints():
+        value = parameter if constraint is None else constraint.transform(parameter)
+        values[name.replace("raw_", "")] = value.detach().cpu().squeeze().tolist()
+    return values
 
 
 def _arguments(kernel: Kernel) -> dict[str, Any]:

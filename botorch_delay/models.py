@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from botorch import settings as botorch_settings
+from botorch.exceptions.errors import BotorchError
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import InputTransform
@@ -96,10 +98,8 @@ class DelayedGP(SingleTaskGP):
                 raise InputError("train_Yvar must be above 0 everywhere.")
         elif noise_var is not None:
             train_Yvar = torch.full_like(train_Y, noise_var)
-        if len(train_X) == 0 and outcome_transform is not None:
-            raise InputError(
-                "outcome_transform needs at least one answered point; leave it out until then."
-            )
+        if len(train_X) == 0:
+            _refuse_learned_transforms(train_X, outcome_transform, input_transform)
         if covar_module is not None and input_transform is None:
             check_kernel(covar_module, train_X if len(train_X) else _probe(train_X))
         checks.warn_single_precision(train_X, stacklevel=2)
@@ -146,7 +146,7 @@ class DelayedGP(SingleTaskGP):
             return super().__call__(*args, **kwargs)
         (X,) = args
         mean = self.mean_module(X)
-        prior = _ExactKernel(self.covar_module)(X)
+        prior = _ExactKernel(self.covar_module, X.dtype)(X)
         if self.train_inputs[0].shape[-2] == 0:
             return MultivariateNormal(mean, prior)
         factor, white = self._observed()
@@ -202,7 +202,7 @@ class DelayedGP(SingleTaskGP):
         Raises:
             InputError: if ``X`` is malformed.
         """
-        X = self._check_points(X.unsqueeze(0) if X.dim() == 1 else X, "X")
+        X = self._check_points(_as_rows(X), "X")
         self.eval()
         model = self._with_data(
             self._raw_X,
@@ -227,7 +227,7 @@ class DelayedGP(SingleTaskGP):
         Raises:
             InputError: if ``x`` or ``y`` is malformed.
         """
-        x = self._check_points(x.unsqueeze(0) if x.dim() == 1 else x, "x")
+        x = self._check_points(_as_rows(x), "x")
         if len(x) != 1:
             raise InputError(f"x must be one point, got {len(x)}; call with_answer for each.")
         value = checks.real(y.reshape(()) if isinstance(y, Tensor) and y.numel() == 1 else y, "y")
@@ -249,6 +249,20 @@ class DelayedGP(SingleTaskGP):
             self._hand_on(model, self._transformed(x), noise, keep)
         return model
 
+    def _apply_noise(
+        self,
+        X: Tensor,
+        mvn: MultivariateNormal,
+        observation_noise: bool | Tensor = False,
+    ) -> MultivariateNormal:
+        """Observation noise of an answer to come is that of a pending point."""
+        if observation_noise is not True or not isinstance(
+            self.likelihood, FixedNoiseGaussianLikelihood
+        ):
+            return super()._apply_noise(X, mvn, observation_noise)
+        noise = self._pending_noise().expand(mvn.batch_shape + mvn.event_shape)
+        return self.likelihood(mvn, X, noise=noise)
+
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> DelayedGP:
         """GPyTorch's fantasy update, as BoTorch's look-ahead acquisition functions use it.
 
@@ -263,6 +277,15 @@ class DelayedGP(SingleTaskGP):
         if self.prediction_strategy is None:
             ExactGP.__call__(self, self.train_inputs[0][..., :1, :])
         return super().get_fantasy_model(inputs, targets, **kwargs)
+
+    def _apply(  # type: ignore[override]  # GPyTorch's signature
+        self, fn: Callable[[Tensor], Tensor]
+    ) -> DelayedGP:
+        """Move to another dtype or device, as ``model.to`` does."""
+        self.prediction_strategy = None
+        if "_X_pending" in self.__dict__:  # not yet there while the base class is set up
+            self._X_pending = fn(self._X_pending)
+        return super()._apply(fn)
 
     def _hand_on(self, model: DelayedGP, x: Tensor, noise: Tensor, keep: Tensor) -> None:
         """Give ``model``, which has one more answer at ``x``, what is known of its factors."""
@@ -393,13 +416,25 @@ class DelayedGP(SingleTaskGP):
 class _ExactKernel(Kernel):
     """The same kernel, evaluated to full precision, lazily."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, dtype: torch.dtype) -> None:
         super().__init__()
         self._kernel = (kernel,)  # in a tuple, so that it is not registered a second time
+        self._dtype = dtype
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """GPyTorch takes it from the parameters, of which there are none here."""
+        return self._dtype
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
         (kernel,) = self._kernel
-        return prior_variance(kernel, x1) if diag else covariance(kernel, x1, x2)
+        if not diag:
+            return covariance(kernel, x1, x2)
+        variance = prior_variance(kernel, x1)
+        if x1.requires_grad and not variance.requires_grad:
+            # A stationary kernel is constant here; optimizers still want a gradient, of zero.
+            variance = variance + 0.0 * x1.sum(dim=-1)
+        return variance
 
 
 def _block_lower(upper_left: Tensor, lower_left: Tensor, lower_right: Tensor) -> Tensor:
@@ -412,6 +447,11 @@ def _block_lower(upper_left: Tensor, lower_left: Tensor, lower_right: Tensor) ->
     return block
 
 
+def _as_rows(value: Any) -> Any:
+    """One point as a set of one; anything else is left to the check that follows."""
+    return value.unsqueeze(0) if isinstance(value, Tensor) and value.dim() == 1 else value
+
+
 def _as_column(value: Tensor, name: str, like: Tensor) -> Tensor:
     column = checks.column(value, name, like)
     if value.dim() != 2:
@@ -420,6 +460,27 @@ def _as_column(value: Tensor, name: str, like: Tensor) -> Tensor:
             "add the output dimension with .unsqueeze(-1)."
         )
     return column.unsqueeze(-1)
+
+
+def _refuse_learned_transforms(
+    train_X: Tensor,
+    outcome_transform: OutcomeTransform | None,
+    input_transform: InputTransform | None,
+) -> None:
+    """Without an answered point there is nothing that a transform could learn from."""
+    if outcome_transform is not None:
+        raise InputError(
+            "outcome_transform needs at least one answered point; leave it out until then."
+        )
+    if input_transform is None:
+        return
+    try:
+        copy.deepcopy(input_transform)(train_X)
+    except (RuntimeError, LookupError, ValueError, BotorchError) as error:
+        raise InputError(
+            "input_transform learns from the points, and there is none yet; give it bounds, for "
+            "instance Normalize(d, bounds=bounds)."
+        ) from error
 
 
 def _probe(like: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.exceptions import NumericsWarning
+from botorch_delay.exceptions import NumericsError, NumericsWarning
 from botorch_delay.kernels import CHUNK_ELEMENTS, covariance, prior_variance
 
 
@@ -81,7 +81,8 @@ class PointwisePosterior:
         noise_norm: sqrt(sum of squared weights of single answers), the factor by which
             independent noise of scale 1 enters the mean.
         penalty: z'Dz, so that ``variance - penalty`` bounds the squared bias per unit norm.
-        rounding: a bound on the rounding error of ``variance - penalty``.
+        rounding: what rounding may have taken from ``variance``, and from ``variance - penalty``.
+        mean_rounding: what rounding may have done to ``mean``.
     """
 
     mean: Tensor
@@ -90,6 +91,7 @@ class PointwisePosterior:
     noise_norm: Tensor
     penalty: Tensor
     rounding: Tensor
+    mean_rounding: Tensor
 
     @property
     def deviation(self) -> Tensor:
@@ -108,6 +110,7 @@ class PointwisePosterior:
             noise_norm=self.noise_norm,
             penalty=square * self.penalty,
             rounding=square * self.rounding,
+            mean_rounding=abs(scale) * self.mean_rounding,
         )
 
 
@@ -133,8 +136,11 @@ def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
         if not info.any():
             break
         jitter = step if jitter == 0.0 else 10.0 * jitter
-        if jitter > max(scale, 1.0):
-            raise ArithmeticError("The covariance matrix is not positive definite.")
+        if not jitter <= max(scale, 1.0):  # also where the matrix is not finite
+            raise NumericsError(
+                "The covariance matrix is not positive definite: the kernel is none, or its "
+                "hyperparameters are not finite."
+            )
     if jitter:
         warnings.warn(
             f"The covariance of {K.shape[-1]} points with noise variance "
@@ -159,6 +165,12 @@ def posterior_at(
         factor, noise = factorize(K, evidence.noise_var)
         white = _solve(factor, evidence.y.unsqueeze(-1))
         m = len(evidence.y)
+        # Backward error: the factor is that of K + D + E with ||E|| of order m eps max k.
+        relative = (m + 1) * torch.finfo(X.dtype).eps
+        backward = relative * K.diagonal().max().item() if m else 0.0
+        if m and backward > 0.1 * noise.min().item():
+            _warn_coarse(noise.min().item(), X.dtype)
+        alpha_norm = _solve(factor, white, transpose=True).norm()
         rows = max(CHUNK_ELEMENTS // max(m, 1), 1)
         parts = []
         for chunk in X.split(rows):
@@ -167,16 +179,27 @@ def posterior_at(
             mean = (V * white).sum(dim=0)
             variance = (prior - V.square().sum(dim=0)).clamp_min(0.0)
             noise_norm = penalty = torch.zeros_like(mean)
+            # ||z||^2 <= sigma^2 / min D; exactly where the weights are computed.
+            z_norm = (variance / noise.min()).sqrt() if m else noise_norm
             if weights:
                 z2 = _solve(factor, V, transpose=True).square()
                 noise_norm = (z2 * evidence.spread.unsqueeze(-1)).sum(dim=0).sqrt()
                 penalty = (z2 * noise.unsqueeze(-1)).sum(dim=0)
-            parts.append((mean, variance, prior, noise_norm, penalty))
-        mean, variance, prior, noise_norm, penalty = (
-            torch.cat(field) for field in zip(*parts, strict=True)
-        )
-    rounding = (m + 1) * torch.finfo(X.dtype).eps * prior
-    return PointwisePosterior(mean, variance, prior, noise_norm, penalty, rounding)
+                z_norm = z2.sum(dim=0).sqrt()
+            mean_rounding = backward * alpha_norm * z_norm
+            parts.append(
+                (mean, variance, prior, noise_norm, penalty, relative * prior, mean_rounding)
+            )
+    return PointwisePosterior(*(torch.cat(field) for field in zip(*parts, strict=True)))
+
+
+def _warn_coarse(noise_var: float, dtype: torch.dtype) -> None:
+    warnings.warn(
+        f"A noise variance of {noise_var:.1e} is within rounding in {dtype}; bounds are widened by "
+        "what rounding may do. Use double precision, or a larger noise_var.",
+        NumericsWarning,
+        stacklevel=3,
+    )
 
 
 def _solve(factor: Tensor, right: Tensor, *, transpose: bool = False) -> Tensor:

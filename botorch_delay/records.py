@@ -16,13 +16,14 @@ from torch import Tensor
 from botorch_delay.confidence import FixedBeta, RKHSConfidence
 from botorch_delay.delays import (
     ConstantDelay,
+    DelayLaw,
     GeometricDelay,
     NoDelay,
     PoissonDelay,
     SubExponentialDelay,
 )
 from botorch_delay.exceptions import StorageError
-from botorch_delay.kernels import covariance
+from botorch_delay.kernels import covariance, hyperparameters
 
 _PROBES = 8
 
@@ -42,23 +43,42 @@ def describe_part(part: Any, points: Tensor | None = None) -> dict[str, Any] | N
 
     Args:
         part: the object.
-        points: ``N x d``; a kernel is also recorded by its values on the first of them.
+        points: ``N x d``; a kernel is also recorded by its values between some of them.
     """
     if part is None:
         return None
     if isinstance(part, Kernel):
         assert points is not None
-        probe = points[:_PROBES]
+        spread = torch.linspace(0, len(points) - 1, min(_PROBES, len(points))).long()
+        probe = points[spread]
         with torch.no_grad():
             values = covariance(part, probe, probe)
-        return {"class": type(part).__name__, "values": values.tolist()}
+        return {
+            "class": type(part).__name__,
+            "hyperparameters": hyperparameters(part),
+            "values": values.tolist(),
+        }
     fields = _PARTS.get(type(part))
     if fields is None:
-        return {"class": type(part).__name__, "repr": repr(part)}
+        return {"class": type(part).__name__, **_traits(part)}
     return {
         "class": type(part).__name__,
         "arguments": {name: getattr(part, name) for name in fields},
     }
+
+
+def _traits(part: Any) -> dict[str, Any]:
+    """What a part that is not on the list is known by."""
+    traits: dict[str, Any] = {
+        f"has {name}": value
+        for name, value in vars(part).items()
+        if isinstance(value, bool | int | float | str)
+    }
+    if "object at 0x" not in repr(part):  # the default names an address
+        traits["repr"] = repr(part)
+    if isinstance(part, DelayLaw):
+        traits["mean"] = float(part.mean)
+    return traits
 
 
 def build_part(record: Mapping[str, Any] | None, name: str) -> Any:

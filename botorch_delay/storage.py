@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay.domains import FiniteDomain
-from botorch_delay.exceptions import StorageError
+from botorch_delay.exceptions import InputTypeError, StorageError
 from botorch_delay.trials import Attached, Ledger, Trial, TrialState
 
 FORMAT = 1
@@ -205,7 +205,7 @@ def save(
     overwrite: bool = False,
 ) -> None:
     """Write a state in one transaction; see ``Optimizer.save``."""
-    file = Path(path)
+    file = _as_path(path)
     if not file.parent.is_dir():
         raise StorageError(f"Cannot write {file}: the folder {file.parent} does not exist.")
     with _errors(file, "write"), closing(_connect(f"{file.resolve().as_uri()}?mode=rwc")) as db:
@@ -217,6 +217,13 @@ def save(
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
+
+
+def _as_path(path: Any) -> Path:
+    try:
+        return Path(path)
+    except TypeError:
+        raise InputTypeError(f"path must be a str or a Path, got {type(path).__name__}.") from None
 
 
 def _write(
@@ -233,7 +240,7 @@ def _write(
         meta = _read_meta(db)
         if ledger.continues(meta.get("revision", -1), meta.get("digest", "")):
             since = meta["revision"]
-        elif overwrite:
+        elif overwrite or _holds_earlier_state(db, header, ledger):
             for table in _SCHEMA:
                 db.execute(f"DELETE FROM {table}")
         else:
@@ -270,6 +277,34 @@ def _write(
     )
 
 
+def _holds_earlier_state(db: sqlite3.Connection, header: Mapping[str, Any], ledger: Ledger) -> bool:
+    """Whether what the file says is an earlier state of this ledger, row by row.
+
+    It is asked where the chain of digests does not reach back to the file: after a state was
+    moved to another optimizer, for instance.
+    """
+    meta = _read_meta(db)
+    if meta.get("optimizer") != header["optimizer"] or not agree(
+        header["config"], meta.get("config")
+    ):
+        return False
+    own = [_trial_row(trial) for trial in ledger.trials]
+    stored = db.execute(f"SELECT {', '.join(_TRIAL_COLUMNS)} FROM trials ORDER BY id").fetchall()
+    if len(stored) > len(own):
+        return False
+    for ours, theirs in zip(own, stored, strict=False):
+        now, then = (dict(zip(_TRIAL_COLUMNS, row, strict=True)) for row in (ours, theirs))
+        if any(now[key] != then[key] for key in ("id", "x", "round", "slot", "asked_at")):
+            return False
+        open_then = then["state"] == "running" or (then["state"] == "abandoned" and now["late"])
+        if ours != theirs and not open_then:
+            return False
+    results = db.execute("SELECT x, value FROM attached ORDER BY id").fetchall()
+    mine = [(json.dumps(result.x.tolist()), result.value) for result in ledger.attached]
+    closed = [json.loads(row[0]) for row in db.execute("SELECT record FROM rounds ORDER BY number")]
+    return results == mine[: len(results)] and closed == header["progress"]["rounds"][: len(closed)]
+
+
 def _write_meta(db: sqlite3.Connection, header: Mapping[str, Any], since: int) -> None:
     keys = ["revision", "digest", "finished"]
     if since < 0:
@@ -303,7 +338,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         StorageError: if the file does not exist, is truncated, is not a study, or is of a
             newer version.
     """
-    file = Path(path)
+    file = _as_path(path)
     if not file.is_file():
         raise StorageError(f"Cannot read {file}: there is no such file.")
     with _errors(file, "read"), closing(_connect(f"{file.resolve().as_uri()}?mode=ro")) as db:
@@ -314,10 +349,11 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
             raise StorageError(f"{file} is damaged: {_brief(problem)}.")
         meta = _read_meta(db)
         arrays = {row[0]: _read_array(*row) for row in db.execute("SELECT * FROM arrays")}
-        rounds = [
-            json.loads(record)
-            for (record,) in db.execute("SELECT record FROM rounds ORDER BY number")
-        ]
+        rounds = []
+        for number, text in db.execute("SELECT number, record FROM rounds ORDER BY number"):
+            rounds.append(json.loads(text))
+            if number != len(rounds):
+                raise StorageError(f"{file} is damaged: round {len(rounds)} is missing.")
         trials = []
         for row in db.execute(f"SELECT {', '.join(_TRIAL_COLUMNS)} FROM trials ORDER BY id"):
             record = dict(zip(_TRIAL_COLUMNS, row, strict=True))

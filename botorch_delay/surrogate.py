@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gpytorch
@@ -24,8 +25,9 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
+from botorch_delay import checks
 from botorch_delay.exceptions import FitWarning, StorageError
-from botorch_delay.kernels import build_kernel, describe_kernel
+from botorch_delay.kernels import build_kernel, describe_kernel, hyperparameters
 from botorch_delay.posterior import Evidence, PointwisePosterior, posterior_at
 
 logger = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ class Surrogate:
         offset: added to values, in units of the values.
         scale: units of the values per unit of g.
         learned: whether the hyperparameters come from the answers.
+        scaled: whether offset and scale are known; not with too few answers to tell.
     """
 
     covar_module: Kernel
@@ -55,12 +58,20 @@ class Surrogate:
     offset: float = 0.0
     scale: float = 1.0
     learned: bool = False
+    scaled: bool = True
 
     @classmethod
     def fixed(cls, covar_module: Kernel, noise_var: float, like: Tensor) -> Surrogate:
         """Kernel and noise as given, in raw units."""
         zeros = like.new_zeros(like.shape[-1])
         return cls(covar_module, noise_var, zeros, torch.ones_like(zeros))
+
+    def standardized(self, y: Tensor) -> Surrogate:
+        """This surrogate with the scale of the values ``y`` (``m``), where it has none yet."""
+        if self.scaled or len(y) < MIN_ANSWERS_TO_FIT:
+            return self
+        offset, scale = _standardization(y)
+        return replace(self, offset=offset, scale=scale, scaled=True)
 
     def inputs(self, X: Tensor) -> Tensor:
         """Points in the inputs of g."""
@@ -103,13 +114,8 @@ class Surrogate:
 
     def hyperparameters(self) -> dict[str, Any]:
         """Every hyperparameter by name, as numbers and lists of numbers."""
-        values: dict[str, Any] = {}
-        named = self.covar_module.named_parameters_and_constraints()
-        for name, parameter, constraint in named:
-            value = parameter if constraint is None else constraint.transform(parameter)
-            values[name.replace("raw_", "")] = value.detach().cpu().squeeze().tolist()
         return {
-            "covar_module": values,
+            "covar_module": hyperparameters(self.covar_module),
             "noise_var": self.noise_var,
             "offset": self.offset,
             "scale": self.scale,
@@ -122,6 +128,7 @@ class Surrogate:
             "noise_var": self.noise_var,
             "offset": self.offset,
             "scale": self.scale,
+            "scaled": self.scaled,
         }
 
     @classmethod
@@ -134,9 +141,14 @@ class Surrogate:
         try:
             numbers = {key: float(record[key]) for key in ("noise_var", "offset", "scale")}
             kernel = build_kernel(record["covar_module"], points)
+            if not all(math.isfinite(number) for number in numbers.values()):
+                raise ValueError(f"{numbers} are not finite")
+            for key, limit in {"noise_var": 1e6, "scale": checks.largest_value(points)}.items():
+                if not 0.0 < numbers[key] <= limit:
+                    raise ValueError(f"{key} is {numbers[key]}")
         except (KeyError, TypeError, ValueError) as error:
             raise StorageError(f"The stored hyperparameters are malformed: {error}.") from error
-        return _learned(kernel, points, **numbers)
+        return replace(_learned(kernel, points, **numbers), scaled=record["scaled"] is True)
 
 
 def fit_surrogate(
@@ -151,7 +163,8 @@ def fit_surrogate(
     """Kernel and noise by maximum a posteriori, with BoTorch's default priors.
 
     Inputs are normalised by the bounding box of ``points``, values are standardised. With
-    fewer than three answers the modes of the priors are used.
+    fewer than three answers the modes of the priors are used, and the scale of the values
+    counts as unknown.
 
     Args:
         points: ``N x d``, the domain.
@@ -166,10 +179,11 @@ def fit_surrogate(
     likelihood = get_gaussian_likelihood_with_lognormal_prior().to(points)
     prior = _learned(kernel, points, noise_var=likelihood.noise.item(), offset=0.0, scale=1.0)
     if len(y) == 0:
-        return prior
+        return replace(prior, scaled=False)
     offset, scale = _standardization(y)
     if len(y) < MIN_ANSWERS_TO_FIT:
-        return _learned(kernel, points, prior.noise_var, offset, scale)
+        few = _learned(kernel, points, prior.noise_var, offset, scale)
+        return replace(few, scaled=False)
     standard = ((y - offset) / scale).unsqueeze(-1)
     known = None
     if all(v is not None for v in noise_var):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
+import operator
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -147,20 +148,17 @@ class Ledger:
         self.attached.extend(results)
         self._advance(json.dumps([result.record() for result in results]))
 
+    def finish(self) -> None:
+        """Note the end of the run."""
+        self._advance("finished")
+
     def find(self, trial: Trial | int) -> Trial:
         """The trial that is meant by a trial or its id.
 
         Raises:
             TrialError: if there is none, or if it belongs to another optimizer.
         """
-        if isinstance(trial, Trial):
-            trial_id = trial.id
-        elif isinstance(trial, bool) or not hasattr(trial, "__index__"):
-            raise TrialError(
-                f"Expected a Trial or its id, got {type(trial).__name__}; ask() returns trials."
-            )
-        else:
-            trial_id = trial.__index__()
+        trial_id = trial.id if isinstance(trial, Trial) else _as_id(trial)
         if not 0 <= trial_id < len(self.trials):
             known = f"0 to {len(self.trials) - 1}" if self.trials else "none yet"
             raise TrialError(f"There is no trial {trial_id} here; known ids: {known}.")
@@ -216,6 +214,17 @@ class Ledger:
         digest = _digest(self.digest + change)
         self.revision += 1
         self._digests[self.revision] = digest
+
+
+def _as_id(value: Any) -> int:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise TrialError(
+            f"Expected a Trial or its id, got {type(value).__name__}; ask() returns trials."
+        ) from None
 
 
 def _digest(text: str) -> str:

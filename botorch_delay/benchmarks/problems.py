@@ -77,7 +77,7 @@ def paper_problem(
     """
     lengthscale = checks.positive(lengthscale, "lengthscale")
     side = checks.whole(side, "side", 2)
-    generator = torch.Generator().manual_seed(checks.whole(seed, "seed", 0))
+    generator = torch.Generator().manual_seed(checks.seed(seed))
     kernel = RBFKernel().double()
     kernel.lengthscale = lengthscale
     kernel.requires_grad_(False)

@@ -11,12 +11,12 @@ from torch import Tensor
 from botorch_delay import checks
 from botorch_delay.benchmarks.problems import FiniteProblem
 from botorch_delay.delays import DelayLaw, check_delays
-from botorch_delay.exceptions import InputError, InputTypeError
+from botorch_delay.exceptions import HorizonError, InputError, InputTypeError
 from botorch_delay.optimizers.base import Optimizer
 
 # The delays and the noise of one seed come from generators of their own, so that neither
 # depends on how much of the other was drawn.
-_NOISE_STREAM = 0x5EED
+_NOISE_STREAM = 0x5EED << 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,13 @@ def simulate(
         HorizonError: if the optimizer's horizon is shorter than ``steps``.
     """
     steps = checks.whole(steps, "steps", 1)
-    seed = checks.whole(seed, "seed", 0)
+    seed = checks.seed(seed)
+    left = optimizer.horizon - len(optimizer.trials)
+    if steps > left:
+        raise HorizonError(
+            f"{steps} steps were requested and {left} of the optimizer's horizon of "
+            f"{optimizer.horizon} are left."
+        )
     points = problem.points
     if not torch.equal(optimizer.domain.points, points):
         raise InputError("The optimizer must be made on the problem's points, problem.domain.")
@@ -78,10 +84,13 @@ def simulate(
     else:
         raise InputTypeError(f"delay must be a delay law, got {type(delay).__name__}.")
     if noise is None:
-        generator = torch.Generator().manual_seed(seed ^ _NOISE_STREAM << 32)
+        generator = torch.Generator().manual_seed(seed ^ _NOISE_STREAM)
         noise = problem.noise_std * torch.randn(steps, dtype=torch.double, generator=generator)
-    elif noise.shape != (steps,) or not torch.isfinite(noise).all():
-        raise InputError(f"noise must be finite and of shape {steps}, got {tuple(noise.shape)}.")
+    elif not isinstance(noise, Tensor) or noise.shape != (steps,):
+        got = tuple(noise.shape) if isinstance(noise, Tensor) else type(noise).__name__
+        raise InputError(f"noise must be a tensor of shape {steps}, one per step, got {got}.")
+    elif not torch.isfinite(noise).all():
+        raise InputError("noise must be finite.")
     index = torch.empty(steps, dtype=torch.long)
     value = torch.empty(steps, dtype=torch.double)
     f = problem.values.double().cpu()

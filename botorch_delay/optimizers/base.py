@@ -84,7 +84,7 @@ class Optimizer(ABC):
             )
         self._domain = domain
         self._horizon = checks.whole(horizon, "horizon", 1)
-        self._seed = checks.whole(seed, "seed", 0)
+        self._seed = checks.seed(seed)
         if not isinstance(maximize, bool):
             raise InputTypeError(f"maximize must be True or False, got {maximize!r}.")
         self._maximize = maximize
@@ -191,7 +191,7 @@ class Optimizer(ABC):
             raise TrialError(
                 f"Trial {found.id} was marked failed; hand over a later result with attach(x, y)."
             )
-        value = checks.real(y, "y")
+        value = checks.answer(y, self._domain.points)
         if noise_var is not None:
             noise_var = checks.positive(noise_var, "noise_var")
         late = found.state is TrialState.ABANDONED
@@ -246,9 +246,11 @@ class Optimizer(ABC):
         if isinstance(y, Tensor) and y.dim() > 0:
             values = checks.column(y, "y", X)
         elif single:
-            values = X.new_tensor([checks.real(y, "y")])
+            values = X.new_tensor([checks.answer(y, X)])
         else:
             raise InputError(f"y must have shape {len(X)} or {len(X)} x 1 for {len(X)} points.")
+        for number in values.tolist():
+            checks.answer(number, X)
         rows = self._domain.find(X).tolist()
         self._ledger.attach(
             [
@@ -262,6 +264,7 @@ class Optimizer(ABC):
         if not self._finished:
             self._close_last()
             self._finished = True
+            self._ledger.finish()
 
     def recommend(self) -> Recommendation:
         """The answered point of the domain with the best posterior mean, from all answers.

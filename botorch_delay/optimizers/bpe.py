@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,11 +22,12 @@ from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
     NotSupportedError,
-    StorageError,
 )
 from botorch_delay.kernels import check_kernel, describe_kernel
 from botorch_delay.optimizers.base import Choice, Optimizer
-from botorch_delay.optimizers.open_round import MAX_TRIALS_PER_SLOT, OpenRound
+from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility
+from botorch_delay.optimizers.open_round import OpenRound
+from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
 from botorch_delay.records import describe_part
 from botorch_delay.rounds import ArrivalRounds, RoundRecord, RoundRule, ScheduledRounds
 from botorch_delay.surrogate import Surrogate, fit_surrogate
@@ -150,8 +150,7 @@ class BPEDelayOptimizer(Optimizer):
         self._resets = 0
         self._records: list[RoundRecord] = []
         self._open: OpenRound | None = None
-        self._failures: Counter[int] = Counter()
-        self._answers: Counter[int] = Counter()
+        self._feasibility = Feasibility()
         self._reported: dict[int, int] = {}  # when a straggler is next worth a line
         self._longest_wait = 0  # of an answer, in asks
         self._fitted: tuple[int, Surrogate] | None = None  # at which revision, for recommend
@@ -215,12 +214,7 @@ class BPEDelayOptimizer(Optimizer):
     @property
     def active_set(self) -> ActiveSet:
         """The points that may still be the maximiser, infeasible ones taken out."""
-        keep = [self._is_feasible(index) for index in self._failures]
-        if all(keep):
-            return ActiveSet(self._domain, self._active)
-        mask = torch.ones(len(self._domain), dtype=torch.bool, device=self._active.device)
-        mask[torch.tensor(list(self._failures))] = torch.tensor(keep, device=mask.device)
-        return ActiveSet(self._domain, self._active[mask[self._active]])
+        return ActiveSet(self._domain, self._feasible(self._active))
 
     @property
     def rounds(self) -> list[RoundRecord]:
@@ -278,19 +272,16 @@ class BPEDelayOptimizer(Optimizer):
 
     def _choose(self) -> Choice:
         if self._open is None:
-            self._open_round(1)
+            self._open = self._new_round(1, 1)
         elif self._is_due():
-            number, size = self._open.number, self._open.design_size
-            self._close()
-            self._open_round(number + 1, size)
+            self._close(open_next=True)
         current = self._open
-        assert current is not None
         slot = current.next_retry()
         if slot is None:
             try:
                 index = current.next_index()
             except EmptyDomainError:
-                self._reset_active()
+                self._reset_active(current)
                 index = current.next_index()
             slot = len(current.slots)
         else:
@@ -301,27 +292,31 @@ class BPEDelayOptimizer(Optimizer):
     def _asked(self, trial: Trial) -> None:
         assert self._open is not None
         self._open.take(trial)
+        self._feasibility.add(trial)
+        self._update_standing(trial)
 
     def _settled(self, trial: Trial) -> None:
-        assert trial.index is not None
         if trial.state is TrialState.COMPLETED:
-            self._answers[trial.index] += 1
             self._longest_wait = max(self._longest_wait, len(self._ledger) - 1 - trial.id)
-        elif trial.state is TrialState.FAILED:
-            self._failures[trial.index] += 1
+        self._feasibility.note(trial)
         current = self._open
-        if current is not None:
-            if trial.round == current.number:
-                current.settle(trial)
-            if self._failures[trial.index]:
-                current.set_feasible(trial.index, self._is_feasible(trial.index))
-        if len(self._ledger) == self._horizon and current is not None and current.all_settled():
+        if current is None:
+            return
+        if trial.round == current.number:
+            current.settle(trial)
+        self._update_standing(trial)
+        if len(self._ledger) == self._horizon and current.all_settled():
             self._close_last()
+
+    def _update_standing(self, trial: Trial) -> None:
+        assert trial.index is not None
+        if self._open is not None and trial.index in self._feasibility.suspects:
+            standing = self._feasibility.standing(trial.index)
+            self._open.set_standing(trial.index, standing)
 
     def _close_last(self) -> None:
         if self._open is not None:
-            self._close()
-            self._open = None
+            self._close(open_next=False)
         self._finished = True
 
     def _is_due(self) -> bool:
@@ -332,61 +327,42 @@ class BPEDelayOptimizer(Optimizer):
             return self._open.design_is_settled()
         return self._open.asks == length
 
-    def _open_round(self, number: int, previous_size: int = 1) -> None:
+    def _new_round(self, number: int, previous_size: int) -> OpenRound:
         surrogate = self._fixed
         if surrogate is None:
             last = None if self._open is None else self._open.surrogate
             surrogate = self._fit(self._seed + number, last)
-        self._open = self._new_round(
-            number, self._rule.design_size(number, previous_size), surrogate
-        )
+        size = self._rule.design_size(number, previous_size)
+        return self._make_round(number, size, surrogate, self._active, self._feasibility)
 
-    def _new_round(self, number: int, design_size: int, surrogate: Surrogate) -> OpenRound:
-        infeasible = [index for index in self._failures if not self._is_feasible(index)]
-        return OpenRound(
-            number, design_size, surrogate, self._domain.points, self._active, infeasible
-        )
+    def _make_round(
+        self,
+        number: int,
+        design_size: int,
+        surrogate: Surrogate,
+        active: Tensor,
+        feasibility: Feasibility,
+    ) -> OpenRound:
+        standings = {index: feasibility.standing(index) for index in feasibility.suspects}
+        return OpenRound(number, design_size, surrogate, self._domain.points, active, standings)
 
-    def _close(self) -> None:
-        """Bounds from the round's evidence, elimination, and the record of both."""
+    def _close(self, *, open_next: bool) -> None:
+        """Close the open round and, unless it was the last, open the next.
+
+        All that can fail is done before anything is changed.
+        """
         current = self._open
         assert current is not None
-        arrival = self._rule.length(current.number) is None
-        used = current.answered(current.design_size if arrival else None)
-        trials = [self._ledger[i] for i in used]
-        surrogate = current.surrogate
-        rows = torch.tensor([t.index for t in trials], dtype=torch.long, device=self._active.device)
-        points = self._domain.points
-        evidence = surrogate.evidence(
-            points[rows],
-            self._sign * points.new_tensor([t.value for t in trials]),
-            [t.noise_var for t in trials],
-            group=rows,
-        )
-        before = len(self._active)
-        union = len(self._domain) if self._as_published else before
-        delta = side_delta(self._delta, self._rule.max_rounds, union)
-        ratio = surrogate.noise_ratio(evidence)
-        posterior = surrogate.posterior(
-            evidence, points[self._active], weights=self._confidence.needs_weights
-        )
-        half = self._confidence.half_width(posterior, ratio, delta)
-        keep = surviving(posterior.mean - half, posterior.mean + half)
-        self._active = self._active[keep]
-        proves = not self._confidence.missing and self._fixed is not None
-        size = min(current.design_size, len(current.slots)) if arrival else current.design_size
-        record = RoundRecord(
-            number=current.number,
-            design_size=size,
-            length=current.asks,
-            observed=len(used),
-            active_before=before,
-            active_after=len(self._active),
-            trial_ids=tuple(used),
-            multiplier=self._confidence.multiplier(ratio, delta),
-            delta=self._delta / (2.0 * self._rule.max_rounds) if proves else None,
-            hyperparameters=surrogate.hyperparameters(),
-        )
+        record, active = self._judge(current)
+        before, self._active = self._active, active
+        try:
+            following = (
+                self._new_round(current.number + 1, current.design_size) if open_next else None
+            )
+        except BaseException:
+            self._active = before
+            raise
+        self._open = following
         self._records.append(record)
         logger.info(
             "round %d closed after %d asks: %d answers used, %d of %d points stay active",
@@ -397,31 +373,69 @@ class BPEDelayOptimizer(Optimizer):
             record.active_before,
         )
 
-    def _is_feasible(self, index: int) -> bool:
-        """Whether a point may be asked: not if it failed three times and thrice per answer.
+    def _judge(self, current: OpenRound) -> tuple[RoundRecord, Tensor]:
+        """Bounds from the round's evidence, and the points that survive them."""
+        arrival = self._rule.length(current.number) is None
+        used = current.answered(current.design_size if arrival else None)
+        trials = [self._ledger[i] for i in used]
+        points = self._domain.points
+        rows = torch.tensor([t.index for t in trials], dtype=torch.long, device=points.device)
+        y = self._sign * points.new_tensor([t.value for t in trials])
+        surrogate = current.surrogate.standardized(y)
+        evidence = surrogate.evidence(points[rows], y, [t.noise_var for t in trials], group=rows)
+        ratio = surrogate.noise_ratio(evidence)
+        union = len(self._domain) if self._as_published else len(self._active)
+        delta = side_delta(self._delta, self._rule.max_rounds, union)
+        active = self._feasible(self._active)
+        # Without a scale nothing is known of the width of the bounds.
+        if surrogate.scaled and len(active):
+            posterior = surrogate.posterior(
+                evidence, points[active], weights=self._confidence.needs_weights
+            )
+            half = self._confidence.half_width(posterior, ratio, delta)
+            active = active[surviving(posterior.mean - half, posterior.mean + half)]
+        elif not len(active):  # all failed: the next ask goes on with every feasible point
+            active = self._active
+        size = min(current.design_size, len(current.slots)) if arrival else current.design_size
+        proves = not self._confidence.missing and self._fixed is not None
+        record = RoundRecord(
+            number=current.number,
+            design_size=size,
+            length=current.asks,
+            observed=len(used),
+            active_before=len(self._active),
+            active_after=len(active),
+            trial_ids=tuple(used),
+            multiplier=self._confidence.multiplier(ratio, delta),
+            delta=self._delta / (2.0 * self._rule.max_rounds) if proves else None,
+            hyperparameters=surrogate.hyperparameters(),
+        )
+        return record, active
 
-        It depends on counts alone, so that the order of answers makes no difference, and a
-        point that answers most of the time survives an occasional crash.
-        """
-        return self._failures[index] < MAX_TRIALS_PER_SLOT * (1 + self._answers[index])
+    def _feasible(self, rows: Tensor) -> Tensor:
+        """The rows without the infeasible ones."""
+        infeasible = self._feasibility.infeasible()
+        if not infeasible:
+            return rows
+        return rows[~torch.isin(rows, torch.tensor(infeasible, device=rows.device))]
 
-    def _reset_active(self) -> None:
+    def _reset_active(self, current: OpenRound) -> None:
         """Go on with every feasible point where none of the active ones is."""
-        assert self._open is not None
-        feasible = [i for i in range(len(self._domain)) if self._is_feasible(i)]
-        if not feasible:
+        everything = torch.arange(len(self._domain), device=self._active.device)
+        feasible = self._feasible(everything)
+        if not len(feasible):
             raise EmptyDomainError(
-                f"All {len(self._domain)} points failed {MAX_TRIALS_PER_SLOT} times and are "
-                "infeasible; see the reasons in opt.trials."
+                f"All {len(self._domain)} points failed {MAX_FAILURES} times and are infeasible; "
+                "see the reasons in opt.trials."
             )
         logger.warning(
             "round %d: every active point is infeasible; going on with all %d feasible points",
-            self._open.number,
+            current.number,
             len(feasible),
         )
-        self._active = torch.tensor(feasible, device=self._active.device)
+        self._active = feasible
         self._resets += 1
-        self._open.restart(self._active)
+        current.restart(feasible)
 
     def _report_stragglers(self) -> None:
         """Log the trial that holds the round up longest, once it is late beyond doubt."""
@@ -476,97 +490,33 @@ class BPEDelayOptimizer(Optimizer):
         return {"covar_module": None if fixed is None else describe_kernel(fixed.covar_module)}
 
     def _progress(self) -> dict[str, Any]:
-        opened = None
-        if self._open is not None:
-            learned = self._fixed is None
-            opened = {
-                "number": self._open.number,
-                "design_size": self._open.design_size,
-                "surrogate": self._open.surrogate.describe() if learned else None,
-            }
-        return {
-            "rounds": [
-                asdict(record) | {"trial_ids": list(record.trial_ids)} for record in self._records
-            ],
-            "arrays": {"active": self._active.clone()},
-            "arrays_version": len(self._records) + self._resets,
-            "values": {"open": opened, "resets": self._resets},
-        }
+        return write_progress(
+            Progress(self._active, self._records, self._resets, self._open),
+            learned=self._fixed is None,
+        )
 
-    def _check_progress(self, progress: Mapping[str, Any], trials: list[Trial]) -> _Progress:
-        try:
-            return _Progress.read(progress, trials, self)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            if isinstance(error, StorageError):
-                raise
-            raise StorageError(f"The stored rounds are malformed: {error!r}.") from error
+    def _check_progress(self, progress: Mapping[str, Any], trials: list[Trial]) -> Progress:
+        feasibility = Feasibility(trials)
 
-    def _restore(self, progress: _Progress) -> None:
+        def make_round(number: int, size: int, learned: Any, active: Tensor) -> OpenRound:
+            surrogate = self._fixed or Surrogate.rebuild(learned, self._domain.points)
+            current = self._make_round(number, size, surrogate, active, feasibility)
+            current.replay([t for t in trials if t.round == number])
+            return current
+
+        return read_progress(
+            progress, trials, self._domain.points, self._rule, self._horizon, make_round
+        )
+
+    def _restore(self, progress: Progress) -> None:
         self._active = progress.active
         self._records = progress.records
         self._resets = progress.resets
+        self._open = progress.open
+        self._feasibility = Feasibility(self._ledger.trials)
         self._reported = {}
         self._longest_wait = 0
         self._fitted = None
-        trials = self._ledger.trials
-        self._failures = _count(trials, TrialState.FAILED)
-        self._answers = _count(trials, TrialState.COMPLETED)
-        self._open = None
-        if progress.open is not None:
-            number, design_size, surrogate = progress.open
-            self._open = self._new_round(number, design_size, surrogate)
-            self._open.replay([t for t in trials if t.round == number])
-            for index in self._failures:
-                self._open.set_feasible(index, self._is_feasible(index))
-
-
-@dataclass(frozen=True)
-class _Progress:
-    """A stored progress, validated."""
-
-    active: Tensor
-    records: list[RoundRecord]
-    resets: int
-    open: tuple[int, int, Surrogate] | None
-
-    @classmethod
-    def read(
-        cls, progress: Mapping[str, Any], trials: list[Trial], optimizer: BPEDelayOptimizer
-    ) -> _Progress:
-        points = optimizer.domain.points
-        active = progress["arrays"]["active"]
-        if (
-            active.dtype != torch.int64
-            or active.dim() != 1
-            or not 0 < len(active) <= len(points)
-            or active[0] < 0
-            or active[-1] >= len(points)
-            or (active.diff() <= 0).any()
-        ):
-            raise StorageError("The stored active set is not a set of points of the domain.")
-        records = [
-            RoundRecord(**{**record, "trial_ids": tuple(record["trial_ids"])})
-            for record in progress["rounds"]
-        ]
-        for number, record in enumerate(records, start=1):
-            ids = record.trial_ids
-            if record.number != number or any(not 0 <= i < len(trials) for i in ids):
-                raise StorageError(f"Stored round {number} is malformed.")
-        values = progress["values"]
-        opened = values["open"]
-        last = len(records)
-        if opened is not None:
-            number = checks.whole(opened["number"], "round", 1)
-            size = checks.whole(opened["design_size"], "design_size", 1)
-            if number != last + 1:
-                raise StorageError(f"Round {number} is open after {last} closed rounds.")
-            last = number
-            surrogate = optimizer._fixed or Surrogate.rebuild(opened["surrogate"], points)
-            opened = (number, size, surrogate)
-        if any(trial.round > last for trial in trials):
-            raise StorageError(f"A stored trial belongs to a round after the last, {last}.")
-        resets = checks.whole(values["resets"], "resets", 0)
-        return cls(active.to(points.device), records, resets, opened)
 
 
 def _refuse_unavailable(
@@ -583,8 +533,3 @@ def _refuse_unavailable(
             raise NotSupportedError(
                 f"{name}={given!r} is not available yet; the only value is {only!r}."
             )
-
-
-def _count(trials: list[Trial], state: TrialState) -> Counter[int]:
-    """How many trials of each point are in a state."""
-    return Counter(t.index for t in trials if t.state is state and t.index is not None)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
+from torch import Tensor
 
 from botorch_delay import storage
 from botorch_delay.confidence import Confidence
@@ -38,6 +39,7 @@ def load(
         device: where the tensors are put; the CPU by default.
 
     Raises:
+        InputError: if the device cannot be used.
         StorageError: if the file does not exist, is damaged, is no study, is of a newer
             version, or if a part is missing or differs from the stored one.
     """
@@ -45,10 +47,14 @@ def load(
     if state["optimizer"] != BPEDelayOptimizer.__name__:
         raise StorageError(f"{path} holds an unknown optimizer, {state['optimizer']!r}.")
     try:
-        optimizer = _build(state, covar_module, confidence, delay, device)
+        points = state["points"].to(device or "cpu")
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise InputError(f"device={device!r} cannot be used: {error}") from error
+    try:
+        optimizer = _build(state, points, covar_module, confidence, delay)
     except StorageError:
         raise
-    except (KeyError, TypeError, InputError) as error:
+    except (LookupError, AttributeError, TypeError, InputError) as error:
         raise StorageError(f"{path}: the stored configuration cannot be used: {error}") from error
     optimizer.load_state_dict(state)
     return optimizer
@@ -56,13 +62,12 @@ def load(
 
 def _build(
     state: Mapping[str, Any],
+    points: Tensor,
     covar_module: Kernel | None,
     confidence: Confidence | None,
     delay: DelayLaw | None,
-    device: torch.device | str | None,
 ) -> BPEDelayOptimizer:
     config = state["config"]
-    points = state["points"].to(device or "cpu")
     domain = FiniteDomain(points)
     if covar_module is None and config["covar_module"] is not None:
         recipe = state["recipes"].get("covar_module")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from botorch_delay.design import GreedyDesign
-from botorch_delay.exceptions import StorageError
+from botorch_delay.exceptions import EmptyDomainError, StorageError
+from botorch_delay.optimizers.feasibility import MAX_FAILURES, Standing
 from botorch_delay.surrogate import Surrogate
 from botorch_delay.trials import Trial, TrialState
-
-# A design point is asked once and, if it fails, at most twice more.
-MAX_TRIALS_PER_SLOT = 3
 
 
 class SlotState(enum.Enum):
@@ -61,7 +59,7 @@ class OpenRound:
         surrogate: fixed within the round.
         points: ``N x d``, the domain.
         active: LongTensor of the active rows, increasing.
-        infeasible: rows that may not be asked.
+        standings: of the points that are not open.
     """
 
     def __init__(
@@ -71,7 +69,7 @@ class OpenRound:
         surrogate: Surrogate,
         points: Tensor,
         active: Tensor,
-        infeasible: Iterable[int],
+        standings: Mapping[int, Standing],
     ) -> None:
         self.number = number
         self.design_size = design_size
@@ -80,15 +78,16 @@ class OpenRound:
         self.asks = 0
         self._points = points
         self._active = active
-        self._infeasible = set(infeasible)
+        self._standings = dict(standings)
         self._design: GreedyDesign | None = None
         self._retries: set[int] = set()
         self._unsettled: set[int] = set()  # of the first q_r slots
         self._running: set[int] = set()  # trial ids
 
     def next_retry(self) -> int | None:
-        """The first slot whose point is to be asked again."""
-        return min(self._retries, default=None)
+        """The first slot whose point is to be asked again now."""
+        free = (n for n in self._retries if self._standing(self.slots[n].index) is Standing.OPEN)
+        return min(free, default=None)
 
     def next_index(self) -> int:
         """The row of the domain that the design picks next.
@@ -96,7 +95,24 @@ class OpenRound:
         Raises:
             EmptyDomainError: if every active point is infeasible.
         """
-        return int(self._active[self._current_design().next()])
+        design = self._current_design()
+        try:
+            return int(self._active[design.next()])
+        except EmptyDomainError:
+            held = [
+                self._position(index)
+                for index, standing in self._standings.items()
+                if standing is Standing.HELD and self._contains(index)
+            ]
+            if not held:
+                raise
+            # Nothing else is left to ask: rather a held point than none.
+            for position in held:
+                design.exclude(position, excluded=False)
+            pick = design.next()
+            for position in held:
+                design.exclude(position)
+            return int(self._active[pick])
 
     def take(self, trial: Trial) -> None:
         """A trial was opened for a slot, a new one or one that is tried again."""
@@ -123,19 +139,16 @@ class OpenRound:
             self._design = None  # sigma forgets the point: the design is made anew without it
         self._refresh(trial.slot)
 
-    def set_feasible(self, index: int, feasible: bool) -> None:
-        """Whether a row may be asked; decides on the slots that wait to be asked again there."""
-        if feasible == (index not in self._infeasible):
+    def set_standing(self, index: int, standing: Standing) -> None:
+        """Whether a point may be asked; decides on the slots that wait to be asked again there."""
+        if standing is self._standing(index):
             return
-        if feasible:
-            self._infeasible.discard(index)
-        else:
-            self._infeasible.add(index)
+        self._standings[index] = standing
         for number, slot in enumerate(self.slots):
             if slot.index == index:
                 self._refresh(number)
         if self._design is not None and self._contains(index):
-            self._design.exclude(self._position(index), not feasible)
+            self._design.exclude(self._position(index), standing is not Standing.OPEN)
 
     def restart(self, active: Tensor) -> None:
         """Go on with other active points; picks outside them no longer count."""
@@ -182,7 +195,7 @@ class OpenRound:
         slot = self.slots[number]
         slot.state = _AFTER[slot.outcome]
         if slot.state is SlotState.RETRY and (
-            len(slot.trials) >= MAX_TRIALS_PER_SLOT or slot.index in self._infeasible
+            len(slot.trials) >= MAX_FAILURES or self._standing(slot.index) is Standing.INFEASIBLE
         ):
             slot.state = SlotState.STRUCK
         _put(self._retries, number, slot.state is SlotState.RETRY)
@@ -200,10 +213,13 @@ class OpenRound:
             self._design = GreedyDesign(
                 self.surrogate.covar_module, candidates, self.surrogate.noise_var, picks
             )
-            for index in self._infeasible:
-                if self._contains(index):
+            for index, standing in self._standings.items():
+                if standing is not Standing.OPEN and self._contains(index):
                     self._design.exclude(self._position(index))
         return self._design
+
+    def _standing(self, index: int) -> Standing:
+        return self._standings.get(index, Standing.OPEN)
 
     def _position(self, index: int) -> int:
         return int(torch.searchsorted(self._active, index))

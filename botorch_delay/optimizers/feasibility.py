@@ -1,0 +1,65 @@
+"""Which points may be asked, after failures."""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable
+
+from botorch_delay.trials import Trial, TrialState
+
+# A point that fails is asked again at most twice.
+MAX_FAILURES = 3
+
+
+class Standing(enum.Enum):
+    """Whether a point may be asked."""
+
+    OPEN = "open"
+    HELD = "held"  # it failed, and enough trials of it are running to settle the matter
+    INFEASIBLE = "infeasible"  # out of the domain
+
+
+class Feasibility:
+    """The standing of each point, a function of its trials alone.
+
+    What counts are the trials asked after the last one that was answered. Three failures among
+    them, and the point is infeasible; one, and no more than two others may run. The order in
+    which answers and failures arrive makes no difference, and a point that crashes now and
+    then stays in.
+    """
+
+    def __init__(self, trials: Iterable[Trial] = ()) -> None:
+        self._trials: dict[int, list[Trial]] = defaultdict(list)
+        self.suspects: set[int] = set()  # every other point is open
+        for trial in trials:
+            self.add(trial)
+            self.note(trial)
+
+    def add(self, trial: Trial) -> None:
+        """A trial was asked."""
+        assert trial.index is not None
+        self._trials[trial.index].append(trial)
+
+    def note(self, trial: Trial) -> None:
+        """A trial was settled."""
+        if trial.state is TrialState.FAILED and trial.index is not None:
+            self.suspects.add(trial.index)
+
+    def standing(self, index: int) -> Standing:
+        """The standing of a point."""
+        if index not in self.suspects:
+            return Standing.OPEN
+        failures = running = 0
+        for trial in reversed(self._trials[index]):
+            if trial.state is TrialState.COMPLETED:
+                break
+            failures += trial.state is TrialState.FAILED
+            running += trial.state is TrialState.RUNNING
+        if failures >= MAX_FAILURES:
+            return Standing.INFEASIBLE
+        return Standing.HELD if failures and failures + running >= MAX_FAILURES else Standing.OPEN
+
+    def infeasible(self) -> list[int]:
+        """All infeasible points, increasing."""
+        return sorted(i for i in self.suspects if self.standing(i) is Standing.INFEASIBLE)

@@ -1,0 +1,71 @@
+"""Kernels and domains that many tests run over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, RBFKernel, ScaleKernel
+from torch import Generator, Tensor
+
+
+def se(lengthscale: float = 0.4) -> Kernel:
+    """A squared exponential kernel."""
+    return with_values(RBFKernel(), lengthscale=lengthscale)
+
+
+def with_values(kernel: Kernel, **values: float | list[float]) -> Kernel:
+    """A kernel in double with the given hyperparameters."""
+    kernel = kernel.double()
+    for name, value in values.items():
+        setattr(kernel, name, torch.tensor(value, dtype=torch.double))
+    return kernel
+
+
+def _sum() -> Kernel:
+    return se(0.5) + with_values(LinearKernel(), variance=0.3)
+
+
+def _product() -> Kernel:
+    return se(0.7) * with_values(MaternKernel(nu=1.5), lengthscale=1.1)
+
+
+def _scaled() -> Kernel:
+    base = with_values(MaternKernel(nu=2.5), lengthscale=0.6)
+    return with_values(ScaleKernel(base), outputscale=3.7)
+
+
+KERNELS: dict[str, Callable[[], Kernel]] = {
+    "se": se,
+    "se-ard": lambda: with_values(RBFKernel(ard_num_dims=2), lengthscale=[0.3, 0.8]),
+    "matern12": lambda: with_values(MaternKernel(nu=0.5), lengthscale=0.5),
+    "matern32": lambda: with_values(MaternKernel(nu=1.5), lengthscale=0.5),
+    "matern52-ard": lambda: with_values(
+        MaternKernel(nu=2.5, ard_num_dims=2), lengthscale=[0.3, 0.8]
+    ),
+    "linear": lambda: with_values(LinearKernel(), variance=0.8),
+    "scaled": _scaled,
+    "sum": _sum,
+    "product": _product,
+    "one-column": lambda: with_values(RBFKernel(active_dims=(1,)), lengthscale=0.4),
+}
+
+
+def generator(seed: int) -> Generator:
+    """A seeded generator on the CPU."""
+    return torch.Generator().manual_seed(seed)
+
+
+def scattered(n: int, d: int = 2, seed: int = 0) -> Tensor:
+    """Random points in the unit cube, ``n x d``."""
+    return torch.rand(n, d, dtype=torch.double, generator=generator(seed))
+
+
+def normal(n: int, seed: int = 0) -> Tensor:
+    """Standard normal numbers, ``n``."""
+    return torch.randn(n, dtype=torch.double, generator=generator(seed))
+
+
+def line(n: int) -> Tensor:
+    """A grid on [0, 1], ``n x 1``."""
+    return torch.linspace(0, 1, n, dtype=torch.double).unsqueeze(-1)

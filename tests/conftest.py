@@ -1,0 +1,44 @@
+"""Settings of every test, and the reference numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("tests", derandomize=True, deadline=None, print_blob=True)
+settings.load_profile("tests")
+
+# The problems are small; more threads would only wait for each other on a busy machine.
+torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if "cuda" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(autouse=True)
+def global_random_state_is_left_alone() -> Iterator[None]:
+    """No call may draw from a global generator."""
+    torch_state = torch.get_rng_state()
+    numpy_state = np.random.get_state()[1].copy()
+    yield
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    assert (np.random.get_state()[1] == numpy_state).all()
+
+
+@pytest.fixture(scope="session")
+def finite() -> dict[str, Any]:
+    """Reference numbers of another implementation."""
+    path = Path(__file__).parent / "data" / "finite.json"
+    return json.loads(path.read_text())

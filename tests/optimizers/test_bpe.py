@@ -1,0 +1,845 @@
+import logging
+import math
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.warnings import InputDataWarning
+from cases import KERNELS, normal, scattered, se
+from gpytorch.kernels import RBFKernel
+from oracle import algorithm_1, greedy_design, kernel_function, posterior
+
+import botorch_delay as bd
+from botorch_delay.benchmarks import FiniteProblem, simulate
+from botorch_delay.exceptions import (
+    BotorchDelayError,
+    EmptyDomainError,
+    HorizonError,
+    InputError,
+    InputTypeError,
+    NoAnswerError,
+    NotSupportedError,
+    TrialError,
+)
+from botorch_delay.trials import TrialState
+
+NOISE = 1e-2
+
+
+def make(n=60, horizon=100, **options):
+    domain = bd.FiniteDomain(scattered(n))
+    options = {"covar_module": se(), "noise_var": NOISE} | options
+    return bd.BPEDelayOptimizer(domain, horizon, **options)
+
+
+def value(trial):
+    return math.sin(7 * trial.x[0].item()) + trial.x[1].item()
+
+
+def answer(opt, trials):
+    for trial in trials:
+        opt.tell(trial, value(trial))
+
+
+# Algorithm 1
+
+
+def test_the_whole_run_of_the_reference(finite):
+    run = finite["run"]
+    points = torch.tensor(finite["points"], dtype=torch.double).reshape(-1, 2)
+    problem = FiniteProblem(points, torch.tensor(finite["f"], dtype=torch.double), 0.02)
+    opt = bd.BPEDelayOptimizer.as_published(
+        problem.domain,
+        run["horizon"],
+        covar_module=se(1.0),
+        noise_var=4e-4,
+        confidence=bd.FixedBeta(run["beta"]),
+        delay=bd.SubExponentialDelay(10, 9, 1, paper_min=True),
+        delta=run["delta"],
+    )
+    history = simulate(
+        opt,
+        problem,
+        None,
+        run["horizon"],
+        delays=torch.tensor(run["delays"]),
+        noise=torch.tensor(run["noise"], dtype=torch.double),
+    )
+    assert history.index.tolist() == run["asked"]
+    assert history.regret[-1].item() == pytest.approx(run["regret"], rel=1e-8)
+    for record, expected in zip(opt.rounds, run["rounds"], strict=True):
+        assert {key: getattr(record, key) for key in expected} == expected
+
+
+CASES = {
+    "se": ("se", bd.PoissonDelay(6.0)),
+    "se-none": ("se", bd.NoDelay()),
+    "matern12": ("matern12", bd.GeometricDelay(mean=4.0)),
+    "matern32": ("matern32", bd.ConstantDelay(7)),
+    "matern52-ard": ("matern52-ard", bd.PoissonDelay(3.0)),
+    "linear": ("linear", bd.PoissonDelay(6.0)),
+    "scaled": ("scaled", bd.GeometricDelay(mean=2.0)),
+    "sum": ("sum", bd.PoissonDelay(6.0)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("bound", ["beta", "plain", "tight"])
+@pytest.mark.parametrize("maximize", [True, False])
+def test_as_published_is_algorithm_1_ask_for_ask(case, bound, maximize):
+    name, law = CASES[case]
+    kernel, horizon, delta, seed = KERNELS[name](), 70, 0.1, len(case)
+    points = scattered(50, seed=seed)
+    k = kernel_function(kernel)
+    weights = normal(50, seed).numpy() * 0.3
+    f = k(points.numpy(), points.numpy()) @ weights
+    norm = math.sqrt(weights @ f)
+    generator = torch.Generator().manual_seed(seed)
+    delays = law.sample(horizon, generator)
+    noise = 0.05 * normal(horizon, seed + 1)
+    sign = 1.0 if maximize else -1.0
+
+    def half_width(variance, z, sigma, rounds):
+        if bound == "beta":
+            return math.sqrt(2.0) * sigma
+        tail = math.sqrt(2 * math.log(4 * rounds * len(points) / delta))
+        plain = (norm + 0.05 / math.sqrt(NOISE) * tail) * sigma
+        if bound == "plain":
+            return plain
+        size = np.linalg.norm(z, axis=0)
+        bias = np.sqrt((variance - NOISE * size**2).clip(0))
+        return np.minimum(plain, norm * bias + 0.05 * size * tail)
+
+    confidence = bd.FixedBeta(2.0)
+    if bound != "beta":
+        confidence = bd.RKHSConfidence(norm, 0.05, tight=bound == "tight")
+    asked, rounds = algorithm_1(
+        k,
+        points.numpy(),
+        sign * f,
+        horizon=horizon,
+        wait=law.upper_bound(horizon, delta),
+        delays=delays.numpy(),
+        noise=sign * noise.numpy(),
+        noise_var=NOISE,
+        half_width=half_width,
+    )
+    opt = bd.BPEDelayOptimizer.as_published(
+        bd.FiniteDomain(points),
+        horizon,
+        covar_module=kernel,
+        noise_var=NOISE,
+        confidence=confidence,
+        delay=law,
+        delta=delta,
+        maximize=maximize,
+    )
+    problem = FiniteProblem(points, torch.from_numpy(f), 0.05)
+    history = simulate(opt, problem, law, horizon, delays=delays, noise=noise)
+    assert history.index.tolist() == asked
+    for record, expected in zip(opt.rounds, rounds, strict=True):
+        assert {key: getattr(record, key) for key in expected} == expected
+    regret = (f.max() - f[asked]) if maximize else (f[asked] - f.min())
+    np.testing.assert_allclose(history.regret, regret.cumsum(), rtol=1e-10, atol=1e-12)
+
+
+def test_without_delay_it_is_bpe():
+    problem = FiniteProblem(scattered(60), normal(60), 0.05)
+    histories = []
+    for delay in (bd.NoDelay(), None):  # rounds of fixed length, rounds that close on arrival
+        opt = bd.BPEDelayOptimizer(
+            problem.domain, 100, covar_module=se(), noise_var=NOISE, delay=delay
+        )
+        histories.append(simulate(opt, problem, bd.NoDelay(), 100, seed=3))
+        assert [r.length for r in opt.rounds] == bd.round_lengths(100, 0.0)[1]
+    assert torch.equal(histories[0].index, histories[1].index)
+
+
+# Rounds that close on arrival
+
+
+def test_a_round_closes_in_the_ask_after_its_last_answer():
+    opt = make()  # q_1 = 10
+    trials = opt.ask(14)
+    answer(opt, trials[10:])  # asked while waiting: no part of the round's evidence
+    answer(opt, trials[:9])
+    opt.ask()
+    assert opt.rounds == []
+    answer(opt, [trials[9]])
+    assert opt.rounds == []  # only ask closes
+    before = len(opt.active_set)
+    trial = opt.ask()
+    (record,) = opt.rounds
+    assert trial.round == 2
+    assert (record.number, record.design_size, record.length) == (1, 10, 15)
+    assert record.trial_ids == tuple(range(10))
+    assert record.observed == 10
+    assert (record.active_before, record.active_after) == (before, len(opt.active_set))
+    assert record.multiplier == math.sqrt(6.0)
+    assert record.delta is None
+    assert record.hyperparameters["noise_var"] == NOISE
+    assert trial.index in opt.active_set.indices
+
+
+def test_bounds_use_exactly_the_first_q_design_points():
+    opt = make(confidence=bd.FixedBeta(1.0))
+    trials = opt.ask(13)
+    answer(opt, trials)
+    opt.ask()
+    k, X = kernel_function(se()), torch.stack([t.x for t in trials[:10]]).numpy()
+    y = np.array([value(t) for t in trials[:10]])
+    mean, variance, _ = posterior(k, X, y, NOISE, opt.domain.points.numpy())
+    sigma = np.sqrt(variance)
+    keep = np.flatnonzero(mean + sigma >= (mean - sigma).max())
+    assert opt.active_set.indices.tolist() == keep.tolist()
+    assert len(keep) < 60
+
+
+def test_every_pick_has_the_largest_variance_of_its_round():
+    opt = make()
+    for _ in range(3):
+        answer(opt, opt.ask(20))
+    k = kernel_function(se())
+    for number in (1, 2):
+        asked = [t.index for t in opt.trials if t.round == number]
+        if number == 1:
+            expected = greedy_design(k, opt.domain.points.numpy(), NOISE, len(asked))
+            assert asked == expected
+
+
+def test_asking_for_many_equals_asking_one_by_one():
+    together, apart = make(), make()
+    first = together.ask(25)
+    second = [apart.ask() for _ in range(25)]
+    assert [t.index for t in first] == [t.index for t in second]
+    assert [t.id for t in first] == list(range(25))
+
+
+def test_the_order_of_answers_makes_no_difference():
+    runs = []
+    for order in (1, -1):
+        opt = make()
+        for _ in range(4):
+            answer(opt, opt.ask(20)[::order])
+        runs.append([t.index for t in opt.trials])
+    assert runs[0] == runs[1]
+
+
+def test_the_last_round_closes_when_all_its_asks_are_settled():
+    opt = make(horizon=30)
+    while len(opt.trials) < 30:
+        answer(opt, opt.ask(min(10, 30 - len(opt.trials)))[:-1])
+        if len(opt.trials) < 30:
+            answer(opt, opt.pending)
+    closed = len(opt.rounds)
+    assert len(opt.pending) == 1
+    answer(opt, opt.pending)
+    assert len(opt.rounds) == closed + 1
+    assert sum(r.length for r in opt.rounds) == 30
+    opt.finish()
+    assert len(opt.rounds) == closed + 1
+
+
+def test_finish_closes_with_what_has_arrived():
+    opt = make()
+    trials = opt.ask(12)
+    answer(opt, trials[:4])
+    opt.finish()
+    (record,) = opt.rounds
+    assert record.trial_ids == (0, 1, 2, 3)
+    assert record.length == 12
+    with pytest.raises(HorizonError, match="finished after 12 of 100"):
+        opt.ask()
+    answer(opt, trials[4:])  # late answers are still accepted, and used where all data are
+    assert len(opt.rounds) == 1
+    assert opt.recommend().index in [t.index for t in trials]
+
+
+def test_a_run_that_was_never_asked_can_be_finished():
+    opt = make()
+    opt.finish()
+    assert opt.rounds == []
+
+
+def test_asks_beyond_the_horizon_are_refused_and_nothing_is_lost():
+    opt = make(horizon=6)
+    trials = opt.ask(4)
+    with pytest.raises(HorizonError, match="2 of the horizon"):
+        opt.ask(3)
+    assert len(opt.trials) == 4
+    trials += opt.ask(2)
+    with pytest.raises(HorizonError, match="attach"):
+        opt.ask()
+    answer(opt, trials)
+    assert len(opt.rounds) >= 1
+
+
+# Failures and abandonment
+
+
+def test_a_failed_design_point_is_asked_again_and_its_answer_is_used():
+    opt = make()
+    trials = opt.ask(10)
+    opt.mark_failed(trials[3], "out of memory")
+    answer(opt, trials[:3] + trials[4:])
+    again = opt.ask()
+    assert (again.index, again.slot, again.round) == (trials[3].index, 3, 1)
+    answer(opt, [again])
+    opt.ask()
+    assert opt.rounds[0].trial_ids == (0, 1, 2, 4, 5, 6, 7, 8, 9, 10)
+    assert trials[3].state is TrialState.FAILED
+    assert trials[3].reason == "out of memory"
+
+
+def test_a_point_that_fails_three_times_is_out_of_the_domain():
+    opt = make()
+    trials = opt.ask(10)
+    bad = trials[2].index
+    answer(opt, trials[:2] + trials[3:])
+    opt.mark_failed(trials[2])
+    for _ in range(2):
+        again = opt.ask()
+        assert again.index == bad
+        opt.mark_failed(again)
+    assert bad not in opt.active_set.indices
+    after = opt.ask()
+    assert len(opt.rounds) == 1  # the round goes on without it
+    assert 2 not in opt.rounds[0].trial_ids
+    assert after.round == 2
+    while len(opt.trials) < 100:
+        trial = opt.ask()
+        assert trial.index != bad
+        answer(opt, [trial])
+
+
+def test_a_point_that_has_answered_is_asked_again_at_most_twice_after_it_fails():
+    opt = make(n=2, horizon=60)
+    first = opt.ask()
+    answer(opt, [first])
+    bad, failures = first.index, 0
+    while len(opt.trials) < 60:
+        trial = opt.ask()
+        if trial.index == bad:
+            opt.mark_failed(trial)
+            failures += 1
+        else:
+            answer(opt, [trial])
+    assert failures == 3
+
+
+def test_parallel_workers_do_not_pile_up_on_a_failed_point():
+    opt = make(n=5, horizon=90)
+    trial = opt.ask()
+    opt.mark_failed(trial)
+    asked = [t.index for t in opt.ask(20)]
+    assert asked.count(trial.index) == 2
+    alone = make(n=1, horizon=30)  # where there is no other point it is asked all the same
+    alone.mark_failed(alone.ask())
+    assert len(alone.ask(10)) == 10
+
+
+def test_infeasible_points_eliminate_nobody():
+    points = torch.linspace(0, 1, 101).double().unsqueeze(-1)
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(points), 400, covar_module=se(0.3), noise_var=1e-4)
+    for _ in range(400):
+        trial = opt.ask()
+        if trial.x.item() > 0.95:  # where f is largest
+            opt.mark_failed(trial)
+        else:
+            opt.tell(trial, 2 * trial.x.item())
+    assert len(opt.active_set) >= 1
+    assert (opt.active_set.points <= 0.95).all()
+    assert opt.domain.points[opt.active_set.indices].max() >= 0.9
+    assert opt.rounds[-1].active_after == len(opt.active_set)
+    assert not any("infeasible" in line for line in opt.guarantee.missing)
+
+
+def test_a_point_that_mostly_answers_survives_crashes():
+    opt = make(n=1, horizon=40)
+    for number in range(40):
+        trial = opt.ask()
+        if number % 3 == 0:
+            opt.mark_failed(trial)
+        else:
+            answer(opt, [trial])
+    assert opt.active_set.indices.tolist() == [0]
+
+
+def test_when_every_point_fails_it_says_so():
+    opt = make(n=2, horizon=50)
+    for _ in range(6):
+        opt.mark_failed(opt.ask())
+    with pytest.raises(EmptyDomainError, match=r"opt\.trials"):
+        opt.ask()
+    assert len(opt.trials) == 6
+    assert len(opt.active_set) == 0
+
+
+def test_an_interrupted_fit_leaves_the_optimizer_as_it_was(monkeypatch, tmp_path):
+    opt = make(horizon=64, covar_module=None, noise_var=None)
+    answer(opt, opt.ask(8))
+    before = state_of(opt)
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("botorch_delay.optimizers.bpe.fit_surrogate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        opt.ask()
+    assert state_of(opt) == before
+    monkeypatch.undo()
+    opt.ask()
+    assert [r.number for r in opt.rounds] == [1]
+    opt.save(tmp_path / "study.db")
+    bd.load(tmp_path / "study.db")
+
+
+def test_active_points_that_all_fail_bring_back_the_feasible_ones(caplog):
+    opt = make(n=30, horizon=200, confidence=bd.FixedBeta(0.01), noise_var=1e-4)
+    while len(opt.active_set) > 3:
+        answer(opt, opt.ask(5))
+        if len(opt.trials) > 150:
+            pytest.fail("nothing was eliminated")
+    doomed = set(opt.active_set.indices.tolist())
+    with caplog.at_level(logging.WARNING):
+        for _ in range(40):
+            trial = opt.ask()
+            if trial.index in doomed:
+                opt.mark_failed(trial)
+            else:
+                answer(opt, [trial])
+                break
+        else:
+            pytest.fail("the failing points were asked for ever")
+    assert "infeasible" in caplog.text
+    assert not opt.guarantee.holds
+    assert any("infeasible" in line for line in opt.guarantee.missing)
+
+
+def test_an_abandoned_design_point_frees_the_round():
+    opt = make()
+    trials = opt.ask(10)
+    answer(opt, trials[1:])
+    opt.ask(3)
+    assert opt.rounds == []
+    (straggler,) = opt.stragglers
+    assert straggler.trial is trials[0]
+    assert straggler.asks == 12
+    opt.mark_abandoned(trials[0])
+    assert opt.stragglers == []
+    opt.ask()
+    assert opt.rounds[0].trial_ids == tuple(range(1, 10))
+    opt.tell(trials[0], 5.0)  # a late answer
+    assert trials[0].state is TrialState.COMPLETED
+    assert trials[0].late
+    assert opt.recommend().index == trials[0].index  # used where all data are used
+
+
+def test_a_late_answer_within_its_round_is_not_used_by_its_bounds():
+    opt = make()
+    trials = opt.ask(10)
+    opt.mark_abandoned(trials[0])
+    opt.tell(trials[0], 0.1)
+    answer(opt, trials[1:])
+    opt.ask()
+    assert opt.rounds[0].trial_ids == tuple(range(1, 10))
+
+
+def test_sigma_forgets_an_abandoned_point_and_keeps_a_failed_one():
+    opt = make(n=8, horizon=900)  # q_1 = 30
+    trials = opt.ask(8)
+    assert sorted(t.index for t in trials) == list(range(8))
+    opt.mark_abandoned(trials[2])
+    assert opt.ask().index == trials[2].index
+    others = make(n=8, horizon=900)
+    trials = others.ask(8)
+    for _ in range(3):
+        failing = next(t for t in others.trials[::-1] if t.index == trials[2].index)
+        others.mark_failed(failing)
+        following = others.ask()
+    assert following.index != trials[2].index
+
+
+def test_a_straggler_is_reported_once_it_is_late_beyond_doubt(caplog):
+    opt = make(horizon=400)  # q_1 = 20
+    lost, *trials = opt.ask(20)
+    answer(opt, trials)
+    with caplog.at_level(logging.WARNING, logger="botorch_delay"):
+        for _ in range(100):
+            answer(opt, [opt.ask()])
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 1
+    assert f"trial {lost.id}" in lines[0]
+    assert "mark_abandoned(0)" in lines[0]
+    assert opt.stragglers[0].asks == 119
+
+
+def test_ordinary_delays_report_no_straggler(caplog):
+    problem = FiniteProblem(scattered(60), normal(60), 0.05)
+    opt = bd.BPEDelayOptimizer(problem.domain, 300, covar_module=se(), noise_var=NOISE)
+    with caplog.at_level(logging.WARNING, logger="botorch_delay"):
+        simulate(opt, problem, bd.PoissonDelay(20.0), 300)
+    assert caplog.records == []
+
+
+# Other data
+
+
+def test_attached_results_count_where_all_data_count():
+    opt = make()
+    points = opt.domain.points
+    opt.attach(points[7], 9.0)
+    opt.attach(torch.tensor([[5.0, 5.0], [6.0, 6.0]]).double(), torch.zeros(2, 1).double())
+    assert [result.index for result in opt.attached] == [7, None, None]
+    assert opt.trials == []
+    best = opt.recommend()
+    assert best.index == 7
+    assert best.mean == pytest.approx(9.0, rel=0.05)
+    trials = opt.ask(10)
+    plain = make().ask(10)
+    assert [t.index for t in trials] == [t.index for t in plain]  # never in the round's design
+    answer(opt, trials)
+    opt.ask()
+    assert opt.rounds[0].observed == 10
+
+
+def test_results_from_elsewhere_alone_compare_every_point():
+    opt = make()
+    opt.attach(opt.domain.points[7] + 1e-6, 9.0)
+    assert opt.recommend().index == 7
+
+
+def test_the_recommendation_is_the_best_posterior_mean_over_answered_points():
+    opt = make()
+    answer(opt, opt.ask(30))
+    best = opt.recommend()
+    trials = opt.trials
+    X = torch.stack([t.x for t in trials]).numpy()
+    y = np.array([t.value for t in trials])
+    mean, variance, _ = posterior(kernel_function(se()), X, y, NOISE, X)
+    assert best.index == trials[int(mean.argmax())].index
+    assert best.mean == pytest.approx(mean.max(), rel=1e-8)
+    half = math.sqrt(6.0 * variance[mean.argmax()])
+    assert best.upper - best.mean == pytest.approx(half, rel=1e-6)
+    assert best.mean - best.lower == pytest.approx(half, rel=1e-6)
+    assert "heuristic" in best.interval
+    assert torch.equal(best.x, opt.domain.points[best.index])
+
+
+def test_a_guaranteed_recommendation_uses_the_self_normalised_interval():
+    opt = make(confidence=bd.RKHSConfidence(2.0, 0.1))
+    answer(opt, opt.ask(15))
+    best = opt.recommend()
+    X = torch.stack([t.x for t in opt.trials])
+    y = np.array([t.value for t in opt.trials])
+    mean, variance, _ = posterior(kernel_function(se()), X.numpy(), y, NOISE, X.numpy())
+    gain = bd.information_gain(se(), X, NOISE)
+    factor = 2.0 + 0.1 / math.sqrt(NOISE) * math.sqrt(2 * (gain + math.log(10)))
+    assert best.upper - best.mean == pytest.approx(
+        factor * math.sqrt(variance[mean.argmax()]), rel=1e-6
+    )
+    assert "level 0.9" in best.interval
+
+
+def test_known_noise_moves_the_posterior():
+    opt = make()
+    trials = opt.ask(2)
+    opt.tell(trials[0], 1.0, noise_var=100.0)
+    opt.tell(trials[1], 0.5, noise_var=1e-6)
+    assert trials[0].noise_var == 100.0
+    assert opt.recommend().index == trials[1].index
+
+
+def test_minimising_mirrors_maximising():
+    up, down = make(), make(maximize=False)
+    for _ in range(4):
+        for a, b in zip(up.ask(20), down.ask(20), strict=True):
+            assert a.index == b.index
+            up.tell(a, value(a))
+            down.tell(b, -value(b))
+    assert [r.active_after for r in up.rounds] == [r.active_after for r in down.rounds]
+    a, b = up.recommend(), down.recommend()
+    assert a.index == b.index
+    assert (b.mean, b.lower, b.upper) == (-a.mean, -a.upper, -a.lower)
+
+
+def test_a_table_of_trials():
+    opt = make()
+    answer(opt, opt.ask(3))
+    opt.mark_failed(opt.ask(), "no")
+    frame = opt.to_dataframe()
+    assert frame.index.tolist() == [0, 1, 2, 3]
+    assert frame["state"].tolist() == ["completed"] * 3 + ["failed"]
+    assert frame["x1"][2] == opt.trials[2].x[1].item()
+    assert frame["value"][1] == opt.trials[1].value
+    assert (frame["answered_at"] >= frame["asked_at"]).all()
+    assert str(frame["asked_at"].dt.tz) == "UTC"
+    assert len(make().to_dataframe()) == 0
+
+
+# A learned kernel
+
+
+def test_a_kernel_is_learned_when_a_round_opens():
+    opt = make(horizon=64, covar_module=None, noise_var=None)
+    answer(opt, opt.ask(8))
+    opt.ask()
+    answer(opt, opt.ask(30))
+    answer(opt, opt.pending)
+    opt.ask()
+    first, second = opt.rounds
+    lengthscales = [r.hyperparameters["covar_module"]["lengthscale"] for r in (first, second)]
+    assert lengthscales[0][0] == lengthscales[0][1]  # the prior's mode
+    assert lengthscales[1][0] != lengthscales[1][1]
+    assert not opt.guarantee.holds
+    assert any("learned kernel proves nothing" in line for line in opt.guarantee.missing)
+    best = opt.recommend()
+    assert value(best) >= np.quantile([value(t) for t in opt.trials], 0.9)
+    assert best.lower < best.mean < best.upper
+
+
+def test_values_of_any_scale_lead_to_the_same_asks():
+    runs = []
+    for scale in (1.0, 2.0**40, 2.0**-40):  # exact in floating point
+        opt = make(horizon=36, covar_module=None, noise_var=None)
+        for _ in range(6):
+            for trial in opt.ask(6):
+                opt.tell(trial, scale * value(trial))
+        runs.append([t.index for t in opt.trials])
+    assert runs[0] == runs[1] == runs[2]
+    assert opt.rounds[0].active_after > 5
+
+
+def test_values_far_from_zero_do_not_mislead_the_first_round():
+    near, far = (make(horizon=36, covar_module=None, noise_var=None) for _ in range(2))
+    for opt, shift in ((near, 0.0), (far, 1e6)):
+        for trial in opt.ask(6):
+            opt.tell(trial, shift + 100 * value(trial))
+        opt.ask()
+    assert near.rounds[0].active_after == far.rounds[0].active_after
+    assert far.rounds[0].hyperparameters["offset"] == pytest.approx(1e6, rel=1e-3)
+
+
+def test_too_few_answers_to_know_the_scale_eliminate_nothing():
+    opt = make(horizon=36, covar_module=None, noise_var=None)
+    trials = opt.ask(6)
+    for trial in trials[:2]:
+        opt.tell(trial, 1e6 * value(trial))
+    for trial in trials[2:]:
+        opt.mark_abandoned(trial)
+    opt.ask()
+    assert opt.rounds[0].observed == 2
+    assert opt.rounds[0].active_after == 60
+
+
+# What is claimed
+
+
+def test_the_guarantee_names_what_it_rests_on():
+    guaranteed = make(confidence=bd.RKHSConfidence(2.0, 0.1))
+    assert guaranteed.guarantee.holds
+    assert guaranteed.guarantee.missing == ()
+    assert guaranteed.guarantee.delta == 0.1
+    text = str(guaranteed.guarantee)
+    for word in ("norm", "sub-Gaussian", "drawn afresh", "fails or is abandoned", "delays"):
+        assert word in text
+    assert not make().guarantee.holds
+    assert "heuristic" in str(make().guarantee)
+    published = make(
+        confidence=bd.RKHSConfidence(2.0, 0.1),
+        delay=bd.SubExponentialDelay(5.0, 9.0, 1.0, paper_min=True),
+    )
+    assert not published.guarantee.holds
+    assert "minimum" in str(published.guarantee)
+
+
+def test_the_union_is_over_active_points_or_as_printed_over_all():
+    confidence = bd.RKHSConfidence(0.1, 0.01, tight=False)
+    law = bd.NoDelay()
+    options = {"covar_module": se(), "noise_var": 1e-4, "confidence": confidence, "delay": law}
+    domain = bd.FiniteDomain(scattered(60))
+    for make_one in (bd.BPEDelayOptimizer, bd.BPEDelayOptimizer.as_published):
+        opt = make_one(domain, 100, **options)
+        while len(opt.rounds) < 2:
+            answer(opt, [opt.ask()])
+        rounds = len(bd.round_lengths(100, 0.0)[0])
+        for record in opt.rounds:
+            printed = make_one is not bd.BPEDelayOptimizer
+            n = 60 if printed else record.active_before
+            expected = 0.1 + 0.01 / 1e-2 * math.sqrt(2 * math.log(4 * rounds * n / 0.1))
+            assert record.multiplier == pytest.approx(expected, rel=1e-12)
+            assert record.delta == pytest.approx(0.1 / (2 * rounds))
+        assert opt.rounds[1].active_before < 60
+
+
+def test_the_user_s_kernel_is_copied():
+    kernel = se()
+    opt = make(covar_module=kernel)
+    kernel.lengthscale = 100.0
+    assert [t.index for t in opt.ask(5)] == [t.index for t in make().ask(5)]
+    assert kernel.raw_lengthscale.requires_grad
+
+
+def test_single_precision_works():
+    with pytest.warns(InputDataWarning, match="Double") as caught:
+        domain = bd.FiniteDomain(scattered(60).float())
+    kernel = RBFKernel()
+    kernel.lengthscale = 0.4
+    opt = bd.BPEDelayOptimizer(domain, 100, covar_module=kernel, noise_var=NOISE)
+    for _ in range(5):
+        answer(opt, opt.ask(20))
+    assert len(caught) == 1
+    assert opt.recommend().x.dtype == torch.float32
+    assert len(opt.rounds) >= 2
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"horizon": 0}, InputError, "at least 1"),
+        ({"horizon": 2.5}, InputTypeError, "whole"),
+        ({"horizon": "10"}, InputTypeError, "whole"),
+        ({"horizon": True}, InputTypeError, "whole"),
+        ({"delta": 0.0}, InputError, "between 0 and 1"),
+        ({"delta": 1.0}, InputError, "between 0 and 1"),
+        ({"delta": math.nan}, InputError, "finite"),
+        ({"noise_var": 0.0}, InputError, "above 0"),
+        ({"noise_var": -1.0}, InputError, "above 0"),
+        ({"noise_var": math.inf}, InputError, "finite"),
+        ({"noise_var": None}, InputError, "covar_module was given without noise_var"),
+        ({"covar_module": None}, InputError, "noise_var was given without covar_module"),
+        ({"covar_module": RBFKernel()}, InputTypeError, "float32"),
+        ({"covar_module": "rbf"}, InputTypeError, "Kernel"),
+        ({"confidence": 6.0}, InputTypeError, "FixedBeta"),
+        ({"delay": 50}, InputTypeError, "delay law"),
+        ({"seed": -1}, InputError, "at least 0"),
+        ({"seed": 0.5}, InputTypeError, "whole"),
+        ({"maximize": 1}, InputTypeError, "True or False"),
+        ({"exploit": "ucb"}, NotSupportedError, "exploit='ucb'"),
+        ({"rounds": "geometric"}, NotSupportedError, "not available yet"),
+        ({"explore_fraction": 0.1}, NotSupportedError, "explore_fraction=0.1"),
+        ({"evidence": "all"}, NotSupportedError, "only value is 'round'"),
+    ],
+)
+def test_bad_arguments(change, error, message):
+    with pytest.raises(error, match=message):
+        make(**change)
+
+
+def test_a_domain_must_be_one():
+    with pytest.raises(InputTypeError, match="FiniteDomain"):
+        bd.BPEDelayOptimizer(scattered(5), 10)
+    with pytest.raises(InputError, match="confidence"):
+        bd.BPEDelayOptimizer.as_published(
+            bd.FiniteDomain(scattered(5)),
+            10,
+            covar_module=se(),
+            noise_var=1.0,
+            confidence=None,
+            delay=bd.NoDelay(),
+        )
+
+
+def state_of(opt):
+    state = opt.state_dict()
+    return str({key: value for key, value in state.items() if key != "points"})
+
+
+def test_refused_calls_change_nothing():
+    opt = make()
+    trials = opt.ask(5)
+    opt.tell(trials[0], 0.5)
+    opt.mark_failed(trials[1])
+    opt.mark_abandoned(trials[2])
+    foreign = make().ask()
+    refused = [
+        (lambda: opt.ask(0), InputError),
+        (lambda: opt.ask(-1), InputError),
+        (lambda: opt.ask(1.5), InputTypeError),
+        (lambda: opt.ask(1000), HorizonError),
+        (lambda: opt.tell(trials[3], math.nan), InputError),
+        (lambda: opt.tell(trials[3], math.inf), InputError),
+        (lambda: opt.tell(trials[3], torch.tensor([0.5])), InputError),
+        (lambda: opt.tell(trials[3], torch.tensor([0.5, 1.0])), InputError),
+        (lambda: opt.tell(trials[3], torch.tensor(math.nan)), InputError),
+        (lambda: opt.tell(trials[3], "0.5"), InputTypeError),
+        (lambda: opt.tell(trials[3], None), InputTypeError),
+        (lambda: opt.tell(trials[3], True), InputTypeError),
+        (lambda: opt.tell(trials[3], 1j), InputTypeError),
+        (lambda: opt.tell(trials[3], 10**400), InputError),
+        (lambda: opt.tell(trials[3], 1e160), InputError),
+        (lambda: opt.tell(torch.tensor([1, 2]), 0.5), TrialError),
+        (lambda: opt.ask(torch.tensor(True)), InputTypeError),
+        (lambda: opt.attach(torch.zeros(2).double(), 1e160), InputError),
+        (lambda: opt.tell(trials[3], np.array([1.0])), InputTypeError),
+        (lambda: opt.tell(trials[3], 0.5, noise_var=0.0), InputError),
+        (lambda: opt.tell(trials[3], 0.5, noise_var=math.nan), InputError),
+        (lambda: opt.tell(trials[0], 0.5), TrialError),
+        (lambda: opt.tell(trials[1], 0.5), TrialError),
+        (lambda: opt.tell(77, 0.5), TrialError),
+        (lambda: opt.tell(-1, 0.5), TrialError),
+        (lambda: opt.tell("0", 0.5), TrialError),
+        (lambda: opt.tell(foreign, 0.5), TrialError),
+        (lambda: opt.mark_failed(trials[0]), TrialError),
+        (lambda: opt.mark_failed(trials[2]), TrialError),
+        (lambda: opt.mark_failed(trials[3], reason=3), InputTypeError),
+        (lambda: opt.mark_abandoned(trials[1]), TrialError),
+        (lambda: opt.mark_abandoned(99), TrialError),
+        (lambda: opt.attach(torch.zeros(3).double(), 0.5), InputError),
+        (lambda: opt.attach(torch.zeros(2), 0.5), InputTypeError),
+        (lambda: opt.attach(torch.zeros(2).double(), math.nan), InputError),
+        (lambda: opt.attach(torch.zeros(2, 2).double(), 0.5), InputError),
+        (lambda: opt.attach(torch.zeros(2, 2).double(), torch.zeros(3).double()), InputError),
+        (lambda: opt.attach([0.0, 0.0], 0.5), InputTypeError),
+    ]
+    before = state_of(opt)
+    for number, (call, error) in enumerate(refused):
+        with pytest.raises(error) as caught:
+            call()
+        assert isinstance(caught.value, BotorchDelayError), number
+        assert state_of(opt) == before, number
+
+
+def test_values_that_are_infinite_in_the_domain_s_dtype_are_refused():
+    with pytest.warns(InputDataWarning, match="Double"):
+        domain = bd.FiniteDomain(scattered(20).float())
+    opt = bd.BPEDelayOptimizer(domain, 10, covar_module=se().float(), noise_var=NOISE)
+    trial = opt.ask()
+    with pytest.raises(InputError, match="rescale"):
+        opt.tell(trial, 1e39)
+
+
+def test_values_of_all_scalar_kinds_are_taken():
+    opt = make()
+    kinds = [1, 0.5, np.float32(0.5), np.int64(2), np.array(0.25), torch.tensor(0.5)]
+    kinds.append(torch.tensor(0.5, requires_grad=True))
+    trials = opt.ask(len(kinds))
+    for trial, kind in zip(trials, kinds, strict=True):
+        opt.tell(trial.id, kind)
+        assert type(trial.value) is float
+
+
+def test_no_recommendation_before_any_answer():
+    opt = make()
+    opt.ask(3)
+    with pytest.raises(NoAnswerError, match="no answer yet"):
+        opt.recommend()
+
+
+@pytest.mark.cuda
+def test_on_cuda_it_asks_the_same_points():
+    cpu = make()
+    gpu = bd.BPEDelayOptimizer(
+        bd.FiniteDomain(scattered(60).cuda()), 100, covar_module=se().cuda(), noise_var=NOISE
+    )
+    for _ in range(5):
+        a, b = cpu.ask(20), gpu.ask(20)
+        assert [t.index for t in a] == [t.index for t in b]
+        assert b[0].x.device.type == "cuda"
+        answer(cpu, a)
+        for trial in b:
+            gpu.tell(trial, value(trial))
+    assert cpu.recommend().mean == pytest.approx(gpu.recommend().mean, rel=1e-8)

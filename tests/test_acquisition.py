@@ -1,0 +1,93 @@
+import pytest
+import torch
+from botorch.acquisition.input_constructors import get_acqf_input_constructor
+from botorch.models import SingleTaskGP
+from botorch.models.deterministic import GenericDeterministicModel
+from botorch.optim import optimize_acqf, optimize_acqf_discrete
+from cases import normal, scattered, se
+
+import botorch_delay as bd
+from botorch_delay.exceptions import InputTypeError, NotSupportedError
+
+X, Y, P, T = scattered(12), normal(12).unsqueeze(-1), scattered(4, seed=1), scattered(9, seed=2)
+
+
+def model(pending=None):
+    return bd.DelayedGP(X, Y, noise_var=1e-3, X_pending=pending, covar_module=se())
+
+
+def deviation(gp, x):
+    return gp.posterior(x.unsqueeze(1)).variance.flatten().sqrt()
+
+
+def test_it_is_the_fantasy_deviation():
+    value = bd.MaxVariance(model(P))(T.unsqueeze(1))
+    assert value.shape == (9,)
+    torch.testing.assert_close(value, deviation(model(P).fantasy_model(), T))
+
+
+def test_pending_points_add_to_the_model_s_own():
+    expected = deviation(model(P).fantasy_model(), T)
+    acquisition = bd.MaxVariance(model(P[:1]), X_pending=P[1:])
+    torch.testing.assert_close(acquisition(T.unsqueeze(1)), expected)
+    acquisition.set_X_pending(None)
+    alone = deviation(model(P[:1]).fantasy_model(), T)
+    torch.testing.assert_close(acquisition(T.unsqueeze(1)), alone)
+
+
+def test_outside_the_active_set_it_is_minus_infinity():
+    active = bd.ActiveSet(bd.FiniteDomain(T), torch.tensor([1, 4]))
+    value = bd.MaxVariance(model(), active_set=active)(T.unsqueeze(1))
+    assert torch.isfinite(value).nonzero().flatten().tolist() == [1, 4]
+    with pytest.raises(InputTypeError, match="contains"):
+        bd.MaxVariance(model(), active_set=T)
+
+
+def test_any_gpytorch_model_of_botorch_will_do():
+    for options in ({}, {"train_Yvar": torch.full_like(Y, 1e-2)}):
+        theirs = SingleTaskGP(X, Y, covar_module=se(), outcome_transform=None, **options)
+        theirs.eval()
+        plain = bd.MaxVariance(theirs)(T.unsqueeze(1))
+        pending = bd.MaxVariance(theirs, X_pending=P)(T.unsqueeze(1))
+        assert (pending < plain).all()
+        noise = theirs.likelihood.noise.mean().item()
+        ours = bd.DelayedGP(X, Y, noise_var=noise, X_pending=P, covar_module=se())
+        torch.testing.assert_close(pending, deviation(ours.fantasy_model(), T), rtol=1e-4, atol=0)
+    with pytest.raises(NotSupportedError, match="DelayedGP"):
+        bd.MaxVariance(GenericDeterministicModel(lambda x: x), X_pending=P)
+
+
+def test_greedy_picks_through_botorch_equal_the_design():
+    candidates = scattered(40, seed=5)
+    empty = bd.DelayedGP(X[:0], Y[:0], noise_var=1e-2, covar_module=se())
+    picked, _ = optimize_acqf_discrete(bd.MaxVariance(empty), q=6, choices=candidates, unique=True)
+    design = bd.greedy_max_variance(se(), candidates, 1e-2, 6)
+    # The first pick is a tie: every prior variance is equal.
+    torch.testing.assert_close(picked, candidates[design])
+
+
+def test_it_is_optimised_on_a_box():
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
+    with torch.random.fork_rng():
+        points, values = optimize_acqf(
+            bd.MaxVariance(model(P)),
+            bounds,
+            q=2,
+            num_restarts=4,
+            raw_samples=32,
+            sequential=True,
+            options={"seed": 0},
+        )
+    assert points.shape == (2, 2)
+    best = bd.MaxVariance(model(P))(scattered(500, seed=8).unsqueeze(1)).max()
+    assert values[0] >= 0.99 * best
+
+
+def test_the_input_constructor():
+    construct = get_acqf_input_constructor(bd.MaxVariance)
+    gp = model()
+    arguments = construct(gp, X_pending=P)
+    torch.testing.assert_close(
+        bd.MaxVariance(**arguments)(T.unsqueeze(1)), deviation(model(P).fantasy_model(), T)
+    )
+    assert construct(gp)["X_pending"] is None

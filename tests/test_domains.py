@@ -1,0 +1,63 @@
+import warnings
+
+import pytest
+import torch
+from botorch.exceptions.warnings import InputDataWarning
+from cases import scattered
+
+from botorch_delay import FiniteDomain
+from botorch_delay.exceptions import InputError, InputTypeError
+
+
+def test_a_domain_keeps_its_own_copy():
+    points = scattered(10)
+    domain = FiniteDomain(points)
+    points[0] = 7.0
+    assert domain.points.max() < 1.0
+    assert len(domain) == 10
+    assert domain.dim == 2
+    torch.testing.assert_close(domain.bounds[1], domain.points.amax(dim=0))
+
+
+def test_points_are_found_exactly():
+    domain = FiniteDomain(scattered(50))
+    X = torch.cat([domain.points[[3, 3, 17]], domain.points[:1] + 1e-15])
+    assert domain.find(X).tolist() == [3, 3, 17, -1]
+
+
+def test_fingerprints_tell_domains_apart():
+    points = scattered(10)
+    domain = FiniteDomain(points)
+    assert domain.fingerprint() == FiniteDomain(points.clone()).fingerprint()
+    assert domain.fingerprint() != FiniteDomain(points.flip(0)).fingerprint()
+    assert domain.fingerprint() != FiniteDomain(points[:9]).fingerprint()
+
+
+def test_single_precision_warns_once():
+    with pytest.warns(InputDataWarning, match="Double") as caught:
+        domain = FiniteDomain(scattered(5).float())
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert domain.points.dtype == torch.float32
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        FiniteDomain(scattered(5))
+
+
+@pytest.mark.parametrize(
+    ("points", "error", "message"),
+    [
+        (torch.empty(0, 2, dtype=torch.double), InputError, "at least one point"),
+        (torch.zeros(3, dtype=torch.double), InputError, "n x d"),
+        (torch.zeros(3, 0, dtype=torch.double), InputError, "n x d"),
+        (torch.zeros(2, 3, 1, dtype=torch.double), InputError, "n x d"),
+        (torch.tensor([[0.0], [torch.nan]]).double(), InputError, "row 1"),
+        (torch.tensor([[0.0], [torch.inf]]).double(), InputError, "finite"),
+        (torch.tensor([[1.0], [2.0], [1.0]]).double(), InputError, "rows 0 and 2"),
+        (torch.tensor([[1], [2]]), InputTypeError, "int64"),
+        ([[0.0], [1.0]], InputTypeError, "list"),
+    ],
+)
+def test_bad_points(points, error, message):
+    with pytest.raises(error, match=message):
+        FiniteDomain(points)

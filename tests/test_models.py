@@ -1,0 +1,380 @@
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from botorch.acquisition import (
+    UpperConfidenceBound,
+    qKnowledgeGradient,
+    qLogNoisyExpectedImprovement,
+)
+from botorch.exceptions.warnings import InputDataWarning
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from botorch.optim import optimize_acqf
+from botorch.sampling import SobolQMCNormalSampler
+from cases import KERNELS, normal, scattered, se
+from gpytorch.means import ConstantMean
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from oracle import kernel_function, posterior
+
+import botorch_delay as bd
+from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
+
+# numbers in a model: 20 answers, 6 pending, 9 test points
+X, Y = scattered(20), normal(20).unsqueeze(-1)
+P, T = scattered(6, seed=1), scattered(9, seed=2)
+NOISE = 1e-3
+
+
+def make(name="se", n=20, pending=P, noise_var=NOISE, **options):
+    return bd.DelayedGP(
+        X[:n],
+        Y[:n],
+        noise_var=noise_var,
+        X_pending=pending,
+        covar_module=KERNELS[name](),
+        **options,
+    )
+
+
+def dense(name, train_X, train_Y, at, noise_var):
+    k = kernel_function(KERNELS[name]())
+    return posterior(k, train_X.numpy(), train_Y.flatten().numpy(), noise_var, at.numpy())[:2]
+
+
+def assert_moments(got, mean, variance, tolerance=1e-8):
+    np.testing.assert_allclose(got.mean.detach().flatten(), mean, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        got.variance.detach().flatten(), variance, rtol=tolerance, atol=tolerance * 1e-2
+    )
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("noise_var", [1e-1, 4e-4, 1e-8])
+def test_both_posteriors_equal_the_written_out_formula(name, noise_var):
+    if noise_var < 1e-6 and name in ("linear", "one-column", "sum"):
+        pytest.skip("singular up to 1e-16: the dense reference itself is off by more")
+    model = make(name, noise_var=noise_var)
+    tolerance = 1e-8 + 1e-14 / noise_var
+    mean, variance = dense(name, X, Y, T, noise_var)
+    assert_moments(model.posterior(T), mean, variance, tolerance)
+    at_pending, _ = dense(name, X, Y, P, noise_var)
+    joint = torch.cat([X, P]), torch.cat([Y.flatten(), torch.from_numpy(at_pending)])
+    _, reduced = dense(name, *joint, T, noise_var)
+    assert_moments(model.fantasy_posterior(T), mean, reduced, tolerance)
+    assert (reduced <= variance + 1e-9).all()
+
+
+def test_the_fantasy_mean_is_the_observed_mean():
+    model = make()
+    gap = model.fantasy_posterior(T).mean - model.posterior(T).mean
+    assert gap.abs().max() < 1e-14
+
+
+def test_no_pending_point_means_one_posterior():
+    model = make(pending=None)
+    assert model.fantasy_model() is model
+    assert model.X_pending.shape == (0, 2)
+
+
+def test_without_answers_it_is_the_prior():
+    model = make(n=0, pending=None)
+    got = model.posterior(T)
+    assert got.mean.flatten().tolist() == [0.0] * 9
+    torch.testing.assert_close(got.variance.flatten(), torch.ones(9).double())
+    _, variance = dense("se", P, torch.zeros(6), T, NOISE)
+    assert_moments(model.with_pending(P).fantasy_posterior(T), np.zeros(9), variance)
+    first = model.with_answer(X[0], 2.0)
+    assert_moments(first.posterior(T), *dense("se", X[:1], torch.tensor([2.0]), T, NOISE))
+
+
+@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.BadInitialCandidatesWarning")
+def test_the_prior_serves_botorch_too():
+    empty = make(n=0, pending=None)
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
+    for model in (empty, empty.with_pending(P), empty.with_pending(P).fantasy_model()):
+        for acquisition in (UpperConfidenceBound(model, beta=4.0), bd.MaxVariance(model)):
+            with torch.random.fork_rng():
+                point, _ = optimize_acqf(acquisition, bounds, q=1, num_restarts=2, raw_samples=8)
+            assert ((point >= 0) & (point <= 1)).all()
+        sampler = SobolQMCNormalSampler(torch.Size([4]), seed=0)
+        sample = sampler(model.posterior(T))
+        assert sample.dtype == torch.double
+        noisy = model.posterior(T, observation_noise=True).variance
+        torch.testing.assert_close(noisy, model.posterior(T).variance + NOISE)
+    with pytest.raises(InputError, match="give it bounds"):
+        make(n=0, input_transform=Normalize(2))
+    box = Normalize(2, bounds=bounds)
+    torch.testing.assert_close(
+        make(n=0, input_transform=box).posterior(T).variance, empty.posterior(T).variance
+    )
+
+
+def test_covariances_and_batches_agree():
+    model = make()
+    joint = model.posterior(T)
+    K = joint.distribution.covariance_matrix
+    torch.testing.assert_close(K.diagonal(), joint.variance.flatten())
+    batch = model.posterior(T.reshape(3, 3, 2))
+    torch.testing.assert_close(batch.mean.reshape(-1), joint.mean.flatten())
+    torch.testing.assert_close(batch.distribution.covariance_matrix[1], K[3:6, 3:6])
+    one = model.posterior(T.unsqueeze(1))  # b x 1 x d
+    torch.testing.assert_close(one.variance.flatten(), joint.variance.flatten())
+
+
+def test_it_is_botorch_s_model_with_the_same_ingredients():
+    model = make(pending=None, mean_module=ConstantMean())
+    theirs = SingleTaskGP(
+        X, Y, torch.full_like(Y, NOISE), covar_module=se(), outcome_transform=None
+    )
+    ours, reference = model.posterior(T), theirs.posterior(T)
+    torch.testing.assert_close(ours.mean, reference.mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(ours.variance, reference.variance, rtol=1e-5, atol=1e-6)
+    noisy = model.posterior(T, observation_noise=True)
+    torch.testing.assert_close(noisy.variance, ours.variance + NOISE)
+
+
+@pytest.mark.parametrize("evaluate_before", [True, False])
+@pytest.mark.parametrize("name", ["se", "matern12", "sum"])
+def test_updates_equal_a_rebuilt_model(name, evaluate_before):
+    model, values = make(name), [0.3, -1.2, 0.8, 0.1]
+    order = [4, 0, 5, 2]  # out of order
+    for i, value in zip(order, values, strict=True):
+        if evaluate_before:
+            model.posterior(T)
+            model.fantasy_posterior(T)
+        model = model.with_answer(P[i], value)
+    train_X = torch.cat([X, P[order]])
+    train_Y = torch.cat([Y, torch.tensor(values, dtype=torch.double).unsqueeze(-1)])
+    rest = P[[1, 3]]
+    assert torch.equal(model.X_pending, rest)
+    rebuilt = bd.DelayedGP(
+        train_X, train_Y, noise_var=NOISE, X_pending=rest, covar_module=KERNELS[name]()
+    )
+    for ours, theirs in (
+        (model.posterior(T), rebuilt.posterior(T)),
+        (model.fantasy_posterior(T), rebuilt.fantasy_posterior(T)),
+    ):
+        assert_moments(ours, theirs.mean.detach().flatten(), theirs.variance.detach().flatten())
+
+
+def test_pending_points_are_added_and_the_old_model_stays():
+    model = make(pending=P[:2])
+    model.posterior(T)
+    more = model.with_pending(P[2])
+    assert torch.equal(more.X_pending, P[:3])
+    assert torch.equal(model.X_pending, P[:2])
+    more = more.with_pending(P[3:])
+    assert_moments(
+        more.fantasy_posterior(T),
+        make().fantasy_posterior(T).mean.detach().flatten(),
+        make().fantasy_posterior(T).variance.detach().flatten(),
+    )
+
+
+def test_one_of_two_equal_pending_points_stays():
+    model = make(pending=P[[0, 0, 1]]).with_answer(P[0], torch.tensor([0.5]))
+    assert torch.equal(model.X_pending, P[[0, 1]])
+
+
+def test_an_answer_that_was_not_pending_leaves_the_pending_alone():
+    model = make().with_answer(T[0], 0.5)
+    assert len(model.X_pending) == 6
+    assert len(model.train_targets) == 21
+
+
+def test_known_noise_of_each_answer():
+    Yvar = torch.linspace(0.01, 0.3, 20).double().unsqueeze(-1)
+    model = bd.DelayedGP(X, Y, Yvar, noise_var=0.05, X_pending=P, covar_module=se())
+    mean, variance = dense("se", X, Y, T, Yvar.flatten().numpy())
+    assert_moments(model.posterior(T), mean, variance)
+    noise = np.concatenate([Yvar.flatten().numpy(), np.full(6, 0.05)])
+    _, reduced = dense("se", torch.cat([X, P]), torch.zeros(26), T, noise)
+    assert_moments(model.fantasy_posterior(T), mean, reduced)
+    shared = bd.DelayedGP(X, Y, Yvar, X_pending=P, covar_module=se())
+    noise[20:] = Yvar.mean().item()
+    _, reduced = dense("se", torch.cat([X, P]), torch.zeros(26), T, noise)
+    assert_moments(shared.fantasy_posterior(T), mean, reduced)
+
+
+def test_small_noise_is_kept():
+    model = make(noise_var=1e-9, pending=None)
+    assert model.likelihood.noise.max().item() == 1e-9
+
+
+def test_transforms_when_asked_for():
+    scaled_X, scaled_Y = 100 * X - 30, 50 + 1e3 * Y
+    options = {
+        "outcome_transform": Standardize(m=1),
+        "input_transform": Normalize(d=2, bounds=torch.tensor([[-30.0, -30], [70, 70]]).double()),
+    }
+    model = bd.DelayedGP(
+        scaled_X,
+        scaled_Y,
+        noise_var=NOISE * 1e6,
+        X_pending=100 * P - 30,
+        covar_module=se(),
+        **options,
+    )
+    std, mean_Y = Y.std().item(), Y.mean().item()
+    mean, variance = dense("se", X, (Y - mean_Y) / std, T, NOISE / std**2)
+    expected = 50 + 1e3 * (mean_Y + std * mean), 1e6 * std**2 * variance
+    assert_moments(model.posterior(100 * T - 30), *expected)
+    assert (model.fantasy_posterior(100 * T - 30).variance < expected[1].max()).all()
+    gap = model.fantasy_posterior(100 * T - 30).mean - model.posterior(100 * T - 30).mean
+    assert gap.abs().max() < 1e-9
+    # Updates keep the statistics that the transforms have learned.
+    after = model.with_answer(100 * P[0] - 30, 50 + 1e3 * 0.5)
+    value = torch.cat(
+        [(Y - mean_Y) / std, torch.tensor([[(0.5 - mean_Y) / std]], dtype=torch.double)]
+    )
+    mean, variance = dense("se", torch.cat([X, P[:1]]), value, T, NOISE / std**2)
+    expected = 50 + 1e3 * (mean_Y + std * mean), 1e6 * std**2 * variance
+    assert_moments(after.posterior(100 * T - 30), *expected)
+
+
+def test_hyperparameters_are_fitted_and_caches_follow():
+    values = torch.sin(6 * X).sum(dim=1, keepdim=True)
+    model = bd.DelayedGP(X, values, X_pending=P)
+    before = model.posterior(T).mean
+    model.train()
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    after = model.posterior(T).mean
+    assert (after - before).abs().max() > 1e-4
+    truth = torch.sin(6 * T).sum(dim=1, keepdim=True)
+    assert (after - truth).abs().median() < 0.05
+    assert (model.fantasy_posterior(P).variance < model.posterior(P).variance).all()
+    answered = model.with_answer(P[0], 0.3)
+    assert answered.likelihood.noise.item() == model.likelihood.noise.item()
+
+
+def test_caches_follow_every_way_of_changing_a_model():
+    model = make(pending=None)
+    model.posterior(T)
+    model.set_train_data(targets=-Y.flatten())
+    assert_moments(model.posterior(T), *dense("se", X, -Y, T, NOISE))
+    other = make("matern12", pending=None)
+    other.posterior(T)
+    state = make("matern12", pending=None).state_dict()
+    state["covar_module.raw_lengthscale"] += 1.0
+    other.load_state_dict(state)
+    assert (other.posterior(T).mean - make("matern12").posterior(T).mean).abs().max() > 1e-3
+    single = make(pending=P)
+    single.posterior(T)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", InputDataWarning)
+        single = single.float()
+        assert single.posterior(T.float()).mean.dtype == torch.float32
+        assert single.X_pending.dtype == torch.float32
+        assert single.fantasy_posterior(T.float()).mean.dtype == torch.float32
+
+
+def test_in_botorch_s_acquisition_functions():
+    model = make()
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
+    options = {"bounds": bounds, "q": 1, "num_restarts": 2, "raw_samples": 16}
+    options["options"] = {"seed": 1}
+    sampler = SobolQMCNormalSampler(torch.Size([16]), seed=1)
+    fantasies = SobolQMCNormalSampler(torch.Size([2]), seed=1)
+    with torch.random.fork_rng():  # BoTorch draws from the global generator
+        for acquisition in (
+            UpperConfidenceBound(model, beta=6.0),
+            UpperConfidenceBound(model.fantasy_model(), beta=6.0),
+            qLogNoisyExpectedImprovement(model, X_baseline=X, X_pending=P, sampler=sampler),
+        ):
+            point, value = optimize_acqf(acquisition, **options)
+            assert ((point >= 0) & (point <= 1)).all()
+            assert torch.isfinite(value).all()
+        look_ahead = qKnowledgeGradient(model, num_fantasies=2, sampler=fantasies)
+        assert torch.isfinite(look_ahead(scattered(3).unsqueeze(0))).all()
+
+
+def test_the_gradient_is_the_difference_quotient():
+    model = make("matern52-ard").fantasy_model()
+    x = T[:2].clone().requires_grad_()
+    model.posterior(x).variance.sum().backward()
+    step = 1e-6
+    for i in range(2):
+        for j in range(2):
+            moved = T[:2].clone()
+            moved[i, j] += step
+            difference = model.posterior(moved).variance - model.posterior(T[:2]).variance
+            assert difference.sum().item() / step == pytest.approx(x.grad[i, j].item(), abs=1e-4)
+
+
+def test_single_precision_warns_once_and_works():
+    with pytest.warns(InputDataWarning) as caught:
+        model = bd.DelayedGP(X.float(), Y.float(), noise_var=1e-2, covar_module=se().float())
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    mean, _ = dense("se", X, Y, T, 1e-2)
+    np.testing.assert_allclose(model.posterior(T.float()).mean.detach().flatten(), mean, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"train_X": X[:, 0]}, InputError, "n x d"),
+        ({"train_X": torch.zeros(20, 2).long()}, InputTypeError, "int64"),
+        ({"train_Y": Y.flatten()}, InputError, "unsqueeze"),
+        ({"train_Y": Y[:5]}, InputError, "20 x 1"),
+        ({"train_Y": Y * torch.nan}, InputError, "finite"),
+        ({"train_Y": Y.float()}, InputTypeError, "float32"),
+        ({"train_Yvar": -Y.abs()}, InputError, "above 0"),
+        ({"noise_var": 0.0}, InputError, "above 0"),
+        ({"X_pending": P[0]}, InputError, "n x d"),
+        ({"X_pending": P[:, :1]}, InputError, "2 columns"),
+        ({"X_pending": P * torch.inf}, InputError, "finite"),
+        ({"covar_module": se().float()}, InputTypeError, "float32"),
+        (
+            {"train_X": X[:0], "train_Y": Y[:0], "outcome_transform": Standardize(1)},
+            InputError,
+            "answered",
+        ),
+    ],
+)
+def test_bad_arguments(change, error, message):
+    arguments = {"train_X": X, "train_Y": Y, "noise_var": NOISE, "covar_module": se()}
+    arguments |= change
+    data = [arguments.pop("train_X"), arguments.pop("train_Y")]
+    with pytest.raises(error, match=message):
+        bd.DelayedGP(*data, **arguments)
+
+
+def test_bad_updates():
+    model = make()
+    for x, y in (
+        ([0.5, 0.5], 1.0),
+        (None, 1.0),
+        (T, 1.0),
+        (T[0], torch.nan),
+        (T[0], torch.zeros(2)),
+        (T[0, :1], 1.0),
+    ):
+        with pytest.raises(InputError):
+            model.with_answer(x, y)
+    with pytest.raises(InputError):
+        model.with_pending(T[:, :1])
+    with pytest.raises(InputTypeError, match="list"):
+        model.with_pending([0.5, 0.5])
+    with pytest.raises(InputError, match="noise_var"):
+        bd.DelayedGP(X[:0], Y[:0], Y[:0], X_pending=P).fantasy_posterior(T)
+    with pytest.raises(NotSupportedError, match="at least one"):
+        make(n=0).condition_on_observations(X[:1], Y[:1])
+
+
+@pytest.mark.cuda
+def test_on_cuda():
+    model = bd.DelayedGP(
+        X.cuda(), Y.cuda(), noise_var=NOISE, X_pending=P.cuda(), covar_module=se().cuda()
+    )
+    for ours, theirs in (
+        (model.posterior(T.cuda()), make().posterior(T)),
+        (
+            model.with_answer(P[1].cuda(), 0.4).posterior(T.cuda()),
+            make().with_answer(P[1], 0.4).posterior(T),
+        ),
+    ):
+        torch.testing.assert_close(ours.mean.cpu(), theirs.mean, rtol=1e-8, atol=1e-8)

@@ -1,0 +1,131 @@
+import json
+import warnings
+
+import pytest
+import torch
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from cases import normal, scattered, se
+from gpytorch.mlls import ExactMarginalLogLikelihood
+
+from botorch_delay import surrogate as module
+from botorch_delay.exceptions import FitWarning, StorageError
+from botorch_delay.kernels import covariance
+from botorch_delay.surrogate import Surrogate, fit_surrogate
+
+POINTS = 10 * scattered(60) - 4
+X = POINTS[:25]
+Y = 3.0 + 20 * torch.sin(X).sum(dim=1) + 0.1 * normal(25)
+NONE = [None] * 25
+
+
+def fit(X=X, y=Y, noise_var=NONE, **options):
+    return fit_surrogate(POINTS, X, y, noise_var, seed=0, **options)
+
+
+def predict(surrogate, X, y, noise_var, at):
+    return surrogate.posterior(surrogate.evidence(X, y, noise_var), at)
+
+
+def test_it_is_botorch_s_model_with_its_defaults():
+    ours = predict(fit(), X, Y, NONE, POINTS)
+    bounds = torch.stack([POINTS.amin(dim=0), POINTS.amax(dim=0)])
+    theirs = SingleTaskGP(
+        X,
+        Y.unsqueeze(-1),
+        input_transform=Normalize(2, bounds=bounds),
+        outcome_transform=Standardize(1),
+    )
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(theirs.likelihood, theirs))
+    expected = theirs.posterior(POINTS)
+    torch.testing.assert_close(ours.mean, expected.mean.flatten().detach(), rtol=1e-3, atol=1e-2)
+    torch.testing.assert_close(
+        ours.variance, expected.variance.flatten().detach(), rtol=1e-2, atol=1e-2
+    )
+
+
+def test_a_fixed_surrogate_changes_nothing():
+    fixed = Surrogate.fixed(se(), 0.01, POINTS)
+    assert fixed.inputs(X) is X
+    evidence = fixed.evidence(X, Y, NONE)
+    assert torch.equal(evidence.y, Y)
+    assert fixed.noise_ratio(evidence) == pytest.approx(10.0)
+    assert fixed.noise_ratio(fixed.evidence(X[:0], Y[:0], [])) == pytest.approx(10.0)
+    assert fixed.hyperparameters()["covar_module"] == {"lengthscale": pytest.approx(0.4)}
+
+
+def test_known_noise_replaces_the_surrogate_s_own():
+    surrogate = fit()
+    noise = [4.0, *NONE[1:]]
+    evidence = surrogate.evidence(X, Y, noise)
+    assert evidence.noise_var[0] == pytest.approx(4.0 / surrogate.scale**2)
+    assert evidence.noise_var[1] == surrogate.noise_var
+    known = fit(noise_var=[0.01] * 25)
+    assert known.noise_var == pytest.approx(fit(y=Y[:0], X=X[:0], noise_var=[]).noise_var)
+
+
+def test_fits_are_repeatable_and_records_exact():
+    first, second = fit(), fit()
+    assert first.hyperparameters() == second.hyperparameters()
+    record = json.loads(json.dumps(first.describe()))
+    rebuilt = Surrogate.rebuild(record, POINTS)
+    a, b = predict(first, X, Y, NONE, POINTS), predict(rebuilt, X, Y, NONE, POINTS)
+    assert torch.equal(a.mean, b.mean)
+    assert torch.equal(a.variance, b.variance)
+    for broken in ({}, {**record, "scale": "x"}, {**record, "covar_module": {"class": "os"}}):
+        with pytest.raises(StorageError):
+            Surrogate.rebuild(broken, POINTS)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_few_answers(count):
+    surrogate = fit(X=X[:count], y=Y[:count], noise_var=NONE[:count])
+    got = predict(surrogate, X[:count], Y[:count], NONE[:count], POINTS)
+    assert torch.isfinite(got.mean).all()
+    assert (got.variance >= 0).all()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.full((25,), 7.0).double(),
+        torch.zeros(25).double(),
+        1e-9 * Y,
+        1e9 * Y,
+        1e9 + 1e-3 * Y,
+        torch.cat([Y[:24], torch.tensor([1e6]).double()]),
+    ],
+    ids=["constant", "zero", "tiny", "huge", "offset", "outlier"],
+)
+def test_odd_values(values):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        surrogate = fit(y=values)
+    got = predict(surrogate, X, values, NONE, POINTS)
+    assert torch.isfinite(got.mean).all()
+    assert torch.isfinite(got.variance).all()
+    spread = (values.max() - values.min()).clamp_min(1e-300)
+    assert (got.mean >= values.min() - 3 * spread).all()
+    assert (got.mean <= values.max() + 3 * spread).all()
+
+
+def test_a_constant_column_is_no_trouble():
+    points = torch.cat([scattered(30, 1), torch.ones(30, 1).double()], dim=1)
+    surrogate = fit_surrogate(points, points, normal(30), [None] * 30, seed=0)
+    assert torch.isfinite(surrogate.inputs(points)).all()
+
+
+def test_a_fit_that_fails_keeps_the_last_good_one(monkeypatch):
+    previous = fit()
+
+    def broken(*_):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(module, "_fit", broken)
+    with pytest.warns(FitWarning, match="previous ones stay"):
+        assert fit(previous=previous) is previous
+    with pytest.warns(FitWarning, match="modes"):
+        fallback = fit()
+    assert fallback.scale == pytest.approx(Y.std().item())
+    assert torch.isfinite(covariance(fallback.covar_module, X, X)).all()

@@ -1,0 +1,72 @@
+import pytest
+from cases import line
+
+import botorch_delay as bd
+from botorch_delay.exceptions import TrialError
+from botorch_delay.trials import Attached, Ledger, TrialState
+
+
+@pytest.fixture
+def ledger():
+    ledger = Ledger("test")
+    for index in range(4):
+        ledger.open(x=line(5)[index], index=index, round=1, slot=index)
+    return ledger
+
+
+def test_trials_are_numbered_and_live(ledger):
+    trial = ledger[2]
+    assert trial.id == 2
+    assert trial.state is TrialState.RUNNING
+    assert trial.answered_at is None
+    ledger.settle(trial, TrialState.COMPLETED, value=0.5)
+    assert trial.value == 0.5
+    assert trial.answered_at >= trial.asked_at
+    assert [t.id for t in ledger.running()] == [0, 1, 3]
+    assert [t.id for t in ledger.completed()] == [2]
+    assert "value=0.5" in repr(trial)
+
+
+def test_trials_are_read_only(ledger):
+    with pytest.raises(AttributeError):
+        ledger[0].value = 1.0
+
+
+def test_trials_are_found_by_object_and_by_id(ledger):
+    assert ledger.find(ledger[1]) is ledger[1]
+    assert ledger.find(1) is ledger[1]
+    for unknown in (4, -1):
+        with pytest.raises(TrialError, match="0 to 3"):
+            ledger.find(unknown)
+    for wrong in (True, "1", 1.0, None):
+        with pytest.raises(TrialError, match="Expected a Trial"):
+            ledger.find(wrong)
+    with pytest.raises(TrialError, match="none yet"):
+        Ledger("empty").find(0)
+    other = Ledger("other").open(x=line(5)[3], index=3, round=1, slot=0)
+    with pytest.raises(TrialError, match="another optimizer"):
+        ledger.find(other)
+
+
+def test_changes_are_known_since_any_revision(ledger):
+    assert ledger.revision == 4
+    before = ledger.digest
+    ledger.settle(ledger[1], TrialState.FAILED, reason="x")
+    ledger.attach([Attached(x=line(5)[0], index=0, value=1.0)])
+    ledger.settle(ledger[0], TrialState.ABANDONED)
+    assert [t.id for t in ledger.changed_since(4)] == [0, 1]
+    assert [t.id for t in ledger.changed_since(6)] == [0]
+    assert [t.id for t in ledger.changed_since(7)] == []
+    assert [t.id for t in ledger.changed_since(0)] == [0, 1, 2, 3]
+    assert ledger.continues(4, before)
+    assert not ledger.continues(5, before)
+    assert not ledger.continues(99, before)
+
+
+def test_states_have_names():
+    assert {state.value for state in bd.TrialState} == {
+        "running",
+        "completed",
+        "failed",
+        "abandoned",
+    }
