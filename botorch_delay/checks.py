@@ -123,7 +123,7 @@ def answer(value: Any, like: Tensor) -> float:
             f"y must be at most {largest_value(like):.0e} in size for {like.dtype}, got {number}; "
             "rescale the values."
         )
-    return number
+    return number + 0.0  # no negative zero, which SQLite does not keep
 
 
 def column(value: Any, name: str, like: Tensor) -> Tensor:

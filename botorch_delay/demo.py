@@ -182,8 +182,8 @@ def _machine(x: Tensor | None) -> Any:
     from sklearn.svm import SVC
 
     if x is None:
-        return SVC()
-    return SVC(C=10.0 ** float(x[0]), gamma=10.0 ** float(x[1]))
+        return SVC(random_state=0)
+    return SVC(C=10.0 ** float(x[0]), gamma=10.0 ** float(x[1]), random_state=0)
 
 
 @lru_cache(maxsize=2)

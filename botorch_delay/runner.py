@@ -63,7 +63,9 @@ class RunReport:
     Attributes:
         evaluations: those that returned, in the order of their return.
         resumed: trials that were in the store already.
-        abandoned: ids of trials that were given up: running when an earlier run died, or late.
+        abandoned: ids of trials that were given up: running when an earlier run died, or late
+            and still out when everything else was done.
+        late: ids of trials that ran for longer than ``timeout`` and could not be stopped.
         started: when the call began, seconds since the epoch.
         finished: when it ended.
     """
@@ -71,6 +73,7 @@ class RunReport:
     evaluations: list[Evaluation] = field(default_factory=list)
     resumed: int = 0
     abandoned: list[int] = field(default_factory=list)
+    late: list[int] = field(default_factory=list)
     started: float = field(default_factory=time.time)
     finished: float = 0.0
 
@@ -111,7 +114,7 @@ def run(
 
     The objective gets the point as a CPU tensor of shape ``d`` and returns one finite number.
     What it raises, and anything else that it returns, becomes a failed trial with its message.
-    Failed and late points are asked again as the optimizer decides, within ``n_trials``.
+    Failed points are asked again as the optimizer decides, within ``n_trials``.
 
     Args:
         optimizer: whose points are asked.
@@ -124,8 +127,9 @@ def run(
         store: a file in which every ask and every answer is committed as it happens. If it
             exists the run goes on from there: trials that were running are abandoned.
         timeout: seconds that an evaluation may take. A Pebble pool kills it, and the trial
-            has failed. Another executor cannot: the trial is abandoned and reported, and its
-            place counts as taken until it returns; a late answer is then still told.
+            has failed. Another executor cannot: the trial is reported and its place counts as
+            taken until it returns, when its answer is told. The run does not wait for late
+            trials at its end; it abandons them.
         callbacks: called with the optimizer and each trial that is settled.
         progress: whether to show a progress bar.
 
@@ -316,6 +320,7 @@ class _Loop:
         self._callbacks = tuple(callbacks)
         self._in_flight: dict[Future[_Outcome], Trial] = {}
         self._deadlines: dict[Future[_Outcome], float] = {}
+        self._late: set[Future[_Outcome]] = set()
         self._breaks = 0
 
     def resume(self) -> None:
@@ -330,20 +335,24 @@ class _Loop:
         self._commit()
 
     def play(self, bar: _Bar) -> None:
-        """Until all trials are asked, and all of them settled or lost."""
+        """Until all trials are asked, and all of them settled or late."""
         bar.update()
         while True:
             self._fill()
-            waiting = [future for future, trial in self._in_flight.items() if _is_open(trial)]
-            asked = len(self._optimizer.trials)
-            if not waiting and (asked >= self._n_trials or not self._in_flight):
+            if len(self._optimizer.trials) >= self._n_trials and len(self._late) == len(
+                self._in_flight
+            ):
                 break
             with self.interrupts.allowed():
                 done, _ = wait(self._in_flight, self._patience(), return_when=FIRST_COMPLETED)
             for future in sorted(done, key=lambda future: self._in_flight[future].id):
-                self._collect(future)
+                if future in self._in_flight:  # else it went down with its pool
+                    self._collect(future)
             self._report_late()
             bar.update()
+        for trial in self._optimizer.pending:  # late, and not waited for any longer
+            self._abandon(trial)
+        self._commit()
 
     def give_up(self) -> None:
         """Cancel what waits, abandon what is open, commit."""
@@ -378,8 +387,7 @@ class _Loop:
         return max(min(self._deadlines.values()) - time.monotonic(), 0.0)
 
     def _collect(self, future: Future[_Outcome]) -> None:
-        trial = self._in_flight.pop(future)
-        self._deadlines.pop(future, None)
+        trial = self._forget(future)
         try:
             outcome = future.result()
         except BrokenProcessPool as error:
@@ -404,16 +412,18 @@ class _Loop:
         self.report.evaluations.append(evaluation)
         if outcome.value is None:
             self._fail(trial, outcome.error)
-        else:
+            return
+        try:
             self._optimizer.tell(trial, outcome.value)
-            self._settled(trial)
+        except InputError as error:
+            self._fail(trial, str(error))
+            return
+        self._settled(trial)
 
     def _repair(self, message: str) -> None:
         """Replace a broken pool; everything that was in flight there has failed with it."""
-        for future, trial in list(self._in_flight.items()):
-            del self._in_flight[future]
-            self._deadlines.pop(future, None)
-            self._fail(trial, f"a worker process died: {message}")
+        for future in list(self._in_flight):
+            self._fail(self._forget(future), f"a worker process died: {message}")
         self._breaks += 1
         logger.warning("the process pool broke (%s); %d in a row", message, self._breaks)
         if self._breaks >= MAX_BREAKS_IN_A_ROW or not self._pool.repair():
@@ -427,19 +437,24 @@ class _Loop:
         now = time.monotonic()
         for future in [f for f, deadline in self._deadlines.items() if deadline <= now]:
             del self._deadlines[future]
-            trial = self._in_flight[future]
+            self._late.add(future)
+            trial_id = self._in_flight[future].id
+            self.report.late.append(trial_id)
             logger.warning(
-                "trial %d runs for more than %g seconds and cannot be stopped; it is abandoned, "
-                "and its place is taken until it returns",
-                trial.id,
+                "trial %d runs for more than %g seconds and cannot be stopped; its place is taken "
+                "until it returns (%d of %d places)",
+                trial_id,
                 self._timeout,
+                len(self._late),
+                self._max_in_flight,
             )
-            self._abandon(trial)
-            self._settled(trial)
+
+    def _forget(self, future: Future[_Outcome]) -> Trial:
+        self._deadlines.pop(future, None)
+        self._late.discard(future)
+        return self._in_flight.pop(future)
 
     def _fail(self, trial: Trial, reason: str) -> None:
-        if not _is_open(trial):  # abandoned as late before
-            return
         logger.warning("trial %d failed: %s", trial.id, reason)
         self._optimizer.mark_failed(trial, reason)
         self._settled(trial)
@@ -456,10 +471,6 @@ class _Loop:
     def _commit(self) -> None:
         if self._store is not None:
             self._optimizer.save(self._store)
-
-
-def _is_open(trial: Trial) -> bool:
-    return trial.state is TrialState.RUNNING
 
 
 class _Interrupts:

@@ -249,13 +249,12 @@ class Optimizer(ABC):
             values = X.new_tensor([checks.answer(y, X)])
         else:
             raise InputError(f"y must have shape {len(X)} or {len(X)} x 1 for {len(X)} points.")
-        for number in values.tolist():
-            checks.answer(number, X)
+        numbers = [checks.answer(number, X) for number in values.tolist()]
         rows = self._domain.find(X).tolist()
         self._ledger.attach(
             [
                 Attached(x=point.clone(), index=None if row < 0 else row, value=value)
-                for point, row, value in zip(X, rows, values.tolist(), strict=True)
+                for point, row, value in zip(X, rows, numbers, strict=True)
             ]
         )
 

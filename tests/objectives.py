@@ -1,0 +1,61 @@
+"""Objectives that worker processes can import."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from torch import Tensor
+
+
+def quadratic(x: Tensor) -> float:
+    """Largest at 0.3 in every coordinate."""
+    return -float((x - 0.3).square().sum())
+
+
+def uneven(x: Tensor) -> float:
+    """Takes longer on the left."""
+    deadline = time.monotonic() + 0.03 * (1.0 - float(x[0]))
+    while time.monotonic() < deadline:
+        pass
+    return quadratic(x)
+
+
+def raises_right_of_the_middle(x: Tensor) -> float:
+    """Crashes on half of the domain."""
+    if float(x[0]) > 0.5:
+        raise RuntimeError("out of memory")
+    return quadratic(x)
+
+
+def kills_its_worker_at_the_end(x: Tensor) -> float:
+    """Takes the worker process down at one point."""
+    if float(x[0]) == 1.0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return quadratic(x)
+
+
+def always_kills_its_worker(x: Tensor) -> float:
+    """Takes the worker process down everywhere."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0.0
+
+
+def hangs_at_zero(x: Tensor) -> float:
+    """Never returns at one point."""
+    while float(x[0]) == 0.0:
+        pass
+    return quadratic(x)
+
+
+class Counted:
+    """Leaves a file for every evaluation that was begun."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, x: Tensor) -> float:
+        (self.folder / f"{time.time_ns()}-{os.getpid()}").touch()
+        return uneven(x)

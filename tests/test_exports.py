@@ -1,0 +1,56 @@
+import ast
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import botorch_delay as bd
+
+PACKAGE = Path(bd.__file__).parent
+
+CONTRACT = """
+ActiveSet BPEDelayOptimizer ConstantDelay DelayedGP FiniteDomain FixedBeta GeometricDelay
+Guarantee MaxVariance NoDelay PoissonDelay RKHSConfidence Recommendation RoundRecord Straggler
+SubExponentialDelay Trial TrialState Confidence DelayLaw effective_dimension
+greedy_max_variance information_gain load rkhs_bounds round_lengths exceptions benchmarks
+"""
+
+
+def test_the_public_names():
+    assert sorted(bd.__all__) == sorted(CONTRACT.split())
+    for name in bd.__all__:
+        assert hasattr(bd, name)
+        assert getattr(bd, name).__doc__
+
+
+def test_importing_loads_no_optional_dependency_and_changes_nothing_global():
+    code = """
+import logging, sys, warnings, torch, numpy
+state, dtype, root = torch.get_rng_state(), torch.get_default_dtype(), list(logging.root.handlers)
+filters = list(warnings.filters)
+import botorch
+known = set(sys.modules)
+import botorch_delay
+assert torch.equal(state, torch.get_rng_state())
+assert dtype == torch.get_default_dtype()
+assert root == logging.root.handlers
+for name in ("pandas", "matplotlib", "sklearn", "pebble", "optuna", "ray"):
+    assert name not in sys.modules or name in known, name
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_logger_is_a_module_s_own():
+    for name in logging.root.manager.loggerDict:
+        if name.startswith("botorch_delay"):
+            assert logging.getLogger(name).handlers == []
+
+
+def test_nothing_prints_and_nothing_pickles_data():
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                if called == "print":
+                    assert path.name == "cli.py", path
+                assert called not in {"pickle.loads", "pickle.load", "torch.load", "eval", "exec"}

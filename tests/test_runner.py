@@ -1,0 +1,456 @@
+import multiprocessing
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import objectives
+import pytest
+import torch
+from cases import line, se
+from pebble import ProcessPool
+
+import botorch_delay as bd
+from botorch_delay import runner
+from botorch_delay.exceptions import InputError, InputTypeError, RunError, StorageError
+from botorch_delay.runner import run
+from botorch_delay.trials import TrialState
+
+
+def make(n=21, horizon=40, **options):
+    options = {"covar_module": se(0.3), "noise_var": 1e-4} | options
+    return bd.BPEDelayOptimizer(bd.FiniteDomain(line(n)), horizon, **options)
+
+
+def states(opt):
+    return [trial.state for trial in opt.trials]
+
+
+@pytest.fixture
+def threads():
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+@pytest.fixture
+def processes():
+    context = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(2, mp_context=context)
+    yield pool
+    pool.shutdown(cancel_futures=True)
+
+
+def test_all_trials_are_asked_evaluated_and_told(threads):
+    others, done = threading.Event(), []
+
+    def objective(x):
+        if not done and not others.is_set() and float(x[0]) == 0.0:
+            others.wait(20)  # the first trial returns after three others
+        done.append(x)
+        if len(done) == 3:
+            others.set()
+        return objectives.quadratic(x)
+
+    opt = make()
+    report = run(opt, objective, threads, 40, 4, progress=False)
+    assert states(opt) == [TrialState.COMPLETED] * 40
+    for trial in opt.trials:
+        assert trial.value == objectives.quadratic(trial.x)
+    assert len(report.evaluations) == 40
+    assert sorted(e.trial_id for e in report.evaluations) == list(range(40))
+    assert report.out_of_order > 0
+    assert 0.0 < report.utilization <= 1.0
+    assert report.finished > report.started
+    assert abs(opt.recommend().x.item() - 0.3) <= 0.05
+    assert sum(r.length for r in opt.rounds) == 40
+
+
+def test_processes_do_the_same(processes):
+    opt = make()
+    report = run(opt, objectives.uneven, processes, 30, 2, progress=False)
+    assert states(opt) == [TrialState.COMPLETED] * 30
+    assert len({e.worker for e in report.evaluations}) <= 2
+    assert str(os.getpid()) not in {e.worker.split("-")[0] for e in report.evaluations}
+
+
+def test_as_many_run_at_once_as_may(threads):
+    together, running, most = threading.Barrier(3, timeout=20), [], []
+
+    def objective(x):
+        running.append(1)
+        most.append(len(running))
+        together.wait()  # returns only when three are here
+        running.pop()
+        return objectives.quadratic(x)
+
+    run(make(), objective, threads, 30, 3, progress=False)
+    assert max(most) <= 3
+
+
+def test_an_exception_is_a_failed_trial_with_its_message(threads):
+    opt = make(horizon=60)
+    run(opt, objectives.raises_right_of_the_middle, threads, 60, 4, progress=False)
+    failed = [t for t in opt.trials if t.state is TrialState.FAILED]
+    assert failed
+    assert all(t.reason == "RuntimeError: out of memory" for t in failed)
+    assert all(t.x.item() > 0.5 for t in failed)
+    assert opt.recommend().x.item() <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("returned", "reason"),
+    [
+        (None, "NoneType"),
+        ("0.5", "str"),
+        (float("nan"), "finite"),
+        (float("inf"), "finite"),
+        (torch.tensor([1.0, 2.0]), "0-dim"),
+        (np.zeros(2), "ndarray"),
+        (1e200, "rescale"),
+    ],
+)
+def test_what_is_no_number_is_a_failed_trial(threads, returned, reason):
+    opt = make(horizon=2)
+    run(opt, lambda x: returned, threads, 2, 1, progress=False)
+    assert states(opt) == [TrialState.FAILED] * 2
+    assert reason in opt.trials[0].reason
+
+
+def test_even_exits_are_failed_trials(threads):
+    def leaves(x):
+        raise SystemExit("enough")
+
+    opt = make(horizon=3)
+    run(opt, leaves, threads, 3, 1, progress=False)
+    assert opt.trials[0].reason == "SystemExit: enough"
+
+
+def test_scalars_of_all_kinds_are_values(threads):
+    values = iter([1, np.float32(0.5), torch.tensor(0.25), np.array(2.0)])
+    opt = make(horizon=4)
+    run(opt, lambda x: next(values), threads, 4, 1, progress=False)
+    assert [t.value for t in opt.trials] == [1.0, 0.5, 0.25, 2.0]
+
+
+def test_callbacks_see_every_settled_trial(threads):
+    seen = []
+    opt = make()
+    run(
+        opt,
+        objectives.raises_right_of_the_middle,
+        threads,
+        20,
+        2,
+        callbacks=[lambda optimizer, trial: seen.append((optimizer is opt, trial.id))],
+        progress=False,
+    )
+    assert sorted(seen) == [(True, number) for number in range(20)]
+
+
+def test_the_bar_shows_what_happens(threads, capsys):
+    run(make(), objectives.raises_right_of_the_middle, threads, 20, 2)
+    shown = capsys.readouterr().err
+    assert "20/20" in shown
+    for word in ("pending=", "failed=", "best="):
+        assert word in shown
+    run(make(), objectives.quadratic, threads, 3, 2, progress=False)
+    assert capsys.readouterr().err == ""
+
+
+# A store
+
+
+def test_the_store_has_every_ask_and_answer_as_they_happen(tmp_path, threads):
+    path, opt, seen = tmp_path / "study.db", make(), []
+
+    def look(optimizer, trial):
+        with closing(sqlite3.connect(path)) as db:
+            row = db.execute("SELECT state, value FROM trials WHERE id = ?", (trial.id,))
+            seen.append(row.fetchone() == (trial.state.value, trial.value))
+            (asked,) = db.execute("SELECT count(*) FROM trials").fetchone()
+            assert asked == len(optimizer.trials)
+
+    run(opt, objectives.quadratic, threads, 20, 2, store=path, callbacks=[look], progress=False)
+    assert seen == [True] * 20
+
+
+def test_the_same_call_goes_on_where_the_last_one_ended(tmp_path, threads):
+    path = tmp_path / "study.db"
+    first = make()
+    run(first, objectives.quadratic, threads, 15, 3, store=path, progress=False)
+    lost = first.ask(3)  # were running when the program died
+    first.save(path)
+    second = make()
+    report = run(second, objectives.quadratic, threads, 40, 3, store=path, progress=False)
+    assert report.resumed == 18
+    assert report.abandoned == [t.id for t in lost]
+    assert [t.state for t in second.trials[15:18]] == [TrialState.ABANDONED] * 3
+    assert [t.value for t in second.trials[:15]] == [t.value for t in first.trials[:15]]
+    assert len(second.trials) == 40
+    again = make()
+    report = run(again, objectives.quadratic, threads, 40, 3, store=path, progress=False)
+    assert report.evaluations == []
+    assert len(again.trials) == 40
+
+
+def test_a_store_of_another_study_is_refused(tmp_path, threads):
+    path = tmp_path / "study.db"
+    run(make(), objectives.quadratic, threads, 5, 2, store=path, progress=False)
+    with pytest.raises(StorageError, match="horizon"):
+        run(make(horizon=41), objectives.quadratic, threads, 5, 2, store=path, progress=False)
+    used = make()
+    used.ask()
+    with pytest.raises(StorageError, match="another study"):
+        run(used, objectives.quadratic, threads, 5, 2, store=path, progress=False)
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor
+import multiprocessing, signal
+import objectives, torch
+from test_runner import make
+from botorch_delay.runner import run
+
+def quiet():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    folder = Path(sys.argv[1])
+    with ProcessPoolExecutor(2, mp_context=context, initializer=quiet) as pool:
+        try:
+            run(make(horizon=60), objectives.Counted(folder / "begun"), pool, 60, 2,
+                store=folder / "study.db", progress=False,
+                callbacks=[lambda o, t: print("told", t.id, repr(t.value), flush=True)])
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+            sys.exit(3)
+    print("done", flush=True)
+"""
+
+
+def start(folder):
+    (folder / "begun").mkdir(exist_ok=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(folder)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parent,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_program_loses_no_told_answer(tmp_path, how):
+    told = {}
+    for stop_after in (1, 3, 6, 9, 12):
+        with start(tmp_path) as process:
+            count = 0
+            for text in process.stdout:
+                word, *rest = text.split()
+                if word == "told":
+                    told[int(rest[0])] = rest[1]
+                    count += 1
+                if count == stop_after:
+                    os.killpg(process.pid, how)
+                    count += 1
+        assert process.returncode == (3 if how is signal.SIGINT else -how)
+    with start(tmp_path) as process:
+        output, _ = process.communicate()
+    assert output.splitlines()[-1] == "done"
+    opt = bd.load(tmp_path / "study.db")
+    assert len(opt.trials) == 60
+    assert opt.pending == []
+    assert len(told) >= 31
+    for trial_id, value in told.items():
+        assert repr(opt.trials[trial_id].value) == value
+
+
+def test_an_interrupt_in_the_middle_of_a_change_waits_for_it(tmp_path, threads, monkeypatch):
+    opt, path = make(), tmp_path / "study.db"
+    settle = opt._settled
+
+    def interrupted(trial):
+        if trial.id == 5:
+            signal.raise_signal(signal.SIGINT)
+        settle(trial)
+
+    monkeypatch.setattr(opt, "_settled", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(opt, objectives.quadratic, threads, 40, 1, store=path, progress=False)
+    assert opt.trials[5].state is TrialState.COMPLETED
+    assert opt.pending == []
+    loaded = bd.load(path)
+    assert [t.record() for t in loaded.trials] == [t.record() for t in opt.trials]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_callback_that_raises_ends_the_run_in_good_order(tmp_path, threads):
+    def breaks(optimizer, trial):
+        raise ValueError("mine")
+
+    opt, path = make(), tmp_path / "study.db"
+    with pytest.raises(ValueError, match="mine"):
+        run(opt, objectives.quadratic, threads, 9, 3, store=path, callbacks=[breaks])
+    assert opt.pending == []
+    assert TrialState.COMPLETED in states(opt)
+    assert [t.state for t in bd.load(path).trials] == states(opt)
+
+
+# Workers that die, hang or cannot be reached
+
+
+def test_a_broken_pool_is_replaced_and_its_trials_fail(processes, caplog):
+    opt = make(n=11, horizon=60)
+    run(opt, objectives.kills_its_worker_at_the_end, processes, 60, 2, progress=False)
+    failed = [t for t in opt.trials if t.state is TrialState.FAILED]
+    assert any(t.x.item() == 1.0 for t in failed)
+    assert all("process" in t.reason for t in failed)
+    assert 10 not in opt.active_set.indices
+    assert sum(t.state is TrialState.COMPLETED for t in opt.trials) >= 50
+    assert "broke" in caplog.text
+
+
+def test_a_pool_that_keeps_breaking_ends_the_run(processes):
+    opt = make()
+    with pytest.raises(RunError, match=r"broke 5 times.*Everything told so far is kept"):
+        run(opt, objectives.always_kills_its_worker, processes, 40, 2, progress=False)
+    assert opt.pending == []
+
+
+def test_pebble_kills_an_evaluation_that_takes_too_long():
+    opt = make(n=5, horizon=20)
+    with ProcessPool(2, context=multiprocessing.get_context("fork")) as pool:
+        run(opt, objectives.hangs_at_zero, pool, 20, 2, timeout=0.4, progress=False)
+    hung = [t for t in opt.trials if t.x.item() == 0.0]
+    assert len(hung) == 3  # asked again at most twice
+    assert all(t.reason == "timed out after 0.4 seconds" for t in hung)
+    assert all(t.state is TrialState.COMPLETED for t in opt.trials if t not in hung)
+
+
+def test_pebble_survives_a_dead_worker():
+    opt = make(n=11, horizon=40)
+    with ProcessPool(2, context=multiprocessing.get_context("fork")) as pool:
+        run(opt, objectives.kills_its_worker_at_the_end, pool, 40, 2, progress=False)
+    failed = [t for t in opt.trials if t.state is TrialState.FAILED]
+    assert {t.x.item() for t in failed} == {1.0}
+
+
+def test_elsewhere_a_late_trial_is_reported_and_its_place_is_taken(threads, caplog):
+    release, begun = threading.Event(), []
+
+    def objective(x):
+        begun.append(x)
+        if len(begun) == 1:
+            release.wait(20)
+        return objectives.quadratic(x)
+
+    def let_go(optimizer, trial):
+        assert len(optimizer.pending) <= 1  # the late one, which takes one of two places
+        if "cannot be stopped" in caplog.text:
+            release.set()
+
+    # As many trials as it takes until the first one is late.
+    opt = make(n=400, horizon=100_000)
+
+    class Enough(Exception):  # noqa: N818  # no error
+        pass
+
+    def stop(optimizer, trial):
+        if release.is_set() and optimizer.trials[0].state is TrialState.COMPLETED:
+            raise Enough
+
+    with pytest.raises(Enough):
+        run(
+            opt,
+            objective,
+            threads,
+            100_000,
+            2,
+            timeout=0.1,
+            callbacks=[let_go, stop],
+            progress=False,
+        )
+    assert "trial 0 runs for more than 0.1 seconds and cannot be stopped" in caplog.text
+    assert opt.trials[0].value == objectives.quadratic(opt.trials[0].x)
+
+
+def test_the_run_does_not_wait_for_late_trials_at_its_end(threads):
+    release, begun = threading.Event(), []
+
+    def objective(x):
+        begun.append(x)
+        if len(begun) == 1:
+            release.wait(20)
+        return objectives.quadratic(x)
+
+    opt = make(n=400, horizon=20)
+    try:
+        report = run(opt, objective, threads, 20, 2, timeout=0.05, progress=False)
+    finally:
+        release.set()
+    assert report.late == report.abandoned == [0]
+    assert opt.trials[0].state is TrialState.ABANDONED
+    assert [t.state for t in opt.trials[1:]] == [TrialState.COMPLETED] * 19
+
+
+def test_an_objective_that_cannot_be_sent_is_refused_before_the_first_trial(processes):
+    opt = make()
+    with pytest.raises(InputTypeError, match="top level"):
+        run(opt, lambda x: 0.0, processes, 10, 2)
+    assert opt.trials == []
+
+
+class Immediate(Executor):
+    """An executor of one's own."""
+
+    def submit(self, function, /, *args, **kwargs):
+        future = Future()
+        future.set_result(function(*args, **kwargs))
+        return future
+
+
+def test_any_executor_will_do():
+    opt = make()
+    run(opt, objectives.quadratic, Immediate(), 40, 3, progress=False)
+    assert states(opt) == [TrialState.COMPLETED] * 40
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"n_trials": 0}, InputError),
+        ({"n_trials": 41}, InputError),
+        ({"n_trials": 1.5}, InputTypeError),
+        ({"max_in_flight": 0}, InputError),
+        ({"timeout": 0.0}, InputError),
+        ({"objective": 3}, InputTypeError),
+        ({"executor": None}, InputTypeError),
+        ({"store": "/nowhere/at/all/study.db"}, StorageError),
+    ],
+)
+def test_bad_arguments(threads, change, error):
+    arguments = {
+        "optimizer": make(),
+        "objective": objectives.quadratic,
+        "executor": threads,
+        "n_trials": 10,
+        "max_in_flight": 2,
+        "progress": False,
+    } | change
+    with pytest.raises(error):
+        run(**arguments)
+    assert arguments["optimizer"].trials == []
+
+
+def test_constants_of_the_error_message():
+    assert runner.MAX_BREAKS_IN_A_ROW == 5
