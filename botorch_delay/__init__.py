@@ -24,7 +24,7 @@ from botorch_delay.domains import FiniteDomain
 from botorch_delay.elimination import ActiveSet
 from botorch_delay.information import effective_dimension, information_gain
 from botorch_delay.models import DelayedGP
-from botorch_delay.optimizers import BPEDelayOptimizer, Recommendation, Straggler, load
+from botorch_delay.optimizers import BPEDelayOptimizer, Recommendation, Straggler, editing, load
 from botorch_delay.rounds import RoundRecord, round_lengths
 from botorch_delay.trials import Trial, TrialState
 
@@ -55,6 +55,7 @@ __all__ = [
     "Trial",
     "TrialState",
     "benchmarks",
+    "editing",
     "effective_dimension",
     "exceptions",
     "greedy_max_variance",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from botorch_delay.exceptions import BotorchDelayError
+from botorch_delay.exceptions import BotorchDelayError, InputError
 
 # A command that Ctrl-C stopped, as shells count it.
 INTERRUPTED = 130
@@ -38,32 +40,138 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="botorch-delay", description="Bayesian optimisation with late results.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_demo(commands)
-    return parser
 
+    def add(name: str, command: Callable[[argparse.Namespace], int], text: str) -> _Parser:
+        added = commands.add_parser(name, help=text, description=text)
+        added.set_defaults(command=command)
+        return added
 
-def _add_demo(commands: argparse._SubParsersAction[_Parser]) -> None:
-    demo = commands.add_parser(
-        "demo", help="tune an SVM on real data with late, out-of-order results"
-    )
+    demo = add("demo", _demo, "tune an SVM on real data with late, out-of-order results")
     demo.add_argument("--workers", type=int, default=2, help="worker processes (default 2)")
     demo.add_argument("--trials", type=int, default=60, help="evaluations (default 60)")
     demo.add_argument("--seed", type=int, default=0, help="of split and search (default 0)")
     demo.add_argument("--store", type=Path, help="a file to commit to, and to resume from")
     demo.add_argument("--out", type=Path, help="a PNG file to draw to")
-    demo.set_defaults(command=_demo)
+
+    init = add("init", _init, "start a study in a new file")
+    init.add_argument("study", type=Path, help="the file to make")
+    init.add_argument("--space", type=Path, required=True, help="a TOML file: arms or parameters")
+    init.add_argument("--horizon", type=int, required=True, help="how many trials are planned")
+    init.add_argument("--minimize", action="store_true", help="small values are good")
+    init.add_argument("--seed", type=int, default=0, help="of everything random (default 0)")
+
+    ask = add("ask", _ask, "which arms to try next")
+    ask.add_argument("study", type=Path)
+    ask.add_argument("-n", type=int, default=1, help="how many (default 1)")
+
+    tell = add("tell", _tell, "hand in the result of a trial, in any order")
+    tell.add_argument("study", type=Path)
+    tell.add_argument("id", type=int, help="the trial's id")
+    tell.add_argument("value", type=float, help="its result")
+    tell.add_argument("--noise-var", type=float, help="variance of this result, if known")
+
+    fail = add("fail", _fail, "report a trial that went wrong; its arm is tried twice more at most")
+    fail.add_argument("study", type=Path)
+    fail.add_argument("id", type=int, help="the trial's id")
+    fail.add_argument("--reason", default="", help="kept with the trial")
+
+    abandon = add("abandon", _abandon, "give up a trial that will not come back")
+    abandon.add_argument("study", type=Path)
+    abandon.add_argument("id", type=int, help="the trial's id")
+
+    show = add("show", _show, "what is pending, the round, and the recommendation")
+    show.add_argument("study", type=Path)
+    for command in (init, ask, tell, fail, abandon, show):
+        command.add_argument("--json", action="store_true", help="for scripts")
+    return parser
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    from botorch_delay.demo import describe, run_demo
+    from botorch_delay.demo import check_picture, describe, draw, run_demo
 
+    if arguments.out is not None:
+        check_picture(arguments.out)
     result = run_demo(
         workers=arguments.workers,
         trials=arguments.trials,
         seed=arguments.seed,
         store=arguments.store,
     )
-    print(describe(result))
+    if arguments.out is not None:
+        draw(result, arguments.out)
+    print(describe(result, arguments.out))
+    return 0
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    from botorch_delay.study import create_study, read_space
+
+    space = read_space(arguments.space)
+    create_study(
+        arguments.study,
+        space,
+        arguments.horizon,
+        seed=arguments.seed,
+        maximize=not arguments.minimize,
+    )
+    made = {"study": str(arguments.study), "arms": len(space.points), "names": list(space.names)}
+    text = f"{arguments.study}: {len(space.points)} arms of {', '.join(space.names)}"
+    return _print(arguments, made, text)
+
+
+def _ask(arguments: argparse.Namespace) -> int:
+    from botorch_delay.optimizers import editing
+    from botorch_delay.study import describe_trial, format_trials, space_of
+
+    if arguments.n < 1:
+        raise InputError(f"-n must be at least 1, got {arguments.n}.")
+    with editing(arguments.study) as optimizer:
+        space = space_of(optimizer)
+        trials = [describe_trial(trial, space) for trial in optimizer.ask(arguments.n)]
+    return _print(arguments, trials, format_trials(trials))
+
+
+def _tell(arguments: argparse.Namespace) -> int:
+    return _settle(
+        arguments,
+        lambda optimizer: optimizer.tell(
+            arguments.id, arguments.value, noise_var=arguments.noise_var
+        ),
+    )
+
+
+def _fail(arguments: argparse.Namespace) -> int:
+    return _settle(
+        arguments, lambda optimizer: optimizer.mark_failed(arguments.id, arguments.reason)
+    )
+
+
+def _abandon(arguments: argparse.Namespace) -> int:
+    return _settle(arguments, lambda optimizer: optimizer.mark_abandoned(arguments.id))
+
+
+def _settle(arguments: argparse.Namespace, change: Callable[[Any], None]) -> int:
+    from botorch_delay.optimizers import editing
+    from botorch_delay.study import describe_trial, space_of
+
+    with editing(arguments.study) as optimizer:
+        change(optimizer)
+        trial = describe_trial(optimizer.trials[arguments.id], space_of(optimizer))
+        left = len(optimizer.pending)
+    text = f"trial {trial['id']} is {trial['state']}; {left} pending"
+    return _print(arguments, trial, text)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from botorch_delay.optimizers import load
+    from botorch_delay.study import describe_study, format_study
+
+    study = describe_study(load(arguments.study))
+    return _print(arguments, study, format_study(study))
+
+
+def _print(arguments: argparse.Namespace, data: object, text: str) -> int:
+    print(json.dumps(data, indent=2) if arguments.json else text)
     return 0
 
 

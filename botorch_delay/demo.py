@@ -26,6 +26,7 @@ from botorch_delay import checks
 from botorch_delay.domains import FiniteDomain
 from botorch_delay.exceptions import InputError, MissingExtraError
 from botorch_delay.optimizers import BPEDelayOptimizer
+from botorch_delay.plotting import plot_active_set, plot_best, plot_timeline
 from botorch_delay.runner import RunReport, run
 
 logger = logging.getLogger(__name__)
@@ -143,6 +144,42 @@ def held_out_accuracy(x: Tensor | None, seed: int) -> float:
     """Accuracy on the held-out digits after training on all others; None: the defaults."""
     images, labels, held_images, held_labels = _digits(seed)
     return float(_machine(x).fit(images, labels).score(held_images, held_labels))
+
+
+def check_picture(path: Path) -> None:
+    """That a picture can be drawn to ``path``, found out before the work starts.
+
+    Raises:
+        MissingExtraError: without Matplotlib.
+        InputError: if the folder does not exist, or the name does not end in .png.
+    """
+    try:
+        import matplotlib  # noqa: F401  # only whether it is there
+    except ImportError as error:
+        raise MissingExtraError(
+            "A picture needs Matplotlib: pip install 'botorch-delay[plots]'."
+        ) from error
+    if path.suffix != ".png":
+        raise InputError(f"The picture must be a .png file, got {path}.")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise InputError(f"Cannot write {path}: {path.parent} is no folder that can be written.")
+
+
+def draw(result: DemoResult, path: Path) -> None:
+    """Active set over the rounds, best accuracy over time, and each worker's timeline."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 7.5), layout="constrained")
+    axes = figure.subplot_mosaic("AB;AC", width_ratios=[1.25, 1])
+    names = ["log10 C", "log10 gamma"]
+    plot_active_set(result.optimizer, axes["A"], names=names)
+    axes["A"].set_title("Where the best parameters can still be")
+    plot_best(result.optimizer, axes["B"])
+    axes["B"].set_title("Accuracy of each cross-validation")
+    axes["B"].set_ylabel("accuracy")
+    plot_timeline(result.report, axes["C"])
+    axes["C"].set_title(f"Workers, busy {result.report.utilization:.0%} of the time")
+    figure.savefig(path, dpi=110)
 
 
 def _random_search(

@@ -74,6 +74,7 @@ class DelayedGP(SingleTaskGP):
     _X_pending: Tensor
     _noise_var: float | None
     _original_train_inputs: Tensor
+    outcome_transform: OutcomeTransform
 
     def __init__(
         self,
@@ -128,6 +129,15 @@ class DelayedGP(SingleTaskGP):
     def X_pending(self) -> Tensor:
         """The points asked and not answered, ``p x d``."""
         return self._X_pending
+
+    @property
+    def answered(self) -> tuple[Tensor, Tensor]:
+        """Answered points ``n x d`` and their values ``n x 1``, both in raw units."""
+        values = self.train_targets.unsqueeze(-1)
+        if hasattr(self, "outcome_transform"):
+            self.outcome_transform.eval()
+            values, _ = self.outcome_transform.untransform(values)
+        return self._raw_X, values
 
     @property
     def prediction_strategy(self) -> Any:

@@ -12,8 +12,9 @@ import json
 import math
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
         "points": Tensor,
         "config": Mapping,
         "recipes": Mapping,
+        "notes": Mapping,
         "revision": int,
         "digest": str,
         "finished": bool,
@@ -208,11 +210,56 @@ def save(
     file = _as_path(path)
     if not file.parent.is_dir():
         raise StorageError(f"Cannot write {file}: the folder {file.parent} does not exist.")
-    with _errors(file, "write"), closing(_connect(f"{file.resolve().as_uri()}?mode=rwc")) as db:
+    with _errors(file, "write"), _transaction(file, "rwc") as db:
+        _write(db, file, header, ledger, overwrite)
+
+
+@contextmanager
+def editing(path: str | os.PathLike[str]) -> Iterator[FileLock]:
+    """Read a file and write it again with no other process in between.
+
+    Yields:
+        The state as read, and a way to write its continuation.
+
+    Raises:
+        StorageError: as ``read`` and ``save`` do, or if another process holds the file.
+    """
+    file = _existing(path)
+    with ExitStack() as stack:
+        with _errors(file, "write"):
+            db = stack.enter_context(_transaction(file, "rw"))
+            state = _read(db, file)
+
+        def write(header: Mapping[str, Any], ledger: Ledger) -> None:
+            with _errors(file, "write"):
+                _write(db, file, header, ledger, overwrite=False)
+                db.execute("COMMIT")
+
+        yield FileLock(state, write)
+
+
+@dataclass(frozen=True)
+class FileLock:
+    """A file that no other process can change.
+
+    Attributes:
+        state: what it holds.
+        write: takes a header and a ledger that continue that state, and commits them; to be
+            called once. Without it the file stays as it is.
+    """
+
+    state: dict[str, Any]
+    write: Callable[[Mapping[str, Any], Ledger], None]
+
+
+@contextmanager
+def _transaction(file: Path, mode: str) -> Iterator[sqlite3.Connection]:
+    with closing(_connect(f"{file.resolve().as_uri()}?mode={mode}")) as db:
         db.execute("BEGIN IMMEDIATE")
         try:
-            _write(db, file, header, ledger, overwrite)
-            db.execute("COMMIT")
+            yield db
+            if db.in_transaction:
+                db.execute("COMMIT")
         except BaseException:
             if db.in_transaction:
                 db.execute("ROLLBACK")
@@ -306,7 +353,7 @@ def _holds_earlier_state(db: sqlite3.Connection, header: Mapping[str, Any], ledg
 
 
 def _write_meta(db: sqlite3.Connection, header: Mapping[str, Any], since: int) -> None:
-    keys = ["revision", "digest", "finished"]
+    keys = ["revision", "digest", "finished", "notes"]
     if since < 0:
         keys += ["optimizer", "config", "recipes"]
     rows = [(key, json.dumps(header[key])) for key in keys]
@@ -338,32 +385,41 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         StorageError: if the file does not exist, is truncated, is not a study, or is of a
             newer version.
     """
+    file = _existing(path)
+    with _errors(file, "read"), closing(_connect(f"{file.resolve().as_uri()}?mode=ro")) as db:
+        db.execute("BEGIN")
+        return _read(db, file)
+
+
+def _existing(path: Any) -> Path:
     file = _as_path(path)
     if not file.is_file():
         raise StorageError(f"Cannot read {file}: there is no such file.")
-    with _errors(file, "read"), closing(_connect(f"{file.resolve().as_uri()}?mode=ro")) as db:
-        db.execute("BEGIN")
-        _check_schema(db, file)
-        problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if problem != "ok":
-            raise StorageError(f"{file} is damaged: {_brief(problem)}.")
-        meta = _read_meta(db)
-        arrays = {row[0]: _read_array(*row) for row in db.execute("SELECT * FROM arrays")}
-        rounds = []
-        for number, text in db.execute("SELECT number, record FROM rounds ORDER BY number"):
-            rounds.append(json.loads(text))
-            if number != len(rounds):
-                raise StorageError(f"{file} is damaged: round {len(rounds)} is missing.")
-        trials = []
-        for row in db.execute(f"SELECT {', '.join(_TRIAL_COLUMNS)} FROM trials ORDER BY id"):
-            record = dict(zip(_TRIAL_COLUMNS, row, strict=True))
-            record["x"] = json.loads(record["x"])
-            record["late"] = {0: False, 1: True}.get(record["late"], record["late"])
-            trials.append(record)
-        attached = [
-            {"x": json.loads(x), "point": point, "value": value}
-            for x, point, value in db.execute("SELECT x, point, value FROM attached ORDER BY id")
-        ]
+    return file
+
+
+def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
+    _check_schema(db, file)
+    problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if problem != "ok":
+        raise StorageError(f"{file} is damaged: {_brief(problem)}.")
+    meta = _read_meta(db)
+    arrays = {row[0]: _read_array(*row) for row in db.execute("SELECT * FROM arrays")}
+    rounds = []
+    for number, text in db.execute("SELECT number, record FROM rounds ORDER BY number"):
+        rounds.append(json.loads(text))
+        if number != len(rounds):
+            raise StorageError(f"{file} is damaged: round {len(rounds)} is missing.")
+    trials = []
+    for row in db.execute(f"SELECT {', '.join(_TRIAL_COLUMNS)} FROM trials ORDER BY id"):
+        record = dict(zip(_TRIAL_COLUMNS, row, strict=True))
+        record["x"] = json.loads(record["x"])
+        record["late"] = {0: False, 1: True}.get(record["late"], record["late"])
+        trials.append(record)
+    attached = [
+        {"x": json.loads(x), "point": point, "value": value}
+        for x, point, value in db.execute("SELECT x, point, value FROM attached ORDER BY id")
+    ]
     try:
         return check_state(
             {

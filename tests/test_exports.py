@@ -12,7 +12,7 @@ CONTRACT = """
 ActiveSet BPEDelayOptimizer ConstantDelay DelayedGP FiniteDomain FixedBeta GeometricDelay
 Guarantee MaxVariance NoDelay PoissonDelay RKHSConfidence Recommendation RoundRecord Straggler
 SubExponentialDelay Trial TrialState Confidence DelayLaw effective_dimension
-greedy_max_variance information_gain load rkhs_bounds round_lengths exceptions benchmarks
+editing greedy_max_variance information_gain load rkhs_bounds round_lengths exceptions benchmarks
 """
 
 

@@ -61,8 +61,8 @@ def same(one, other):
     """Equal states, to the last bit."""
     a, b = one.state_dict(), other.state_dict()
     assert torch.equal(a.pop("points"), b.pop("points"))
-    active, other_active = (s["progress"].pop("arrays")["active"] for s in (a, b))
-    assert torch.equal(active, other_active)
+    arrays, others = (s["progress"].pop("arrays")["eliminated"] for s in (a, b))
+    assert torch.equal(arrays, others)
     assert a == b
 
 
@@ -501,8 +501,8 @@ CHANGES = [
     "UPDATE arrays SET data = 'text' WHERE name = 'points'",
     "UPDATE arrays SET data = zeroblob(640) WHERE name = 'points'",
     "DELETE FROM arrays WHERE name = 'points'",
-    "DELETE FROM arrays WHERE name = 'active'",
-    "UPDATE arrays SET data = zeroblob(length(data)) WHERE name = 'active'",
+    "DELETE FROM arrays WHERE name = 'eliminated'",
+    "UPDATE arrays SET data = randomblob(length(data)) WHERE name = 'eliminated'",
     "UPDATE rounds SET record = '{}'",
     "UPDATE rounds SET record = '3'",
     "UPDATE rounds SET number = 7",

@@ -2,6 +2,6 @@
 
 from botorch_delay.optimizers.base import Optimizer, Recommendation
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer, Straggler
-from botorch_delay.optimizers.loading import load
+from botorch_delay.optimizers.loading import editing, load
 
-__all__ = ["BPEDelayOptimizer", "Optimizer", "Recommendation", "Straggler", "load"]
+__all__ = ["BPEDelayOptimizer", "Optimizer", "Recommendation", "Straggler", "editing", "load"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
@@ -72,6 +72,9 @@ class Optimizer(ABC):
         seed: of everything random.
         maximize: False minimises; all public values keep the user's sign.
 
+    Attributes:
+        notes: JSON-ready values of the user's own, kept with the state.
+
     Raises:
         InputError: if an argument is out of its range.
     """
@@ -89,6 +92,7 @@ class Optimizer(ABC):
             raise InputTypeError(f"maximize must be True or False, got {maximize!r}.")
         self._maximize = maximize
         self._finished = False
+        self.notes: dict[str, Any] = {}
         self._ledger = Ledger(origin=f"{type(self).__name__} {domain.fingerprint()}")
 
     @property
@@ -370,6 +374,7 @@ class Optimizer(ABC):
         progress = self._check_progress(state["progress"], trials)
         self._ledger.restore(trials, attached, state["revision"], state["digest"])
         self._finished = bool(state["finished"])
+        self.notes = dict(state["notes"])
         self._restore(progress)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -387,6 +392,10 @@ class Optimizer(ABC):
         """
         storage.save(path, self._header(), self._ledger, overwrite=overwrite)
 
+    def _write(self, write: Callable[[Mapping[str, Any], Ledger], None]) -> None:
+        """Hand the state to a file that is held open."""
+        write(self._header(), self._ledger)
+
     def _header(self) -> dict[str, Any]:
         """The state without trials and attached results."""
         return {
@@ -395,6 +404,7 @@ class Optimizer(ABC):
             "points": self._domain.points.clone(),
             "config": self._config(),
             "recipes": self._recipes(),
+            "notes": self.notes,
             "revision": self._ledger.revision,
             "digest": self._ledger.digest,
             "finished": self._finished,

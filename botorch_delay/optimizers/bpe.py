@@ -27,7 +27,7 @@ from botorch_delay.kernels import check_kernel, describe_kernel
 from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility
 from botorch_delay.optimizers.open_round import OpenRound
-from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
+from botorch_delay.optimizers.progress import Progress, active_rows, read_progress, write_progress
 from botorch_delay.records import describe_part
 from botorch_delay.rounds import ArrivalRounds, RoundRecord, RoundRule, ScheduledRounds
 from botorch_delay.surrogate import Surrogate, fit_surrogate
@@ -146,7 +146,8 @@ class BPEDelayOptimizer(Optimizer):
             if delay is None
             else ScheduledRounds(self._horizon, delay.upper_bound(self._horizon, self._delta))
         )
-        self._active = torch.arange(len(domain), device=domain.points.device)
+        self._eliminated = torch.zeros(len(domain), dtype=torch.long, device=domain.points.device)
+        self._active = active_rows(self._eliminated)
         self._resets = 0
         self._records: list[RoundRecord] = []
         self._open: OpenRound | None = None
@@ -215,6 +216,15 @@ class BPEDelayOptimizer(Optimizer):
     def active_set(self) -> ActiveSet:
         """The points that may still be the maximiser, infeasible ones taken out."""
         return ActiveSet(self._domain, self._feasible(self._active))
+
+    @property
+    def eliminated(self) -> Tensor:
+        """For each point of the domain the round that took it out, 0 while it is active: ``N``.
+
+        A point is taken out by the bounds of a round, or because it was infeasible when the
+        round closed.
+        """
+        return self._eliminated.clone()
 
     @property
     def rounds(self) -> list[RoundRecord]:
@@ -363,6 +373,8 @@ class BPEDelayOptimizer(Optimizer):
             self._active = before
             raise
         self._open = following
+        self._eliminated[before] = record.number
+        self._eliminated[active] = 0
         self._records.append(record)
         logger.info(
             "round %d closed after %d asks: %d answers used, %d of %d points stay active",
@@ -433,6 +445,8 @@ class BPEDelayOptimizer(Optimizer):
             current.number,
             len(feasible),
         )
+        self._eliminated[self._active] = current.number
+        self._eliminated[feasible] = 0
         self._active = feasible
         self._resets += 1
         current.restart(feasible)
@@ -491,7 +505,7 @@ class BPEDelayOptimizer(Optimizer):
 
     def _progress(self) -> dict[str, Any]:
         return write_progress(
-            Progress(self._active, self._records, self._resets, self._open),
+            Progress(self._eliminated, self._records, self._resets, self._open),
             learned=self._fixed is None,
         )
 
@@ -509,7 +523,8 @@ class BPEDelayOptimizer(Optimizer):
         )
 
     def _restore(self, progress: Progress) -> None:
-        self._active = progress.active
+        self._eliminated = progress.eliminated
+        self._active = active_rows(self._eliminated)
         self._records = progress.records
         self._resets = progress.resets
         self._open = progress.open

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -43,7 +44,60 @@ def load(
         StorageError: if the file does not exist, is damaged, is no study, is of a newer
             version, or if a part is missing or differs from the stored one.
     """
-    state = storage.read(path)
+    return _make(path, storage.read(path), covar_module, confidence, delay, device)
+
+
+@contextmanager
+def editing(
+    path: str | os.PathLike[str],
+    *,
+    covar_module: Kernel | None = None,
+    confidence: Confidence | None = None,
+    delay: DelayLaw | None = None,
+    device: torch.device | str | None = None,
+) -> Iterator[BPEDelayOptimizer]:
+    """Load, change and save a file while every other process waits.
+
+    What the block does to the optimizer is committed when it ends, and not if it raises. Two
+    processes that ask at once therefore get different trials.
+
+    Args:
+        path: as in :func:`load`.
+        covar_module: likewise.
+        confidence: likewise.
+        delay: likewise.
+        device: likewise.
+
+    Raises:
+        InputError: if the device cannot be used.
+        StorageError: as :func:`load` does, or if another process holds the file for long.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = pathlib.Path(folder.name) / "study.db"
+        >>> points = torch.linspace(0, 1, 9, dtype=torch.double).unsqueeze(-1)
+        >>> BPEDelayOptimizer(FiniteDomain(points), horizon=5).save(path)
+        >>> with editing(path) as opt:
+        ...     trial = opt.ask()
+        >>> load(path).pending
+        [Trial(id=0, index=0, round=1, running)]
+        >>> folder.cleanup()
+    """
+    with storage.editing(path) as lock:
+        optimizer = _make(path, lock.state, covar_module, confidence, delay, device)
+        yield optimizer
+        optimizer._write(lock.write)
+
+
+def _make(
+    path: str | os.PathLike[str],
+    state: Mapping[str, Any],
+    covar_module: Kernel | None,
+    confidence: Confidence | None,
+    delay: DelayLaw | None,
+    device: torch.device | str | None,
+) -> BPEDelayOptimizer:
     if state["optimizer"] != BPEDelayOptimizer.__name__:
         raise StorageError(f"{path} holds an unknown optimizer, {state['optimizer']!r}.")
     try:

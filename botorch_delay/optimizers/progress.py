@@ -25,13 +25,13 @@ class Progress:
     """What cannot be derived from the trials alone.
 
     Attributes:
-        active: LongTensor of the active rows, increasing.
+        eliminated: for each point the round that eliminated it, 0 while it is active: ``N``.
         records: the closed rounds.
         resets: how often all active points turned out to be infeasible.
         open: the open round, if there is one.
     """
 
-    active: Tensor
+    eliminated: Tensor
     records: list[RoundRecord]
     resets: int
     open: OpenRound | None
@@ -48,7 +48,7 @@ def write_progress(progress: Progress, *, learned: bool) -> dict[str, Any]:
         }
     return {
         "rounds": [asdict(r) | {"trial_ids": list(r.trial_ids)} for r in progress.records],
-        "arrays": {"active": progress.active.clone()},
+        "arrays": {"eliminated": progress.eliminated.clone()},
         "arrays_version": len(progress.records) + progress.resets,
         "values": {"open": opened, "resets": progress.resets},
     }
@@ -85,7 +85,7 @@ def _read(
 ) -> Progress:
     if len(trials) > horizon:
         raise StorageError(f"{len(trials)} trials are stored for a horizon of {horizon}.")
-    active = _read_active(stored["arrays"]["active"], points)
+    eliminated = _read_eliminated(stored["arrays"]["eliminated"], points, len(stored["rounds"]))
     records = []
     for number, record in enumerate(stored["rounds"], start=1):
         ids = tuple(record["trial_ids"])
@@ -103,22 +103,25 @@ def _read(
             size = rule.design_size(number, size)
         if opened["design_size"] != size:
             raise StorageError(f"Round {last} has {opened['design_size']} design points.")
-        current = make_round(last, size, opened["surrogate"], active)
+        current = make_round(last, size, opened["surrogate"], active_rows(eliminated))
     if any(trial.round > last for trial in trials):
         raise StorageError(f"A stored trial belongs to a round after the last, {last}.")
     resets = checks.whole(stored["values"]["resets"], "resets", 0)
-    return Progress(active, records, resets, current)
+    return Progress(eliminated, records, resets, current)
 
 
-def _read_active(active: Any, points: Tensor) -> Tensor:
+def active_rows(eliminated: Tensor) -> Tensor:
+    """The rows that are active: a LongTensor, increasing."""
+    return (eliminated == 0).nonzero().flatten()
+
+
+def _read_eliminated(eliminated: Any, points: Tensor, rounds: int) -> Tensor:
     if (
-        not isinstance(active, Tensor)
-        or active.dtype != torch.int64
-        or active.dim() != 1
-        or not 0 < len(active) <= len(points)
-        or active[0] < 0
-        or active[-1] >= len(points)
-        or (active.diff() <= 0).any()
+        not isinstance(eliminated, Tensor)
+        or eliminated.dtype != torch.int64
+        or eliminated.shape != (len(points),)
+        or eliminated.min() != 0
+        or eliminated.max() > rounds + 1
     ):
         raise StorageError("The stored active set is not a set of points of the domain.")
-    return active.to(points.device)
+    return eliminated.to(points.device)
