@@ -29,6 +29,8 @@ def call(*arguments, capsys):
         (["demo", "--seed", "-1"], "at least 0"),
         (["demo", "--store", "/nowhere/study.db", "--trials", "4"], "folder /nowhere does not"),
         (["demo", "--colour"], "unrecognized"),
+        (["demo", "--out", "picture.jpg"], ".png"),
+        (["demo", "--out", "/nowhere/picture.png"], "/nowhere is no folder"),
     ],
 )
 def test_wrong_options_give_one_line_and_exit_code_2(arguments, message, capsys):
@@ -46,11 +48,14 @@ def test_help_is_there(capsys):
 
 
 def test_the_demo_runs_resumes_and_reports(tmp_path):
+    picture = tmp_path / "demo.png"
     arguments = ["--trials", "8", "--store", str(tmp_path / "study.db"), "--seed", "3"]
+    arguments += ["--out", str(picture)]
     command = [sys.executable, "-m", "botorch_delay", "demo", *arguments]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     for word in ("recommended", "held-out", "random search", "out of order", "busy", "active"):
         assert word in shown.stdout, shown
+    assert picture.read_bytes().startswith(b"\x89PNG")
     again = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "8 trials were in the store already" in again.stdout
 

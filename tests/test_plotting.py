@@ -1,0 +1,168 @@
+import builtins
+
+import matplotlib as mpl
+import pytest
+import torch
+from cases import line, normal, scattered, se
+
+import botorch_delay as bd
+from botorch_delay import plotting
+from botorch_delay.benchmarks import FiniteProblem, simulate
+from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
+from botorch_delay.runner import Evaluation, RunReport
+from botorch_delay.trials import TrialState
+
+mpl.use("Agg")
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    import matplotlib.pyplot as plt
+
+    plt.close("all")
+
+
+def played(dim=2, horizon=60, maximize=True):
+    points = scattered(50, dim)
+    problem = FiniteProblem(points, torch.sin(5 * points).sum(dim=1), 0.05)
+    opt = bd.BPEDelayOptimizer(
+        problem.domain, horizon, covar_module=se(0.5), noise_var=1e-3, maximize=maximize
+    )
+    return opt, simulate(opt, problem, bd.PoissonDelay(3.0), horizon)
+
+
+def labels(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_regret_of_one_run_and_of_several():
+    _, history = played()
+    ax = plotting.plot_regret(history)
+    assert ax.lines[0].get_ydata()[-1] == history.regret[-1]
+    assert ax.get_legend() is None
+    other = played()[1]
+    ax = plotting.plot_regret({"a": [history, other], "b": history})
+    assert labels(ax) == ["a", "b"]
+    assert len(ax.collections) == 1  # the band of the repeats
+    for bad in ({}, {"a": []}, {"a": [history, played(horizon=30)[1]]}):
+        with pytest.raises(InputError):
+            plotting.plot_regret(bad)
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_active_sets_show_what_each_round_took_out(dim):
+    opt, _ = played(dim)
+    ax = plotting.plot_active_set(opt, names=["alpha", "beta"][:dim])
+    assert ax.get_xlabel() == "alpha"
+    shown = labels(ax)
+    assert "active" in shown
+    assert "recommended" in shown
+    for number in set(opt.eliminated.tolist()) - {0}:
+        assert f"out in round {number}" in shown
+    # Every pixel carries the label of the point that is nearest to it.
+    drawn = ax.images[0].get_array()
+    assert set(drawn.flatten().tolist()) <= set(opt.eliminated.tolist())
+    fresh = bd.BPEDelayOptimizer(opt.domain, 10)
+    assert labels(plotting.plot_active_set(fresh)) == ["active"]
+
+
+def test_active_sets_in_more_dimensions_are_refused_with_a_hint():
+    with pytest.raises(InputError, match="plot_rounds"):
+        plotting.plot_active_set(played(3)[0])
+
+
+def test_rounds_show_the_number_of_active_points():
+    opt, _ = played()
+    (drawn,) = [one for one in plotting.plot_rounds(opt).lines if len(one.get_xdata()) > 2]
+    assert drawn.get_xdata()[-1] == 60
+    assert drawn.get_ydata()[0] == 50
+    assert drawn.get_ydata()[-1] == opt.rounds[-1].active_after
+    plotting.plot_rounds(bd.BPEDelayOptimizer(opt.domain, 10))
+
+
+def test_the_timeline_of_workers():
+    report = RunReport(
+        evaluations=[
+            Evaluation(0, "a", 10.0, 12.0, "", 0),
+            Evaluation(2, "b", 10.5, 13.0, "RuntimeError", 1),
+            Evaluation(1, "a", 12.0, 14.0, "", 2),
+        ]
+    )
+    ax = plotting.plot_timeline(report)
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["worker 1", "worker 2"]
+    assert [(p.get_x(), p.get_width()) for p in ax.patches] == [(0.0, 2.0), (0.5, 2.5), (2.0, 2.0)]
+    assert labels(ax) == ["completed", "failed"]
+    assert report.out_of_order == 1
+    assert report.utilization == pytest.approx(6.5 / 8.0)
+    plotting.plot_timeline(RunReport())
+
+
+def test_the_timeline_of_trials_in_flight():
+    opt = played()[0]
+    ax = plotting.plot_timeline(opt)
+    assert len(ax.patches) == 60
+    assert "completed" in labels(ax)
+    with pytest.raises(InputTypeError, match="RunReport"):
+        plotting.plot_timeline("run")
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_the_best_so_far_only_improves(maximize):
+    opt = played(maximize=maximize)[0]
+    ax = plotting.plot_best(opt)
+    best = ax.lines[0].get_ydata()
+    steps = torch.as_tensor(best).diff() * (1 if maximize else -1)
+    assert (steps >= 0).all()
+    plotting.plot_best(bd.BPEDelayOptimizer(opt.domain, 5))
+
+
+def test_both_posteriors_are_drawn():
+    X = line(4)
+    model = bd.DelayedGP(
+        X, normal(4).unsqueeze(-1), noise_var=1e-2, X_pending=X[:2] + 0.1, covar_module=se(0.2)
+    )
+    shown = labels(plotting.plot_posteriors(model))
+    assert any("observed" in label for label in shown)
+    assert any("fantasy" in label for label in shown)
+    assert {"answered", "pending"} <= set(shown)
+    prior = bd.DelayedGP(X[:0], X[:0], noise_var=1e-2, covar_module=se(0.2))
+    plotting.plot_posteriors(prior)
+    plotting.plot_posteriors(model, X=line(30))
+    flat = scattered(4)
+    with pytest.raises(InputError, match="one column"):
+        plotting.plot_posteriors(bd.DelayedGP(flat, flat[:, :1], noise_var=1.0))
+    with pytest.raises(InputTypeError, match="DelayedGP"):
+        plotting.plot_posteriors(played()[0])
+
+
+def test_axes_of_one_s_own_are_used():
+    import matplotlib.pyplot as plt
+
+    _, ax = plt.subplots()
+    assert plotting.plot_regret(played()[1], ax=ax) is ax
+
+
+def test_without_matplotlib_there_is_a_hint(monkeypatch):
+    original = builtins.__import__
+
+    def missing(name, *rest):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return original(name, *rest)
+
+    opt, history = played()
+    monkeypatch.setattr(builtins, "__import__", missing)
+    for call in (
+        lambda: plotting.plot_regret(history),
+        lambda: plotting.plot_active_set(opt),
+        lambda: plotting.plot_rounds(opt),
+        lambda: plotting.plot_timeline(opt),
+        lambda: plotting.plot_best(opt),
+    ):
+        with pytest.raises(MissingExtraError, match=r"pip install 'botorch-delay\[plots\]'"):
+            call()
+
+
+def test_every_state_has_a_colour():
+    assert set(plotting._COLOURS) == set(TrialState)

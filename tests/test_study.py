@@ -1,0 +1,266 @@
+import json
+import math
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+import torch
+
+import botorch_delay as bd
+from botorch_delay import cli, storage
+from botorch_delay.study import read_space
+
+GRID = """
+[parameters.temperature]
+values = [20, 30, 40]
+
+[parameters.dose]
+low = 0.01
+high = 10.0
+steps = 4
+scale = "log"
+"""
+
+
+@pytest.fixture
+def command(tmp_path, capsys, monkeypatch):
+    """Runs the command line in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        try:
+            code = cli.main([str(argument) for argument in arguments])
+        except SystemExit as exit_:
+            code = exit_.code
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err.splitlines()
+
+    return call
+
+
+@pytest.fixture
+def study(command, tmp_path):
+    (tmp_path / "space.toml").write_text(GRID)
+    assert command("init", "study.db", "--space", "space.toml", "--horizon", 16)[0] == 0
+    return command
+
+
+def test_an_experiment_from_start_to_recommendation(study):
+    results = []
+    for _ in range(4):
+        _, out, _ = study("ask", "study.db", "-n", 4, "--json")
+        for trial in reversed(json.loads(out)):
+            parameters = trial["parameters"]
+            assert parameters["temperature"] in (20, 30, 40)
+            assert parameters["dose"] in (0.01, 0.1, 1.0, 10.0)
+            distance = ((parameters["temperature"] - 30) / 10, math.log10(parameters["dose"]))
+            result = -math.hypot(*distance)
+            results.append((result, parameters))
+            assert study("tell", "study.db", trial["id"], result)[0] == 0
+    _, out, _ = study("show", "study.db", "--json")
+    shown = json.loads(out)
+    best = max(result for result, _ in results)
+    assert (best, shown["recommendation"]["parameters"]) in results
+    assert shown["asked"] == 16
+    assert shown["pending"] == []
+    assert shown["round"] >= 2
+    assert shown["active"] <= shown["arms"] == 12
+
+
+def test_what_people_read(study):
+    code, out, _ = study("ask", "study.db", "-n", 2)
+    assert code == 0
+    assert out.splitlines()[0].split() == ["id", "temperature", "dose"]
+    code, out, _ = study("show", "study.db")
+    assert "2 of 16 trials asked (2 running)" in out
+    assert "nothing yet" in out
+    assert "seconds ago" in out
+    assert study("tell", "study.db", 1, 0.5)[1] == "trial 1 is completed; 1 pending\n"
+    assert (
+        study("fail", "study.db", 0, "--reason", "spilled")[1] == "trial 0 is failed; 0 pending\n"
+    )
+    _, out, _ = study("show", "study.db")
+    assert "recommended (maximize):" in out
+    assert "temperature = " in out
+    assert "between" in out
+
+
+def test_failures_abandonment_and_late_answers(study):
+    study("ask", "study.db", "-n", 4)
+    study("abandon", "study.db", 2)
+    study("fail", "study.db", 1, "--reason", "dropped")
+    for trial_id in (0, 3):
+        study("tell", "study.db", trial_id, 1.0)
+    code, out, _ = study("tell", "study.db", 2, "0.42", "--json", "--noise-var", "0.1")
+    assert code == 0
+    assert json.loads(out)["value"] == 0.42
+    trials = bd.load("study.db").trials
+    assert [t.state.value for t in trials] == ["completed", "failed", "completed", "completed"]
+    assert trials[1].reason == "dropped"
+    assert trials[2].late
+    assert trials[2].noise_var == 0.1
+
+
+def test_the_round_names_whom_it_waits_for(study):
+    study("ask", "study.db", "-n", 6)  # q_1 = 4
+    for trial_id in (0, 1, 3, 4, 5):
+        study("tell", "study.db", trial_id, 0.1 * trial_id)
+    assert "waits for trial 2" in study("show", "study.db")[1]
+
+
+def test_a_list_of_arms(command, tmp_path):
+    (tmp_path / "arms.csv").write_text("a, b\n1,2\n3,4.5\n\n5,6e-1\n")
+    (tmp_path / "space.toml").write_text('arms = "arms.csv"')
+    assert command("init", "s.db", "--space", "space.toml", "--horizon", 5, "--minimize")[0] == 0
+    opt = bd.load("s.db")
+    assert opt.domain.points.tolist() == [[1, 2], [3, 4.5], [5, 0.6]]
+    assert not opt.maximize
+    assert read_space("space.toml").names == ("a", "b")
+
+
+BAD_SPACES = {
+    "nothing": ("", "either"),
+    "both": ('arms = "x.csv"\n[parameters.a]\nvalues=[1]', "either"),
+    "other": ("[stuff]", "either"),
+    "not toml": ("= 3", "not TOML"),
+    "no file": ('arms = "none.csv"', "No such file"),
+    "no table": ("[parameters]\na = 3", "expected a table"),
+    "empty": ("[parameters]", "at least one"),
+    "unknown key": ("[parameters.a]\nvalue = 3", "unknown value"),
+    "no values": ("[parameters.a]\nvalues = []", "list of numbers"),
+    "text": ('[parameters.a]\nvalues = ["x"]', "each value"),
+    "nan": ("[parameters.a]\nvalues = [nan]", "finite"),
+    "twice": ("[parameters.a]\nvalues = [1, 1]", "distinct"),
+    "missing": ("[parameters.a]\nlow = 1", "high, steps missing"),
+    "mixed": ("[parameters.a]\nlow = 1\nvalues = [1]", "either values"),
+    "crossed": ("[parameters.a]\nlow = 2\nhigh = 1\nsteps = 3", "below"),
+    "one step": ("[parameters.a]\nlow = 1\nhigh = 2\nsteps = 1", "at least 2"),
+    "log of zero": ('[parameters.a]\nlow = 0\nhigh = 2\nsteps = 3\nscale = "log"', "above 0"),
+    "scale": ('[parameters.a]\nvalues = [1]\nscale = "cubic"', "linear"),
+    "too many": (
+        "\n".join(f"[parameters.a{i}]\nlow=0\nhigh=1\nsteps=1000" for i in range(3)),
+        "at most 1000000",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SPACES)
+def test_bad_spaces_give_one_line(command, tmp_path, name):
+    text, message = BAD_SPACES[name]
+    (tmp_path / "space.toml").write_text(text)
+    code, out, err = command("init", "s.db", "--space", "space.toml", "--horizon", 5)
+    assert (code, out, len(err)) == (2, "", 1)
+    assert message in err[0]
+    assert not (tmp_path / "s.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n", "at least one arm"),
+        ("a,a\n1,2", "distinct names"),
+        ("a,b\n1", "row 2"),
+        ("a,b\n1,x", "expected 2 numbers"),
+        ("a,b\n1,2\n1,2", "distinct"),
+        ("a,b\n1,nan", "finite"),
+    ],
+)
+def test_bad_arms_give_one_line(command, tmp_path, text, message):
+    (tmp_path / "arms.csv").write_text(text)
+    (tmp_path / "space.toml").write_text('arms = "arms.csv"')
+    code, _, err = command("init", "s.db", "--space", "space.toml", "--horizon", 5)
+    assert (code, len(err)) == (2, 1)
+    assert message in err[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("init", "study.db", "--space", "space.toml", "--horizon", 5), "exists already"),
+        (("init", "new.db", "--space", "none.toml", "--horizon", 5), "No such file"),
+        (("init", "new.db", "--space", "space.toml", "--horizon", 0), "at least 1"),
+        (("init", "new.db", "--space", "space.toml"), "--horizon"),
+        (("init", "no/new.db", "--space", "space.toml", "--horizon", 5), "does not exist"),
+        (("ask", "none.db"), "no such file"),
+        (("ask", "space.toml"), "no study"),
+        (("ask", "study.db", "-n", 0), "at least 1"),
+        (("ask", "study.db", "-n", 17), "17 more asks"),
+        (("ask", "study.db", "-n", "x"), "invalid int"),
+        (("tell", "study.db", 7, 0.5), "no trial 7"),
+        (("tell", "study.db", 0, "nan"), "finite"),
+        (("tell", "study.db", 0, "much"), "invalid float"),
+        (("tell", "study.db", 0, 0.5, "--noise-var", "-1"), "above 0"),
+        (("fail", "study.db", 7), "no trial 7"),
+        (("abandon", "study.db", -1), "no trial -1"),
+        (("show", "none.db"), "no such file"),
+        (("dance",), "invalid choice"),
+    ],
+)
+def test_wrong_input_gives_one_line_and_changes_nothing(study, tmp_path, arguments, message):
+    study("ask", "study.db")
+    before = str(bd.load("study.db").state_dict())
+    code, out, err = study(*arguments)
+    assert (code, out, len(err)) == (2, "", 1)
+    assert message in err[0]
+    assert str(bd.load("study.db").state_dict()) == before
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_a_locked_or_read_only_file_says_so(study, tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "BUSY_SECONDS", 0.05)
+    with closing(sqlite3.connect("study.db", isolation_level=None)) as db:
+        db.execute("BEGIN EXCLUSIVE")
+        code, _, err = study("ask", "study.db")
+    assert (code, len(err)) == (2, 1)
+    assert "locked by another process" in err[0]
+
+    connect = storage._connect
+    monkeypatch.setattr(storage, "_connect", lambda uri: connect(uri.replace("mode=rw", "mode=ro")))
+    code, _, err = study("ask", "study.db")
+    assert (code, len(err)) == (2, 1)
+    assert "readonly" in err[0]
+
+
+def test_two_processes_at_once_lose_and_duplicate_nothing(study, tmp_path):
+    code = """
+import json, sys
+from botorch_delay import editing, load
+for _ in range(8):
+    with editing("study.db") as opt:
+        trial = opt.ask()
+    with editing("study.db") as opt:
+        opt.tell(trial.id, float(trial.id))
+    print(trial.id)
+"""
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    asked = [int(text) for process in processes for text in process.communicate()[0].split()]
+    assert sorted(asked) == list(range(16))
+    trials = bd.load("study.db").trials
+    assert [t.value for t in trials] == [float(t.id) for t in trials]
+
+
+def test_what_raises_while_editing_is_not_stored(study):
+    class Mine(Exception):  # noqa: N818  # no error of the library's
+        pass
+
+    def change():
+        with bd.editing("study.db") as opt:
+            opt.ask()
+            raise Mine
+
+    with pytest.raises(Mine):
+        change()
+    assert bd.load("study.db").trials == []
+
+
+def test_a_study_without_names_is_shown_too(command):
+    points = torch.rand(5, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    bd.BPEDelayOptimizer(bd.FiniteDomain(points), 5).save("plain.db")
+    code, out, _ = command("ask", "plain.db")
+    assert code == 0
+    assert out.split()[:3] == ["id", "x0", "x1"]
