@@ -98,6 +98,31 @@ def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
     return covar_module
 
 
+class ExactKernel(Kernel):
+    """The same kernel, evaluated to full precision, lazily."""
+
+    def __init__(self, kernel: Kernel, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._kernel = (kernel,)  # in a tuple, so that it is not registered a second time
+        self._dtype = dtype
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """GPyTorch takes it from the parameters, of which there are none here."""
+        return self._dtype
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
+        """Kernel values ``n x m``, or ``k(x, x)`` where ``diag``."""
+        (kernel,) = self._kernel
+        if not diag:
+            return covariance(kernel, x1, x2)
+        variance = prior_variance(kernel, x1)
+        if x1.requires_grad and not variance.requires_grad:
+            # A stationary kernel is constant here; optimizers still want a gradient, of zero.
+            variance = variance + 0.0 * x1.sum(dim=-1)
+        return variance
+
+
 def _forward(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
     """Kernel values on columns that are selected already, as ``Kernel.forward`` has them."""
     evaluate = _EVALUATORS.get(type(kernel))

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from botorch_delay import checks
 from botorch_delay.exceptions import InputError, NotSupportedError
-from botorch_delay.kernels import check_kernel, covariance, prior_variance
+from botorch_delay.kernels import ExactKernel, check_kernel, covariance, prior_variance
 from botorch_delay.posterior import factorize
 
 
@@ -156,7 +156,7 @@ class DelayedGP(SingleTaskGP):
             return super().__call__(*args, **kwargs)
         (X,) = args
         mean = self.mean_module(X)
-        prior = _ExactKernel(self.covar_module, X.dtype)(X)
+        prior = ExactKernel(self.covar_module, X.dtype)(X)
         if self.train_inputs[0].shape[-2] == 0:
             return MultivariateNormal(mean, prior)
         factor, white = self._observed()
@@ -421,30 +421,6 @@ class DelayedGP(SingleTaskGP):
         model._noise_var = self._noise_var
         model._X_pending = X_pending
         return model.eval()
-
-
-class _ExactKernel(Kernel):
-    """The same kernel, evaluated to full precision, lazily."""
-
-    def __init__(self, kernel: Kernel, dtype: torch.dtype) -> None:
-        super().__init__()
-        self._kernel = (kernel,)  # in a tuple, so that it is not registered a second time
-        self._dtype = dtype
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """GPyTorch takes it from the parameters, of which there are none here."""
-        return self._dtype
-
-    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
-        (kernel,) = self._kernel
-        if not diag:
-            return covariance(kernel, x1, x2)
-        variance = prior_variance(kernel, x1)
-        if x1.requires_grad and not variance.requires_grad:
-            # A stationary kernel is constant here; optimizers still want a gradient, of zero.
-            variance = variance + 0.0 * x1.sum(dim=-1)
-        return variance
 
 
 def _block_lower(upper_left: Tensor, lower_left: Tensor, lower_right: Tensor) -> Tensor:

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
-import pickle
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
 from tqdm import tqdm
 
 from botorch_delay import checks, storage
 from botorch_delay.exceptions import InputError, InputTypeError, RunError, StorageError
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.trials import Trial, TrialState
+from botorch_delay.workers import Interrupts, Objective, Outcome, Pool, make_pool
 
 logger = logging.getLogger(__name__)
 
 # A pool that breaks this often without one result in between will not recover by itself.
 MAX_BREAKS_IN_A_ROW = 5
 
-Objective = Callable[[Tensor], float]
 Callback = Callable[[Optimizer, Trial], None]
 
 
@@ -154,7 +147,7 @@ def run(
         timeout = checks.positive(timeout, "timeout")
     if not callable(objective):
         raise InputTypeError(f"objective must be callable, got {type(objective).__name__}.")
-    pool = _make_pool(executor, timeout)
+    pool = make_pool(executor, timeout)
     pool.check(objective)
     loop = _Loop(optimizer, objective, pool, n_trials, max_in_flight, store, timeout, callbacks)
     loop.resume()
@@ -172,128 +165,6 @@ def run(
     return loop.report
 
 
-class _Pool:
-    """An executor as given: submits, cannot kill, cannot be repaired."""
-
-    kills = False
-
-    def __init__(self, executor: Any) -> None:
-        self._executor = executor
-
-    def check(self, objective: Objective) -> None:
-        """Refuse an objective that cannot reach the workers."""
-
-    def submit(self, objective: Objective, trial: Trial) -> Future[_Outcome]:
-        return self._executor.submit(_evaluate, objective, *_portable(trial))
-
-    def repair(self) -> bool:
-        """Replace a broken executor; False if that is not possible."""
-        return False
-
-    def release(self) -> None:
-        """Shut down what this run has made itself."""
-
-
-class _ProcessPool(_Pool):
-    """A ``ProcessPoolExecutor``, which breaks as a whole when one worker dies."""
-
-    _own: ProcessPoolExecutor | None = None
-
-    def check(self, objective: Objective) -> None:
-        _check_picklable(objective)
-
-    def repair(self) -> bool:
-        broken = self._executor
-        self.release()
-        # The arguments of the pool are kept in private attributes and nowhere else.
-        self._executor = self._own = ProcessPoolExecutor(
-            max_workers=broken._max_workers,
-            mp_context=broken._mp_context,
-            initializer=broken._initializer,
-            initargs=broken._initargs,
-        )
-        return True
-
-    def release(self) -> None:
-        if self._own is not None:
-            self._own.shutdown(wait=False, cancel_futures=True)
-            self._own = None
-
-
-class _PebblePool(_Pool):
-    """A ``pebble.ProcessPool``, which kills a worker that takes too long and replaces it."""
-
-    kills = True
-
-    def __init__(self, executor: Any, timeout: float | None) -> None:
-        super().__init__(executor)
-        self._timeout = timeout
-
-    def check(self, objective: Objective) -> None:
-        _check_picklable(objective)
-
-    def submit(self, objective: Objective, trial: Trial) -> Future[_Outcome]:
-        return self._executor.schedule(
-            _evaluate, args=(objective, *_portable(trial)), timeout=self._timeout
-        )
-
-
-def _make_pool(executor: Any, timeout: float | None) -> _Pool:
-    if isinstance(executor, ProcessPoolExecutor):
-        return _ProcessPool(executor)
-    schedule = getattr(executor, "schedule", None)
-    if schedule is not None and "timeout" in inspect.signature(schedule).parameters:
-        return _PebblePool(executor, timeout)
-    if hasattr(executor, "submit"):
-        return _Pool(executor)
-    raise InputTypeError(
-        "executor must be a concurrent.futures.Executor or a pebble.ProcessPool, got "
-        f"{type(executor).__name__}."
-    )
-
-
-def _check_picklable(objective: Objective) -> None:
-    try:
-        pickle.dumps(objective)
-    except Exception as error:
-        raise InputTypeError(
-            f"The objective cannot be sent to another process ({error}); define it at the top "
-            "level of a module, or use a ThreadPoolExecutor."
-        ) from error
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """What a worker sends back."""
-
-    value: float | None
-    error: str
-    worker: str
-    started: float
-    finished: float
-
-
-def _portable(trial: Trial) -> tuple[list[float], str]:
-    """The point as plain numbers: tensors would travel through shared memory."""
-    return trial.x.tolist(), str(trial.x.dtype).removeprefix("torch.")
-
-
-def _evaluate(objective: Objective, x: list[float], dtype: str) -> _Outcome:
-    """Run in a worker: the objective at one point, and whatever went wrong with it."""
-    worker = f"{os.getpid()}-{threading.get_ident()}"
-    started = time.time()
-    value, error = None, ""
-    try:
-        value = checks.real(objective(torch.tensor(x, dtype=getattr(torch, dtype))), "value")
-    except InputError as invalid:
-        error = f"the objective returned no finite number: {invalid}"
-    except (KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as raised:
-        error = f"{type(raised).__name__}: {raised}"
-    return _Outcome(value, error, worker, started, time.time())
-
-
 class _Loop:
     """The state of one call of :func:`run`."""
 
@@ -301,7 +172,7 @@ class _Loop:
         self,
         optimizer: Optimizer,
         objective: Objective,
-        pool: _Pool,
+        pool: Pool,
         n_trials: int,
         max_in_flight: int,
         store: str | os.PathLike[str] | None,
@@ -309,7 +180,7 @@ class _Loop:
         callbacks: Iterable[Callback],
     ) -> None:
         self.report = RunReport()
-        self.interrupts = _Interrupts()
+        self.interrupts = Interrupts()
         self._optimizer = optimizer
         self._objective = objective
         self._pool = pool
@@ -318,9 +189,9 @@ class _Loop:
         self._store = store
         self._timeout = timeout
         self._callbacks = tuple(callbacks)
-        self._in_flight: dict[Future[_Outcome], Trial] = {}
-        self._deadlines: dict[Future[_Outcome], float] = {}
-        self._late: set[Future[_Outcome]] = set()
+        self._in_flight: dict[Future[Outcome], Trial] = {}
+        self._deadlines: dict[Future[Outcome], float] = {}
+        self._late: set[Future[Outcome]] = set()
         self._breaks = 0
 
     def resume(self) -> None:
@@ -386,7 +257,7 @@ class _Loop:
             return None
         return max(min(self._deadlines.values()) - time.monotonic(), 0.0)
 
-    def _collect(self, future: Future[_Outcome]) -> None:
+    def _collect(self, future: Future[Outcome]) -> None:
         trial = self._forget(future)
         try:
             outcome = future.result()
@@ -449,7 +320,7 @@ class _Loop:
                 self._max_in_flight,
             )
 
-    def _forget(self, future: Future[_Outcome]) -> Trial:
+    def _forget(self, future: Future[Outcome]) -> Trial:
         self._deadlines.pop(future, None)
         self._late.discard(future)
         return self._in_flight.pop(future)
@@ -471,48 +342,6 @@ class _Loop:
     def _commit(self) -> None:
         if self._store is not None:
             self._optimizer.save(self._store)
-
-
-class _Interrupts:
-    """Ctrl-C takes effect while the run waits, never between a change and its commit.
-
-    A second Ctrl-C takes effect at once. Outside the main thread, or where the program has a
-    handler of its own, nothing is changed.
-    """
-
-    def __init__(self) -> None:
-        self._waiting = False
-        self._asked = False
-        self._installed = False
-
-    def __enter__(self) -> None:
-        if (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        ):
-            signal.signal(signal.SIGINT, self._handle)
-            self._installed = True
-
-    def __exit__(self, *exception: object) -> None:
-        if self._installed:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    @contextmanager
-    def allowed(self) -> Iterator[None]:
-        """Let an interrupt through, also one that came before."""
-        if self._asked:
-            raise KeyboardInterrupt
-        self._waiting = True
-        try:
-            yield
-        finally:
-            self._waiting = False
-
-    def _handle(self, *_: object) -> None:
-        if self._waiting or self._asked:
-            self._waiting = False
-            raise KeyboardInterrupt
-        self._asked = True
 
 
 class _Bar:

@@ -1,4 +1,4 @@
-"""States as plain values, and the SQLite file that holds one.
+"""The SQLite file that holds a state.
 
 A file is written in transactions: a kill at any moment leaves the last committed state, and
 one more answer costs one row. Anyone can read it with SQL. Nothing in it is executed: it is
@@ -21,11 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_delay.domains import FiniteDomain
 from botorch_delay.exceptions import InputTypeError, StorageError
-from botorch_delay.trials import Attached, Ledger, Trial, TrialState
+from botorch_delay.states import FORMAT, agree, brief, check_state, is_whole
+from botorch_delay.trials import Ledger, Trial
 
-FORMAT = 1
 APPLICATION_ID = 0x42444C59  # "BDLY"
 BUSY_SECONDS = 10.0
 
@@ -62,141 +61,6 @@ _TRIAL_COLUMNS = (
     "asked_at",
     "answered_at",
 )
-
-
-def agree(own: Any, stored: Any) -> bool:
-    """Whether two JSON-ready values agree, numbers up to rounding."""
-    if isinstance(own, Mapping) and isinstance(stored, Mapping):
-        return own.keys() == stored.keys() and all(agree(own[k], stored[k]) for k in own)
-    if isinstance(own, list) and isinstance(stored, list):
-        return len(own) == len(stored) and all(map(agree, own, stored))
-    if isinstance(own, float) and isinstance(stored, int | float):
-        return math.isclose(own, stored, rel_tol=1e-9, abs_tol=1e-300)
-    return bool(own == stored)
-
-
-def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state whose outermost layer has the right form.
-
-    Raises:
-        StorageError: if it has not, or if it is of a newer version.
-    """
-    expected: dict[str, type | tuple[type, ...]] = {
-        "format": int,
-        "optimizer": str,
-        "points": Tensor,
-        "config": Mapping,
-        "recipes": Mapping,
-        "notes": Mapping,
-        "revision": int,
-        "digest": str,
-        "finished": bool,
-        "trials": list,
-        "attached": list,
-        "progress": Mapping,
-    }
-    if not isinstance(state, Mapping):
-        raise StorageError(f"A state is a dict, got {type(state).__name__}; use state_dict().")
-    if isinstance(state.get("format"), int) and state["format"] > FORMAT:
-        raise StorageError(
-            f"The state has format {state['format']}, newer than the {FORMAT} that this version of "
-            "botorch_delay reads; upgrade it with pip install -U botorch-delay."
-        )
-    for key, kind in expected.items():
-        if not isinstance(state.get(key), kind):
-            raise StorageError(f"The state is malformed: {key} is {_brief(state.get(key))}.")
-    if state["format"] != FORMAT or state["revision"] < 0:
-        raise StorageError("The state is malformed: its format or revision is not a version.")
-    progress = state["progress"]
-    parts = {"rounds": list, "arrays": Mapping, "values": Mapping, "arrays_version": int}
-    for key, kind in parts.items():
-        if not isinstance(progress.get(key), kind):
-            raise StorageError(f"The state is malformed: {key} is {_brief(progress.get(key))}.")
-    return dict(state)
-
-
-def revive(state: Mapping[str, Any], domain: FiniteDomain) -> tuple[list[Trial], list[Attached]]:
-    """Trials and attached results of a state, each checked against the domain.
-
-    Raises:
-        StorageError: at the first record that is malformed.
-    """
-    trials = []
-    for number, record in enumerate(state["trials"]):
-        try:
-            trials.append(_revive_trial(record, number, domain))
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise StorageError(f"Stored trial {number} is malformed: {error}.") from error
-    attached = []
-    for number, record in enumerate(state["attached"]):
-        try:
-            x = _revive_point(record["x"], domain)
-            row = int(domain.find(x.unsqueeze(0)))
-            if record["point"] != (None if row < 0 else row):
-                raise ValueError(f"point is {record['point']!r}")
-            attached.append(Attached(x=x, index=record["point"], value=_number(record["value"])))
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise StorageError(f"Stored result {number} is malformed: {error}.") from error
-    return trials, attached
-
-
-def _revive_trial(record: Mapping[str, Any], number: int, domain: FiniteDomain) -> Trial:
-    index, state = record["point"], TrialState(record["state"])
-    if record["id"] != number or not _is_whole(index, 0) or index >= len(domain):
-        raise ValueError(f"id {record['id']!r}, point {index!r}")
-    x = _revive_point(record["x"], domain)
-    if not torch.equal(x, domain.points[index]):
-        raise ValueError(f"x is not point {index} of the domain")
-    if not (_is_whole(record["round"], 1) and _is_whole(record["slot"], 0)):
-        raise ValueError(f"round {record['round']!r}, slot {record['slot']!r}")
-    value, noise_var = record["value"], record["noise_var"]
-    if (value is not None) != (state is TrialState.COMPLETED):
-        raise ValueError(f"a {state.value} trial with value {value!r}")
-    if noise_var is not None and (value is None or _number(noise_var) <= 0):
-        raise ValueError(f"noise_var is {noise_var!r}")
-    late = record["late"]
-    if not isinstance(late, bool) or (late and state is not TrialState.COMPLETED):
-        raise ValueError(f"late is {late!r}")
-    answered_at = record["answered_at"]
-    if (answered_at is None) != (state is TrialState.RUNNING):
-        raise ValueError(f"a {state.value} trial with answered_at {answered_at!r}")
-    if not isinstance(record["reason"], str):
-        raise ValueError("reason is no text")
-    return Trial(
-        id=number,
-        x=x,
-        index=index,
-        round=record["round"],
-        slot=record["slot"],
-        state=state,
-        value=None if value is None else _number(value),
-        noise_var=None if noise_var is None else _number(noise_var),
-        late=late,
-        reason=record["reason"],
-        asked_at=_number(record["asked_at"]),
-        answered_at=None if answered_at is None else _number(answered_at),
-    )
-
-
-def _revive_point(values: Any, domain: FiniteDomain) -> Tensor:
-    if not isinstance(values, list) or len(values) != domain.dim:
-        raise ValueError(f"x is {_brief(values)}")
-    return domain.points.new_tensor([_number(value) for value in values])
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{_brief(value)} is no finite number")
-    return float(value)
-
-
-def _is_whole(value: Any, minimum: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
-
-
-def _brief(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def save(
@@ -402,7 +266,7 @@ def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
     _check_schema(db, file)
     problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok":
-        raise StorageError(f"{file} is damaged: {_brief(problem)}.")
+        raise StorageError(f"{file} is damaged: {brief(problem)}.")
     meta = _read_meta(db)
     arrays = {row[0]: _read_array(*row) for row in db.execute("SELECT * FROM arrays")}
     rounds = []
@@ -448,12 +312,12 @@ def _read_array(name: str, dtype: str, shape: str, data: bytes) -> Tensor:
     sizes = json.loads(shape)
     if dtype not in _DTYPES or not isinstance(data, bytes) or not isinstance(sizes, list):
         raise StorageError(f"The stored array {name!r} is malformed.")
-    if not all(_is_whole(size, 0) for size in sizes):
-        raise StorageError(f"The stored array {name!r} has shape {_brief(sizes)}.")
+    if not all(is_whole(size, 0) for size in sizes):
+        raise StorageError(f"The stored array {name!r} has shape {brief(sizes)}.")
     kind = _DTYPES[dtype]
     if math.prod(sizes) * kind.itemsize != len(data):
         raise StorageError(
-            f"The stored array {name!r} has shape {_brief(sizes)} and {len(data)} bytes."
+            f"The stored array {name!r} has shape {brief(sizes)} and {len(data)} bytes."
         )
     if not data:
         return torch.empty(sizes, dtype=kind)

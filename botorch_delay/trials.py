@@ -9,12 +9,15 @@ import operator
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from botorch_delay.exceptions import StorageError, TrialError
+from botorch_delay.exceptions import MissingExtraError, StorageError, TrialError
+
+if TYPE_CHECKING:
+    import pandas
 
 
 class TrialState(enum.Enum):
@@ -214,6 +217,33 @@ class Ledger:
         digest = _digest(self.digest + change)
         self.revision += 1
         self._digests[self.revision] = digest
+
+
+def trials_table(trials: list[Trial], dim: int) -> pandas.DataFrame:
+    """Trials as a table, one row each, with a column for each of ``dim`` coordinates.
+
+    Raises:
+        MissingExtraError: if pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingExtraError(
+            "to_dataframe needs pandas: pip install 'botorch-delay[pandas]'."
+        ) from error
+    records = []
+    for trial in trials:
+        record = trial.record()
+        record["index"] = record.pop("point")
+        x = record.pop("x")
+        records.append(record | {f"x{i}": value for i, value in enumerate(x)})
+    columns = ["id", "index", "round", "slot", "state", "value", "noise_var", "late"]
+    columns += ["reason", "asked_at", "answered_at"]
+    columns += [f"x{i}" for i in range(dim)]
+    frame = pandas.DataFrame(records, columns=columns).set_index("id")
+    for name in ("asked_at", "answered_at"):
+        frame[name] = pandas.to_datetime(frame[name], unit="s", utc=True)
+    return frame
 
 
 def _as_id(value: Any) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
+
+from botorch_delay import cli
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -17,6 +20,7 @@ def blocks(language):
 
 @pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.BotorchWarning")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_the_python_blocks_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     python = blocks("python")
@@ -27,9 +31,25 @@ def test_the_python_blocks_run(tmp_path, monkeypatch):
             exec(compile(block, f"README.md, block {number}", "exec"), namespace)
 
 
+def test_the_commands_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (space,) = blocks("toml")
+    (tmp_path / "space.toml").write_text(space)
+    ours = [line for line in commands() if line.startswith("botorch-delay ")]
+    assert len(ours) >= 5
+    for line in ours:
+        assert cli.main(shlex.split(line)[1:]) == 0, capsys.readouterr().err
+    assert "0.42" in capsys.readouterr().out
+    # The two set-up commands are run by the checks that build everything anew.
+    assert len(commands()) == len(ours) + 2
+
+
+def commands():
+    return [line for block in blocks("sh") for line in block.splitlines()]
+
+
 def test_there_are_two_set_up_commands():
-    commands = [line for block in blocks("sh") for line in block.splitlines()]
-    set_up = [line for line in commands if "venv" in line]
+    set_up = [line for line in commands() if "venv" in line]
     assert len(set_up) == 2
     assert set_up[0].endswith("botorch-delay demo")
     assert set_up[1].endswith("-m pytest")

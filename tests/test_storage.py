@@ -12,7 +12,7 @@ from cases import KERNELS, scattered, se, with_values
 from gpytorch.kernels import CosineKernel, RBFKernel
 
 import botorch_delay as bd
-from botorch_delay import storage
+from botorch_delay import states, storage
 from botorch_delay.exceptions import InputError, InputTypeError, StorageError
 
 LAWS = [
@@ -563,11 +563,11 @@ def test_saving_from_another_thread(stored):
 
 
 def test_numbers_agree_up_to_rounding():
-    assert storage.agree({"a": [1.0, {"b": "x"}]}, {"a": [1.0 + 1e-12, {"b": "x"}]})
-    assert not storage.agree([1.0], [1.0 + 1e-6])
-    assert not storage.agree([1.0], [1.0, 2.0])
-    assert not storage.agree({"a": 1}, {"b": 1})
-    assert not storage.agree("a", None)
+    assert states.agree({"a": [1.0, {"b": "x"}]}, {"a": [1.0 + 1e-12, {"b": "x"}]})
+    assert not states.agree([1.0], [1.0 + 1e-6])
+    assert not states.agree([1.0], [1.0, 2.0])
+    assert not states.agree({"a": 1}, {"b": 1})
+    assert not states.agree("a", None)
 
 
 def test_load_checks_the_device(stored):

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import Tensor
 
-from botorch_delay import checks, storage
-from botorch_delay.confidence import Confidence, Guarantee, scaled_gain
+from botorch_delay import checks, states, storage
+from botorch_delay.confidence import Confidence, Guarantee
 from botorch_delay.domains import FiniteDomain
 from botorch_delay.exceptions import (
     HorizonError,
     InputError,
     InputTypeError,
-    MissingExtraError,
     NoAnswerError,
     StorageError,
     TrialError,
 )
+from botorch_delay.optimizers.recommendation import Recommendation, best_of
 from botorch_delay.surrogate import Surrogate
-from botorch_delay.trials import Attached, Ledger, Trial, TrialState
+from botorch_delay.trials import Attached, Ledger, Trial, TrialState, trials_table
 
 if TYPE_CHECKING:
     import pandas
@@ -40,27 +40,6 @@ class Choice:
     index: int
     round: int
     slot: int
-
-
-@dataclass(frozen=True, eq=False)
-class Recommendation:
-    """The point that all answers speak for.
-
-    Attributes:
-        x: the point, shape ``d``.
-        index: its row in the domain.
-        mean: posterior mean of f there.
-        lower: lower end of the interval for f there.
-        upper: upper end.
-        interval: what the interval is, in words.
-    """
-
-    x: Tensor
-    index: int
-    mean: float
-    lower: float
-    upper: float
-    interval: str
 
 
 class Optimizer(ABC):
@@ -282,30 +261,16 @@ class Optimizer(ABC):
         if not len(y):
             raise NoAnswerError("There is no answer yet to base a recommendation on.")
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.evidence(X, y, noise_var)
         rows = {t.index for t in self._ledger.completed()} | {a.index for a in self.attached}
         answered = sorted(row for row in rows if row is not None)
-        candidates = torch.tensor(
-            answered or range(len(self._domain)), dtype=torch.long, device=X.device
-        )
-        posterior = surrogate.posterior(evidence, self._domain.points[candidates])
-        half, interval = confidence.all_data(
-            posterior,
-            surrogate.noise_ratio(evidence),
-            scaled_gain(surrogate.covar_module, evidence),
+        return best_of(
+            answered or range(len(self._domain)),
+            self._domain.points,
+            surrogate,
+            surrogate.evidence(X, y, noise_var),
+            confidence,
             delta,
-        )
-        best = int(posterior.mean.argmax())
-        mean, half_width = posterior.mean[best].item(), half[best].item()
-        index = int(candidates[best])
-        sign = self._sign
-        return Recommendation(
-            x=self._domain.points[index].clone(),
-            index=index,
-            mean=sign * mean,
-            lower=sign * mean - half_width,
-            upper=sign * mean + half_width,
-            interval=interval,
+            sign=self._sign,
         )
 
     def to_dataframe(self) -> pandas.DataFrame:
@@ -314,25 +279,7 @@ class Optimizer(ABC):
         Raises:
             MissingExtraError: if pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingExtraError(
-                "to_dataframe needs pandas: pip install 'botorch-delay[pandas]'."
-            ) from error
-        records = []
-        for trial in self._ledger.trials:
-            record = trial.record()
-            record["index"] = record.pop("point")
-            x = record.pop("x")
-            records.append(record | {f"x{i}": value for i, value in enumerate(x)})
-        columns = ["id", "index", "round", "slot", "state", "value", "noise_var", "late"]
-        columns += ["reason", "asked_at", "answered_at"]
-        columns += [f"x{i}" for i in range(self._domain.dim)]
-        frame = pandas.DataFrame(records, columns=columns).set_index("id")
-        for name in ("asked_at", "answered_at"):
-            frame[name] = pandas.to_datetime(frame[name], unit="s", utc=True)
-        return frame
+        return trials_table(self._ledger.trials, self._domain.dim)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to go on: plain values and tensors."""
@@ -349,7 +296,7 @@ class Optimizer(ABC):
             StorageError: if the state is malformed, or of another optimizer, domain or
                 configuration; then nothing is changed.
         """
-        state = storage.check_state(state)
+        state = states.check_state(state)
         if state["optimizer"] != type(self).__name__:
             raise StorageError(
                 f"The state is of a {state['optimizer']}, this is a {type(self).__name__}."
@@ -365,12 +312,12 @@ class Optimizer(ABC):
             )
         own, stored = self._config(), state["config"]
         for key in own:
-            if not storage.agree(own[key], stored.get(key)):
+            if not states.agree(own[key], stored.get(key)):
                 raise StorageError(
                     f"The state was made with {key}={stored.get(key)!r}, this optimizer has "
                     f"{key}={own[key]!r}; make it with the same arguments."
                 )
-        trials, attached = storage.revive(state, self._domain)
+        trials, attached = states.revive(state, self._domain)
         progress = self._check_progress(state["progress"], trials)
         self._ledger.restore(trials, attached, state["revision"], state["digest"])
         self._finished = bool(state["finished"])
@@ -399,7 +346,7 @@ class Optimizer(ABC):
     def _header(self) -> dict[str, Any]:
         """The state without trials and attached results."""
         return {
-            "format": storage.FORMAT,
+            "format": states.FORMAT,
             "optimizer": type(self).__name__,
             "points": self._domain.points.clone(),
             "config": self._config(),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from botorch_delay import checks
 from botorch_delay.confidence import Confidence, FixedBeta, Guarantee, side_delta
-from botorch_delay.delays import DelayLaw, SubExponentialDelay
+from botorch_delay.delays import DelayLaw
 from botorch_delay.domains import FiniteDomain
 from botorch_delay.elimination import ActiveSet, surviving
 from botorch_delay.exceptions import (
@@ -25,6 +25,7 @@ from botorch_delay.exceptions import (
 )
 from botorch_delay.kernels import check_kernel, describe_kernel
 from botorch_delay.optimizers.base import Choice, Optimizer
+from botorch_delay.optimizers.claims import claim
 from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility
 from botorch_delay.optimizers.open_round import OpenRound
 from botorch_delay.optimizers.progress import Progress, active_rows, read_progress, write_progress
@@ -246,39 +247,13 @@ class BPEDelayOptimizer(Optimizer):
     @property
     def guarantee(self) -> Guarantee:
         """What is claimed for this configuration, and why not more."""
-        missing = list(self._confidence.missing)
-        if self._fixed is None:
-            missing.append(
-                "kernel and noise are learned from the answers, and a learned kernel proves "
-                "nothing; pass covar_module and noise_var."
-            )
-        if isinstance(self._delay, SubExponentialDelay) and self._delay.paper_min:
-            missing.append(
-                "the delay bound with the paper's minimum is exceeded far more often than "
-                "promised; use paper_min=False."
-            )
-        if self._resets:
-            missing.append(
-                "every active point turned out to be infeasible, so that points had to be taken "
-                "back that bounds had eliminated."
-            )
-        assumptions = [
-            "the kernel is right",
-            *self._confidence.assumptions,
-            "whether a trial fails or is abandoned does not depend on its noise, given the point, "
-            "and the maximiser can be evaluated",
-        ]
-        if self._delay is None:
-            assumptions.append(
-                "delays may depend on the points, and on the values too as long as finish() is not "
-                "called before the last round's answers are there; nothing else about them is used"
-            )
-        else:
-            assumptions.append(
-                f"delays are independent, with the law {self._delay!r}, and do not depend on the "
-                "noise given the point"
-            )
-        return Guarantee(not missing, self._delta, tuple(assumptions), tuple(missing))
+        return claim(
+            self._confidence,
+            self._delay,
+            self._delta,
+            learned=self._fixed is None,
+            resets=self._resets,
+        )
 
     def _choose(self) -> Choice:
         if self._open is None:

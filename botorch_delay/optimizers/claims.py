@@ -1,0 +1,53 @@
+"""What BPE-Delay claims for a configuration, and why not more."""
+
+from __future__ import annotations
+
+from botorch_delay.confidence import Confidence, Guarantee
+from botorch_delay.delays import DelayLaw, SubExponentialDelay
+
+
+def claim(
+    confidence: Confidence, delay: DelayLaw | None, delta: float, *, learned: bool, resets: int
+) -> Guarantee:
+    """The regret bound of Theorem 1, or what is missing for it.
+
+    Args:
+        confidence: the bounds.
+        delay: the law that gives the rounds their lengths, or None if they close on arrival.
+        delta: failure probability.
+        learned: whether kernel and noise are learned.
+        resets: how often all active points turned out to be infeasible.
+    """
+    missing = list(confidence.missing)
+    if learned:
+        missing.append(
+            "kernel and noise are learned from the answers, and a learned kernel proves nothing; "
+            "pass covar_module and noise_var."
+        )
+    if isinstance(delay, SubExponentialDelay) and delay.paper_min:
+        missing.append(
+            "the delay bound with the paper's minimum is exceeded far more often than promised; "
+            "use paper_min=False."
+        )
+    if resets:
+        missing.append(
+            "every active point turned out to be infeasible, so that points had to be taken back "
+            "that bounds had eliminated."
+        )
+    assumptions = [
+        "the kernel is right",
+        *confidence.assumptions,
+        "whether a trial fails or is abandoned does not depend on its noise, given the point, and "
+        "the maximiser can be evaluated",
+    ]
+    if delay is None:
+        assumptions.append(
+            "delays may depend on the points, and on the values too as long as finish() is not "
+            "called before the last round's answers are there; nothing else about them is used"
+        )
+    else:
+        assumptions.append(
+            f"delays are independent, with the law {delay!r}, and do not depend on the noise given "
+            "the point"
+        )
+    return Guarantee(not missing, delta, tuple(assumptions), tuple(missing))

@@ -1,0 +1,199 @@
+"""Executors as the runner uses them, and what runs inside their workers."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from botorch_delay import checks
+from botorch_delay.exceptions import InputError, InputTypeError
+from botorch_delay.trials import Trial
+
+Objective = Callable[[Tensor], float]
+
+
+class Pool:
+    """An executor as given: submits, cannot kill, cannot be repaired."""
+
+    kills = False
+
+    def __init__(self, executor: Any) -> None:
+        self._executor = executor
+
+    def check(self, objective: Objective) -> None:
+        """Refuse an objective that cannot reach the workers."""
+
+    def submit(self, objective: Objective, trial: Trial) -> Future[Outcome]:
+        """Have a worker evaluate the objective at the trial's point."""
+        return self._executor.submit(_evaluate, objective, *_portable(trial))
+
+    def repair(self) -> bool:
+        """Replace a broken executor; False if that is not possible."""
+        return False
+
+    def release(self) -> None:
+        """Shut down what this run has made itself."""
+
+
+class BreakableProcessPool(Pool):
+    """A ``ProcessPoolExecutor``, which breaks as a whole when one worker dies."""
+
+    _own: ProcessPoolExecutor | None = None
+
+    def check(self, objective: Objective) -> None:
+        """Refuse an objective that cannot reach the workers."""
+        _check_picklable(objective)
+
+    def repair(self) -> bool:
+        """Replace the broken executor by a like one."""
+        broken = self._executor
+        self.release()
+        # The arguments of the pool are kept in private attributes and nowhere else.
+        self._executor = self._own = ProcessPoolExecutor(
+            max_workers=broken._max_workers,
+            mp_context=broken._mp_context,
+            initializer=broken._initializer,
+            initargs=broken._initargs,
+        )
+        return True
+
+    def release(self) -> None:
+        """Shut down the replacement, if there is one."""
+        if self._own is not None:
+            self._own.shutdown(wait=False, cancel_futures=True)
+            self._own = None
+
+
+class PebblePool(Pool):
+    """A ``pebble.ProcessPool``, which kills a worker that takes too long and replaces it."""
+
+    kills = True
+
+    def __init__(self, executor: Any, timeout: float | None) -> None:
+        super().__init__(executor)
+        self._timeout = timeout
+
+    def check(self, objective: Objective) -> None:
+        """Refuse an objective that cannot reach the workers."""
+        _check_picklable(objective)
+
+    def submit(self, objective: Objective, trial: Trial) -> Future[Outcome]:
+        """Have a worker evaluate the objective at the trial's point."""
+        return self._executor.schedule(
+            _evaluate, args=(objective, *_portable(trial)), timeout=self._timeout
+        )
+
+
+def make_pool(executor: Any, timeout: float | None) -> Pool:
+    """The executor as the runner uses it.
+
+    Raises:
+        InputTypeError: if it is none.
+    """
+    if isinstance(executor, ProcessPoolExecutor):
+        return BreakableProcessPool(executor)
+    schedule = getattr(executor, "schedule", None)
+    if schedule is not None and "timeout" in inspect.signature(schedule).parameters:
+        return PebblePool(executor, timeout)
+    if hasattr(executor, "submit"):
+        return Pool(executor)
+    raise InputTypeError(
+        "executor must be a concurrent.futures.Executor or a pebble.ProcessPool, got "
+        f"{type(executor).__name__}."
+    )
+
+
+def _check_picklable(objective: Objective) -> None:
+    try:
+        pickle.dumps(objective)
+    except Exception as error:
+        raise InputTypeError(
+            f"The objective cannot be sent to another process ({error}); define it at the top "
+            "level of a module, or use a ThreadPoolExecutor."
+        ) from error
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a worker sends back."""
+
+    value: float | None
+    error: str
+    worker: str
+    started: float
+    finished: float
+
+
+def _portable(trial: Trial) -> tuple[list[float], str]:
+    """The point as plain numbers: tensors would travel through shared memory."""
+    return trial.x.tolist(), str(trial.x.dtype).removeprefix("torch.")
+
+
+def _evaluate(objective: Objective, x: list[float], dtype: str) -> Outcome:
+    """Run in a worker: the objective at one point, and whatever went wrong with it."""
+    worker = f"{os.getpid()}-{threading.get_ident()}"
+    started = time.time()
+    value, error = None, ""
+    try:
+        value = checks.real(objective(torch.tensor(x, dtype=getattr(torch, dtype))), "value")
+    except InputError as invalid:
+        error = f"the objective returned no finite number: {invalid}"
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as raised:
+        error = f"{type(raised).__name__}: {raised}"
+    return Outcome(value, error, worker, started, time.time())
+
+
+class Interrupts:
+    """Ctrl-C takes effect while the run waits, never between a change and its commit.
+
+    A second Ctrl-C takes effect at once. Outside the main thread, or where the program has a
+    handler of its own, nothing is changed.
+    """
+
+    def __init__(self) -> None:
+        self._waiting = False
+        self._asked = False
+        self._installed = False
+
+    def __enter__(self) -> None:
+        if (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ):
+            signal.signal(signal.SIGINT, self._handle)
+            self._installed = True
+
+    def __exit__(self, *exception: object) -> None:
+        if self._installed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    @contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Let an interrupt through, also one that came before."""
+        if self._asked:
+            raise KeyboardInterrupt
+        self._waiting = True
+        try:
+            yield
+        finally:
+            self._waiting = False
+
+    def _handle(self, *_: object) -> None:
+        if self._waiting or self._asked:
+            self._waiting = False
+            raise KeyboardInterrupt
+        self._asked = True

@@ -1,0 +1,29 @@
+"""An optimizer on scattered points, its objective, and how answers are told."""
+
+import math
+
+from cases import scattered, se
+
+import botorch_delay as bd
+
+NOISE = 1e-2
+
+
+def make(n=60, horizon=100, **options):
+    domain = bd.FiniteDomain(scattered(n))
+    options = {"covar_module": se(), "noise_var": NOISE} | options
+    return bd.BPEDelayOptimizer(domain, horizon, **options)
+
+
+def value(trial):
+    return math.sin(7 * trial.x[0].item()) + trial.x[1].item()
+
+
+def answer(opt, trials):
+    for trial in trials:
+        opt.tell(trial, value(trial))
+
+
+def state_of(opt):
+    state = opt.state_dict()
+    return str({key: value for key, value in state.items() if key != "points"})

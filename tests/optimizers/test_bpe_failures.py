@@ -1,0 +1,220 @@
+import logging
+
+import pytest
+import torch
+from bpe_cases import NOISE, answer, make, state_of
+from cases import normal, scattered, se
+
+import botorch_delay as bd
+from botorch_delay.benchmarks import FiniteProblem, simulate
+from botorch_delay.exceptions import (
+    EmptyDomainError,
+)
+from botorch_delay.trials import TrialState
+
+# Failures and abandonment
+
+
+def test_a_failed_design_point_is_asked_again_and_its_answer_is_used():
+    opt = make()
+    trials = opt.ask(10)
+    opt.mark_failed(trials[3], "out of memory")
+    answer(opt, trials[:3] + trials[4:])
+    again = opt.ask()
+    assert (again.index, again.slot, again.round) == (trials[3].index, 3, 1)
+    answer(opt, [again])
+    opt.ask()
+    assert opt.rounds[0].trial_ids == (0, 1, 2, 4, 5, 6, 7, 8, 9, 10)
+    assert trials[3].state is TrialState.FAILED
+    assert trials[3].reason == "out of memory"
+
+
+def test_a_point_that_fails_three_times_is_out_of_the_domain():
+    opt = make()
+    trials = opt.ask(10)
+    bad = trials[2].index
+    answer(opt, trials[:2] + trials[3:])
+    opt.mark_failed(trials[2])
+    for _ in range(2):
+        again = opt.ask()
+        assert again.index == bad
+        opt.mark_failed(again)
+    assert bad not in opt.active_set.indices
+    after = opt.ask()
+    assert len(opt.rounds) == 1  # the round goes on without it
+    assert 2 not in opt.rounds[0].trial_ids
+    assert after.round == 2
+    while len(opt.trials) < 100:
+        trial = opt.ask()
+        assert trial.index != bad
+        answer(opt, [trial])
+
+
+def test_a_point_that_has_answered_is_asked_again_at_most_twice_after_it_fails():
+    opt = make(n=2, horizon=60)
+    first = opt.ask()
+    answer(opt, [first])
+    bad, failures = first.index, 0
+    while len(opt.trials) < 60:
+        trial = opt.ask()
+        if trial.index == bad:
+            opt.mark_failed(trial)
+            failures += 1
+        else:
+            answer(opt, [trial])
+    assert failures == 3
+
+
+def test_parallel_workers_do_not_pile_up_on_a_failed_point():
+    opt = make(n=5, horizon=90)
+    trial = opt.ask()
+    opt.mark_failed(trial)
+    asked = [t.index for t in opt.ask(20)]
+    assert asked.count(trial.index) == 2
+    alone = make(n=1, horizon=30)  # where there is no other point it is asked all the same
+    alone.mark_failed(alone.ask())
+    assert len(alone.ask(10)) == 10
+
+
+def test_infeasible_points_eliminate_nobody():
+    points = torch.linspace(0, 1, 101).double().unsqueeze(-1)
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(points), 400, covar_module=se(0.3), noise_var=1e-4)
+    for _ in range(400):
+        trial = opt.ask()
+        if trial.x.item() > 0.95:  # where f is largest
+            opt.mark_failed(trial)
+        else:
+            opt.tell(trial, 2 * trial.x.item())
+    assert len(opt.active_set) >= 1
+    assert (opt.active_set.points <= 0.95).all()
+    assert opt.domain.points[opt.active_set.indices].max() >= 0.9
+    assert opt.rounds[-1].active_after == len(opt.active_set)
+    assert not any("infeasible" in line for line in opt.guarantee.missing)
+
+
+def test_a_point_that_mostly_answers_survives_crashes():
+    opt = make(n=1, horizon=40)
+    for number in range(40):
+        trial = opt.ask()
+        if number % 3 == 0:
+            opt.mark_failed(trial)
+        else:
+            answer(opt, [trial])
+    assert opt.active_set.indices.tolist() == [0]
+
+
+def test_when_every_point_fails_it_says_so():
+    opt = make(n=2, horizon=50)
+    for _ in range(6):
+        opt.mark_failed(opt.ask())
+    with pytest.raises(EmptyDomainError, match=r"opt\.trials"):
+        opt.ask()
+    assert len(opt.trials) == 6
+    assert len(opt.active_set) == 0
+
+
+def test_an_interrupted_fit_leaves_the_optimizer_as_it_was(monkeypatch, tmp_path):
+    opt = make(horizon=64, covar_module=None, noise_var=None)
+    answer(opt, opt.ask(8))
+    before = state_of(opt)
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("botorch_delay.optimizers.bpe.fit_surrogate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        opt.ask()
+    assert state_of(opt) == before
+    monkeypatch.undo()
+    opt.ask()
+    assert [r.number for r in opt.rounds] == [1]
+    opt.save(tmp_path / "study.db")
+    bd.load(tmp_path / "study.db")
+
+
+def test_active_points_that_all_fail_bring_back_the_feasible_ones(caplog):
+    opt = make(n=30, horizon=200, confidence=bd.FixedBeta(0.01), noise_var=1e-4)
+    while len(opt.active_set) > 3:
+        answer(opt, opt.ask(5))
+        if len(opt.trials) > 150:
+            pytest.fail("nothing was eliminated")
+    doomed = set(opt.active_set.indices.tolist())
+    with caplog.at_level(logging.WARNING):
+        for _ in range(40):
+            trial = opt.ask()
+            if trial.index in doomed:
+                opt.mark_failed(trial)
+            else:
+                answer(opt, [trial])
+                break
+        else:
+            pytest.fail("the failing points were asked for ever")
+    assert "infeasible" in caplog.text
+    assert not opt.guarantee.holds
+    assert any("infeasible" in line for line in opt.guarantee.missing)
+
+
+def test_an_abandoned_design_point_frees_the_round():
+    opt = make()
+    trials = opt.ask(10)
+    answer(opt, trials[1:])
+    opt.ask(3)
+    assert opt.rounds == []
+    (straggler,) = opt.stragglers
+    assert straggler.trial is trials[0]
+    assert straggler.asks == 12
+    opt.mark_abandoned(trials[0])
+    assert opt.stragglers == []
+    opt.ask()
+    assert opt.rounds[0].trial_ids == tuple(range(1, 10))
+    opt.tell(trials[0], 5.0)  # a late answer
+    assert trials[0].state is TrialState.COMPLETED
+    assert trials[0].late
+    assert opt.recommend().index == trials[0].index  # used where all data are used
+
+
+def test_a_late_answer_within_its_round_is_not_used_by_its_bounds():
+    opt = make()
+    trials = opt.ask(10)
+    opt.mark_abandoned(trials[0])
+    opt.tell(trials[0], 0.1)
+    answer(opt, trials[1:])
+    opt.ask()
+    assert opt.rounds[0].trial_ids == tuple(range(1, 10))
+
+
+def test_sigma_forgets_an_abandoned_point_and_keeps_a_failed_one():
+    opt = make(n=8, horizon=900)  # q_1 = 30
+    trials = opt.ask(8)
+    assert sorted(t.index for t in trials) == list(range(8))
+    opt.mark_abandoned(trials[2])
+    assert opt.ask().index == trials[2].index
+    others = make(n=8, horizon=900)
+    trials = others.ask(8)
+    for _ in range(3):
+        failing = next(t for t in others.trials[::-1] if t.index == trials[2].index)
+        others.mark_failed(failing)
+        following = others.ask()
+    assert following.index != trials[2].index
+
+
+def test_a_straggler_is_reported_once_it_is_late_beyond_doubt(caplog):
+    opt = make(horizon=400)  # q_1 = 20
+    lost, *trials = opt.ask(20)
+    answer(opt, trials)
+    with caplog.at_level(logging.WARNING, logger="botorch_delay"):
+        for _ in range(100):
+            answer(opt, [opt.ask()])
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 1
+    assert f"trial {lost.id}" in lines[0]
+    assert "mark_abandoned(0)" in lines[0]
+    assert opt.stragglers[0].asks == 119
+
+
+def test_ordinary_delays_report_no_straggler(caplog):
+    problem = FiniteProblem(scattered(60), normal(60), 0.05)
+    opt = bd.BPEDelayOptimizer(problem.domain, 300, covar_module=se(), noise_var=NOISE)
+    with caplog.at_level(logging.WARNING, logger="botorch_delay"):
+        simulate(opt, problem, bd.PoissonDelay(20.0), 300)
+    assert caplog.records == []
