@@ -57,7 +57,8 @@ class DelayLaw(ABC):
 
     def _upper_quantile(self, tail: float) -> float:
         """The smallest whole ``u`` with ``P(tau > u) <= tail``."""
-        return self.quantile(1.0 - tail)
+        # The largest number below 1 where 1 - tail rounds to 1; laws that know their tail do better.
+        return self.quantile(min(1.0 - tail, math.nextafter(1.0, 0.0)))
 
 
 class NoDelay(DelayLaw):

@@ -97,7 +97,6 @@ def run(
     executor: Executor | Any,
     n_trials: int,
     max_in_flight: int,
-    *,
     store: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
     callbacks: Iterable[Callback] = (),

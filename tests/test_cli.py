@@ -1,9 +1,14 @@
+import contextlib
+import os
+import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
-from botorch_delay import BPEDelayOptimizer, cli, demo
+from botorch_delay import BPEDelayOptimizer, cli, demo, load
 from botorch_delay.demo import CrossValidation, demo_domain, held_out_accuracy, run_demo
 
 
@@ -58,6 +63,49 @@ def test_the_demo_runs_resumes_and_reports(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
     again = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "8 trials were in the store already" in again.stdout
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_the_demo_survives_being_killed(tmp_path, how):
+    store, told = tmp_path / "study.db", {}
+    command = [sys.executable, "-m", "botorch_delay", "demo", "--trials", "40"]
+    command += ["--store", str(store)]
+
+    def answers():
+        if not store.exists():
+            return {}
+        with closing(sqlite3.connect(store)) as db:
+            query = "SELECT id, value FROM trials WHERE state = 'completed'"
+            try:
+                return dict(db.execute(query).fetchall())
+            except sqlite3.OperationalError:  # not yet there, or being written
+                return {}
+
+    for stop_after in (1, 4, 9, 15, 22):
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        ) as process:
+            while len(answers()) < stop_after and process.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(0.02)
+            assert process.poll() is None
+            os.killpg(process.pid, how)
+            _, err = process.communicate()
+        if how is signal.SIGINT:
+            assert process.returncode == cli.INTERRUPTED
+            assert err.decode().splitlines()[-1] == "botorch-delay: interrupted"
+            assert b"Traceback" not in err
+        else:
+            assert process.returncode == -how
+        assert told.items() <= answers().items()
+        told = answers()
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "recommended" in done.stdout
+    assert told.items() <= answers().items()
+    opt = load(store)
+    assert len(opt.trials) == 40
+    assert opt.pending == []
 
 
 def test_a_store_of_another_study_is_refused_in_one_line(tmp_path, capsys):

@@ -32,7 +32,7 @@ def survival(law: bd.DelayLaw, u: int) -> float:
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 @pytest.mark.parametrize("horizon", [1, 300, 100_000])
-@pytest.mark.parametrize("delta", [0.5, 0.1, 1e-6])
+@pytest.mark.parametrize("delta", [0.5, 0.1, 1e-6, 1e-14])
 def test_upper_bound_is_the_smallest_that_keeps_the_promise(law, horizon, delta):
     u = law.upper_bound(horizon, delta)
     assert u == int(u) >= 0
