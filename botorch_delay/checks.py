@@ -115,6 +115,18 @@ def largest_value(like: Tensor) -> float:
     return 1e-4 * math.sqrt(torch.finfo(like.dtype).max)
 
 
+def noise_variance(value: Any, name: str, like: Tensor) -> float:
+    """``value`` as a positive variance whose inverse is finite in the dtype of ``like``."""
+    number = positive(value, name)
+    limit = largest_value(like)
+    if not 1.0 / limit <= number <= limit:
+        raise InputError(
+            f"{name} must lie between {1.0 / limit:.0e} and {limit:.0e} for {like.dtype}, got "
+            f"{number}; rescale the values."
+        )
+    return number
+
+
 def answer(value: Any, like: Tensor) -> float:
     """``value`` as a finite float that can be computed with in the dtype of ``like``."""
     number = real(value, "y")

@@ -271,11 +271,15 @@ def rkhs_bounds(
     X = checks.matrix(X, "X", empty=True)
     checks.matches(train_X, "train_X", X)
     train_Y = checks.column(train_Y, "train_Y", train_X)
-    check_kernel(covar_module, X if len(X) else train_X)
-    noise = checks.positive(noise_var, "noise_var")
+    probe = X if len(X) else train_X
+    if len(probe):
+        check_kernel(covar_module, probe)
+    noise = checks.noise_variance(noise_var, "noise_var", X)
     delta = checks.probability(delta, "delta")
     confidence = RKHSConfidence(norm_bound, noise_std, tight=tight)
     evidence = Evidence.single(train_X, train_Y, torch.full_like(train_Y, noise))
+    if not len(X):
+        return X.new_empty(0), X.new_empty(0)
     posterior = posterior_at(covar_module, evidence, X, weights=tight)
     half = confidence.half_width(posterior, 1.0 / math.sqrt(noise), delta)
     return posterior.mean - half, posterior.mean + half

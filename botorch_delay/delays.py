@@ -57,8 +57,12 @@ class DelayLaw(ABC):
 
     def _upper_quantile(self, tail: float) -> float:
         """The smallest whole ``u`` with ``P(tau > u) <= tail``."""
-        # The largest number below 1 where 1 - tail rounds to 1; laws that know their tail do better.
-        return self.quantile(min(1.0 - tail, math.nextafter(1.0, 0.0)))
+        if 1.0 - tail == 1.0:
+            raise InputError(
+                f"A tail of {tail:.0e} cannot be told from 0 through quantile; give {self!r} an "
+                "upper_bound of its own, or use a larger delta."
+            )
+        return self.quantile(1.0 - tail)
 
 
 class NoDelay(DelayLaw):
@@ -76,6 +80,9 @@ class NoDelay(DelayLaw):
     def quantile(self, p: float) -> float:
         """0 steps."""
         checks.probability(p, "p")
+        return 0.0
+
+    def _upper_quantile(self, tail: float) -> float:
         return 0.0
 
     def __repr__(self) -> str:
@@ -111,6 +118,9 @@ class ConstantDelay(DelayLaw):
     def quantile(self, p: float) -> float:
         """The constant, in steps."""
         checks.probability(p, "p")
+        return float(self.steps)
+
+    def _upper_quantile(self, tail: float) -> float:
         return float(self.steps)
 
     def __repr__(self) -> str:

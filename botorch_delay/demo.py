@@ -12,6 +12,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from botorch_delay import checks
 from botorch_delay.domains import FiniteDomain
-from botorch_delay.exceptions import InputError, MissingExtraError
+from botorch_delay.exceptions import InputError, MissingExtraError, RunError
 from botorch_delay.optimizers import BPEDelayOptimizer
 from botorch_delay.plotting import plot_active_set, plot_best, plot_timeline
 from botorch_delay.runner import RunReport, run
@@ -127,8 +128,8 @@ def run_demo(
     optimizer = BPEDelayOptimizer(demo_domain(), horizon=trials, seed=seed)
     with _pool(workers) as pool:
         report = run(optimizer, objective, pool, trials, workers, store=store, progress=progress)
-        best = optimizer.recommend().x
-        rival = _random_search(objective, pool, trials, seed) if random_search else None
+    best = optimizer.recommend().x
+    rival = _random_search(objective, workers, trials, seed) if random_search else None
     return DemoResult(
         C=10.0 ** best[0].item(),
         gamma=10.0 ** best[1].item(),
@@ -182,15 +183,16 @@ def draw(result: DemoResult, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def _random_search(
-    objective: CrossValidation, pool: ProcessPoolExecutor, trials: int, seed: int
-) -> Tensor:
+def _random_search(objective: CrossValidation, workers: int, trials: int, seed: int) -> Tensor:
     """The point with the best single value among ``trials`` drawn without replacement."""
     points = demo_domain().points
     generator = torch.Generator().manual_seed(seed)
     drawn = points[torch.randperm(len(points), generator=generator)[:trials]]
-    futures = [pool.submit(_at, objective, x.tolist()) for x in drawn]
-    values = [future.result() for future in futures]
+    with _pool(workers) as pool:
+        try:
+            values = list(pool.map(_at, [objective] * trials, drawn.tolist()))
+        except BrokenProcessPool as error:
+            raise RunError(f"A worker of the random search died: {error}") from error
     return drawn[int(np.argmax(values))]
 
 

@@ -26,7 +26,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import checks
-from botorch_delay.exceptions import EmptyDomainError
+from botorch_delay.exceptions import EmptyDomainError, NumericsError
 from botorch_delay.kernels import check_kernel, covariance, prior_variance
 
 TIE_TOLERANCE = 1e-8
@@ -79,7 +79,9 @@ class GreedyDesign:
         variance = self._variance.masked_fill(self._excluded, -torch.inf)
         largest = variance.max()
         if not torch.isfinite(largest):
-            raise EmptyDomainError("Every candidate of the design is excluded.")
+            if self._excluded.all():
+                raise EmptyDomainError("Every candidate of the design is excluded.")
+            raise NumericsError("The variance of some candidate is not finite.")
         # argmax returns the first of equal entries: the lowest index among the ties.
         return int((variance >= (1.0 - TIE_TOLERANCE) * largest).byte().argmax())
 
@@ -137,7 +139,7 @@ def greedy_max_variance(
     """
     candidates = checks.matrix(candidates, "candidates")
     check_kernel(covar_module, candidates)
-    noise = checks.positive(noise_var, "noise_var")
+    noise = checks.noise_variance(noise_var, "noise_var", candidates)
     design = GreedyDesign(covar_module, candidates, noise)
     picks = design.extend(checks.whole(n, "n", 1))
     return torch.tensor(picks, dtype=torch.long, device=candidates.device)

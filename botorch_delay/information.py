@@ -45,7 +45,7 @@ def effective_dimension(covar_module: Kernel, X: Tensor, noise_var: float) -> fl
 
 def _spectrum(covar_module: Kernel, X: Tensor, noise_var: float) -> tuple[Tensor, float]:
     X = checks.matrix(X, "X")
-    noise = checks.positive(noise_var, "noise_var")
+    noise = checks.noise_variance(noise_var, "noise_var", X)
     check_kernel(covar_module, X)
     with torch.no_grad():
         eigenvalues = torch.linalg.eigvalsh(covariance(covar_module, X, X))

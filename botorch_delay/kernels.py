@@ -84,7 +84,8 @@ def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
         )
     try:
         with torch.no_grad():
-            prior_variance(covar_module, like[:1])  # GPyTorch checks the number of columns
+            # On all points: some kernels overflow far out. GPyTorch checks the columns here.
+            prior = prior_variance(covar_module, like)
             values = covariance(covar_module, like[:1], like[:1])
     except (RuntimeError, IndexError) as error:
         raise InputError(
@@ -94,6 +95,12 @@ def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
         raise InputError(
             "covar_module must give one finite value per pair of points; at the first point it "
             f"gives {values.tolist()}."
+        )
+    if not torch.isfinite(prior).all() or (prior < 0).any():
+        bad = int((~torch.isfinite(prior) | (prior < 0)).nonzero()[0])
+        raise InputError(
+            f"covar_module must give every point a finite variance; at point {bad} it gives "
+            f"{prior[bad].item()}."
         )
     return covar_module
 

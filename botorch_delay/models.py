@@ -43,8 +43,6 @@ class DelayedGP(SingleTaskGP):
     refer to the formula in raw units. And posteriors come from one Cholesky factor at every
     size, never from an iterative solver; updates extend that factor.
 
-    Hyperparameters changed in place take effect after ``model.train()``, as in GPyTorch.
-
     Args:
         train_X: ``n x d``, answered points; ``n = 0`` gives the prior.
         train_Y: ``n x 1``, their values.
@@ -69,8 +67,8 @@ class DelayedGP(SingleTaskGP):
         True
     """
 
-    # "observed": (L, L^-1 (y - m)); "pending": (W, Schur complement); "fantasy": the model
-    _cache: dict[str, Any]
+    # In the cache: "observed": (L, L^-1 (y - m)); "pending": (W, Schur complement of the
+    # pending points); "fantasy": the fantasy model.
     _X_pending: Tensor
     _noise_var: float | None
     _original_train_inputs: Tensor
@@ -92,7 +90,7 @@ class DelayedGP(SingleTaskGP):
         train_X = checks.matrix(train_X, "train_X", empty=True)
         train_Y = _as_column(train_Y, "train_Y", train_X)
         if noise_var is not None:
-            noise_var = checks.positive(noise_var, "noise_var")
+            noise_var = checks.noise_variance(noise_var, "noise_var", train_X)
         if train_Yvar is not None:
             train_Yvar = _as_column(train_Yvar, "train_Yvar", train_X)
             if (train_Yvar <= 0).any():
@@ -148,7 +146,21 @@ class DelayedGP(SingleTaskGP):
     def prediction_strategy(self, strategy: Any) -> None:
         self.__dict__["_strategy"] = strategy
         if strategy is None:
-            self.__dict__["_cache"] = {}
+            self.__dict__["_stored"] = ([], {})
+
+    @property
+    def _cache(self) -> dict[str, Any]:
+        """Factors by name, dropped as soon as a hyperparameter has another value."""
+        values, cache = self.__dict__["_stored"]
+        current = [parameter.detach() for parameter in self.parameters()]
+        if len(values) != len(current) or not all(map(torch.equal, values, current)):
+            cache = {}
+            self.__dict__["_stored"] = ([value.clone() for value in current], cache)
+        return cache
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is copied: everything but what can be computed again."""
+        return {**self.__dict__, "_stored": ([], {}), "_strategy": None}
 
     def __call__(self, *args: Tensor, **kwargs: Any) -> MultivariateNormal:
         """The prior at the training points in training mode, else the observed posterior."""

@@ -49,19 +49,21 @@ class Evidence:
         Averaging loses nothing: the mean of n answers of noise lambda^2 at one point is an
         answer of noise lambda^2 / n, and it keeps ``K + D`` well conditioned.
         """
-        _, inverse = torch.unique(group, return_inverse=True)
+        # On the CPU, where sums are added in a fixed order: the vectors are small.
+        values, noise = y.cpu(), noise_var.cpu()
+        _, inverse = torch.unique(group.cpu(), return_inverse=True)
         m = int(inverse.max()) + 1 if len(inverse) else 0
         first = inverse.new_full((m,), len(inverse)).scatter_reduce(
-            0, inverse, torch.arange(len(inverse), device=inverse.device), "amin"
+            0, inverse, torch.arange(len(inverse)), "amin"
         )
-        zeros = y.new_zeros(m)
-        precision = zeros.index_add(0, inverse, 1.0 / noise_var)
-        weights = 1.0 / (noise_var * precision[inverse])
+        zeros = values.new_zeros(m)
+        precision = zeros.index_add(0, inverse, 1.0 / noise)
+        weights = 1.0 / (noise * precision[inverse])
         return cls(
-            X=X[first],
-            y=zeros.index_add(0, inverse, weights * y),
-            noise_var=1.0 / precision,
-            spread=zeros.index_add(0, inverse, weights.square()),
+            X=X[first.to(X.device)],
+            y=zeros.index_add(0, inverse, weights * values).to(y),
+            noise_var=(1.0 / precision).to(y),
+            spread=zeros.index_add(0, inverse, weights.square()).to(y),
         )
 
     @property
@@ -180,7 +182,7 @@ def posterior_at(
             variance = (prior - V.square().sum(dim=0)).clamp_min(0.0)
             noise_norm = penalty = torch.zeros_like(mean)
             # ||z||^2 <= sigma^2 / min D; exactly where the weights are computed.
-            z_norm = (variance / noise.min()).sqrt() if m else noise_norm
+            z_norm = ((variance + relative * prior) / noise.min()).sqrt() if m else noise_norm
             if weights:
                 z2 = _solve(factor, V, transpose=True).square()
                 noise_norm = (z2 * evidence.spread.unsqueeze(-1)).sum(dim=0).sqrt()

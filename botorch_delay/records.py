@@ -23,7 +23,7 @@ from botorch_delay.delays import (
     SubExponentialDelay,
 )
 from botorch_delay.exceptions import StorageError
-from botorch_delay.kernels import covariance, hyperparameters
+from botorch_delay.kernels import covariance, describe_kernel, hyperparameters
 
 _PROBES = 8
 
@@ -43,21 +43,22 @@ def describe_part(part: Any, points: Tensor | None = None) -> dict[str, Any] | N
 
     Args:
         part: the object.
-        points: ``N x d``; a kernel is also recorded by its values between some of them.
+        points: ``N x d``; a kernel that cannot be rebuilt is also known by its values between
+            some of them.
     """
     if part is None:
         return None
     if isinstance(part, Kernel):
         assert points is not None
+        record = {"class": type(part).__name__, "hyperparameters": hyperparameters(part)}
+        recipe = describe_kernel(part)
+        if recipe is not None:
+            return record | {"structure": _structure(recipe)}
         spread = torch.linspace(0, len(points) - 1, min(_PROBES, len(points))).long()
         probe = points[spread]
         with torch.no_grad():
             values = covariance(part, probe, probe)
-        return {
-            "class": type(part).__name__,
-            "hyperparameters": hyperparameters(part),
-            "values": values.tolist(),
-        }
+        return record | {"values": values.tolist()}
     fields = _PARTS.get(type(part))
     if fields is None:
         return {"class": type(part).__name__, **_traits(part)}
@@ -65,6 +66,12 @@ def describe_part(part: Any, points: Tensor | None = None) -> dict[str, Any] | N
         "class": type(part).__name__,
         "arguments": {name: getattr(part, name) for name in fields},
     }
+
+
+def _structure(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """A kernel's recipe without its parameters, which are compared up to rounding."""
+    kept = {key: value for key, value in recipe.items() if key not in ("parameters", "parts")}
+    return kept | {"parts": [_structure(part) for part in recipe.get("parts", [])]}
 
 
 def _traits(part: Any) -> dict[str, Any]:

@@ -98,6 +98,11 @@ class RoundRule(ABC):
     def length(self, number: int) -> int | None:
         """t_r, if it is fixed beforehand."""
 
+    @property
+    @abstractmethod
+    def on_arrival(self) -> bool:
+        """Whether a round closes when its design points are settled, and uses exactly those."""
+
 
 class ScheduledRounds(RoundRule):
     """Rounds of fixed length, as Algorithm 1 prints them; bounds use whatever has arrived.
@@ -123,6 +128,11 @@ class ScheduledRounds(RoundRule):
     def length(self, number: int) -> int | None:
         """t_r of the schedule."""
         return self._t[number - 1]
+
+    @property
+    def on_arrival(self) -> bool:
+        """No: rounds have fixed lengths."""
+        return False
 
 
 class ArrivalRounds(RoundRule):
@@ -151,3 +161,8 @@ class ArrivalRounds(RoundRule):
     def length(self, number: int) -> int | None:
         """Not fixed: the round ends when its answers are there."""
         return None
+
+    @property
+    def on_arrival(self) -> bool:
+        """Yes."""
+        return True

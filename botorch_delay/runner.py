@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -117,11 +116,12 @@ def run(
             included; at most its horizon.
         max_in_flight: how many trials run at once.
         store: a file in which every ask and every answer is committed as it happens. If it
-            exists the run goes on from there: trials that were running are abandoned.
-        timeout: seconds that an evaluation may take. A Pebble pool kills it, and the trial
-            has failed. Another executor cannot: the trial is reported and its place counts as
-            taken until it returns, when its answer is told. The run does not wait for late
-            trials at its end; it abandons them.
+            exists the run goes on from there: trials that were running are abandoned. Trials
+            that were asked by hand before are left alone, and count.
+        timeout: seconds that an evaluation may take, counted from when it runs. A Pebble pool
+            kills it, and the trial has failed. Another executor cannot: the trial is reported
+            and its place counts as taken until it returns, when its answer is told. The run
+            does not wait for late trials at its end; it abandons them.
         callbacks: called with the optimizer and each trial that is settled.
         progress: whether to show a progress bar.
 
@@ -196,12 +196,12 @@ class _Loop:
     def resume(self) -> None:
         """Go on from the store, and give up what no worker runs any more."""
         optimizer = self._optimizer
-        if self._store is not None and Path(self._store).exists() and not optimizer.trials:
+        if self._store is not None and not optimizer.trials and storage.holds_study(self._store):
             optimizer.load_state_dict(storage.read(self._store))
+            for trial in optimizer.pending:
+                logger.warning("trial %d was running when the last run ended; abandoned", trial.id)
+                self._abandon(trial)
         self.report.resumed = len(optimizer.trials)
-        for trial in optimizer.pending:
-            logger.warning("trial %d was running when the last run ended; abandoned", trial.id)
-            self._abandon(trial)
         self._commit()
 
     def play(self, bar: _Bar) -> None:
@@ -216,20 +216,19 @@ class _Loop:
             with self.interrupts.allowed():
                 done, _ = wait(self._in_flight, self._patience(), return_when=FIRST_COMPLETED)
             for future in sorted(done, key=lambda future: self._in_flight[future].id):
-                if future in self._in_flight:  # else it went down with its pool
+                if future in self._in_flight:  # else it was settled when its pool broke
                     self._collect(future)
             self._report_late()
             bar.update()
-        for trial in self._optimizer.pending:  # late, and not waited for any longer
-            self._abandon(trial)
+        for future in list(self._in_flight):  # late, and not waited for any longer
+            self._abandon(self._forget(future))
         self._commit()
 
     def give_up(self) -> None:
         """Cancel what waits, abandon what is open, commit."""
-        for future in self._in_flight:
+        for future in list(self._in_flight):
             future.cancel()
-        for trial in self._optimizer.pending:
-            self._abandon(trial)
+            self._abandon(self._forget(future))
         try:
             self._commit()
         except StorageError as error:  # what led here may be this very failure
@@ -247,14 +246,19 @@ class _Loop:
                 self._repair(str(error))
                 continue
             self._in_flight[future] = trial
-            if self._timeout is not None and not self._pool.kills:
-                self._deadlines[future] = time.monotonic() + self._timeout
 
     def _patience(self) -> float | None:
-        """Seconds until the next evaluation is late."""
-        if not self._deadlines:
+        """Seconds until the next evaluation may be late, or have begun."""
+        if self._timeout is None or self._pool.kills:
             return None
-        return max(min(self._deadlines.values()) - time.monotonic(), 0.0)
+        now = time.monotonic()
+        for future in self._in_flight:
+            if future.running() and future not in self._late:
+                self._deadlines.setdefault(future, now + self._timeout)
+        waiting = len(self._in_flight) > len(self._deadlines) + len(self._late)
+        next_look = self._timeout / 10.0 if waiting else float("inf")
+        patience = min([next_look, *(d - now for d in self._deadlines.values())])
+        return None if patience == float("inf") else max(patience, 0.0)
 
     def _collect(self, future: Future[Outcome]) -> None:
         trial = self._forget(future)
@@ -283,6 +287,9 @@ class _Loop:
         if outcome.value is None:
             self._fail(trial, outcome.error)
             return
+        if trial.state not in (TrialState.RUNNING, TrialState.ABANDONED):
+            logger.warning("trial %d was settled elsewhere; its result is not used", trial.id)
+            return
         try:
             self._optimizer.tell(trial, outcome.value)
         except InputError as error:
@@ -291,9 +298,12 @@ class _Loop:
         self._settled(trial)
 
     def _repair(self, message: str) -> None:
-        """Replace a broken pool; everything that was in flight there has failed with it."""
+        """Replace a broken pool; what was in flight there has failed, unless it was done."""
         for future in list(self._in_flight):
-            self._fail(self._forget(future), f"a worker process died: {message}")
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._collect(future)
+            else:
+                self._fail(self._forget(future), f"a worker process died: {message}")
         self._breaks += 1
         logger.warning("the process pool broke (%s); %d in a row", message, self._breaks)
         if self._breaks >= MAX_BREAKS_IN_A_ROW or not self._pool.repair():
@@ -325,11 +335,16 @@ class _Loop:
         return self._in_flight.pop(future)
 
     def _fail(self, trial: Trial, reason: str) -> None:
+        if trial.state is not TrialState.RUNNING:  # a callback has abandoned it, for instance
+            logger.warning("trial %d, settled elsewhere, failed: %s", trial.id, reason)
+            return
         logger.warning("trial %d failed: %s", trial.id, reason)
         self._optimizer.mark_failed(trial, reason)
         self._settled(trial)
 
     def _abandon(self, trial: Trial) -> None:
+        if trial.state is not TrialState.RUNNING:
+            return
         self._optimizer.mark_abandoned(trial)
         self.report.abandoned.append(trial.id)
 

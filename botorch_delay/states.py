@@ -16,14 +16,18 @@ from botorch_delay.trials import Attached, Trial, TrialState
 FORMAT = 1
 
 
-def agree(own: Any, stored: Any) -> bool:
-    """Whether two JSON-ready values agree, numbers up to rounding."""
+def agree(own: Any, stored: Any, tolerance: float = 1e-9) -> bool:
+    """Whether two JSON-ready values agree, numbers up to a relative tolerance."""
     if isinstance(own, Mapping) and isinstance(stored, Mapping):
-        return own.keys() == stored.keys() and all(agree(own[k], stored[k]) for k in own)
+        return own.keys() == stored.keys() and all(
+            agree(own[key], stored[key], tolerance) for key in own
+        )
     if isinstance(own, list) and isinstance(stored, list):
-        return len(own) == len(stored) and all(map(agree, own, stored))
+        return len(own) == len(stored) and all(
+            agree(a, b, tolerance) for a, b in zip(own, stored, strict=True)
+        )
     if isinstance(own, float) and isinstance(stored, int | float):
-        return math.isclose(own, stored, rel_tol=1e-9, abs_tol=1e-300)
+        return math.isclose(own, stored, rel_tol=tolerance, abs_tol=1e-300)
     return bool(own == stored)
 
 

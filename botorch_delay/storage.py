@@ -63,6 +63,20 @@ _TRIAL_COLUMNS = (
 )
 
 
+def dump_notes(notes: Any) -> str:
+    """A user's notes as JSON.
+
+    Raises:
+        StorageError: if they are no dict of JSON-ready values.
+    """
+    try:
+        if not isinstance(notes, dict):
+            raise TypeError(f"they are a {type(notes).__name__}, not a dict")
+        return json.dumps(notes, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StorageError(f"notes must be JSON-ready: {error}.") from error
+
+
 def save(
     path: str | os.PathLike[str],
     header: Mapping[str, Any],
@@ -250,9 +264,29 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
             newer version.
     """
     file = _existing(path)
-    with _errors(file, "read"), closing(_connect(f"{file.resolve().as_uri()}?mode=ro")) as db:
-        db.execute("BEGIN")
+    with _errors(file, "read"), _reading(file) as db:
         return _read(db, file)
+
+
+def holds_study(path: str | os.PathLike[str]) -> bool:
+    """Whether there is anything in the file: not if it is missing, or was never committed to.
+
+    Raises:
+        StorageError: if it cannot be opened.
+    """
+    file = _as_path(path)
+    if not file.is_file():
+        return False
+    with _errors(file, "read"), _reading(file) as db:
+        return db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that reads, and may roll back what a killed process left half written."""
+    with closing(_connect(f"{file.resolve().as_uri()}?mode=rw")) as db:
+        db.execute("BEGIN")
+        yield db
 
 
 def _existing(path: Any) -> Path:

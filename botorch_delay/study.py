@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_delay import checks
+from botorch_delay import checks, storage
 from botorch_delay.domains import FiniteDomain
 from botorch_delay.exceptions import InputError, NoAnswerError, StorageError
 from botorch_delay.optimizers import BPEDelayOptimizer
@@ -97,7 +97,7 @@ def create_study(
         InputError: if an argument is out of its range.
         StorageError: if the file exists or cannot be written.
     """
-    if Path(path).exists():
+    if storage.holds_study(path):
         raise StorageError(f"{path} exists already; choose another file, or go on with ask.")
     optimizer = BPEDelayOptimizer(FiniteDomain(space.points), horizon, seed=seed, maximize=maximize)
     optimizer.notes["space"] = {"names": list(space.names), "scales": list(space.scales)}
@@ -153,7 +153,7 @@ def describe_study(optimizer: BPEDelayOptimizer) -> dict[str, Any]:
         "direction": "maximize" if optimizer.maximize else "minimize",
         "arms": len(optimizer.domain),
         "active": len(optimizer.active_set),
-        "round": len(optimizer.rounds) + 1,
+        "round": optimizer.round,
         "waiting_for": [straggler.trial.id for straggler in optimizer.stragglers],
         "pending": [describe_trial(trial, space) for trial in optimizer.pending],
         "recommendation": recommendation,
@@ -186,9 +186,12 @@ def format_study(study: Mapping[str, Any]) -> str:
     """``describe_study`` for people."""
     states = [trial["state"] for trial in study["trials"]]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    where = "not begun" if not study["asked"] else "finished"
+    if study["round"] is not None:
+        where = f"round {study['round']}"
     lines = [
         f"{study['asked']} of {study['horizon']} trials asked" + (f" ({counts})" if counts else ""),
-        f"round {study['round']}, {study['active']} of {study['arms']} arms active",
+        f"{where}, {study['active']} of {study['arms']} arms active",
         "",
         "pending:",
         format_trials(study["pending"], since=True),
@@ -211,7 +214,7 @@ def format_study(study: Mapping[str, Any]) -> str:
 
 def _read_arms(file: Path) -> Space:
     try:
-        with file.open(newline="", encoding="utf-8") as stream:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
             rows = [row for row in csv.reader(stream) if any(cell.strip() for cell in row)]
     except OSError as error:
         raise InputError(f"Cannot read {file}: {error.strerror}.") from error

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 # With fewer answers the priors alone decide.
 MIN_ANSWERS_TO_FIT = 3
+MAX_FITS = 5
 
 
 @dataclass(frozen=True)
@@ -224,18 +225,44 @@ def _standardization(y: Tensor) -> tuple[float, float]:
 
 
 def _fit(X: Tensor, Y: Tensor, Yvar: Tensor | None, seed: int) -> SingleTaskGP:
-    devices = [X.device] if X.device.type == "cuda" else []
+    """BoTorch's fit; after a failure from other start values, drawn from the priors.
+
+    BoTorch's own restarts draw from the global generators, which are not ours to touch.
+    """
+    generator = torch.Generator().manual_seed(seed)
     with (
         warnings.catch_warnings(),
-        # Restarts draw from the global generators: lend them a seed and put them back.
-        torch.random.fork_rng(devices=devices),
         # Iterative solvers would make the fit random above 800 answers.
         gpytorch.settings.max_cholesky_size(len(Y) + 1),
     ):
         warnings.simplefilter("ignore", InputDataWarning)
         warnings.simplefilter("ignore", BotorchWarning)
         warnings.simplefilter("ignore", NumericalWarning)
-        torch.manual_seed(seed)
-        model = SingleTaskGP(X, Y, Yvar, outcome_transform=None)
-        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        for attempt in range(MAX_FITS):
+            model = SingleTaskGP(X, Y, Yvar, outcome_transform=None)
+            if attempt:
+                _draw_start(model, generator)
+            mll = ExactMarginalLogLikelihood(model.likelihood, model)
+            try:
+                fit_gpytorch_mll(mll, max_attempts=1)
+            except ModelFittingError:
+                if attempt == MAX_FITS - 1:
+                    raise
+            else:
+                break
     return model.eval()
+
+
+def _draw_start(model: SingleTaskGP, generator: torch.Generator) -> None:
+    """Start values of lengthscales and noise from their log-normal priors."""
+    kernel = model.covar_module
+    for module, name, prior in (
+        (kernel, "lengthscale", kernel.lengthscale_prior),
+        (model.likelihood, "noise", getattr(model.likelihood.noise_covar, "noise_prior", None)),
+    ):
+        if prior is None:  # known noise
+            continue
+        current = getattr(module, name)
+        normal = torch.randn(current.shape, generator=generator, dtype=torch.double)
+        drawn = (prior.loc + prior.scale * normal.to(current)).exp()
+        module.initialize(**{name: drawn.clamp(2.0 * current.detach().new_tensor(0.025), 1e3)})

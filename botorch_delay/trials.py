@@ -151,9 +151,9 @@ class Ledger:
         self.attached.extend(results)
         self._advance(json.dumps([result.record() for result in results]))
 
-    def finish(self) -> None:
-        """Note the end of the run."""
-        self._advance("finished")
+    def note(self, change: str) -> None:
+        """A change that is not of a trial."""
+        self._advance(change)
 
     def find(self, trial: Trial | int) -> Trial:
         """The trial that is meant by a trial or its id.
@@ -264,5 +264,5 @@ def _digest(text: str) -> str:
 def _same_ask(own: Trial, other: Trial) -> bool:
     return own is other or (
         (own.index, own.round, own.asked_at) == (other.index, other.round, other.asked_at)
-        and torch.equal(own.x, other.x)
+        and torch.equal(own.x.cpu(), other.x.cpu())
     )

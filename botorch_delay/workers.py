@@ -66,6 +66,7 @@ class BreakableProcessPool(Pool):
             mp_context=broken._mp_context,
             initializer=broken._initializer,
             initargs=broken._initargs,
+            max_tasks_per_child=broken._max_tasks_per_child,
         )
         return True
 
@@ -177,9 +178,11 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._handle)
             self._installed = True
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._installed:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self._asked and kind is None:  # it came too late to stop anything, and was meant
+            raise KeyboardInterrupt
 
     @contextmanager
     def allowed(self) -> Iterator[None]:

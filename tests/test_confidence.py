@@ -71,6 +71,14 @@ def test_bounds_equal_the_written_out_formula(name, tight, column):
         np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-8)
 
 
+def test_bounds_at_no_point_are_empty():
+    X = scattered(4)
+    arguments = {"noise_var": 1e-2, "norm_bound": 2.0, "noise_std": 0.1, "delta": 0.1}
+    for train_X in (X, X[:0]):
+        lower, upper = bd.rkhs_bounds(se(), train_X, train_X[:, 0], X[:0], **arguments)
+        assert lower.shape == upper.shape == (0,)
+
+
 def test_bounds_without_answers_are_the_prior_s():
     X = scattered(4)
     arguments = {"noise_var": 1e-2, "norm_bound": 2.0, "noise_std": 0.1, "delta": 0.1}

@@ -125,6 +125,21 @@ def test_bad_arguments(make):
         make()
 
 
+def test_a_law_known_by_its_quantile_promises_no_more_than_it_can():
+    class Uniform(bd.DelayLaw):
+        mean = 4.5
+
+        def sample(self, n, generator):
+            return torch.randint(10, (n,), generator=generator)
+
+        def quantile(self, p):
+            return float(math.ceil(10 * p) - 1)
+
+    assert Uniform().upper_bound(100, 0.1) == 9
+    with pytest.raises(InputError, match="larger delta"):
+        Uniform().upper_bound(10**6, 1e-12)
+
+
 def test_a_promise_far_below_the_resolution_of_the_tail_is_kept():
     u = bd.PoissonDelay(20.0).upper_bound(1000, 1e-14)
     assert 1000 * stats.poisson.sf(u, 20.0) <= 0.5e-14

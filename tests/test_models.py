@@ -1,3 +1,4 @@
+import copy
 import warnings
 
 import numpy as np
@@ -14,6 +15,7 @@ from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
+from botorch.settings import propagate_grads
 from cases import KERNELS, normal, scattered, se
 from gpytorch.means import ConstantMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -248,6 +250,31 @@ def test_hyperparameters_are_fitted_and_caches_follow():
     assert (model.fantasy_posterior(P).variance < model.posterior(P).variance).all()
     answered = model.with_answer(P[0], 0.3)
     assert answered.likelihood.noise.item() == model.likelihood.noise.item()
+
+
+def test_hyperparameters_changed_in_place_take_effect_at_once():
+    model = make()
+    model.posterior(T)
+    model.fantasy_posterior(T)
+    model.covar_module.lengthscale = 0.7
+    expected = bd.DelayedGP(X, Y, noise_var=NOISE, X_pending=P, covar_module=se(0.7))
+    for ours, theirs in (
+        (model.posterior(T), expected.posterior(T)),
+        (model.fantasy_posterior(T), expected.fantasy_posterior(T)),
+    ):
+        assert_moments(ours, theirs.mean.detach().flatten(), theirs.variance.detach().flatten())
+
+
+def test_models_are_copied_without_their_caches():
+    model = make()
+    with propagate_grads(True):
+        model.posterior(T)
+    twin = copy.deepcopy(model)
+    assert_moments(
+        twin.fantasy_posterior(T),
+        model.fantasy_posterior(T).mean.detach().flatten(),
+        model.fantasy_posterior(T).variance.detach().flatten(),
+    )
 
 
 def test_caches_follow_every_way_of_changing_a_model():

@@ -5,7 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
 
@@ -199,6 +199,13 @@ def test_the_same_call_goes_on_where_the_last_one_ended(tmp_path, threads):
     assert len(again.trials) == 40
 
 
+def test_a_store_that_was_never_committed_to_is_a_new_one(tmp_path, threads):
+    path = tmp_path / "study.db"
+    path.touch()
+    run(make(), objectives.quadratic, threads, 5, 2, store=path, progress=False)
+    assert len(bd.load(path).trials) == 5
+
+
 def test_a_store_of_another_study_is_refused(tmp_path, threads):
     path = tmp_path / "study.db"
     run(make(), objectives.quadratic, threads, 5, 2, store=path, progress=False)
@@ -320,6 +327,33 @@ def test_a_broken_pool_is_replaced_and_its_trials_fail(processes, caplog):
     assert "broke" in caplog.text
 
 
+def test_an_answer_that_is_there_when_the_pool_breaks_is_told(tmp_path):
+    # Trial 0 dies while trial 2 is done already and the loop is busy with trial 1.
+    opt = make(n=400)
+    first = bd.greedy_max_variance(se(0.3), opt.domain.points, 1e-4, 3).tolist()
+    opt = make(n=400)
+    objective = objectives.DiesAfterTheOthers(opt.domain.points[first[0]].item(), tmp_path)
+
+    def busy(optimizer, trial):
+        if trial.id == 1:
+            objective.let_the_first_die()
+            others = [future for future in pool_futures if not future.done()]
+            wait(others, timeout=20)
+
+    pool_futures = []
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(3, mp_context=context) as pool:
+        submit = pool.submit
+
+        def remembering(*arguments):
+            pool_futures.append(submit(*arguments))
+            return pool_futures[-1]
+
+        pool.submit = remembering
+        run(opt, objective, pool, 3, 3, callbacks=[busy], progress=False)
+    assert [t.state.value for t in opt.trials] == ["failed", "completed", "completed"]
+
+
 def test_a_pool_that_keeps_breaking_ends_the_run(processes):
     opt = make()
     with pytest.raises(RunError, match=r"broke 5 times.*Everything told so far is kept"):
@@ -401,6 +435,58 @@ def test_the_run_does_not_wait_for_late_trials_at_its_end(threads):
     assert report.late == report.abandoned == [0]
     assert opt.trials[0].state is TrialState.ABANDONED
     assert [t.state for t in opt.trials[1:]] == [TrialState.COMPLETED] * 19
+
+
+def test_waiting_in_a_queue_is_not_running(caplog):
+    release = threading.Event()
+
+    def objective(x):
+        release.wait(0.15)
+        return objectives.quadratic(x)
+
+    opt = make(n=400)
+    with ThreadPoolExecutor(1) as pool:
+        report = run(opt, objective, pool, 8, 8, timeout=0.6, progress=False)
+    assert report.late == []
+    assert states(opt) == [TrialState.COMPLETED] * 8
+
+
+def test_a_trial_that_a_callback_settles_is_left_alone(threads):
+    def abandon_all(optimizer, trial):
+        for pending in optimizer.pending:
+            optimizer.mark_abandoned(pending)
+
+    opt = make()
+    run(
+        opt,
+        objectives.raises_right_of_the_middle,
+        threads,
+        40,
+        4,
+        callbacks=[abandon_all],
+        progress=False,
+    )
+    assert opt.pending == []
+    assert len(opt.trials) == 40
+
+
+def test_trials_asked_by_hand_stay_with_their_owner(threads):
+    opt = make()
+    mine = opt.ask()
+    run(opt, objectives.quadratic, threads, 10, 2, progress=False)
+    assert opt.pending == [mine]
+    opt.tell(mine, 0.5)
+
+
+def test_ctrl_c_at_the_very_end_is_not_lost(threads):
+    def late(optimizer, trial):
+        if trial.id == 4:
+            signal.raise_signal(signal.SIGINT)
+
+    opt = make()
+    with pytest.raises(KeyboardInterrupt):
+        run(opt, objectives.quadratic, threads, 5, 1, callbacks=[late], progress=False)
+    assert states(opt) == [TrialState.COMPLETED] * 5
 
 
 def test_an_objective_that_cannot_be_sent_is_refused_before_the_first_trial(processes):

@@ -1,15 +1,19 @@
 import contextlib
 import json
 import random
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 import torch
 from botorch.exceptions.warnings import InputDataWarning
 from cases import KERNELS, scattered, se, with_values
-from gpytorch.kernels import CosineKernel, RBFKernel
+from gpytorch.kernels import CosineKernel, MaternKernel, RBFKernel, ScaleKernel
 
 import botorch_delay as bd
 from botorch_delay import states, storage
@@ -341,6 +345,93 @@ def test_kernels_are_told_apart_by_every_hyperparameter(tmp_path):
     opt.save(tmp_path / "study.db")
     with pytest.raises(StorageError, match="covar_module="):
         bd.load(tmp_path / "study.db", covar_module=kernel(9.0))
+
+
+def test_kernels_are_told_apart_by_their_structure(tmp_path):
+    def scaled(base):
+        return ScaleKernel(base).double()
+
+    opt = make(covar_module=scaled(RBFKernel()))
+    opt.save(tmp_path / "study.db")
+    bd.load(tmp_path / "study.db", covar_module=scaled(RBFKernel()))
+    for base in (MaternKernel(nu=0.5), RBFKernel(active_dims=(0,))):
+        with pytest.raises(StorageError, match="covar_module="):
+            bd.load(tmp_path / "study.db", covar_module=scaled(base))
+
+
+def test_notes_are_a_change_like_any_other(tmp_path):
+    opt, path = make(), tmp_path / "study.db"
+    opt.save(path)
+    one, two = bd.load(path), bd.load(path)
+    one.notes["who"] = ["Ada", 1]
+    one.save(path)
+    assert bd.load(path).notes == {"who": ["Ada", 1]}
+    two.ask()
+    with pytest.raises(StorageError, match="another continuation"):
+        two.save(path)
+    for notes in ({"a": {1}}, {"a": float("nan")}, [1]):
+        one.notes = notes
+        with pytest.raises(StorageError, match="JSON-ready"):
+            one.save(tmp_path / "other.db")
+        assert not (tmp_path / "other.db").exists()
+
+
+def test_a_state_shares_nothing_with_the_optimizers_that_load_it():
+    opt, other = make(), make()
+    opt.notes["list"] = [1]
+    opt.ask(3)
+    state = opt.state_dict()
+    other.load_state_dict(state)
+    before = str(state)
+    other.notes["list"].append(2)
+    for _ in range(20):
+        trial = other.ask()
+        other.tell(trial, value(trial))
+    assert other.rounds
+    assert str(state) == before
+    assert opt.notes == {"list": [1]}
+
+
+KILLED = """
+import os, signal, sys
+import test_storage
+from botorch_delay import storage
+
+opt = test_storage.make()
+if sys.argv[2] == "later":
+    opt.ask()
+    opt.save(sys.argv[1])
+opt.ask(3)
+opt.notes["long"] = "x" * 5_000_000  # more than the cache holds: pages go to the file early
+write = storage._write
+
+def killed(db, *rest, **options):
+    db.execute("PRAGMA cache_size = 10")
+    write(db, *rest, **options)
+    os.kill(os.getpid(), signal.SIGKILL)  # before the commit, with pages in the file
+
+storage._write = killed
+opt.save(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("when", ["first", "later"])
+def test_a_kill_inside_a_commit_leaves_the_last_state(tmp_path, when):
+    path = tmp_path / "study.db"
+    folder = Path(__file__).parent
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path), when], cwd=folder)
+    assert done.returncode == -signal.SIGKILL
+    assert (tmp_path / "study.db-journal").stat().st_size > 0
+    if when == "later":
+        assert len(bd.load(path).trials) == 1
+        return
+    assert not storage.holds_study(path)
+    with pytest.raises(StorageError, match="not a study"):
+        bd.load(path)
+    opt = make()
+    opt.ask()
+    opt.save(path)  # what was never committed is in nobody's way
+    same(opt, bd.load(path))
 
 
 def test_finishing_is_a_change_like_any_other(tmp_path):

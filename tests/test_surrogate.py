@@ -116,6 +116,45 @@ def test_a_constant_column_is_no_trouble():
     assert torch.isfinite(surrogate.inputs(points)).all()
 
 
+def test_fits_touch_no_global_generator(monkeypatch):
+    def touched(*_):
+        raise AssertionError("a global generator was seeded")
+
+    monkeypatch.setattr(torch, "manual_seed", touched)
+    monkeypatch.setattr(torch.random, "manual_seed", touched)
+    monkeypatch.setattr(torch, "randn", guarded(torch.randn))
+    fit()
+
+
+def guarded(randn):
+    def draw(*sizes, generator=None, **options):
+        assert generator is not None
+        return randn(*sizes, generator=generator, **options)
+
+    return draw
+
+
+@pytest.mark.parametrize("noise_var", [NONE, [0.01] * 25])
+def test_a_fit_that_fails_at_first_starts_anew_elsewhere(monkeypatch, noise_var):
+    original, starts = module.fit_gpytorch_mll, []
+
+    def fails_twice(mll, **options):
+        starts.append(mll.model.covar_module.lengthscale.tolist())
+        if len(starts) <= 2:
+            raise module.ModelFittingError
+        return original(mll, **options)
+
+    monkeypatch.setattr(module, "fit_gpytorch_mll", fails_twice)
+    fitted = fit(noise_var=noise_var)
+    assert len(starts) == 3
+    assert starts[0] != starts[1] != starts[2]
+    assert fitted.learned
+    first = list(starts)
+    starts.clear()
+    assert fit(noise_var=noise_var).hyperparameters() == fitted.hyperparameters()
+    assert starts == first
+
+
 def test_a_fit_that_fails_keeps_the_last_good_one(monkeypatch):
     previous = fit()
 

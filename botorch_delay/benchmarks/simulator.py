@@ -75,7 +75,7 @@ def simulate(
             f"{optimizer.horizon} are left."
         )
     points = problem.points
-    if not torch.equal(optimizer.domain.points, points):
+    if not torch.equal(optimizer.domain.points.cpu(), points.cpu()):
         raise InputError("The optimizer must be made on the problem's points, problem.domain.")
     if delays is not None:
         tau = check_delays(delays, steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from abc import ABC, abstractmethod
@@ -72,6 +73,7 @@ class Optimizer(ABC):
         self._maximize = maximize
         self._finished = False
         self.notes: dict[str, Any] = {}
+        self._noted = "{}"
         self._ledger = Ledger(origin=f"{type(self).__name__} {domain.fingerprint()}")
 
     @property
@@ -176,7 +178,7 @@ class Optimizer(ABC):
             )
         value = checks.answer(y, self._domain.points)
         if noise_var is not None:
-            noise_var = checks.positive(noise_var, "noise_var")
+            noise_var = checks.noise_variance(noise_var, "noise_var", self._domain.points)
         late = found.state is TrialState.ABANDONED
         self._ledger.settle(
             found, TrialState.COMPLETED, value=value, noise_var=noise_var, late=late
@@ -246,7 +248,7 @@ class Optimizer(ABC):
         if not self._finished:
             self._close_last()
             self._finished = True
-            self._ledger.finish()
+            self._ledger.note("finished")
 
     def recommend(self) -> Recommendation:
         """The answered point of the domain with the best posterior mean, from all answers.
@@ -311,8 +313,10 @@ class Optimizer(ABC):
                 "optimizer with the same points, or use botorch_delay.load(path)."
             )
         own, stored = self._config(), state["config"]
+        # Hyperparameters in single precision are a transform away from what is stored.
+        tolerance = 1e-9 if points.dtype is torch.float64 else 1e-5
         for key in own:
-            if not states.agree(own[key], stored.get(key)):
+            if not states.agree(own[key], stored.get(key), tolerance):
                 raise StorageError(
                     f"The state was made with {key}={stored.get(key)!r}, this optimizer has "
                     f"{key}={own[key]!r}; make it with the same arguments."
@@ -321,7 +325,8 @@ class Optimizer(ABC):
         progress = self._check_progress(state["progress"], trials)
         self._ledger.restore(trials, attached, state["revision"], state["digest"])
         self._finished = bool(state["finished"])
-        self.notes = dict(state["notes"])
+        self.notes = json.loads(json.dumps(state["notes"]))
+        self._noted = json.dumps(state["notes"])
         self._restore(progress)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -345,13 +350,17 @@ class Optimizer(ABC):
 
     def _header(self) -> dict[str, Any]:
         """The state without trials and attached results."""
+        notes = storage.dump_notes(self.notes)
+        if notes != self._noted:  # a change like any other, or another holder could drop it
+            self._ledger.note(notes)
+            self._noted = notes
         return {
             "format": states.FORMAT,
             "optimizer": type(self).__name__,
             "points": self._domain.points.clone(),
             "config": self._config(),
             "recipes": self._recipes(),
-            "notes": self.notes,
+            "notes": json.loads(notes),
             "revision": self._ledger.revision,
             "digest": self._ledger.digest,
             "finished": self._finished,

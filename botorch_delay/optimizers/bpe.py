@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
     NotSupportedError,
+    NumericsError,
 )
 from botorch_delay.kernels import check_kernel, describe_kernel
 from botorch_delay.optimizers.base import Choice, Optimizer
@@ -127,7 +129,7 @@ class BPEDelayOptimizer(Optimizer):
         self._fixed: Surrogate | None = None
         if covar_module is not None and noise_var is not None:
             kernel = copy.deepcopy(check_kernel(covar_module, domain.points))
-            noise = checks.positive(noise_var, "noise_var")
+            noise = checks.noise_variance(noise_var, "noise_var", domain.points)
             kernel = kernel.requires_grad_(False).eval()
             self._fixed = Surrogate.fixed(kernel, noise, domain.points)
         self._confidence = FixedBeta(6.0) if confidence is None else confidence
@@ -228,6 +230,11 @@ class BPEDelayOptimizer(Optimizer):
         return self._eliminated.clone()
 
     @property
+    def round(self) -> int | None:
+        """The number of the open round; None before the first ask and after the last round."""
+        return None if self._open is None else self._open.number
+
+    @property
     def rounds(self) -> list[RoundRecord]:
         """The closed rounds."""
         return list(self._records)
@@ -239,10 +246,12 @@ class BPEDelayOptimizer(Optimizer):
         Empty while design points are still to be asked, and under a delay law, where rounds
         wait for nobody. ``mark_abandoned`` frees the round.
         """
-        if self._open is None or self._rule.length(self._open.number) is not None:
+        if self._open is None or not self._rule.on_arrival:
             return []
+        held = (self._feasibility.running(index) for index in self._open.held_points())
+        ids = sorted({*self._open.holding(), *itertools.chain.from_iterable(held)})
         now = len(self._ledger)
-        return [Straggler(self._ledger[i], now - 1 - i) for i in self._open.holding()]
+        return [Straggler(self._ledger[i], now - 1 - i) for i in ids]
 
     @property
     def guarantee(self) -> Guarantee:
@@ -307,10 +316,9 @@ class BPEDelayOptimizer(Optimizer):
     def _is_due(self) -> bool:
         """Whether the open round closes before the next point is chosen."""
         assert self._open is not None
-        length = self._rule.length(self._open.number)
-        if length is None:
+        if self._rule.on_arrival:
             return self._open.design_is_settled()
-        return self._open.asks == length
+        return self._open.asks == self._rule.length(self._open.number)
 
     def _new_round(self, number: int, previous_size: int) -> OpenRound:
         surrogate = self._fixed
@@ -362,7 +370,7 @@ class BPEDelayOptimizer(Optimizer):
 
     def _judge(self, current: OpenRound) -> tuple[RoundRecord, Tensor]:
         """Bounds from the round's evidence, and the points that survive them."""
-        arrival = self._rule.length(current.number) is None
+        arrival = self._rule.on_arrival
         used = current.answered(current.design_size if arrival else None)
         trials = [self._ledger[i] for i in used]
         points = self._domain.points
@@ -380,6 +388,11 @@ class BPEDelayOptimizer(Optimizer):
                 evidence, points[active], weights=self._confidence.needs_weights
             )
             half = self._confidence.half_width(posterior, ratio, delta)
+            if not torch.isfinite(posterior.mean + half).all():
+                raise NumericsError(
+                    f"The bounds of round {current.number} are not finite; check the scale of "
+                    "values and noise against the kernel's."
+                )
             active = active[surviving(posterior.mean - half, posterior.mean + half)]
         elif not len(active):  # all failed: the next ask goes on with every feasible point
             active = self._active

@@ -42,8 +42,8 @@ def claim(
     ]
     if delay is None:
         assumptions.append(
-            "delays may depend on the points, and on the values too as long as finish() is not "
-            "called before the last round's answers are there; nothing else about them is used"
+            "delays may depend on the points; on the values too as long as no trial fails or is "
+            "abandoned and finish() is not called before the last round's answers are there"
         )
     else:
         assumptions.append(

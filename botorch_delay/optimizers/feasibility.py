@@ -60,6 +60,10 @@ class Feasibility:
             return Standing.INFEASIBLE
         return Standing.HELD if failures and failures + running >= MAX_FAILURES else Standing.OPEN
 
+    def running(self, index: int) -> list[int]:
+        """Ids of the running trials of a point, increasing."""
+        return [t.id for t in self._trials[index] if t.state is TrialState.RUNNING]
+
     def infeasible(self) -> list[int]:
         """All infeasible points, increasing."""
         return sorted(i for i in self.suspects if self.standing(i) is Standing.INFEASIBLE)

@@ -58,8 +58,9 @@ def editing(
 ) -> Iterator[BPEDelayOptimizer]:
     """Load, change and save a file while every other process waits.
 
-    What the block does to the optimizer is committed when it ends, and not if it raises. Two
-    processes that ask at once therefore get different trials.
+    What the block does to the optimizer is committed when it ends, and not if it raises; it
+    must not save to the file itself. Two processes that ask at once therefore get different
+    trials.
 
     Args:
         path: as in :func:`load`.

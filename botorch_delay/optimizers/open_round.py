@@ -170,6 +170,13 @@ class OpenRound:
         waiting = (self.slots[number] for number in self._unsettled)
         return sorted(s.trials[-1] for s in waiting if s.state is SlotState.WAITING)
 
+    def held_points(self) -> list[int]:
+        """Points of the first q_r slots that are asked again once other trials of them end."""
+        if len(self.slots) < self.design_size:
+            return []
+        waiting = (self.slots[number] for number in self._unsettled & self._retries)
+        return sorted({s.index for s in waiting if self._standing(s.index) is Standing.HELD})
+
     def answered(self, first: int | None) -> list[int]:
         """Trials whose answers count, of the first so many slots or of all, increasing."""
         slots = self.slots if first is None else self.slots[:first]

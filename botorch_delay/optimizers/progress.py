@@ -124,4 +124,4 @@ def _read_eliminated(eliminated: Any, points: Tensor, rounds: int) -> Tensor:
         or eliminated.max() > rounds + 1
     ):
         raise StorageError("The stored active set is not a set of points of the domain.")
-    return eliminated.to(points.device)
+    return eliminated.to(points.device, copy=True)

@@ -154,6 +154,24 @@ def test_active_points_that_all_fail_bring_back_the_feasible_ones(caplog):
     assert any("infeasible" in line for line in opt.guarantee.missing)
 
 
+def test_a_round_that_waits_for_other_trials_of_a_failed_point_names_them():
+    opt = make(n=8, horizon=40)  # q_1 = 7
+    trials = opt.ask(24)
+    same = [t for t in trials if t.index == trials[0].index]
+    assert len(same) == 3
+    opt.mark_failed(same[0])  # the two others decide whether it is asked again
+    answer(opt, [t for t in trials if t not in same])
+    assert [s.trial for s in opt.stragglers] == same[1:]
+    for trial in same[1:]:
+        opt.mark_abandoned(trial)
+    assert opt.stragglers == []
+    again = opt.ask()
+    assert again.index == same[0].index
+    answer(opt, [again])
+    opt.ask()
+    assert len(opt.rounds) == 1
+
+
 def test_an_abandoned_design_point_frees_the_round():
     opt = make()
     trials = opt.ask(10)

@@ -6,7 +6,7 @@ import torch
 from botorch.exceptions.warnings import InputDataWarning
 from bpe_cases import NOISE, make, state_of
 from cases import scattered, se
-from gpytorch.kernels import RBFKernel
+from gpytorch.kernels import PolynomialKernel, RBFKernel
 
 import botorch_delay as bd
 from botorch_delay.exceptions import (
@@ -122,6 +122,26 @@ def test_refused_calls_change_nothing():
             call()
         assert isinstance(caught.value, BotorchDelayError), number
         assert state_of(opt) == before, number
+
+
+def test_noise_that_vanishes_in_the_domain_s_dtype_is_refused():
+    with pytest.warns(InputDataWarning, match="Double"):
+        domain = bd.FiniteDomain(scattered(20).float())
+    kernel = se().float()
+    with pytest.raises(InputError, match="noise_var must lie between"):
+        bd.BPEDelayOptimizer(domain, 10, covar_module=kernel, noise_var=1e-50)
+    opt = bd.BPEDelayOptimizer(domain, 10, covar_module=kernel, noise_var=NOISE)
+    trial = opt.ask()
+    with pytest.raises(InputError, match="noise_var must lie between"):
+        opt.tell(trial, 0.1, noise_var=1e-50)
+    assert trial.value is None
+
+
+def test_a_kernel_that_overflows_somewhere_is_refused():
+    points = torch.linspace(0, 1000, 20).double().unsqueeze(-1)
+    kernel = PolynomialKernel(power=200).double()
+    with pytest.raises(InputError, match="at point"):
+        bd.BPEDelayOptimizer(bd.FiniteDomain(points), 10, covar_module=kernel, noise_var=NOISE)
 
 
 def test_values_that_are_infinite_in_the_domain_s_dtype_are_refused():

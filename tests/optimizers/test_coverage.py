@@ -75,8 +75,8 @@ def coverage(repeats, *, tight, divide=1.0, delay=None):
     return Coverage(failed / repeats, lost / repeats, sum(widths) / len(widths))
 
 
-def upper_limit(share, n):
-    """Where the share of a binomial would lie with delta, three standard errors up."""
+def upper_limit(n):
+    """Three standard errors above delta, for n runs."""
     return DELTA + 3 * math.sqrt(DELTA * (1 - DELTA) / n)
 
 
@@ -91,7 +91,7 @@ def test_bounds_hold_and_the_maximiser_stays(delay):
 
 def test_with_constants_five_times_too_small_the_promise_is_broken():
     result = coverage(15, tight=True, divide=5.0)
-    assert result.failed > upper_limit(result.failed, 15)
+    assert result.failed > upper_limit(15)
 
 
 @pytest.mark.heavy
@@ -105,6 +105,6 @@ def test_two_hundred_functions(delay, capsys):
         lines.append(f"{name}: {right}; constants / 5: {wrong}")
         assert right.failed <= DELTA
         assert right.lost <= DELTA
-        assert wrong.failed > upper_limit(wrong.failed, 200)
+        assert wrong.failed > upper_limit(200)
     with capsys.disabled():
         print("\n" + "\n".join(lines))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import tempfile
 from pathlib import Path
@@ -68,7 +69,7 @@ class Machine(RuleBasedStateMachine):
         if self.finished or n > left or left == 0:
             self.refused(lambda: self.opt.ask(n or None), HorizonError)
             return
-        feasible_before = self.opt.active_set.indices.tolist()
+        closed = len(self.opt.rounds)
         try:
             asked = self.opt.ask(n) if n else [self.opt.ask()]
         except bd.exceptions.EmptyDomainError:
@@ -80,15 +81,16 @@ class Machine(RuleBasedStateMachine):
             assert torch.equal(trial.x, POINTS[trial.index])
             assert trial.state is TrialState.RUNNING
             self.ledger[trial.id] = {"state": "running", "index": trial.index, "value": None}
-        if self.opt.guarantee.missing is not None and feasible_before:
-            assert {t.index for t in asked} <= set(range(len(POINTS)))
+        if len(self.opt.rounds) == closed:  # else some were asked before it closed, by choice
+            active = set(self.opt.active_set.indices.tolist())
+            assert {t.index for t in asked} <= active
 
     def all_infeasible(self):
+        """Three failures among the trials after the last answered one, at every point."""
         for index in range(len(POINTS)):
             entries = [e for e in self.ledger.values() if e["index"] == index]
-            failed = sum(e["state"] == "failed" for e in entries)
-            answered = sum(e["value"] is not None for e in entries)
-            if failed < 3 * (1 + answered):
+            last = max((i for i, e in enumerate(entries) if e["value"] is not None), default=-1)
+            if sum(e["state"] == "failed" for e in entries[last + 1 :]) < 3:
                 return False
         return True
 
@@ -150,8 +152,12 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def save_and_load(self):
         self.opt.save(self.path)
-        loaded = bd.load(self.path)
+        loaded, twin = bd.load(self.path), bd.load(self.path)
         assert str(loaded.state_dict()) == self.state()
+        if not self.finished and len(self.ledger) < HORIZON and not self.all_infeasible():
+            # What is asked next, here and there; the originals stay as they are.
+            ahead = copy.deepcopy(self.opt).ask()
+            assert twin.ask().index == ahead.index
         self.opt = loaded
 
     @rule()
@@ -181,6 +187,15 @@ class Machine(RuleBasedStateMachine):
             i for i, entry in self.ledger.items() if entry["state"] == "running"
         ]
         assert [a.value for a in self.opt.attached] == self.attached
+
+    @invariant()
+    def a_round_that_waits_says_for_whom(self):
+        current = getattr(getattr(self, "opt", None), "_open", None)
+        if current is None or self.options["delay"] is not None:
+            return
+        asked_all = len(current.slots) >= current.design_size
+        if asked_all and not current.design_is_settled() and current.next_retry() is None:
+            assert self.opt.stragglers
 
     @invariant()
     def rounds_are_sound(self):
