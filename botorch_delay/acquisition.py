@@ -34,7 +34,7 @@ class MaxVariance(AcquisitionFunction):
         X_pending: ``p x d``, pending points in addition to the model's own.
 
     Raises:
-        InputTypeError: if ``active_set`` has no ``contains``.
+        InputTypeError: if ``model`` is no model, or ``active_set`` has no ``contains``.
         NotSupportedError: if the model cannot be conditioned on pending points.
 
     Example:
@@ -52,6 +52,8 @@ class MaxVariance(AcquisitionFunction):
         active_set: PointSet | None = None,
         X_pending: Tensor | None = None,
     ) -> None:
+        if not isinstance(model, Model):
+            raise InputTypeError(f"model must be a BoTorch model, got {type(model).__name__}.")
         super().__init__(model=model)
         if active_set is not None and not hasattr(active_set, "contains"):
             raise InputTypeError(

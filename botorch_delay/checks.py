@@ -53,18 +53,13 @@ def real(value: Any, name: str) -> float:
         shape = getattr(value, "shape", None)
         if shape == () and hasattr(value, "item"):  # a 0-dim NumPy array
             return real(value.item(), name)
-        raise InputTypeError(
-            f"{name} must be a float or a 0-dim tensor, got {type(value).__name__}."
-        )
+        raise InputTypeError(f"{name} must be a number, got {type(value).__name__}.")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise InputError(
-            f"{name} must be finite, got {number}; an evaluation without a usable "
-            "value is reported with mark_failed."
-        )
+        raise InputError(f"{name} must be finite, got {number}.")
     return number
 
 
@@ -129,7 +124,14 @@ def noise_variance(value: Any, name: str, like: Tensor) -> float:
 
 def answer(value: Any, like: Tensor) -> float:
     """``value`` as a finite float that can be computed with in the dtype of ``like``."""
-    number = real(value, "y")
+    try:
+        number = real(value, "y")
+    except InputTypeError:
+        raise
+    except InputError as error:
+        raise InputError(
+            f"{error} An evaluation without a usable value is reported as failed."
+        ) from None
     if abs(number) > largest_value(like):
         raise InputError(
             f"y must be at most {largest_value(like):.0e} in size for {like.dtype}, got {number}; "

@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from botorch_delay.exceptions import BotorchDelayError, InputError
+
+# What argparse takes for a number and not for an option: -1e-3 and -inf as well as -1.
+_NEGATIVE = re.compile(r"^-(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$|^-(inf|nan)", re.IGNORECASE)
 
 # A command that Ctrl-C stopped, as shells count it.
 INTERRUPTED = 130
@@ -79,9 +83,16 @@ def _parser() -> argparse.ArgumentParser:
     abandon.add_argument("study", type=Path)
     abandon.add_argument("id", type=int, help="the trial's id")
 
+    attach = add("attach", _attach, "hand in a result that no trial asked for")
+    attach.add_argument("study", type=Path)
+    attach.add_argument("value", type=float, help="the result")
+    attach.add_argument("settings", nargs="+", metavar="NAME=NUMBER", help="each parameter once")
+
     show = add("show", _show, "what is pending, the round, and the recommendation")
     show.add_argument("study", type=Path)
-    for command in (init, ask, tell, fail, abandon, show):
+    for command in (tell, attach):
+        command._negative_number_matcher = _NEGATIVE
+    for command in (init, ask, tell, fail, abandon, attach, show):
         command.add_argument("--json", action="store_true", help="for scripts")
     return parser
 
@@ -106,28 +117,28 @@ def _demo(arguments: argparse.Namespace) -> int:
 def _init(arguments: argparse.Namespace) -> int:
     from botorch_delay.study import create_study, read_space
 
-    space = read_space(arguments.space)
+    domain = read_space(arguments.space)
     create_study(
         arguments.study,
-        space,
+        domain,
         arguments.horizon,
         seed=arguments.seed,
         maximize=not arguments.minimize,
     )
-    made = {"study": str(arguments.study), "arms": len(space.points), "names": list(space.names)}
-    text = f"{arguments.study}: {len(space.points)} arms of {', '.join(space.names)}"
+    made = {"study": str(arguments.study), "arms": len(domain), "names": list(domain.names)}
+    text = f"{arguments.study}: {len(domain)} arms of {', '.join(domain.names)}"
     return _print(arguments, made, text)
 
 
 def _ask(arguments: argparse.Namespace) -> int:
     from botorch_delay.optimizers import editing
-    from botorch_delay.study import describe_trial, format_trials, space_of
+    from botorch_delay.study import describe_trial, format_trials
 
     if arguments.n < 1:
         raise InputError(f"-n must be at least 1, got {arguments.n}.")
     with editing(arguments.study) as optimizer:
-        space = space_of(optimizer)
-        trials = [describe_trial(trial, space) for trial in optimizer.ask(arguments.n)]
+        asked = optimizer.ask(arguments.n)
+        trials = [describe_trial(trial, optimizer.domain) for trial in asked]
     return _print(arguments, trials, format_trials(trials))
 
 
@@ -152,14 +163,24 @@ def _abandon(arguments: argparse.Namespace) -> int:
 
 def _settle(arguments: argparse.Namespace, change: Callable[[Any], None]) -> int:
     from botorch_delay.optimizers import editing
-    from botorch_delay.study import describe_trial, space_of
+    from botorch_delay.study import describe_trial
 
     with editing(arguments.study) as optimizer:
         change(optimizer)
-        trial = describe_trial(optimizer.trials[arguments.id], space_of(optimizer))
+        trial = describe_trial(optimizer.trials[arguments.id], optimizer.domain)
         left = len(optimizer.pending)
     text = f"trial {trial['id']} is {trial['state']}; {left} pending"
     return _print(arguments, trial, text)
+
+
+def _attach(arguments: argparse.Namespace) -> int:
+    from botorch_delay.optimizers import editing
+    from botorch_delay.study import point_of
+
+    with editing(arguments.study) as optimizer:
+        optimizer.attach(point_of(optimizer.domain, arguments.settings), arguments.value)
+        count = len(optimizer.attached)
+    return _print(arguments, {"attached": count}, f"{count} results attached")
 
 
 def _show(arguments: argparse.Namespace) -> int:

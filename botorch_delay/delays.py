@@ -53,7 +53,10 @@ class DelayLaw(ABC):
         """
         horizon = checks.whole(horizon, "horizon", 1)
         delta = checks.probability(delta, "delta")
-        return self._upper_quantile(delta / (2.0 * horizon))
+        bound = self._upper_quantile(delta / (2.0 * horizon))
+        if not isinstance(bound, float | int) or not 0.0 <= bound < math.inf:
+            raise InputError(f"{self!r}.quantile must give steps of at least 0, it gave {bound!r}.")
+        return float(bound)
 
     def _upper_quantile(self, tail: float) -> float:
         """The smallest whole ``u`` with ``P(tau > u) <= tail``."""

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from botorch_delay import checks
 from botorch_delay.domains import FiniteDomain
-from botorch_delay.exceptions import InputError, MissingExtraError, RunError
+from botorch_delay.exceptions import InputError, MissingExtraError, RunError, StorageError
 from botorch_delay.optimizers import BPEDelayOptimizer
 from botorch_delay.plotting import plot_active_set, plot_best, plot_timeline
 from botorch_delay.runner import RunReport, run
@@ -127,7 +127,14 @@ def run_demo(
     objective = CrossValidation(seed)
     optimizer = BPEDelayOptimizer(demo_domain(), horizon=trials, seed=seed)
     with _pool(workers) as pool:
-        report = run(optimizer, objective, pool, trials, workers, store=store, progress=progress)
+        try:
+            report = run(
+                optimizer, objective, pool, trials, workers, store=store, progress=progress
+            )
+        except StorageError as error:
+            raise StorageError(
+                f"{error} (In the demo horizon is --trials, and seed is --seed.)"
+            ) from error
     best = optimizer.recommend().x
     rival = _random_search(objective, workers, trials, seed) if random_search else None
     return DemoResult(
@@ -174,12 +181,18 @@ def draw(result: DemoResult, path: Path) -> None:
     axes = figure.subplot_mosaic("AB;AC", width_ratios=[1.25, 1])
     names = ["log10 C", "log10 gamma"]
     plot_active_set(result.optimizer, axes["A"], names=names)
-    axes["A"].set_title("Where the best parameters can still be")
-    plot_best(result.optimizer, axes["B"])
+    axes["A"].set_title("What each round took out, and where the best can still be")
+    start = result.optimizer.trials[0].asked_at
+    plot_best(result.optimizer, axes["B"], start=start)
     axes["B"].set_title("Accuracy of each cross-validation")
     axes["B"].set_ylabel("accuracy")
-    plot_timeline(result.report, axes["C"])
-    axes["C"].set_title(f"Workers, busy {result.report.utilization:.0%} of the time")
+    if result.report.evaluations:
+        plot_timeline(result.report, axes["C"], start=start)
+        axes["C"].set_title(f"Workers, busy {result.report.utilization:.0%} of the time")
+    else:  # everything was in the store
+        plot_timeline(result.optimizer, axes["C"], start=start)
+        axes["C"].set_title("Trials, from ask to answer")
+    axes["C"].set_xlim(axes["B"].get_xlim())
     figure.savefig(path, dpi=110)
 
 
@@ -268,9 +281,12 @@ def describe(result: DemoResult, picture: Path | None = None) -> str:
     closed = ", ".join(f"{r.active_before} -> {r.active_after}" for r in result.optimizer.rounds)
     if report.resumed:
         lines.append(f"resumed       {report.resumed} trials were in the store already")
+    if settled:
+        lines += [
+            f"answers       {settled}, of which {report.out_of_order} came out of order",
+            f"workers       busy {report.utilization:.0%} of the time",
+        ]
     lines += [
-        f"answers       {settled}, of which {report.out_of_order} came out of order",
-        f"workers       busy {report.utilization:.0%} of the time",
         f"active points {closed or 'no round closed'}",
     ]
     if picture is not None:

@@ -33,13 +33,14 @@ _PIXELS = 240
 
 
 def plot_regret(
-    histories: History | Mapping[str, History | Sequence[History]], ax: Axes | None = None
+    histories: History | Sequence[History] | Mapping[str, History | Sequence[History]],
+    ax: Axes | None = None,
 ) -> Axes:
     """Cumulative regret against steps.
 
     Args:
-        histories: one history, or histories by name; several of one name are drawn as their
-            mean with a band of half a standard deviation, as in the paper.
+        histories: one history, repeats of one, or either of them by name. Repeats are drawn as
+            their mean with a band of half a standard deviation, as in the paper.
         ax: where to draw; new axes if None.
 
     Raises:
@@ -47,11 +48,16 @@ def plot_regret(
         InputError: if there is nothing to draw, or repeats differ in length.
     """
     ax = _axes(ax)
-    named = {"": histories} if isinstance(histories, History) else dict(histories)
+    named = dict(histories) if isinstance(histories, Mapping) else {"": histories}
     if not named:
         raise InputError("histories must hold at least one history.")
     for name, repeats in named.items():
-        runs = [repeats] if isinstance(repeats, History) else list(repeats)
+        runs = [repeats] if isinstance(repeats, History) else repeats
+        if not isinstance(runs, Sequence) or not all(isinstance(r, History) for r in runs):
+            raise InputTypeError(
+                "plot_regret draws histories of simulate, repeats of one in a list, several in a "
+                f"dict by name; got {type(runs).__name__}."
+            )
         if not runs or len({len(run.regret) for run in runs}) != 1:
             raise InputError(f"The histories of {name!r} must be one or more of equal length.")
         regret = torch.stack([run.regret for run in runs])
@@ -77,12 +83,13 @@ def plot_active_set(
     Args:
         optimizer: on a domain with one or two columns.
         ax: where to draw; new axes if None.
-        names: of the columns.
+        names: of the columns; the domain's own if None.
 
     Raises:
         MissingExtraError: without Matplotlib.
         InputError: if the domain has more than two columns.
     """
+    _check(optimizer, BPEDelayOptimizer, "plot_active_set")
     dim = optimizer.domain.dim
     if dim > 2:
         raise InputError(
@@ -127,7 +134,9 @@ def plot_active_set(
     ax.legend(
         handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncol=3, frameon=False
     )
-    names = list(names or [f"x{i}" for i in range(dim)])
+    names = list(names or optimizer.domain.names)
+    if len(names) != dim:
+        raise InputError(f"names must be {dim} strings, got {names}.")
     ax.set(xlabel=names[0])
     if dim == 2:
         ax.set(ylabel=names[1])
@@ -146,6 +155,7 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
     Raises:
         MissingExtraError: without Matplotlib.
     """
+    _check(optimizer, BPEDelayOptimizer, "plot_rounds")
     ax = _axes(ax)
     begin, steps, counts = 0, [0], [len(optimizer.domain)]
     for record in optimizer.rounds:
@@ -173,16 +183,23 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
     ax.plot(steps, counts, color=_COLOURS[TrialState.COMPLETED])
     ax.set(xlabel="asks (shaded: beyond the design, waiting)", ylabel="active points")
     ax.set_yscale("log")
+    ticks = sorted(set(counts))
+    ax.set_yticks(ticks, map(str, ticks))
+    ax.set_yticks([], minor=True)
+    ax.margins(x=0.03, y=0.1)
     return ax
 
 
-def plot_timeline(run: RunReport | Optimizer, ax: Axes | None = None) -> Axes:
+def plot_timeline(
+    run: RunReport | Optimizer, ax: Axes | None = None, *, start: float | None = None
+) -> Axes:
     """When each evaluation ran.
 
     Args:
         run: the report of ``runner.run``, with one lane per worker; or an optimizer, with as
             many lanes as trials were in flight, from ask to answer.
         ax: where to draw; new axes if None.
+        start: the time that counts as 0, in seconds since the epoch; by default the first.
 
     Raises:
         MissingExtraError: without Matplotlib.
@@ -197,13 +214,15 @@ def plot_timeline(run: RunReport | Optimizer, ax: Axes | None = None) -> Axes:
             f"plot_timeline draws a RunReport or an optimizer, got {type(run).__name__}."
         )
     ax = _axes(ax)
-    start = min((begin for _, begin, _, _ in bars), default=0.0)
+    if start is None:
+        start = min((begin for _, begin, _, _ in bars), default=0.0)
+    unit, size = _time_unit(max((end for _, _, end, _ in bars), default=start) - start)
     seen: set[TrialState] = set()
     for lane, begin, end, state in bars:
         ax.barh(
             lane,
-            end - begin,
-            left=begin - start,
+            (end - begin) / size,
+            left=(begin - start) / size,
             height=0.7,
             color=_COLOURS[state],
             edgecolor="white",
@@ -211,37 +230,43 @@ def plot_timeline(run: RunReport | Optimizer, ax: Axes | None = None) -> Axes:
             label=state.value if state not in seen else None,
         )
         seen.add(state)
-    ax.set_yticks(range(len(labels)), labels)
-    ax.set(xlabel="seconds")
+    step = max(-(-len(labels) // 12), 1)  # no more labels than can be read
+    ax.set_yticks(range(0, len(labels), step), labels[::step])
+    ax.set(xlabel=unit)
     ax.invert_yaxis()
     if seen:
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=4, frameon=False)
     return ax
 
 
-def plot_best(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
+def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | None = None) -> Axes:
     """Every answer, and the best so far, against the time since the first ask.
 
     Args:
         optimizer: with or without answers.
         ax: where to draw; new axes if None.
+        start: the time that counts as 0, in seconds since the epoch; by default the first ask.
 
     Raises:
         MissingExtraError: without Matplotlib.
     """
+    _check(optimizer, Optimizer, "plot_best")
     ax = _axes(ax)
+    unit = "seconds"
     answered = sorted(
         (t for t in optimizer.trials if t.value is not None), key=lambda t: t.answered_at or 0.0
     )
     if answered:
-        start = optimizer.trials[0].asked_at
-        times = [(t.answered_at or start) - start for t in answered]
+        start = optimizer.trials[0].asked_at if start is None else start
+        ends = [t.answered_at or start for t in answered]
+        unit, size = _time_unit(ends[-1] - start)
+        times = [(end - start) / size for end in ends]
         values = torch.tensor([t.value for t in answered], dtype=torch.double)
         best = values.cummax(0).values if optimizer.maximize else values.cummin(0).values
         ax.scatter(times, values, s=14, color=_COLOURS[TrialState.COMPLETED], label="answer")
         ax.step(times, best, where="post", color=_BEST, label="best answer so far")
-        ax.legend(frameon=False, loc="lower right" if optimizer.maximize else "upper right")
-    ax.set(xlabel="seconds", ylabel="value")
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=2, frameon=False)
+    ax.set(xlabel=unit, ylabel="value")
     return ax
 
 
@@ -309,6 +334,19 @@ def plot_posteriors(model: DelayedGP, X: Tensor | None = None, ax: Axes | None =
     ax.set(xlabel="x", ylabel="f(x)")
     ax.legend(frameon=False)
     return ax
+
+
+def _check(value: Any, kind: type, name: str) -> None:
+    if not isinstance(value, kind):
+        raise InputTypeError(f"{name} draws a {kind.__name__}, got {type(value).__name__}.")
+
+
+def _time_unit(seconds: float) -> tuple[str, float]:
+    """The unit in which a span reads well, and its length in seconds."""
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return unit, size
+    return "seconds", 1.0
 
 
 def _plane(X: Tensor) -> tuple[Tensor, Tensor]:

@@ -146,6 +146,9 @@ def run(
         timeout = checks.positive(timeout, "timeout")
     if not callable(objective):
         raise InputTypeError(f"objective must be callable, got {type(objective).__name__}.")
+    callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
+    if not all(map(callable, callbacks)):
+        raise InputTypeError("callbacks must be functions of the optimizer and a trial.")
     pool = make_pool(executor, timeout)
     pool.check(objective)
     loop = _Loop(optimizer, objective, pool, n_trials, max_in_flight, store, timeout, callbacks)
@@ -197,6 +200,11 @@ class _Loop:
         """Go on from the store, and give up what no worker runs any more."""
         optimizer = self._optimizer
         if self._store is not None and not optimizer.trials and storage.holds_study(self._store):
+            if optimizer.attached or optimizer.notes:
+                raise StorageError(
+                    f"{os.fspath(self._store)} holds a study, which would replace what was "
+                    "attached or noted before; do that after botorch_delay.load, or in callbacks."
+                )
             optimizer.load_state_dict(storage.read(self._store))
             for trial in optimizer.pending:
                 logger.warning("trial %d was running when the last run ended; abandoned", trial.id)

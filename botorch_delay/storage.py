@@ -213,6 +213,8 @@ def _holds_earlier_state(db: sqlite3.Connection, header: Mapping[str, Any], ledg
         header["config"], meta.get("config")
     ):
         return False
+    if meta.get("notes") != header["notes"] or meta.get("finished") != header["finished"]:
+        return False
     own = [_trial_row(trial) for trial in ledger.trials]
     stored = db.execute(f"SELECT {', '.join(_TRIAL_COLUMNS)} FROM trials ORDER BY id").fetchall()
     if len(stored) > len(own):
@@ -275,8 +277,9 @@ def holds_study(path: str | os.PathLike[str]) -> bool:
         StorageError: if it cannot be opened.
     """
     file = _as_path(path)
-    if not file.is_file():
+    if not file.exists():
         return False
+    file = _existing(path)
     with _errors(file, "read"), _reading(file) as db:
         return db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
 
@@ -292,7 +295,8 @@ def _reading(file: Path) -> Iterator[sqlite3.Connection]:
 def _existing(path: Any) -> Path:
     file = _as_path(path)
     if not file.is_file():
-        raise StorageError(f"Cannot read {file}: there is no such file.")
+        what = "it is no file" if file.exists() else "there is no such file"
+        raise StorageError(f"Cannot read {file}: {what}.")
     return file
 
 

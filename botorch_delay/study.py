@@ -24,7 +24,6 @@ import os
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,30 +40,8 @@ MAX_ARMS = 1_000_000
 _SCALES = ("linear", "log")
 
 
-@dataclass(frozen=True)
-class Space:
-    """Named parameters and the arms to choose from.
-
-    Attributes:
-        names: of the parameters.
-        scales: "linear" or "log", for each; a log parameter is modelled by its logarithm.
-        points: ``N x d``, the arms as they are modelled.
-    """
-
-    names: tuple[str, ...]
-    scales: tuple[str, ...]
-    points: Tensor
-
-    def values(self, x: Tensor) -> dict[str, float]:
-        """The parameters of a point, in their own units."""
-        return {
-            name: _readable(math.exp(value) if scale == "log" else value)
-            for name, scale, value in zip(self.names, self.scales, x.tolist(), strict=True)
-        }
-
-
-def read_space(path: str | os.PathLike[str]) -> Space:
-    """The space in a TOML file.
+def read_space(path: str | os.PathLike[str]) -> FiniteDomain:
+    """The arms that a TOML file describes, in their own units.
 
     Raises:
         InputError: if the file cannot be read, or does not describe a space.
@@ -83,13 +60,15 @@ def read_space(path: str | os.PathLike[str]) -> Space:
             f'{file} must have either arms = "file.csv" or [parameters.NAME] tables, and nothing '
             f"else; it has {given}."
         )
-    if "arms" in described:
-        return _read_arms(file.parent / str(described["arms"]))
-    return _make_grid(file, described["parameters"])
+    if "arms" not in described:
+        return _make_grid(file, described["parameters"])
+    if not isinstance(described["arms"], str):
+        raise InputError(f"{file}: arms must be the name of a CSV file, got {described['arms']!r}.")
+    return _read_arms(file.parent / described["arms"])
 
 
 def create_study(
-    path: str | os.PathLike[str], space: Space, horizon: int, *, seed: int, maximize: bool
+    path: str | os.PathLike[str], domain: FiniteDomain, horizon: int, *, seed: int, maximize: bool
 ) -> BPEDelayOptimizer:
     """A study in a new file; kernel and noise are learned from the answers.
 
@@ -99,30 +78,44 @@ def create_study(
     """
     if storage.holds_study(path):
         raise StorageError(f"{path} exists already; choose another file, or go on with ask.")
-    optimizer = BPEDelayOptimizer(FiniteDomain(space.points), horizon, seed=seed, maximize=maximize)
-    optimizer.notes["space"] = {"names": list(space.names), "scales": list(space.scales)}
+    optimizer = BPEDelayOptimizer(domain, horizon, seed=seed, maximize=maximize)
     optimizer.save(path)
     return optimizer
 
 
-def space_of(optimizer: BPEDelayOptimizer) -> Space:
-    """The space of a study; columns are named x0, x1, ... if it has no names."""
-    dim = optimizer.domain.dim
-    noted = optimizer.notes.get("space")
-    names: Sequence[str] = [f"x{i}" for i in range(dim)]
-    scales: Sequence[str] = ["linear"] * dim
-    if isinstance(noted, Mapping):
-        names, scales = noted.get("names", names), noted.get("scales", scales)
-    if len(names) != dim or len(scales) != dim or any(s not in _SCALES for s in scales):
-        raise StorageError("The space that the study notes does not fit its points.")
-    return Space(tuple(map(str, names)), tuple(scales), optimizer.domain.points)
+def point_of(domain: FiniteDomain, settings: Sequence[str]) -> Tensor:
+    """The point with the given settings, each NAME=VALUE, all of them once.
+
+    Raises:
+        InputError: if a name is unknown, missing or given twice, or a value is no number.
+    """
+    values: dict[str, float] = {}
+    for setting in settings:
+        name, _, text = setting.partition("=")
+        try:
+            value = float(text)
+        except ValueError:
+            raise InputError(f"Expected NAME=NUMBER, got {setting!r}.") from None
+        if name not in domain.names or name in values:
+            raise InputError(
+                f"{setting!r}: each of {', '.join(domain.names)} is to be given once, and no other."
+            )
+        values[name] = value
+    missing = [name for name in domain.names if name not in values]
+    if missing:
+        raise InputError(f"{', '.join(missing)} missing; each parameter needs a NAME=NUMBER.")
+    return domain.points.new_tensor([values[name] for name in domain.names])
 
 
-def describe_trial(trial: Trial, space: Space) -> dict[str, Any]:
+def _parameters(domain: FiniteDomain, x: Tensor) -> dict[str, float]:
+    return dict(zip(domain.names, x.tolist(), strict=True))
+
+
+def describe_trial(trial: Trial, domain: FiniteDomain) -> dict[str, Any]:
     """A trial as plain values."""
     return {
         "id": trial.id,
-        "parameters": space.values(trial.x),
+        "parameters": _parameters(domain, trial.x),
         "round": trial.round,
         "state": trial.state.value,
         "value": trial.value,
@@ -134,14 +127,14 @@ def describe_trial(trial: Trial, space: Space) -> dict[str, Any]:
 
 def describe_study(optimizer: BPEDelayOptimizer) -> dict[str, Any]:
     """Where a study stands, as plain values: pending trials, round, recommendation."""
-    space = space_of(optimizer)
+    domain = optimizer.domain
     try:
         best = optimizer.recommend()
     except NoAnswerError:
         recommendation = None
     else:
         recommendation = {
-            "parameters": space.values(best.x),
+            "parameters": _parameters(domain, best.x),
             "mean": best.mean,
             "lower": best.lower,
             "upper": best.upper,
@@ -155,9 +148,9 @@ def describe_study(optimizer: BPEDelayOptimizer) -> dict[str, Any]:
         "active": len(optimizer.active_set),
         "round": optimizer.round,
         "waiting_for": [straggler.trial.id for straggler in optimizer.stragglers],
-        "pending": [describe_trial(trial, space) for trial in optimizer.pending],
+        "pending": [describe_trial(trial, domain) for trial in optimizer.pending],
         "recommendation": recommendation,
-        "trials": [describe_trial(trial, space) for trial in optimizer.trials],
+        "trials": [describe_trial(trial, domain) for trial in optimizer.trials],
     }
 
 
@@ -170,7 +163,7 @@ def format_trials(trials: Sequence[Mapping[str, Any]], *, since: bool = False) -
     rows = [
         [
             str(trial["id"]),
-            *(f"{trial['parameters'][name]:g}" for name in names),
+            *(f"{trial['parameters'][name]:.12g}" for name in names),
             *([f"{_ago(trial['asked_at'])} ago"] if since else []),
         ]
         for trial in trials
@@ -205,56 +198,79 @@ def format_study(study: Mapping[str, Any]) -> str:
         lines.append("nothing yet: there is no answer")
     else:
         lines += [
-            ", ".join(f"{name} = {value:g}" for name, value in best["parameters"].items()),
+            ", ".join(f"{name} = {value:.12g}" for name, value in best["parameters"].items()),
             f"{best['mean']:.6g}, between {best['lower']:.6g} and {best['upper']:.6g}",
             f"({best['interval']})",
         ]
     return "\n".join(lines)
 
 
-def _read_arms(file: Path) -> Space:
+def _read_arms(file: Path) -> FiniteDomain:
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
-            rows = [row for row in csv.reader(stream) if any(cell.strip() for cell in row)]
+            reader = csv.reader(stream)
+            rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except OSError as error:
         raise InputError(f"Cannot read {file}: {error.strerror}.") from error
     except (csv.Error, UnicodeDecodeError) as error:
         raise InputError(f"{file} is not CSV: {error}.") from error
     if len(rows) < 2:
         raise InputError(f"{file} must have a header with names and at least one arm.")
-    names = tuple(cell.strip() for cell in rows[0])
-    if len(set(names)) < len(names) or not all(names):
-        raise InputError(f"{file} must have distinct names in its header, got {', '.join(names)}.")
-    points = []
-    for number, row in enumerate(rows[1:], start=2):
-        try:
-            if len(row) != len(names):
-                raise ValueError
-            points.append([float(cell) for cell in row])
-        except ValueError:
+    names = [cell.strip() for cell in rows[0][1]]
+    if all(_number(name) is not None for name in names):
+        raise InputError(f"{file} must begin with a header of names, got {', '.join(names)}.")
+    lines: dict[tuple[float, ...], int] = {}
+    for line, row in rows[1:]:
+        numbers = [_number(cell) for cell in row]
+        arm = tuple(n for n in numbers if n is not None and math.isfinite(n))
+        if len(row) != len(names) or len(arm) != len(names):
             raise InputError(
-                f"{file}, row {number}: expected {len(names)} numbers, got {', '.join(row)!r}."
-            ) from None
-    return Space(names, ("linear",) * len(names), torch.tensor(points, dtype=torch.double))
+                f"{file}, line {line}: expected {len(names)} finite numbers, got "
+                f"{', '.join(row)!r}."
+            )
+        if arm in lines:
+            raise InputError(
+                f"{file}, line {line}: arms must be distinct; this is that of line {lines[arm]}."
+            )
+        lines[arm] = line
+    return _domain(file, torch.tensor(list(lines), dtype=torch.double), names, ())
 
 
-def _make_grid(file: Path, parameters: Any) -> Space:
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _domain(
+    file: Path, points: Tensor, names: Sequence[str], log_dims: Sequence[int]
+) -> FiniteDomain:
+    try:
+        return FiniteDomain(points, names=names, log_dims=log_dims)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from error
+
+
+def _make_grid(file: Path, parameters: Any) -> FiniteDomain:
     if not isinstance(parameters, Mapping) or not parameters:
         raise InputError(f"{file} must have at least one [parameters.NAME] table.")
-    axes, scales = [], []
-    for name, described in parameters.items():
-        values, scale = _read_axis(file, name, described)
+    axes, log_dims = [], []
+    for number, (name, described) in enumerate(parameters.items()):
+        values, log = _read_axis(file, name, described)
         axes.append(values)
-        scales.append(scale)
+        if log:
+            log_dims.append(number)
     count = math.prod(len(axis) for axis in axes)
     if count > MAX_ARMS:
         raise InputError(f"{file} describes {count} arms; at most {MAX_ARMS} can be listed.")
     mesh = torch.meshgrid(*axes, indexing="ij")
     points = torch.stack([column.flatten() for column in mesh], dim=-1)
-    return Space(tuple(parameters), tuple(scales), points)
+    return _domain(file, points, list(parameters), log_dims)
 
 
-def _read_axis(file: Path, name: str, described: Any) -> tuple[Tensor, str]:
+def _read_axis(file: Path, name: str, described: Any) -> tuple[Tensor, bool]:
+    """The values of a parameter, and whether it is modelled by its logarithm."""
     where = f"{file}, parameter {name}"
     if not isinstance(described, Mapping):
         raise InputError(f"{where}: expected a table, got {described!r}.")
@@ -267,42 +283,37 @@ def _read_axis(file: Path, name: str, described: Any) -> tuple[Tensor, str]:
     if scale not in _SCALES:
         raise InputError(f'{where}: scale must be "linear" or "log", got {scale!r}.')
     try:
-        values = _axis_values(described, scale)
+        values = _axis_values(described, log=scale == "log")
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     if len(values.unique()) < len(values):
         raise InputError(f"{where}: its values must be distinct.")
-    return values, scale
+    return values, scale == "log"
 
 
-def _axis_values(described: Mapping[str, Any], scale: str) -> Tensor:
-    log = scale == "log"
+def _axis_values(described: Mapping[str, Any], *, log: bool) -> Tensor:
+    check = checks.positive if log else checks.real
     if "values" in described:
         if len(described.keys() & {"low", "high", "steps"}):
             raise InputError("give either values, or low, high and steps.")
         if not isinstance(described["values"], list) or not described["values"]:
             raise InputError("values must be a list of numbers.")
-        check = checks.positive if log else checks.real
-        numbers = [check(value, "each value") for value in described["values"]]
-        values = torch.tensor(numbers, dtype=torch.double)
-        return values.log() if log else values
+        numbers = [check(value, "each of values") for value in described["values"]]
+        return torch.tensor(numbers, dtype=torch.double)
     missing = sorted({"low", "high", "steps"} - described.keys())
     if missing:
         raise InputError(f"{', '.join(missing)} missing; give values, or low, high and steps.")
-    check = checks.positive if log else checks.real
     low, high = check(described["low"], "low"), check(described["high"], "high")
     steps = checks.whole(described["steps"], "steps", 2)
     if not low < high:
         raise InputError(f"low must be below high, got {low:g} and {high:g}.")
     if steps > MAX_ARMS:
         raise InputError(f"steps must be at most {MAX_ARMS}, got {steps}.")
-    ends = (math.log(low), math.log(high)) if log else (low, high)
-    return torch.linspace(*ends, steps, dtype=torch.double)
-
-
-def _readable(value: float) -> float:
-    """Without the last digits, which a logarithm there and back does not keep."""
-    return float(f"{value:.12g}")
+    ends = (math.log10(low), math.log10(high)) if log else (low, high)
+    values = torch.linspace(*ends, steps, dtype=torch.double)
+    # People set dials: 12 digits, and the ends as they were given.
+    inner = [float(f"{10.0**v if log else v:.12g}") for v in values.tolist()[1:-1]]
+    return torch.tensor([low, *inner, high], dtype=torch.double)
 
 
 def _ago(asked_at: float) -> str:

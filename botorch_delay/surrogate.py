@@ -26,6 +26,7 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_delay import checks
+from botorch_delay.domains import FiniteDomain
 from botorch_delay.exceptions import FitWarning, StorageError
 from botorch_delay.kernels import build_kernel, describe_kernel, hyperparameters
 from botorch_delay.posterior import Evidence, PointwisePosterior, posterior_at
@@ -41,6 +42,8 @@ MAX_FITS = 5
 class Surrogate:
     """A zero-mean Gaussian process g with f(x) = offset + scale * g((x - origin) / width).
 
+    Columns in ``log_dims`` are replaced by their logarithm first.
+
     Attributes:
         covar_module: kernel of g, on normalised inputs.
         noise_var: lambda^2, in units of g.
@@ -50,6 +53,7 @@ class Surrogate:
         scale: units of the values per unit of g.
         learned: whether the hyperparameters come from the answers.
         scaled: whether offset and scale are known; not with too few answers to tell.
+        log_dims: columns of which g sees the logarithm.
     """
 
     covar_module: Kernel
@@ -60,6 +64,7 @@ class Surrogate:
     scale: float = 1.0
     learned: bool = False
     scaled: bool = True
+    log_dims: tuple[int, ...] = ()
 
     @classmethod
     def fixed(cls, covar_module: Kernel, noise_var: float, like: Tensor) -> Surrogate:
@@ -76,7 +81,9 @@ class Surrogate:
 
     def inputs(self, X: Tensor) -> Tensor:
         """Points in the inputs of g."""
-        return (X - self.origin) / self.width if self.learned else X
+        if not self.learned:
+            return X
+        return (_warp(X, self.log_dims) - self.origin) / self.width
 
     def noise_ratio(self, evidence: Evidence) -> float:
         """1 / lambda in units of the values: the largest over the answers.
@@ -133,7 +140,7 @@ class Surrogate:
         }
 
     @classmethod
-    def rebuild(cls, record: Mapping[str, Any], points: Tensor) -> Surrogate:
+    def rebuild(cls, record: Mapping[str, Any], domain: FiniteDomain) -> Surrogate:
         """The learned surrogate of a record.
 
         Raises:
@@ -141,6 +148,7 @@ class Surrogate:
         """
         try:
             numbers = {key: float(record[key]) for key in ("noise_var", "offset", "scale")}
+            points = domain.points
             kernel = build_kernel(record["covar_module"], points)
             if not all(math.isfinite(number) for number in numbers.values()):
                 raise ValueError(f"{numbers} are not finite")
@@ -149,11 +157,11 @@ class Surrogate:
                     raise ValueError(f"{key} is {numbers[key]}")
         except (KeyError, TypeError, ValueError) as error:
             raise StorageError(f"The stored hyperparameters are malformed: {error}.") from error
-        return replace(_learned(kernel, points, **numbers), scaled=record["scaled"] is True)
+        return replace(_learned(kernel, domain, **numbers), scaled=record["scaled"] is True)
 
 
 def fit_surrogate(
-    points: Tensor,
+    domain: FiniteDomain,
     X: Tensor,
     y: Tensor,
     noise_var: list[float | None],
@@ -163,27 +171,27 @@ def fit_surrogate(
 ) -> Surrogate:
     """Kernel and noise by maximum a posteriori, with BoTorch's default priors.
 
-    Inputs are normalised by the bounding box of ``points``, values are standardised. With
+    Inputs are normalised by the bounding box of the domain, values are standardised. With
     fewer than three answers the modes of the priors are used, and the scale of the values
     counts as unknown.
 
     Args:
-        points: ``N x d``, the domain.
+        domain: whose bounding box normalises inputs, and whose ``log_dims`` are logarithms.
         X: ``m x d``, answered points.
         y: ``m``, their values.
         noise_var: known noise variance of each answer, or None.
         seed: for the random restarts of a fit that fails at first.
         previous: kept, with a :class:`FitWarning`, if the fit fails.
     """
-    d = points.shape[-1]
-    kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=d).to(points).eval()
+    points = domain.points
+    kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=domain.dim).to(points).eval()
     likelihood = get_gaussian_likelihood_with_lognormal_prior().to(points)
-    prior = _learned(kernel, points, noise_var=likelihood.noise.item(), offset=0.0, scale=1.0)
+    prior = _learned(kernel, domain, noise_var=likelihood.noise.item(), offset=0.0, scale=1.0)
     if len(y) == 0:
         return replace(prior, scaled=False)
     offset, scale = _standardization(y)
     if len(y) < MIN_ANSWERS_TO_FIT:
-        few = _learned(kernel, points, prior.noise_var, offset, scale)
+        few = _learned(kernel, domain, prior.noise_var, offset, scale)
         return replace(few, scaled=False)
     standard = ((y - offset) / scale).unsqueeze(-1)
     known = None
@@ -198,22 +206,33 @@ def fit_surrogate(
             FitWarning,
             stacklevel=2,
         )
-        return previous or _learned(kernel, points, prior.noise_var, offset, scale)
+        return previous or _learned(kernel, domain, prior.noise_var, offset, scale)
     noise = prior.noise_var if known is not None else model.likelihood.noise.item()
     kernel = copy.deepcopy(model.covar_module).requires_grad_(False).eval()
     constant = model.mean_module.constant.item()
-    fitted = _learned(kernel, points, noise, offset + scale * constant, scale)
+    fitted = _learned(kernel, domain, noise, offset + scale * constant, scale)
     logger.info("fitted to %d answers: %s", len(y), fitted.hyperparameters())
     return fitted
 
 
+def _warp(X: Tensor, log_dims: tuple[int, ...]) -> Tensor:
+    if not log_dims:
+        return X
+    X = X.clone()
+    X[..., list(log_dims)] = X[..., list(log_dims)].log()
+    return X
+
+
 def _learned(
-    kernel: Kernel, points: Tensor, noise_var: float, offset: float, scale: float
+    kernel: Kernel, domain: FiniteDomain, noise_var: float, offset: float, scale: float
 ) -> Surrogate:
+    points = _warp(domain.points, domain.log_dims)
     origin = points.amin(dim=0)
     width = points.amax(dim=0) - origin
     width = torch.where(width > 0.0, width, torch.ones_like(width))
-    return Surrogate(kernel, noise_var, origin, width, offset, scale, learned=True)
+    return Surrogate(
+        kernel, noise_var, origin, width, offset, scale, learned=True, log_dims=domain.log_dims
+    )
 
 
 def _standardization(y: Tensor) -> tuple[float, float]:

@@ -219,8 +219,8 @@ class Ledger:
         self._digests[self.revision] = digest
 
 
-def trials_table(trials: list[Trial], dim: int) -> pandas.DataFrame:
-    """Trials as a table, one row each, with a column for each of ``dim`` coordinates.
+def trials_table(trials: list[Trial], names: tuple[str, ...]) -> pandas.DataFrame:
+    """Trials as a table, one row each, with a column for each name of a coordinate.
 
     Raises:
         MissingExtraError: if pandas is not installed.
@@ -236,10 +236,10 @@ def trials_table(trials: list[Trial], dim: int) -> pandas.DataFrame:
         record = trial.record()
         record["index"] = record.pop("point")
         x = record.pop("x")
-        records.append(record | {f"x{i}": value for i, value in enumerate(x)})
+        records.append(record | dict(zip(names, x, strict=True)))
     columns = ["id", "index", "round", "slot", "state", "value", "noise_var", "late"]
     columns += ["reason", "asked_at", "answered_at"]
-    columns += [f"x{i}" for i in range(dim)]
+    columns += names
     frame = pandas.DataFrame(records, columns=columns).set_index("id")
     for name in ("asked_at", "answered_at"):
         frame[name] = pandas.to_datetime(frame[name], unit="s", utc=True)

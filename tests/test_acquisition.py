@@ -41,6 +41,8 @@ def test_outside_the_active_set_it_is_minus_infinity():
     assert torch.isfinite(value).nonzero().flatten().tolist() == [1, 4]
     with pytest.raises(InputTypeError, match="contains"):
         bd.MaxVariance(model(), active_set=T)
+    with pytest.raises(InputTypeError, match="BoTorch model"):
+        bd.MaxVariance("model")
 
 
 def test_any_gpytorch_model_of_botorch_will_do():

@@ -63,6 +63,7 @@ def test_the_demo_runs_resumes_and_reports(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
     again = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "8 trials were in the store already" in again.stdout
+    assert "out of order" not in again.stdout  # nothing was left to evaluate
 
 
 @pytest.mark.heavy

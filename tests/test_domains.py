@@ -25,6 +25,21 @@ def test_points_are_found_exactly():
     assert domain.find(X).tolist() == [3, 3, 17, -1]
 
 
+def test_columns_have_names_and_logarithms():
+    domain = FiniteDomain(scattered(5), names=["dose", "heat"], log_dims=[1])
+    assert domain.names == ("dose", "heat")
+    assert domain.log_dims == (1,)
+    assert FiniteDomain(scattered(5)).names == ("x0", "x1")
+    for names in (["a"], ["a", "a"], ["a", ""], ["a", 3]):
+        with pytest.raises(InputError, match="names"):
+            FiniteDomain(scattered(5), names=names)
+    for log_dims in ([2], [-1], [0.5]):
+        with pytest.raises(InputError, match="log_dims"):
+            FiniteDomain(scattered(5), log_dims=log_dims)
+    with pytest.raises(InputError, match="column 0"):
+        FiniteDomain(scattered(5) - 0.5, log_dims=[0])
+
+
 def test_fingerprints_tell_domains_apart():
     points = scattered(10)
     domain = FiniteDomain(points)

@@ -256,7 +256,7 @@ def test_hyperparameters_changed_in_place_take_effect_at_once():
     model = make()
     model.posterior(T)
     model.fantasy_posterior(T)
-    model.covar_module.lengthscale = 0.7
+    model.covar_module.lengthscale = torch.tensor(0.7, dtype=torch.double)
     expected = bd.DelayedGP(X, Y, noise_var=NOISE, X_pending=P, covar_module=se(0.7))
     for ours, theirs in (
         (model.posterior(T), expected.posterior(T)),

@@ -45,9 +45,32 @@ def test_regret_of_one_run_and_of_several():
     ax = plotting.plot_regret({"a": [history, other], "b": history})
     assert labels(ax) == ["a", "b"]
     assert len(ax.collections) == 1  # the band of the repeats
-    for bad in ({}, {"a": []}, {"a": [history, played(horizon=30)[1]]}):
+    assert len(plotting.plot_regret([history, other]).collections) == 1
+    for bad in ({}, [], {"a": []}, {"a": [history, played(horizon=30)[1]]}, None, [1], {"a": 1}):
         with pytest.raises(InputError):
             plotting.plot_regret(bad)
+
+
+def test_what_cannot_be_drawn_is_refused():
+    for draw in (
+        plotting.plot_active_set,
+        plotting.plot_rounds,
+        plotting.plot_timeline,
+        plotting.plot_best,
+        plotting.plot_posteriors,
+    ):
+        with pytest.raises(InputTypeError, match="draws a"):
+            draw(None)
+    with pytest.raises(InputError, match="names"):
+        plotting.plot_active_set(played()[0], names=["a"])
+
+
+def test_long_runs_are_drawn_in_long_units():
+    report = RunReport(evaluations=[Evaluation(0, "a", 0.0, 5 * 86400.0, "", 0)])
+    ax = plotting.plot_timeline(report)
+    assert ax.get_xlabel() == "days"
+    assert ax.patches[0].get_width() == 5.0
+    assert plotting.plot_timeline(report, start=-86400.0).patches[0].get_x() == 1.0
 
 
 @pytest.mark.parametrize("dim", [1, 2])

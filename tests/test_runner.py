@@ -199,6 +199,16 @@ def test_the_same_call_goes_on_where_the_last_one_ended(tmp_path, threads):
     assert len(again.trials) == 40
 
 
+def test_what_was_attached_before_is_not_replaced_by_the_store(tmp_path, threads):
+    path = tmp_path / "study.db"
+    run(make(), objectives.quadratic, threads, 5, 2, store=path, progress=False)
+    opt = make()
+    opt.attach(opt.domain.points[0], 9.0)
+    with pytest.raises(StorageError, match="would replace what was attached"):
+        run(opt, objectives.quadratic, threads, 6, 2, store=path, progress=False)
+    assert len(opt.attached) == 1
+
+
 def test_a_store_that_was_never_committed_to_is_a_new_one(tmp_path, threads):
     path = tmp_path / "study.db"
     path.touch()
@@ -521,6 +531,7 @@ def test_any_executor_will_do():
         ({"timeout": 0.0}, InputError),
         ({"objective": 3}, InputTypeError),
         ({"executor": None}, InputTypeError),
+        ({"callbacks": 5}, InputTypeError),
         ({"store": "/nowhere/at/all/study.db"}, StorageError),
     ],
 )

@@ -105,6 +105,33 @@ def test_failures_abandonment_and_late_answers(study):
     assert trials[2].noise_var == 0.1
 
 
+def test_units_are_the_user_s_everywhere(study):
+    study("ask", "study.db", "-n", 8)
+    with bd.editing("study.db") as opt:
+        doses = {round(t.x[1].item(), 9) for t in opt.trials}
+        assert doses <= {0.01, 0.1, 1.0, 10.0}
+        opt.attach(torch.tensor([30.0, 1.0], dtype=torch.double), 5.0)
+    opt = bd.load("study.db")
+    assert opt.attached[0].index is not None
+    assert list(opt.to_dataframe().columns[-2:]) == ["temperature", "dose"]
+    with closing(sqlite3.connect("study.db")) as db:
+        stored = {json.loads(row[0])[1] for row in db.execute("SELECT x FROM trials")}
+    assert stored == {t.x[1].item() for t in opt.trials}
+    assert study("attach", "study.db", "-1e-3", "dose=0.1", "temperature=20")[0] == 0
+    assert bd.load("study.db").attached[1].value == -1e-3
+    assert study("tell", "study.db", 0, "-2.5e-3")[0] == 0
+    _, out, _ = study("show", "study.db")
+    assert "temperature = 30, dose = 1" in out
+
+
+def test_arms_that_differ_in_the_last_digit_look_different(command, tmp_path):
+    (tmp_path / "space.toml").write_text("[parameters.t]\nvalues = [1234567, 1234568]")
+    command("init", "s.db", "--space", "space.toml", "--horizon", 2)
+    _, out, _ = command("ask", "s.db", "-n", 2)
+    assert "1234567" in out
+    assert "1234568" in out
+
+
 def test_the_round_names_whom_it_waits_for(study):
     study("ask", "study.db", "-n", 6)  # q_1 = 4
     for trial_id in (0, 1, 3, 4, 5):
@@ -121,6 +148,7 @@ def test_a_list_of_arms(command, tmp_path):
     assert opt.domain.points.tolist() == [[1, 2], [3, 4.5], [5, 0.6]]
     assert not opt.maximize
     assert read_space("space.toml").names == ("a", "b")
+    assert opt.domain.names == ("a", "b")
 
 
 BAD_SPACES = {
@@ -133,7 +161,7 @@ BAD_SPACES = {
     "empty": ("[parameters]", "at least one"),
     "unknown key": ("[parameters.a]\nvalue = 3", "unknown value"),
     "no values": ("[parameters.a]\nvalues = []", "list of numbers"),
-    "text": ('[parameters.a]\nvalues = ["x"]', "each value"),
+    "text": ('[parameters.a]\nvalues = ["x"]', "each of values must be a number"),
     "nan": ("[parameters.a]\nvalues = [nan]", "finite"),
     "twice": ("[parameters.a]\nvalues = [1, 1]", "distinct"),
     "missing": ("[parameters.a]\nlow = 1", "high, steps missing"),
@@ -142,6 +170,8 @@ BAD_SPACES = {
     "one step": ("[parameters.a]\nlow = 1\nhigh = 2\nsteps = 1", "at least 2"),
     "log of zero": ('[parameters.a]\nlow = 0\nhigh = 2\nsteps = 3\nscale = "log"', "above 0"),
     "scale": ('[parameters.a]\nvalues = [1]\nscale = "cubic"', "linear"),
+    "file name": ("arms = 3", "name of a CSV file"),
+    "no name": ('[parameters.""]\nvalues = [1]', "not empty"),
     "too many": (
         "\n".join(f"[parameters.a{i}]\nlow=0\nhigh=1\nsteps=1000" for i in range(3)),
         "at most 1000000",
@@ -163,11 +193,13 @@ def test_bad_spaces_give_one_line(command, tmp_path, name):
     ("text", "message"),
     [
         ("a,b\n", "at least one arm"),
-        ("a,a\n1,2", "distinct names"),
-        ("a,b\n1", "row 2"),
-        ("a,b\n1,x", "expected 2 numbers"),
-        ("a,b\n1,2\n1,2", "distinct"),
+        ("a,a\n1,2", "distinct strings"),
+        ("a,b\n1", "line 2"),
+        ("a,b\n1,x", "expected 2 finite numbers"),
+        ("a,b\n1,2\n\n1,2", "line 4: arms must be distinct; this is that of line 2"),
         ("a,b\n1,nan", "finite"),
+        ("1,2\n3,4", "header"),
+        ("a,\n1,2", "not empty"),
     ],
 )
 def test_bad_arms_give_one_line(command, tmp_path, text, message):
@@ -189,12 +221,18 @@ def test_bad_arms_give_one_line(command, tmp_path, text, message):
         (("ask", "none.db"), "no such file"),
         (("ask", "space.toml"), "no study"),
         (("ask", "study.db", "-n", 0), "at least 1"),
-        (("ask", "study.db", "-n", 17), "17 more asks"),
+        (("ask", "study.db", "-n", 17), "asks requested: 17"),
         (("ask", "study.db", "-n", "x"), "invalid int"),
         (("tell", "study.db", 7, 0.5), "no trial 7"),
         (("tell", "study.db", 0, "nan"), "finite"),
         (("tell", "study.db", 0, "much"), "invalid float"),
         (("tell", "study.db", 0, 0.5, "--noise-var", "-1"), "above 0"),
+        (("tell", "study.db", 0, "-inf"), "finite"),
+        (("attach", "study.db", 1.0, "temperature=20"), "dose missing"),
+        (("attach", "study.db", 1.0, "temperature=20", "dose=x"), "NAME=NUMBER"),
+        (("attach", "study.db", 1.0, "temperature=20", "dose=1", "x=1"), "no other"),
+        (("attach", "study.db", 1.0, "temperature=20", "dose=-1"), "above 0"),
+        (("ask", "."), "no file"),
         (("fail", "study.db", 7), "no trial 7"),
         (("abandon", "study.db", -1), "no trial -1"),
         (("show", "none.db"), "no such file"),

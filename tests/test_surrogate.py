@@ -9,6 +9,7 @@ from botorch.models.transforms import Normalize, Standardize
 from cases import normal, scattered, se
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
+from botorch_delay import FiniteDomain
 from botorch_delay import surrogate as module
 from botorch_delay.exceptions import FitWarning, StorageError
 from botorch_delay.kernels import covariance
@@ -21,7 +22,7 @@ NONE = [None] * 25
 
 
 def fit(X=X, y=Y, noise_var=NONE, **options):
-    return fit_surrogate(POINTS, X, y, noise_var, seed=0, **options)
+    return fit_surrogate(FiniteDomain(POINTS), X, y, noise_var, seed=0, **options)
 
 
 def predict(surrogate, X, y, noise_var, at):
@@ -69,13 +70,13 @@ def test_fits_are_repeatable_and_records_exact():
     first, second = fit(), fit()
     assert first.hyperparameters() == second.hyperparameters()
     record = json.loads(json.dumps(first.describe()))
-    rebuilt = Surrogate.rebuild(record, POINTS)
+    rebuilt = Surrogate.rebuild(record, FiniteDomain(POINTS))
     a, b = predict(first, X, Y, NONE, POINTS), predict(rebuilt, X, Y, NONE, POINTS)
     assert torch.equal(a.mean, b.mean)
     assert torch.equal(a.variance, b.variance)
     for broken in ({}, {**record, "scale": "x"}, {**record, "covar_module": {"class": "os"}}):
         with pytest.raises(StorageError):
-            Surrogate.rebuild(broken, POINTS)
+            Surrogate.rebuild(broken, FiniteDomain(POINTS))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
@@ -110,9 +111,20 @@ def test_odd_values(values):
     assert (got.mean <= values.max() + 3 * spread).all()
 
 
+def test_logarithms_are_what_the_kernel_sees():
+    exponent = POINTS / 10
+    plain, logs = FiniteDomain(exponent), FiniteDomain(exponent.exp(), log_dims=[0, 1])
+    one = fit_surrogate(plain, exponent[:25], Y, NONE, seed=0)
+    two = fit_surrogate(logs, exponent[:25].exp(), Y, NONE, seed=0)
+    torch.testing.assert_close(two.inputs(logs.points), one.inputs(plain.points))
+    a = predict(one, exponent[:25], Y, NONE, exponent)
+    b = predict(two, exponent[:25].exp(), Y, NONE, exponent.exp())
+    torch.testing.assert_close(a.mean, b.mean, rtol=1e-4, atol=1e-4)
+
+
 def test_a_constant_column_is_no_trouble():
     points = torch.cat([scattered(30, 1), torch.ones(30, 1).double()], dim=1)
-    surrogate = fit_surrogate(points, points, normal(30), [None] * 30, seed=0)
+    surrogate = fit_surrogate(FiniteDomain(points), points, normal(30), [None] * 30, seed=0)
     assert torch.isfinite(surrogate.inputs(points)).all()
 
 

@@ -79,7 +79,7 @@ def paper_problem(
     side = checks.whole(side, "side", 2)
     generator = torch.Generator().manual_seed(checks.seed(seed))
     kernel = RBFKernel().double()
-    kernel.lengthscale = lengthscale
+    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.double)
     kernel.requires_grad_(False)
     knots, points = _grid(5), _grid(side)
     factor = torch.linalg.cholesky(covariance(kernel, knots, knots))

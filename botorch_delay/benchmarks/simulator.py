@@ -80,7 +80,7 @@ def simulate(
     if delays is not None:
         tau = check_delays(delays, steps)
     elif isinstance(delay, DelayLaw):
-        tau = delay.sample(steps, torch.Generator().manual_seed(seed))
+        tau = check_delays(delay.sample(steps, torch.Generator().manual_seed(seed)), steps)
     else:
         raise InputTypeError(f"delay must be a delay law, got {type(delay).__name__}.")
     if noise is None:

@@ -18,7 +18,6 @@ from botorch_delay.confidence import Confidence, Guarantee
 from botorch_delay.domains import FiniteDomain
 from botorch_delay.exceptions import (
     HorizonError,
-    InputError,
     InputTypeError,
     NoAnswerError,
     StorageError,
@@ -136,8 +135,8 @@ class Optimizer(ABC):
             )
         if count > left:
             raise HorizonError(
-                f"{count} more asks were requested and {left} of the horizon's {self._horizon} are "
-                "left. Answers may still be told; recommend() uses all of them. To go on, make a "
+                f"asks requested: {count}, left: {left} of the horizon's {self._horizon}. Answers "
+                "may still be told; recommend() uses all of them. To go on, make a "
                 "new optimizer with its own horizon and attach(x, y) these results."
             )
         asked = []
@@ -228,12 +227,16 @@ class Optimizer(ABC):
         single = x.dim() == 1
         X = checks.matrix(x.unsqueeze(0) if single else x, "x")
         checks.matches(X, "x", self._domain.points)
+        self._domain.check_logarithms(X, "x")
         if isinstance(y, Tensor) and y.dim() > 0:
             values = checks.column(y, "y", X)
         elif single:
             values = X.new_tensor([checks.answer(y, X)])
         else:
-            raise InputError(f"y must have shape {len(X)} or {len(X)} x 1 for {len(X)} points.")
+            raise InputTypeError(
+                f"y must be a tensor of shape {len(X)} or {len(X)} x 1 for {len(X)} points, got "
+                f"{type(y).__name__}."
+            )
         numbers = [checks.answer(number, X) for number in values.tolist()]
         rows = self._domain.find(X).tolist()
         self._ledger.attach(
@@ -254,7 +257,8 @@ class Optimizer(ABC):
         """The answered point of the domain with the best posterior mean, from all answers.
 
         Attached results count; if none of them and no answer lies in the domain, every point
-        of the domain is compared.
+        of the domain is compared. The point may lie outside the active set, where all answers
+        together contradict the round that took it out.
 
         Raises:
             NoAnswerError: before any answer.
@@ -281,7 +285,7 @@ class Optimizer(ABC):
         Raises:
             MissingExtraError: if pandas is not installed.
         """
-        return trials_table(self._ledger.trials, self._domain.dim)
+        return trials_table(self._ledger.trials, self._domain.names)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to go on: plain values and tensors."""
@@ -318,8 +322,9 @@ class Optimizer(ABC):
         for key in own:
             if not states.agree(own[key], stored.get(key), tolerance):
                 raise StorageError(
-                    f"The state was made with {key}={stored.get(key)!r}, this optimizer has "
-                    f"{key}={own[key]!r}; make it with the same arguments."
+                    f"The state was made with {key}={states.brief(stored.get(key))}, this "
+                    f"optimizer has {key}={states.brief(own[key])}; make it with the same "
+                    "arguments."
                 )
         trials, attached = states.revive(state, self._domain)
         progress = self._check_progress(state["progress"], trials)

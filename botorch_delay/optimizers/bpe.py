@@ -470,7 +470,7 @@ class BPEDelayOptimizer(Optimizer):
 
     def _fit(self, seed: int, previous: Surrogate | None) -> Surrogate:
         X, y, noise_var = self._all_data()
-        return fit_surrogate(self._domain.points, X, y, noise_var, seed=seed, previous=previous)
+        return fit_surrogate(self._domain, X, y, noise_var, seed=seed, previous=previous)
 
     def _config(self) -> dict[str, Any]:
         return {
@@ -485,6 +485,8 @@ class BPEDelayOptimizer(Optimizer):
             "seed": self._seed,
             "maximize": self._maximize,
             "as_published": self._as_published,
+            "names": list(self._domain.names),
+            "log_dims": list(self._domain.log_dims),
         }
 
     def _recipes(self) -> dict[str, Any]:
@@ -501,7 +503,7 @@ class BPEDelayOptimizer(Optimizer):
         feasibility = Feasibility(trials)
 
         def make_round(number: int, size: int, learned: Any, active: Tensor) -> OpenRound:
-            surrogate = self._fixed or Surrogate.rebuild(learned, self._domain.points)
+            surrogate = self._fixed or Surrogate.rebuild(learned, self._domain)
             current = self._make_round(number, size, surrogate, active, feasibility)
             current.replay([t for t in trials if t.round == number])
             return current

@@ -123,7 +123,7 @@ def _build(
     delay: DelayLaw | None,
 ) -> BPEDelayOptimizer:
     config = state["config"]
-    domain = FiniteDomain(points)
+    domain = FiniteDomain(points, names=config["names"], log_dims=config["log_dims"])
     if covar_module is None and config["covar_module"] is not None:
         recipe = state["recipes"].get("covar_module")
         if recipe is None:

@@ -85,6 +85,22 @@ def test_the_run_is_finished_with_the_horizon_and_not_before():
     assert len(opt.ask(30)) == 30
 
 
+def test_what_a_law_samples_is_checked():
+    class Odd(bd.DelayLaw):
+        mean = 1.0
+
+        def sample(self, n, generator):
+            return torch.full((n,), -2)
+
+        def quantile(self, p):
+            return -3.0
+
+    with pytest.raises(InputError, match="at least 0"):
+        simulate(make(), PROBLEM, Odd(), 10)
+    with pytest.raises(InputError, match=r"quantile must give steps"):
+        make(delay=Odd())
+
+
 def test_minimising_counts_from_the_smallest():
     history = simulate(make(maximize=False), PROBLEM, bd.NoDelay(), 50)
     expected = (PROBLEM.values - PROBLEM.values.min())[history.index].cumsum(0)

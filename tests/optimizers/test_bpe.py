@@ -241,7 +241,7 @@ def test_a_run_that_was_never_asked_can_be_finished():
 def test_asks_beyond_the_horizon_are_refused_and_nothing_is_lost():
     opt = make(horizon=6)
     trials = opt.ask(4)
-    with pytest.raises(HorizonError, match="2 of the horizon"):
+    with pytest.raises(HorizonError, match="left: 2 of the horizon"):
         opt.ask(3)
     assert len(opt.trials) == 4
     trials += opt.ask(2)

@@ -112,7 +112,7 @@ def test_refused_calls_change_nothing():
         (lambda: opt.attach(torch.zeros(3).double(), 0.5), InputError),
         (lambda: opt.attach(torch.zeros(2), 0.5), InputTypeError),
         (lambda: opt.attach(torch.zeros(2).double(), math.nan), InputError),
-        (lambda: opt.attach(torch.zeros(2, 2).double(), 0.5), InputError),
+        (lambda: opt.attach(torch.zeros(2, 2).double(), [0.5, 0.5]), InputTypeError),
         (lambda: opt.attach(torch.zeros(2, 2).double(), torch.zeros(3).double()), InputError),
         (lambda: opt.attach([0.0, 0.0], 0.5), InputTypeError),
     ]
