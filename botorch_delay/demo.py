@@ -68,7 +68,7 @@ def demo_domain() -> FiniteDomain:
     """The 40 x 40 grid of log10(C) and log10(gamma)."""
     C = torch.linspace(*LOG10_C, SIDE, dtype=torch.double)
     gamma = torch.linspace(*LOG10_GAMMA, SIDE, dtype=torch.double)
-    return FiniteDomain(torch.cartesian_prod(C, gamma))
+    return FiniteDomain(torch.cartesian_prod(C, gamma), names=["log10 C", "log10 gamma"])
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,7 @@ def draw(result: DemoResult, path: Path) -> None:
 
     figure = Figure(figsize=(13, 7.5), layout="constrained")
     axes = figure.subplot_mosaic("AB;AC", width_ratios=[1.25, 1])
-    names = ["log10 C", "log10 gamma"]
-    plot_active_set(result.optimizer, axes["A"], names=names)
+    plot_active_set(result.optimizer, axes["A"])
     axes["A"].set_title("What each round took out, and where the best can still be")
     start = result.optimizer.trials[0].asked_at
     plot_best(result.optimizer, axes["B"], start=start)
@@ -192,7 +191,9 @@ def draw(result: DemoResult, path: Path) -> None:
     else:  # everything was in the store
         plot_timeline(result.optimizer, axes["C"], start=start)
         axes["C"].set_title("Trials, from ask to answer")
-    axes["C"].set_xlim(axes["B"].get_xlim())
+    limits = [axes[name].get_xlim() for name in "BC"]
+    for name in "BC":
+        axes[name].set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
     figure.savefig(path, dpi=110)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay.benchmarks import History
+from botorch_delay.domains import FiniteDomain
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
 from botorch_delay.models import DelayedGP
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
@@ -104,7 +105,8 @@ def plot_active_set(
     rounds = int(eliminated.max())
     # Greys for what is out, the earlier the lighter; green for what is active.
     colours = ["#8FD5B6", *(str(0.92 - 0.5 * r / max(rounds, 1)) for r in range(rounds))]
-    cells, extent = _nearest_cells(optimizer.domain.points.cpu(), eliminated)
+    domain = optimizer.domain
+    cells, extent = _nearest_cells(_shown(domain, domain.points), eliminated)
     ax.imshow(
         cells,
         extent=extent,
@@ -121,8 +123,8 @@ def plot_active_set(
     ]
     answered = [t for t in optimizer.trials if t.value is not None]
     if answered:
-        X = torch.stack([t.x.cpu() for t in answered])
-        at = optimizer.recommend().x.cpu().unsqueeze(0)
+        X = _shown(domain, torch.stack([t.x for t in answered]))
+        at = _shown(domain, optimizer.recommend().x.unsqueeze(0))
         handles.append(ax.scatter(*_plane(X), s=10, color="black", label="answered"))
         star: dict[str, Any] = {
             "s": 240,
@@ -134,9 +136,11 @@ def plot_active_set(
     ax.legend(
         handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncol=3, frameon=False
     )
-    names = list(names or optimizer.domain.names)
+    names = list(names or domain.names)
     if len(names) != dim:
         raise InputError(f"names must be {dim} strings, got {names}.")
+    for column in domain.log_dims:
+        names[column] = f"log10 {names[column]}"
     ax.set(xlabel=names[0])
     if dim == 2:
         ax.set(ylabel=names[1])
@@ -183,7 +187,10 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
     ax.plot(steps, counts, color=_COLOURS[TrialState.COMPLETED])
     ax.set(xlabel="asks (shaded: beyond the design, waiting)", ylabel="active points")
     ax.set_yscale("log")
-    ticks = sorted(set(counts))
+    ticks: list[int] = []
+    for count in sorted(set(counts)):  # those that would overlap are left out
+        if not ticks or count > 1.3 * ticks[-1]:
+            ticks.append(count)
     ax.set_yticks(ticks, map(str, ticks))
     ax.set_yticks([], minor=True)
     ax.margins(x=0.03, y=0.1)
@@ -347,6 +354,14 @@ def _time_unit(seconds: float) -> tuple[str, float]:
         if seconds >= 2 * size:
             return unit, size
     return "seconds", 1.0
+
+
+def _shown(domain: FiniteDomain, X: Tensor) -> Tensor:
+    """Points as they are drawn: logarithms where the domain is modelled by them."""
+    X = X.detach().cpu().clone()
+    for column in domain.log_dims:
+        X[:, column] = X[:, column].log10()
+    return X
 
 
 def _plane(X: Tensor) -> tuple[Tensor, Tensor]:

@@ -90,6 +90,16 @@ def test_active_sets_show_what_each_round_took_out(dim):
     assert labels(plotting.plot_active_set(fresh)) == ["active"]
 
 
+def test_logarithms_are_drawn_as_such():
+    points = torch.cartesian_prod(line(5).flatten(), 10.0 ** torch.linspace(-2, 1, 4).double())
+    domain = bd.FiniteDomain(points, names=["heat", "dose"], log_dims=[1])
+    opt = bd.BPEDelayOptimizer(domain, 8)
+    opt.tell(opt.ask(), 1.0)
+    ax = plotting.plot_active_set(opt)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("heat", "log10 dose")
+    assert ax.images[0].get_extent()[2:] == pytest.approx([-2.0 - 0.43, 1.0 + 0.43], abs=0.05)
+
+
 def test_active_sets_in_more_dimensions_are_refused_with_a_hint():
     with pytest.raises(InputError, match="plot_rounds"):
         plotting.plot_active_set(played(3)[0])
