@@ -213,7 +213,7 @@ def _holds_earlier_state(db: sqlite3.Connection, header: Mapping[str, Any], ledg
         header["config"], meta.get("config")
     ):
         return False
-    if meta.get("notes") != header["notes"] or meta.get("finished") != header["finished"]:
+    if meta.get("notes") != header["notes"] or (meta.get("finished") and not header["finished"]):
         return False
     own = [_trial_row(trial) for trial in ledger.trials]
     stored = db.execute(f"SELECT {', '.join(_TRIAL_COLUMNS)} FROM trials ORDER BY id").fetchall()

@@ -14,21 +14,21 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import checks
-from botorch_delay.confidence import Confidence, FixedBeta, Guarantee, side_delta
+from botorch_delay.confidence import Confidence, FixedBeta, Guarantee
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains import FiniteDomain
-from botorch_delay.elimination import ActiveSet, surviving
+from botorch_delay.elimination import ActiveSet
 from botorch_delay.exceptions import (
     EmptyDomainError,
     InputError,
     InputTypeError,
     NotSupportedError,
-    NumericsError,
 )
 from botorch_delay.kernels import check_kernel, describe_kernel
 from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.claims import claim
 from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility
+from botorch_delay.optimizers.judging import judge_round
 from botorch_delay.optimizers.open_round import OpenRound
 from botorch_delay.optimizers.progress import Progress, active_rows, read_progress, write_progress
 from botorch_delay.records import describe_part
@@ -346,7 +346,20 @@ class BPEDelayOptimizer(Optimizer):
         """
         current = self._open
         assert current is not None
-        record, active = self._judge(current)
+        used = current.answered(current.design_size if self._rule.on_arrival else None)
+        record, active = judge_round(
+            current,
+            [self._ledger[i] for i in used],
+            self._domain.points,
+            self._active,
+            self._feasible(self._active),
+            self._rule,
+            self._confidence,
+            self._delta,
+            sign=self._sign,
+            union=len(self._domain) if self._as_published else len(self._active),
+            proves=not self._confidence.missing and self._fixed is not None,
+        )
         before, self._active = self._active, active
         try:
             following = (
@@ -367,50 +380,6 @@ class BPEDelayOptimizer(Optimizer):
             record.active_after,
             record.active_before,
         )
-
-    def _judge(self, current: OpenRound) -> tuple[RoundRecord, Tensor]:
-        """Bounds from the round's evidence, and the points that survive them."""
-        arrival = self._rule.on_arrival
-        used = current.answered(current.design_size if arrival else None)
-        trials = [self._ledger[i] for i in used]
-        points = self._domain.points
-        rows = torch.tensor([t.index for t in trials], dtype=torch.long, device=points.device)
-        y = self._sign * points.new_tensor([t.value for t in trials])
-        surrogate = current.surrogate.standardized(y)
-        evidence = surrogate.evidence(points[rows], y, [t.noise_var for t in trials], group=rows)
-        ratio = surrogate.noise_ratio(evidence)
-        union = len(self._domain) if self._as_published else len(self._active)
-        delta = side_delta(self._delta, self._rule.max_rounds, union)
-        active = self._feasible(self._active)
-        # Without a scale nothing is known of the width of the bounds.
-        if surrogate.scaled and len(active):
-            posterior = surrogate.posterior(
-                evidence, points[active], weights=self._confidence.needs_weights
-            )
-            half = self._confidence.half_width(posterior, ratio, delta)
-            if not torch.isfinite(posterior.mean + half).all():
-                raise NumericsError(
-                    f"The bounds of round {current.number} are not finite; check the scale of "
-                    "values and noise against the kernel's."
-                )
-            active = active[surviving(posterior.mean - half, posterior.mean + half)]
-        elif not len(active):  # all failed: the next ask goes on with every feasible point
-            active = self._active
-        size = min(current.design_size, len(current.slots)) if arrival else current.design_size
-        proves = not self._confidence.missing and self._fixed is not None
-        record = RoundRecord(
-            number=current.number,
-            design_size=size,
-            length=current.asks,
-            observed=len(used),
-            active_before=len(self._active),
-            active_after=len(active),
-            trial_ids=tuple(used),
-            multiplier=self._confidence.multiplier(ratio, delta),
-            delta=self._delta / (2.0 * self._rule.max_rounds) if proves else None,
-            hyperparameters=surrogate.hyperparameters(),
-        )
-        return record, active
 
     def _feasible(self, rows: Tensor) -> Tensor:
         """The rows without the infeasible ones."""
