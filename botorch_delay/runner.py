@@ -71,9 +71,9 @@ class RunReport:
 
     @property
     def out_of_order(self) -> int:
-        """How many evaluations returned after one that was asked later."""
+        """How many evaluations ended after one that was asked later."""
         latest, count = -1, 0
-        for evaluation in self.evaluations:
+        for evaluation in sorted(self.evaluations, key=lambda e: e.finished):
             count += evaluation.trial_id < latest
             latest = max(latest, evaluation.trial_id)
         return count
