@@ -20,12 +20,34 @@ from botorch_delay.delays import (
     SubExponentialDelay,
 )
 from botorch_delay.design import greedy_max_variance
-from botorch_delay.domains import FiniteDomain
+from botorch_delay.domains import BoxDomain, FiniteDomain
 from botorch_delay.elimination import ActiveSet
 from botorch_delay.information import effective_dimension, information_gain
 from botorch_delay.models import DelayedGP
-from botorch_delay.optimizers import BPEDelayOptimizer, Recommendation, Straggler, editing, load
+from botorch_delay.optimizers import (
+    AcquisitionOptimizer,
+    BPEDelayOptimizer,
+    Epoch,
+    Optimizer,
+    QueuedOptimizer,
+    RandomOptimizer,
+    Recommendation,
+    Straggler,
+    ThreDSOptimizer,
+    editing,
+    load,
+)
 from botorch_delay.rounds import RoundRecord, round_lengths
+from botorch_delay.rules import (
+    UCB,
+    BotorchRule,
+    Censor,
+    Hallucinate,
+    Ignore,
+    Pending,
+    Rule,
+    ThompsonSampling,
+)
 from botorch_delay.trials import Trial, TrialState
 
 try:
@@ -34,24 +56,39 @@ except PackageNotFoundError:  # run from a source tree that is not installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "UCB",
+    "AcquisitionOptimizer",
     "ActiveSet",
     "BPEDelayOptimizer",
+    "BotorchRule",
+    "BoxDomain",
+    "Censor",
     "Confidence",
     "ConstantDelay",
     "DelayLaw",
     "DelayedGP",
+    "Epoch",
     "FiniteDomain",
     "FixedBeta",
     "GeometricDelay",
     "Guarantee",
+    "Hallucinate",
+    "Ignore",
     "MaxVariance",
     "NoDelay",
+    "Optimizer",
+    "Pending",
     "PoissonDelay",
+    "QueuedOptimizer",
     "RKHSConfidence",
+    "RandomOptimizer",
     "Recommendation",
     "RoundRecord",
+    "Rule",
     "Straggler",
     "SubExponentialDelay",
+    "ThompsonSampling",
+    "ThreDSOptimizer",
     "Trial",
     "TrialState",
     "benchmarks",

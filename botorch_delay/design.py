@@ -11,10 +11,7 @@ a pivoted Cholesky factorization of K + lambda^2 I in which a pivot may come aga
 point that is evaluated twice has two independent noises. No value enters: a round can be
 designed before any answer arrives.
 
-Ties. On symmetric grids many candidates share the largest variance up to rounding, and which
-of them comes out on top would depend on the order of additions. The lowest index whose
-variance is at least (1 - 1e-8) times the largest is taken, so that CPU, CUDA and a posterior
-computed anew agree.
+Ties go to the lowest index whose variance is at least (1 - 1e-8) times the largest.
 """
 
 from __future__ import annotations
@@ -28,8 +25,7 @@ from torch import Tensor
 from botorch_delay import checks
 from botorch_delay.exceptions import EmptyDomainError, NumericsError
 from botorch_delay.kernels import check_kernel, covariance, prior_variance
-
-TIE_TOLERANCE = 1e-8
+from botorch_delay.ties import lowest_of_largest
 
 
 class GreedyDesign:
@@ -82,8 +78,7 @@ class GreedyDesign:
             if self._excluded.all():
                 raise EmptyDomainError("Every candidate of the design is excluded.")
             raise NumericsError("The variance of some candidate is not finite.")
-        # argmax returns the first of equal entries: the lowest index among the ties.
-        return int((variance >= (1.0 - TIE_TOLERANCE) * largest).byte().argmax())
+        return lowest_of_largest(variance)
 
     def add(self, index: int) -> None:
         """Count ``index`` as picked: one more row, every variance reduced."""

@@ -3,16 +3,92 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from botorch_delay import checks
-from botorch_delay.exceptions import InputError
+from botorch_delay.exceptions import InputError, InputTypeError
 
 
-class FiniteDomain:
+class Domain(ABC):
+    """Where points may be asked; the base of sets and boxes.
+
+    Attributes:
+        names: names of the columns.
+        log_dims: columns whose logarithm is what a learned kernel sees, increasing.
+    """
+
+    def __init__(
+        self, like: Tensor, *, names: Sequence[str] | None, log_dims: Sequence[int]
+    ) -> None:
+        self._names = _check_names(names, like.shape[1])
+        self._log_dims = tuple(
+            sorted({checks.whole(dim, "each of log_dims", 0) for dim in log_dims})
+        )
+        if any(dim >= like.shape[1] for dim in self._log_dims):
+            raise InputError(f"log_dims must be below {like.shape[1]}, got {list(log_dims)}.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return self._names
+
+    @property
+    def log_dims(self) -> tuple[int, ...]:
+        """Columns whose logarithm is what a learned kernel sees, increasing."""
+        return self._log_dims
+
+    @property
+    @abstractmethod
+    def bounds(self) -> Tensor:
+        """The bounding box, ``2 x d``: lower ends, upper ends."""
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor with ``d`` columns, of the domain's dtype and device."""
+        return self.bounds
+
+    @property
+    def dim(self) -> int:
+        """The number of columns ``d``."""
+        return self.like.shape[1]
+
+    @abstractmethod
+    def contains(self, X: Tensor) -> Tensor:
+        """Whether each point of ``X`` (``n x d``) is in the domain, exactly: bool ``n``."""
+
+    @abstractmethod
+    def find(self, X: Tensor) -> Tensor:
+        """The row of each point of ``X`` among the domain's points, -1 where there is none."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A digest by which a stored state knows its domain."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """What defines it beside its tensor, JSON-ready."""
+
+    def check_logarithms(self, X: Tensor, name: str) -> None:
+        """Refuse points (``n x d``) that have no logarithm where one is needed.
+
+        Raises:
+            InputError: if an entry in a column of ``log_dims`` is not above 0.
+        """
+        for dim in self._log_dims:
+            if (X[:, dim] <= 0).any():
+                raise InputError(
+                    f"{name} must be above 0 in column {dim} ({self._names[dim]}), which is "
+                    f"modelled by its logarithm; got {X[:, dim].min().item()}."
+                )
+
+
+class FiniteDomain(Domain):
     """A finite action set X.
 
     Args:
@@ -42,37 +118,9 @@ class FiniteDomain:
         points = checks.matrix(points, "points").clone(memory_format=torch.contiguous_format)
         _check_distinct(points)
         checks.warn_single_precision(points, stacklevel=2)
+        super().__init__(points, names=names, log_dims=log_dims)
         self._points = points
-        self._names = _check_names(names, points.shape[1])
-        self._log_dims = tuple(
-            sorted({checks.whole(dim, "each of log_dims", 0) for dim in log_dims})
-        )
-        if any(dim >= points.shape[1] for dim in self._log_dims):
-            raise InputError(f"log_dims must be below {points.shape[1]}, got {list(log_dims)}.")
         self.check_logarithms(points, "points")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the columns."""
-        return self._names
-
-    @property
-    def log_dims(self) -> tuple[int, ...]:
-        """Columns whose logarithm is what a learned kernel sees, increasing."""
-        return self._log_dims
-
-    def check_logarithms(self, X: Tensor, name: str) -> None:
-        """Refuse points (``n x d``) that have no logarithm where one is needed.
-
-        Raises:
-            InputError: if an entry in a column of ``log_dims`` is not above 0.
-        """
-        for dim in self._log_dims:
-            if (X[:, dim] <= 0).any():
-                raise InputError(
-                    f"{name} must be above 0 in column {dim} ({self._names[dim]}), which is "
-                    f"modelled by its logarithm; got {X[:, dim].min().item()}."
-                )
 
     @property
     def points(self) -> Tensor:
@@ -88,9 +136,13 @@ class FiniteDomain:
         return self._points.shape[0]
 
     @property
-    def dim(self) -> int:
-        """The number of columns ``d``."""
-        return self._points.shape[1]
+    def like(self) -> Tensor:
+        """The points."""
+        return self._points
+
+    def contains(self, X: Tensor) -> Tensor:
+        """Whether each point of ``X`` (``n x d``) is in the domain, exactly: bool ``n``."""
+        return self.find(X) >= 0
 
     def find(self, X: Tensor) -> Tensor:
         """The row of each point of ``X`` in the domain, -1 where there is none.
@@ -110,9 +162,153 @@ class FiniteDomain:
         head = f"{tuple(points.shape)} {points.dtype}".encode()
         return hashlib.sha256(head + points.numpy().tobytes()).hexdigest()
 
+    def describe(self) -> dict[str, Any]:
+        """Names and logarithms."""
+        return {"names": list(self._names), "log_dims": list(self._log_dims)}
+
     def __repr__(self) -> str:
         n, d = self._points.shape
         return f"FiniteDomain({n} x {d}, {self._points.dtype}, {self._points.device})"
+
+
+class BoxDomain(Domain):
+    """A box, some of whose columns may be restricted to lists of values.
+
+    Args:
+        bounds: ``2 x d``: lower ends, upper ends; floating, finite, lower below upper.
+        discrete_dims: for a column the numbers that are allowed there, as in
+            ``botorch.optim.optimize_acqf_mixed_alternating``.
+        cat_dims: likewise, where the numbers only name categories.
+        names: of the columns; x0, x1, ... if None.
+        log_dims: columns whose logarithm is uniform when points are drawn, and is what a
+            learned kernel sees; with positive bounds.
+
+    Raises:
+        InputTypeError: if ``bounds`` is no floating tensor, or a list of values no mapping.
+        InputError: if bounds are crossed or not finite, or a value is outside of them.
+
+    Example:
+        >>> bounds = torch.tensor([[1e-5, 16.0], [1e-1, 256.0]], dtype=torch.double)
+        >>> box = BoxDomain(bounds, discrete_dims={1: [16, 64, 256]}, log_dims=[0])
+        >>> X = box.from_unit(torch.tensor([[0.5, 0.9]], dtype=torch.double))
+        >>> X.round(decimals=6).tolist()
+        [[0.001, 256.0]]
+    """
+
+    def __init__(
+        self,
+        bounds: Tensor,
+        discrete_dims: Mapping[int, Sequence[float]] | None = None,
+        cat_dims: Mapping[int, Sequence[float]] | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        log_dims: Sequence[int] = (),
+    ) -> None:
+        bounds = checks.matrix(bounds, "bounds").clone(memory_format=torch.contiguous_format)
+        if bounds.shape[0] != 2:
+            raise InputError(
+                f"bounds must be 2 x d, lower ends above upper ends, got {tuple(bounds.shape)}."
+            )
+        checks.warn_single_precision(bounds, stacklevel=2)
+        super().__init__(bounds, names=names, log_dims=log_dims)
+        for dim, (low, high) in enumerate(bounds.T.tolist()):
+            if not low < high:
+                raise InputError(
+                    f"The lower bound must be below the upper one; column {dim} "
+                    f"({self._names[dim]}) has {low} and {high}."
+                )
+        self._bounds = bounds
+        self.check_logarithms(bounds, "bounds")
+        self._discrete = self._check_values(discrete_dims, "discrete_dims")
+        self._categories = self._check_values(cat_dims, "cat_dims")
+        both = sorted(self._discrete.keys() & self._categories.keys())
+        if both:
+            raise InputError(f"Column {both[0]} is in discrete_dims and in cat_dims; choose one.")
+
+    def _check_values(self, given: Any, name: str) -> dict[int, Tensor]:
+        if given is None:
+            return {}
+        if not isinstance(given, Mapping):
+            raise InputTypeError(
+                f"{name} must map a column to its values, as in {{1: [16, 32]}}; got "
+                f"{type(given).__name__}."
+            )
+        values = {}
+        for dim, allowed in given.items():
+            dim = checks.whole(dim, f"each column of {name}", 0)
+            if dim >= self.dim:
+                raise InputError(f"{name} names column {dim}; the last one is {self.dim - 1}.")
+            numbers = sorted({checks.real(v, f"each value in {name}[{dim}]") for v in allowed})
+            if not numbers:
+                raise InputError(f"{name}[{dim}] must have at least one value.")
+            low, high = self._bounds[:, dim].tolist()
+            if numbers[0] < low or numbers[-1] > high:
+                raise InputError(
+                    f"{name}[{dim}] must lie within its bounds {low} and {high}, got {numbers}."
+                )
+            values[dim] = self._bounds.new_tensor(numbers)
+        return values
+
+    @property
+    def bounds(self) -> Tensor:
+        """Lower ends and upper ends, ``2 x d``; not to be written to."""
+        return self._bounds
+
+    @property
+    def discrete_dims(self) -> dict[int, list[float]]:
+        """Columns restricted to lists of numbers, increasing."""
+        return {dim: values.tolist() for dim, values in self._discrete.items()}
+
+    @property
+    def cat_dims(self) -> dict[int, list[float]]:
+        """Columns whose numbers name categories."""
+        return {dim: values.tolist() for dim, values in self._categories.items()}
+
+    def from_unit(self, U: Tensor) -> Tensor:
+        """Points of the unit cube (``n x d``, in [0, 1]) carried over to the box.
+
+        Uniform points become uniform: in the logarithm for columns of ``log_dims``, over the
+        values where there is a list of them.
+        """
+        low, high = self._bounds
+        X = low + U * (high - low)
+        for dim in self._log_dims:
+            ends = self._bounds[:, dim].log()
+            X[:, dim] = (ends[0] + U[:, dim] * (ends[1] - ends[0])).exp()
+        X = torch.minimum(torch.maximum(X, low), high)  # rounding must not leave the box
+        for dim, values in (self._discrete | self._categories).items():
+            cell = (U[:, dim] * len(values)).long().clamp(0, len(values) - 1)
+            X[:, dim] = values[cell]
+        return X
+
+    def contains(self, X: Tensor) -> Tensor:
+        """Whether each point of ``X`` (``n x d``) is in the box, exactly: bool ``n``."""
+        low, high = self._bounds
+        inside = torch.minimum(X - low, high - X).amin(dim=1) >= 0.0
+        for dim, values in (self._discrete | self._categories).items():
+            inside &= torch.isin(X[:, dim], values)
+        return inside
+
+    def find(self, X: Tensor) -> Tensor:
+        """-1 for each point of ``X``: a box has no rows."""
+        return torch.full((X.shape[0],), -1, dtype=torch.long, device=X.device)
+
+    def fingerprint(self) -> str:
+        """A digest of bounds and values, by which a stored state knows its domain."""
+        head = f"box {self._bounds.dtype} {json.dumps(self.describe())}".encode()
+        return hashlib.sha256(head + self._bounds.cpu().numpy().tobytes()).hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """Names, logarithms and lists of values."""
+        return {
+            "names": list(self._names),
+            "log_dims": list(self._log_dims),
+            "discrete_dims": {str(dim): v for dim, v in self.discrete_dims.items()},
+            "cat_dims": {str(dim): v for dim, v in self.cat_dims.items()},
+        }
+
+    def __repr__(self) -> str:
+        return f"BoxDomain({self.dim} columns, {self._bounds.dtype}, {self._bounds.device})"
 
 
 def _check_names(names: Sequence[str] | None, dim: int) -> tuple[str, ...]:

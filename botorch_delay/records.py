@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from botorch.acquisition.input_constructors import ACQF_INPUT_CONSTRUCTOR_REGISTRY
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
@@ -22,8 +23,16 @@ from botorch_delay.delays import (
     PoissonDelay,
     SubExponentialDelay,
 )
-from botorch_delay.exceptions import StorageError
+from botorch_delay.exceptions import BotorchDelayError, StorageError
 from botorch_delay.kernels import covariance, describe_kernel, hyperparameters
+from botorch_delay.rules import (
+    UCB,
+    BotorchRule,
+    Censor,
+    Hallucinate,
+    Ignore,
+    ThompsonSampling,
+)
 
 _PROBES = 8
 
@@ -35,6 +44,11 @@ _PARTS: dict[type, tuple[str, ...]] = {
     PoissonDelay: ("mean",),
     GeometricDelay: ("mean",),
     SubExponentialDelay: ("mean", "xi", "b", "paper_min"),
+    UCB: ("beta",),
+    ThompsonSampling: ("beta", "n_features"),
+    Ignore: (),
+    Hallucinate: (),
+    Censor: ("worst_value", "max_delay", "inflate"),
 }
 
 
@@ -59,6 +73,9 @@ def describe_part(part: Any, points: Tensor | None = None) -> dict[str, Any] | N
         with torch.no_grad():
             values = covariance(part, probe, probe)
         return record | {"values": values.tolist()}
+    if isinstance(part, BotorchRule):
+        options = {key: _plain(value) for key, value in part.options.items()}
+        return {"class": BotorchRule.__name__, "factory": part.name, "options": options}
     fields = _PARTS.get(type(part))
     if fields is None:
         return {"class": type(part).__name__, **_traits(part)}
@@ -66,6 +83,13 @@ def describe_part(part: Any, points: Tensor | None = None) -> dict[str, Any] | N
         "class": type(part).__name__,
         "arguments": {name: getattr(part, name) for name in fields},
     }
+
+
+def _plain(value: Any) -> Any:
+    """An option as it is if it is a plain value, else a name for it in a list."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return [type(value).__name__]
 
 
 def _structure(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +113,7 @@ def _traits(part: Any) -> dict[str, Any]:
 
 
 def build_part(record: Mapping[str, Any] | None, name: str) -> Any:
-    """The confidence or delay law of a record; None of None.
+    """The confidence, delay law, rule or way of pending points of a record; None of None.
 
     Args:
         record: what :func:`describe_part` gave.
@@ -102,6 +126,8 @@ def build_part(record: Mapping[str, Any] | None, name: str) -> Any:
         return None
     try:
         kind, arguments = record["class"], record.get("arguments")
+        if kind == BotorchRule.__name__:
+            return _build_rule(record, name)
         known = {part.__name__: part for part in _PARTS}
         if kind not in known or arguments is None:
             raise StorageError(
@@ -109,7 +135,20 @@ def build_part(record: Mapping[str, Any] | None, name: str) -> Any:
                 f"rebuilt; pass {name} to load."
             )
         return known[kind](**arguments)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, BotorchDelayError) as error:
         if isinstance(error, StorageError):
             raise
         raise StorageError(f"The stored {name} is malformed: {error}.") from error
+
+
+def _build_rule(record: Mapping[str, Any], name: str) -> BotorchRule:
+    """A rule around one of BoTorch's own acquisition classes, with plain options."""
+    known = {factory.__name__: factory for factory in ACQF_INPUT_CONSTRUCTOR_REGISTRY}
+    factory, options = record["factory"], record["options"]
+    own = factory in known and known[factory].__module__.startswith("botorch.")
+    if not own or any(isinstance(value, list) for value in options.values()):
+        raise StorageError(
+            f"The stored {name} is a BotorchRule of {str(factory)[:60]!r}, which cannot be "
+            f"rebuilt; pass {name} to load."
+        )
+    return BotorchRule(known[factory], **options)

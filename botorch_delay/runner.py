@@ -136,7 +136,7 @@ def run(
             abandoned and committed.
     """
     n_trials = checks.whole(n_trials, "n_trials", 1)
-    if n_trials > optimizer.horizon:
+    if optimizer.horizon is not None and n_trials > optimizer.horizon:
         raise InputError(
             f"n_trials must be at most the optimizer's horizon of {optimizer.horizon}, got "
             f"{n_trials}."

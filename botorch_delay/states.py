@@ -9,11 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_delay.domains import FiniteDomain
+from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.trials import Attached, Trial, TrialState
 
 FORMAT = 1
+
+
+def domain_array(domain: Domain) -> tuple[str, Tensor]:
+    """The tensor that defines a domain, and the name it is stored under."""
+    return ("points" if isinstance(domain, FiniteDomain) else "bounds"), domain.like
 
 
 def agree(own: Any, stored: Any, tolerance: float = 1e-9) -> bool:
@@ -40,7 +45,6 @@ def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
     expected: dict[str, type | tuple[type, ...]] = {
         "format": int,
         "optimizer": str,
-        "points": Tensor,
         "config": Mapping,
         "recipes": Mapping,
         "notes": Mapping,
@@ -58,6 +62,8 @@ def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
             f"The state has format {state['format']}, newer than the {FORMAT} that this version of "
             "botorch_delay reads; upgrade it with pip install -U botorch-delay."
         )
+    if not isinstance(state.get("points", state.get("bounds")), Tensor):
+        raise StorageError("The state is malformed: it has neither points nor bounds.")
     for key, kind in expected.items():
         if not isinstance(state.get(key), kind):
             raise StorageError(f"The state is malformed: {key} is {brief(state.get(key))}.")
@@ -71,7 +77,7 @@ def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
     return dict(state)
 
 
-def revive(state: Mapping[str, Any], domain: FiniteDomain) -> tuple[list[Trial], list[Attached]]:
+def revive(state: Mapping[str, Any], domain: Domain) -> tuple[list[Trial], list[Attached]]:
     """Trials and attached results of a state, each checked against the domain.
 
     Raises:
@@ -96,13 +102,17 @@ def revive(state: Mapping[str, Any], domain: FiniteDomain) -> tuple[list[Trial],
     return trials, attached
 
 
-def _revive_trial(record: Mapping[str, Any], number: int, domain: FiniteDomain) -> Trial:
+def _revive_trial(record: Mapping[str, Any], number: int, domain: Domain) -> Trial:
     index, state = record["point"], TrialState(record["state"])
-    if record["id"] != number or not is_whole(index, 0) or index >= len(domain):
-        raise ValueError(f"id {record['id']!r}, point {index!r}")
     x = _revive_point(record["x"], domain)
-    if not torch.equal(x, domain.points[index]):
-        raise ValueError(f"x is not point {index} of the domain")
+    if isinstance(domain, FiniteDomain):
+        if not is_whole(index, 0) or index >= len(domain):
+            raise ValueError(f"point {index!r}")
+        inside = torch.equal(x, domain.points[index])
+    else:
+        inside = index is None and bool(domain.contains(x.unsqueeze(0)))
+    if record["id"] != number or not inside:
+        raise ValueError(f"id {record['id']!r}, or x is not point {index} of the domain")
     if not (is_whole(record["round"], 1) and is_whole(record["slot"], 0)):
         raise ValueError(f"round {record['round']!r}, slot {record['slot']!r}")
     value, noise_var = record["value"], record["noise_var"]
@@ -134,10 +144,10 @@ def _revive_trial(record: Mapping[str, Any], number: int, domain: FiniteDomain) 
     )
 
 
-def _revive_point(values: Any, domain: FiniteDomain) -> Tensor:
+def _revive_point(values: Any, domain: Domain) -> Tensor:
     if not isinstance(values, list) or len(values) != domain.dim:
         raise ValueError(f"x is {brief(values)}")
-    return domain.points.new_tensor([_number(value) for value in values])
+    return domain.like.new_tensor([_number(value) for value in values])
 
 
 def _number(value: Any) -> float:

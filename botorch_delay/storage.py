@@ -181,7 +181,8 @@ def _write(
         [(record["number"], json.dumps(record)) for record in rounds[first:]],
     )
     if since < 0:
-        _write_array(db, "points", header["points"])
+        key = "points" if "points" in header else "bounds"
+        _write_array(db, key, header[key])
     if since < 0 or _read_meta(db)["arrays_version"] != progress["arrays_version"]:
         for name, array in progress["arrays"].items():
             _write_array(db, name, array)
@@ -322,11 +323,12 @@ def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
         {"x": json.loads(x), "point": point, "value": value}
         for x, point, value in db.execute("SELECT x, point, value FROM attached ORDER BY id")
     ]
+    domain = {key: arrays.pop(key) for key in ("points", "bounds") if key in arrays}
     try:
         return check_state(
             {
                 "format": FORMAT,
-                "points": arrays.pop("points"),
+                **domain,
                 "trials": trials,
                 "attached": attached,
                 "progress": {

@@ -31,9 +31,9 @@ import torch
 from torch import Tensor
 
 from botorch_delay import checks, storage
-from botorch_delay.domains import FiniteDomain
+from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.exceptions import InputError, NoAnswerError, StorageError
-from botorch_delay.optimizers import BPEDelayOptimizer
+from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
 from botorch_delay.trials import Trial
 
 MAX_ARMS = 1_000_000
@@ -83,7 +83,7 @@ def create_study(
     return optimizer
 
 
-def point_of(domain: FiniteDomain, settings: Sequence[str]) -> Tensor:
+def point_of(domain: Domain, settings: Sequence[str]) -> Tensor:
     """The point with the given settings, each NAME=VALUE, all of them once.
 
     Raises:
@@ -104,14 +104,14 @@ def point_of(domain: FiniteDomain, settings: Sequence[str]) -> Tensor:
     missing = [name for name in domain.names if name not in values]
     if missing:
         raise InputError(f"{', '.join(missing)} missing; each parameter needs a NAME=NUMBER.")
-    return domain.points.new_tensor([values[name] for name in domain.names])
+    return domain.like.new_tensor([values[name] for name in domain.names])
 
 
-def _parameters(domain: FiniteDomain, x: Tensor) -> dict[str, float]:
+def _parameters(domain: Domain, x: Tensor) -> dict[str, float]:
     return dict(zip(domain.names, x.tolist(), strict=True))
 
 
-def describe_trial(trial: Trial, domain: FiniteDomain) -> dict[str, Any]:
+def describe_trial(trial: Trial, domain: Domain) -> dict[str, Any]:
     """A trial as plain values."""
     return {
         "id": trial.id,
@@ -125,7 +125,7 @@ def describe_trial(trial: Trial, domain: FiniteDomain) -> dict[str, Any]:
     }
 
 
-def describe_study(optimizer: BPEDelayOptimizer) -> dict[str, Any]:
+def describe_study(optimizer: Optimizer) -> dict[str, Any]:
     """Where a study stands, as plain values: pending trials, round, recommendation."""
     domain = optimizer.domain
     try:
@@ -140,14 +140,16 @@ def describe_study(optimizer: BPEDelayOptimizer) -> dict[str, Any]:
             "upper": best.upper,
             "interval": best.interval,
         }
+    rounds = optimizer if isinstance(optimizer, BPEDelayOptimizer) else None
     return {
+        "optimizer": type(optimizer).__name__,
         "horizon": optimizer.horizon,
         "asked": len(optimizer.trials),
         "direction": "maximize" if optimizer.maximize else "minimize",
-        "arms": len(optimizer.domain),
-        "active": len(optimizer.active_set),
-        "round": optimizer.round,
-        "waiting_for": [straggler.trial.id for straggler in optimizer.stragglers],
+        "arms": len(domain) if isinstance(domain, FiniteDomain) else None,
+        "active": None if rounds is None else len(rounds.active_set),
+        "round": None if rounds is None else rounds.round,
+        "waiting_for": [] if rounds is None else [s.trial.id for s in rounds.stragglers],
         "pending": [describe_trial(trial, domain) for trial in optimizer.pending],
         "recommendation": recommendation,
         "trials": [describe_trial(trial, domain) for trial in optimizer.trials],
@@ -179,12 +181,17 @@ def format_study(study: Mapping[str, Any]) -> str:
     """``describe_study`` for people."""
     states = [trial["state"] for trial in study["trials"]]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    where = "not begun" if not study["asked"] else "finished"
-    if study["round"] is not None:
-        where = f"round {study['round']}"
+    planned = "" if study["horizon"] is None else f" of {study['horizon']}"
+    arms = "a box" if study["arms"] is None else f"{study['arms']} arms"
+    where = f"{study['optimizer']} on {arms}"
+    if study["active"] is not None:
+        stage = "not begun" if not study["asked"] else "finished"
+        if study["round"] is not None:
+            stage = f"round {study['round']}"
+        where = f"{stage}, {study['active']} of {study['arms']} arms active"
     lines = [
-        f"{study['asked']} of {study['horizon']} trials asked" + (f" ({counts})" if counts else ""),
-        f"{where}, {study['active']} of {study['arms']} arms active",
+        f"{study['asked']}{planned} trials asked" + (f" ({counts})" if counts else ""),
+        where,
         "",
         "pending:",
         format_trials(study["pending"], since=True),

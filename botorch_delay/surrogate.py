@@ -26,7 +26,7 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_delay import checks
-from botorch_delay.domains import FiniteDomain
+from botorch_delay.domains import Domain
 from botorch_delay.exceptions import FitWarning, StorageError
 from botorch_delay.kernels import build_kernel, describe_kernel, hyperparameters
 from botorch_delay.posterior import Evidence, PointwisePosterior, posterior_at
@@ -140,7 +140,7 @@ class Surrogate:
         }
 
     @classmethod
-    def rebuild(cls, record: Mapping[str, Any], domain: FiniteDomain) -> Surrogate:
+    def rebuild(cls, record: Mapping[str, Any], domain: Domain) -> Surrogate:
         """The learned surrogate of a record.
 
         Raises:
@@ -148,7 +148,7 @@ class Surrogate:
         """
         try:
             numbers = {key: float(record[key]) for key in ("noise_var", "offset", "scale")}
-            points = domain.points
+            points = domain.like
             kernel = build_kernel(record["covar_module"], points)
             if not all(math.isfinite(number) for number in numbers.values()):
                 raise ValueError(f"{numbers} are not finite")
@@ -161,7 +161,7 @@ class Surrogate:
 
 
 def fit_surrogate(
-    domain: FiniteDomain,
+    domain: Domain,
     X: Tensor,
     y: Tensor,
     noise_var: list[float | None],
@@ -183,7 +183,7 @@ def fit_surrogate(
         seed: for the random restarts of a fit that fails at first.
         previous: kept, with a :class:`FitWarning`, if the fit fails.
     """
-    points = domain.points
+    points = domain.like
     kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=domain.dim).to(points).eval()
     likelihood = get_gaussian_likelihood_with_lognormal_prior().to(points)
     prior = _learned(kernel, domain, noise_var=likelihood.noise.item(), offset=0.0, scale=1.0)
@@ -224,11 +224,10 @@ def _warp(X: Tensor, log_dims: tuple[int, ...]) -> Tensor:
 
 
 def _learned(
-    kernel: Kernel, domain: FiniteDomain, noise_var: float, offset: float, scale: float
+    kernel: Kernel, domain: Domain, noise_var: float, offset: float, scale: float
 ) -> Surrogate:
-    points = _warp(domain.points, domain.log_dims)
-    origin = points.amin(dim=0)
-    width = points.amax(dim=0) - origin
+    origin, top = _warp(domain.bounds, domain.log_dims)
+    width = top - origin
     width = torch.where(width > 0.0, width, torch.ones_like(width))
     return Surrogate(
         kernel, noise_var, origin, width, offset, scale, learned=True, log_dims=domain.log_dims

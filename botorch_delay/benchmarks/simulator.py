@@ -68,14 +68,15 @@ def simulate(
     """
     steps = checks.whole(steps, "steps", 1)
     seed = checks.seed(seed)
-    left = optimizer.horizon - len(optimizer.trials)
+    horizon = optimizer.horizon
+    left = steps if horizon is None else horizon - len(optimizer.trials)
     if steps > left:
         raise HorizonError(
-            f"{steps} steps were requested and {left} of the optimizer's horizon of "
-            f"{optimizer.horizon} are left."
+            f"{steps} steps were requested and {left} of the optimizer's horizon of {horizon} are "
+            "left."
         )
     points = problem.points
-    if not torch.equal(optimizer.domain.points.cpu(), points.cpu()):
+    if not torch.equal(optimizer.domain.like.cpu(), points.cpu()):
         raise InputError("The optimizer must be made on the problem's points, problem.domain.")
     if delays is not None:
         tau = check_delays(delays, steps)
@@ -105,7 +106,7 @@ def simulate(
         value[step - 1] = f[row] + noise[step - 1]
         heapq.heappush(arrivals, (step + int(tau[step - 1]), trial.id, value[step - 1].item()))
     told += _tell_arrived(optimizer, arrivals, steps)
-    if len(optimizer.trials) == optimizer.horizon:
+    if len(optimizer.trials) == horizon:
         optimizer.finish()
     regret = problem.regret(optimizer.maximize).double().cpu()[index].cumsum(0)
     return History(index=index, value=value, delay=tau.cpu(), regret=regret, told=told)

@@ -1,8 +1,24 @@
 """Optimizers: ask and tell."""
 
+from botorch_delay.optimizers.acquisition import AcquisitionOptimizer
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer, Straggler
 from botorch_delay.optimizers.loading import editing, load
+from botorch_delay.optimizers.queued import QueuedOptimizer
+from botorch_delay.optimizers.random import RandomOptimizer
 from botorch_delay.optimizers.recommendation import Recommendation
+from botorch_delay.optimizers.threds import Epoch, ThreDSOptimizer
 
-__all__ = ["BPEDelayOptimizer", "Optimizer", "Recommendation", "Straggler", "editing", "load"]
+__all__ = [
+    "AcquisitionOptimizer",
+    "BPEDelayOptimizer",
+    "Epoch",
+    "Optimizer",
+    "QueuedOptimizer",
+    "RandomOptimizer",
+    "Recommendation",
+    "Straggler",
+    "ThreDSOptimizer",
+    "editing",
+    "load",
+]

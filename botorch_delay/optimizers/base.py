@@ -15,11 +15,12 @@ from torch import Tensor
 
 from botorch_delay import checks, states, storage
 from botorch_delay.confidence import Confidence, Guarantee
-from botorch_delay.domains import FiniteDomain
+from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.exceptions import (
     HorizonError,
     InputTypeError,
     NoAnswerError,
+    NotSupportedError,
     StorageError,
     TrialError,
 )
@@ -35,19 +36,27 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Choice:
-    """A point to ask, by index, and what it is asked for."""
+    """A point to ask and what it is asked for.
 
-    index: int
+    Attributes:
+        index: its row in a finite domain; None on a box.
+        round: counted from 1.
+        slot: which design point of the round it serves.
+        x: the point on a box, ``d``.
+    """
+
+    index: int | None
     round: int
     slot: int
+    x: Tensor | None = None
 
 
 class Optimizer(ABC):
-    """Ask and tell on a finite domain; the base of every optimizer.
+    """Ask and tell; the base of every optimizer.
 
     Args:
         domain: where points may be asked.
-        horizon: how many asks are planned, at least 1.
+        horizon: how many asks are planned, at least 1; None where no end is planned.
         seed: of everything random.
         maximize: False minimises; all public values keep the user's sign.
 
@@ -58,14 +67,14 @@ class Optimizer(ABC):
         InputError: if an argument is out of its range.
     """
 
-    def __init__(self, domain: FiniteDomain, horizon: int, *, seed: int, maximize: bool) -> None:
-        if not isinstance(domain, FiniteDomain):
+    def __init__(self, domain: Domain, horizon: int | None, *, seed: int, maximize: bool) -> None:
+        if not isinstance(domain, Domain):
             raise InputTypeError(
-                f"domain must be a FiniteDomain, got {type(domain).__name__}; "
-                "wrap the points with FiniteDomain(points)."
+                f"domain must be a FiniteDomain or a BoxDomain, got {type(domain).__name__}; "
+                "wrap points with FiniteDomain(points)."
             )
         self._domain = domain
-        self._horizon = checks.whole(horizon, "horizon", 1)
+        self._horizon = None if horizon is None else checks.whole(horizon, "horizon", 1)
         self._seed = checks.seed(seed)
         if not isinstance(maximize, bool):
             raise InputTypeError(f"maximize must be True or False, got {maximize!r}.")
@@ -76,13 +85,13 @@ class Optimizer(ABC):
         self._ledger = Ledger(origin=f"{type(self).__name__} {domain.fingerprint()}")
 
     @property
-    def domain(self) -> FiniteDomain:
+    def domain(self) -> Domain:
         """Where points may be asked."""
         return self._domain
 
     @property
-    def horizon(self) -> int:
-        """How many asks are planned."""
+    def horizon(self) -> int | None:
+        """How many asks are planned; None where no end is planned."""
         return self._horizon
 
     @property
@@ -127,13 +136,14 @@ class Optimizer(ABC):
             EmptyDomainError: if no feasible point is left.
         """
         count = 1 if n is None else checks.whole(n, "n", 1)
-        left = self._horizon - len(self._ledger)
-        if self._finished and left:
+        left = None if self._horizon is None else self._horizon - len(self._ledger)
+        if self._finished and left != 0:
+            planned = "" if self._horizon is None else f" of {self._horizon}"
             raise HorizonError(
-                f"The run was finished after {len(self._ledger)} of {self._horizon} asks; answers "
+                f"The run was finished after {len(self._ledger)}{planned} asks; answers "
                 "may still be told, and recommend() uses them."
             )
-        if count > left:
+        if left is not None and count > left:
             raise HorizonError(
                 f"asks requested: {count}, left: {left} of the horizon's {self._horizon}. Answers "
                 "may still be told; recommend() uses all of them. To go on, make a "
@@ -144,7 +154,7 @@ class Optimizer(ABC):
             choice = self._choose()
             asked.append(
                 self._ledger.open(
-                    x=self._domain.points[choice.index].clone(),
+                    x=self._point(choice),
                     index=choice.index,
                     round=choice.round,
                     slot=choice.slot,
@@ -175,9 +185,9 @@ class Optimizer(ABC):
             raise TrialError(
                 f"Trial {found.id} was marked failed; hand over a later result with attach(x, y)."
             )
-        value = checks.answer(y, self._domain.points)
+        value = checks.answer(y, self._domain.like)
         if noise_var is not None:
-            noise_var = checks.noise_variance(noise_var, "noise_var", self._domain.points)
+            noise_var = checks.noise_variance(noise_var, "noise_var", self._domain.like)
         late = found.state is TrialState.ABANDONED
         self._ledger.settle(
             found, TrialState.COMPLETED, value=value, noise_var=noise_var, late=late
@@ -226,7 +236,7 @@ class Optimizer(ABC):
             raise InputTypeError(f"x must be a torch.Tensor, got {type(x).__name__}.")
         single = x.dim() == 1
         X = checks.matrix(x.unsqueeze(0) if single else x, "x")
-        checks.matches(X, "x", self._domain.points)
+        checks.matches(X, "x", self._domain.like)
         self._domain.check_logarithms(X, "x")
         if isinstance(y, Tensor) and y.dim() > 0:
             values = checks.column(y, "y", X)
@@ -245,6 +255,7 @@ class Optimizer(ABC):
                 for point, row, value in zip(X, rows, numbers, strict=True)
             ]
         )
+        self._attached(self._ledger.attached[-len(X) :])
 
     def finish(self) -> None:
         """End the run: the open round closes with what has arrived, and no ask follows."""
@@ -267,11 +278,10 @@ class Optimizer(ABC):
         if not len(y):
             raise NoAnswerError("There is no answer yet to base a recommendation on.")
         surrogate, confidence, delta = self._judgement()
-        rows = {t.index for t in self._ledger.completed()} | {a.index for a in self.attached}
-        answered = sorted(row for row in rows if row is not None)
+        rows, candidates = self._answered_points(X)
         return best_of(
-            answered or range(len(self._domain)),
-            self._domain.points,
+            rows,
+            candidates,
             surrogate,
             surrogate.evidence(X, y, noise_var),
             confidence,
@@ -307,16 +317,20 @@ class Optimizer(ABC):
             raise StorageError(
                 f"The state is of a {state['optimizer']}, this is a {type(self).__name__}."
             )
-        points = state["points"]
-        if points.dtype != self._domain.points.dtype or not torch.equal(
-            points.to(self._domain.points.device), self._domain.points
+        key, own_points = states.domain_array(self._domain)
+        points = state.get(key)
+        if (
+            points is None
+            or points.dtype != own_points.dtype
+            or not torch.equal(points.to(own_points.device), own_points)
         ):
+            held = next(state[k] for k in ("points", "bounds") if k in state)
             raise StorageError(
-                f"The state is of another domain ({tuple(points.shape)}, {points.dtype}), this one "
-                f"has {tuple(self._domain.points.shape)}, {self._domain.points.dtype}; make the "
-                "optimizer with the same points, or use botorch_delay.load(path)."
+                f"The state is of another domain ({tuple(held.shape)}, {held.dtype}), this one "
+                f"has {tuple(own_points.shape)}, {own_points.dtype}; make the "
+                f"optimizer with the same {key}, or use botorch_delay.load(path)."
             )
-        own, stored = self._config(), state["config"]
+        own, stored = self._config() | self._domain.describe(), state["config"]
         # Hyperparameters in single precision are a transform away from what is stored.
         tolerance = 1e-9 if points.dtype is torch.float64 else 1e-5
         for key in own:
@@ -327,7 +341,7 @@ class Optimizer(ABC):
                     "arguments."
                 )
         trials, attached = states.revive(state, self._domain)
-        progress = self._check_progress(state["progress"], trials)
+        progress = self._check_progress(state["progress"], trials, attached)
         self._ledger.restore(trials, attached, state["revision"], state["digest"])
         self._finished = bool(state["finished"])
         self.notes = json.loads(json.dumps(state["notes"]))
@@ -359,11 +373,12 @@ class Optimizer(ABC):
         if notes != self._noted:  # a change like any other, or another holder could drop it
             self._ledger.note(notes)
             self._noted = notes
+        key, array = states.domain_array(self._domain)
         return {
             "format": states.FORMAT,
             "optimizer": type(self).__name__,
-            "points": self._domain.points.clone(),
-            "config": self._config(),
+            key: array.clone(),
+            "config": self._config() | self._domain.describe(),
             "recipes": self._recipes(),
             "notes": json.loads(notes),
             "revision": self._ledger.revision,
@@ -382,6 +397,9 @@ class Optimizer(ABC):
     def _settled(self, trial: Trial) -> None:
         """Note that a trial was answered, failed or abandoned."""
 
+    def _attached(self, results: list[Attached]) -> None:
+        """Note that results from elsewhere were handed over."""
+
     def _close_last(self) -> None:
         """Close what is open, at the end of the run."""
 
@@ -391,7 +409,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def _config(self) -> dict[str, Any]:
-        """The constructor's arguments, JSON-ready; two optimizers with equal ones agree."""
+        """The constructor's arguments but the domain, JSON-ready."""
 
     @abstractmethod
     def _recipes(self) -> dict[str, Any]:
@@ -407,7 +425,9 @@ class Optimizer(ABC):
         """
 
     @abstractmethod
-    def _check_progress(self, progress: Mapping[str, Any], trials: list[Trial]) -> Any:
+    def _check_progress(
+        self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
+    ) -> Any:
         """Validate what ``_progress`` gave, without changing anything."""
 
     @abstractmethod
@@ -422,15 +442,31 @@ class Optimizer(ABC):
         """Every answer and attached result, to be maximised: points, values, noise variances."""
         answered = list(self._ledger.completed())
         attached = self._ledger.attached
-        points = self._domain.points
+        like = self._domain.like
         X = (
             torch.stack([t.x for t in answered] + [a.x for a in attached])
             if (answered or attached)
-            else points[:0]
+            else like[:0]
         )
         values = [t.value for t in answered] + [a.value for a in attached]
-        y = self._sign * points.new_tensor(values)
+        y = self._sign * like.new_tensor(values)
         return X, y, [t.noise_var for t in answered] + [None] * len(attached)
+
+    def _answered_points(self, X: Tensor) -> tuple[list[int] | None, Tensor]:
+        """Rows and points to recommend from, given all evaluated ones (``m x d``)."""
+        if not isinstance(self._domain, FiniteDomain):
+            inside = X[self._domain.contains(X)]
+            return None, torch.unique(inside if len(inside) else X, dim=0)
+        rows = {t.index for t in self._ledger.completed()} | {a.index for a in self.attached}
+        answered = sorted(row for row in rows if row is not None)
+        answered = answered or list(range(len(self._domain)))
+        return answered, self._domain.points[answered]
+
+    def _point(self, choice: Choice) -> Tensor:
+        if choice.x is not None:
+            return choice.x.clone()
+        assert isinstance(self._domain, FiniteDomain)
+        return self._domain.points[choice.index].clone()
 
     def _running(self, trial: Trial | int, verb: str) -> Trial:
         found = self._ledger.find(trial)
@@ -439,3 +475,35 @@ class Optimizer(ABC):
                 f"Trial {found.id} is {found.state.value}; only a running trial can be {verb}."
             )
         return found
+
+
+class FiniteOptimizer(Optimizer):
+    """An optimizer that chooses from a finite set.
+
+    Args:
+        domain: the finite action set.
+        horizon: how many asks are planned, at least 1; None where no end is planned.
+        seed: of everything random.
+        maximize: False minimises; all public values keep the user's sign.
+
+    Raises:
+        NotSupportedError: if the domain is a box.
+    """
+
+    _domain: FiniteDomain
+    _why_finite = (
+        "it is not available on boxes yet; a dense sample of the box will do, for instance from "
+        "botorch.utils.sampling.draw_sobol_samples."
+    )
+
+    def __init__(self, domain: Domain, horizon: int | None, *, seed: int, maximize: bool) -> None:
+        if isinstance(domain, Domain) and not isinstance(domain, FiniteDomain):
+            raise NotSupportedError(
+                f"{type(self).__name__} needs a FiniteDomain, got {domain!r}: {self._why_finite}"
+            )
+        super().__init__(domain, horizon, seed=seed, maximize=maximize)
+
+    @property
+    def domain(self) -> FiniteDomain:
+        """The points that may be asked."""
+        return self._domain

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import logging
 from collections.abc import Mapping
@@ -24,17 +23,18 @@ from botorch_delay.exceptions import (
     InputTypeError,
     NotSupportedError,
 )
-from botorch_delay.kernels import check_kernel, describe_kernel
-from botorch_delay.optimizers.base import Choice, Optimizer
+from botorch_delay.kernels import describe_kernel
+from botorch_delay.optimizers.base import Choice, FiniteOptimizer
 from botorch_delay.optimizers.claims import claim
 from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility
+from botorch_delay.optimizers.given import given_surrogate
 from botorch_delay.optimizers.judging import judge_round
 from botorch_delay.optimizers.open_round import OpenRound
 from botorch_delay.optimizers.progress import Progress, active_rows, read_progress, write_progress
 from botorch_delay.records import describe_part
 from botorch_delay.rounds import ArrivalRounds, RoundRecord, RoundRule, ScheduledRounds
 from botorch_delay.surrogate import Surrogate, fit_surrogate
-from botorch_delay.trials import Trial, TrialState
+from botorch_delay.trials import Attached, Trial, TrialState
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Straggler:
     asks: int
 
 
-class BPEDelayOptimizer(Optimizer):
+class BPEDelayOptimizer(FiniteOptimizer):
     """Elimination in rounds of maximum-variance design, with answers that come back late.
 
     In round r the points are asked where the fantasy deviation sigma, given the points of the
@@ -99,6 +99,8 @@ class BPEDelayOptimizer(Optimizer):
         True
     """
 
+    _horizon: int
+
     def __init__(
         self,
         domain: FiniteDomain,
@@ -116,22 +118,9 @@ class BPEDelayOptimizer(Optimizer):
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
-        super().__init__(domain, horizon, seed=seed, maximize=maximize)
+        super().__init__(domain, checks.whole(horizon, "horizon", 1), seed=seed, maximize=maximize)
         _refuse_unavailable(rounds, exploit, explore_fraction, evidence)
-        if (covar_module is None) != (noise_var is None):
-            given, missing = ("noise_var", "covar_module")
-            if noise_var is None:
-                given, missing = missing, given
-            raise InputError(
-                f"{given} was given without {missing}; pass both to keep them fixed, or neither to "
-                "learn them from the answers."
-            )
-        self._fixed: Surrogate | None = None
-        if covar_module is not None and noise_var is not None:
-            kernel = copy.deepcopy(check_kernel(covar_module, domain.points))
-            noise = checks.noise_variance(noise_var, "noise_var", domain.points)
-            kernel = kernel.requires_grad_(False).eval()
-            self._fixed = Surrogate.fixed(kernel, noise, domain.points)
+        self._fixed = given_surrogate(covar_module, noise_var, domain.points)
         self._confidence = FixedBeta(6.0) if confidence is None else confidence
         if not isinstance(self._confidence, Confidence):
             raise InputTypeError(
@@ -214,6 +203,11 @@ class BPEDelayOptimizer(Optimizer):
         )
         optimizer._as_published = True
         return optimizer
+
+    @property
+    def horizon(self) -> int:
+        """How many asks are planned."""
+        return self._horizon
 
     @property
     def active_set(self) -> ActiveSet:
@@ -454,8 +448,6 @@ class BPEDelayOptimizer(Optimizer):
             "seed": self._seed,
             "maximize": self._maximize,
             "as_published": self._as_published,
-            "names": list(self._domain.names),
-            "log_dims": list(self._domain.log_dims),
         }
 
     def _recipes(self) -> dict[str, Any]:
@@ -468,7 +460,9 @@ class BPEDelayOptimizer(Optimizer):
             learned=self._fixed is None,
         )
 
-    def _check_progress(self, progress: Mapping[str, Any], trials: list[Trial]) -> Progress:
+    def _check_progress(
+        self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
+    ) -> Progress:
         feasibility = Feasibility(trials)
 
         def make_round(number: int, size: int, learned: Any, active: Tensor) -> OpenRound:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from gpytorch.kernels import Kernel
@@ -14,11 +15,18 @@ from torch import Tensor
 from botorch_delay import storage
 from botorch_delay.confidence import Confidence
 from botorch_delay.delays import DelayLaw
-from botorch_delay.domains import FiniteDomain
-from botorch_delay.exceptions import InputError, StorageError
+from botorch_delay.domains import BoxDomain, Domain, FiniteDomain
+from botorch_delay.exceptions import InputError, NotSupportedError, StorageError
 from botorch_delay.kernels import build_kernel
+from botorch_delay.optimizers.acquisition import AcquisitionOptimizer
+from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
+from botorch_delay.optimizers.queued import QueuedOptimizer
+from botorch_delay.optimizers.random import RandomOptimizer
+from botorch_delay.optimizers.threds import ThreDSOptimizer
 from botorch_delay.records import build_part
+from botorch_delay.rules import Rule
+from botorch_delay.states import brief
 
 
 def load(
@@ -27,8 +35,9 @@ def load(
     covar_module: Kernel | None = None,
     confidence: Confidence | None = None,
     delay: DelayLaw | None = None,
+    rule: Rule | Callable[..., Any] | None = None,
     device: torch.device | str | None = None,
-) -> BPEDelayOptimizer:
+) -> Optimizer:
     """The optimizer in a file, ready to go on: same asks, same rounds, whatever was pending.
 
     Args:
@@ -37,6 +46,7 @@ def load(
             was stored.
         confidence: likewise.
         delay: likewise.
+        rule: likewise, for rules around functions of the user's own.
         device: where the tensors are put; the CPU by default.
 
     Raises:
@@ -44,7 +54,8 @@ def load(
         StorageError: if the file does not exist, is damaged, is no study, is of a newer
             version, or if a part is missing or differs from the stored one.
     """
-    return _make(path, storage.read(path), covar_module, confidence, delay, device)
+    parts = _Parts(covar_module, confidence, delay, rule, device)
+    return _make(path, storage.read(path), parts)
 
 
 @contextmanager
@@ -54,8 +65,9 @@ def editing(
     covar_module: Kernel | None = None,
     confidence: Confidence | None = None,
     delay: DelayLaw | None = None,
+    rule: Rule | Callable[..., Any] | None = None,
     device: torch.device | str | None = None,
-) -> Iterator[BPEDelayOptimizer]:
+) -> Iterator[Optimizer]:
     """Load, change and save a file while every other process waits.
 
     What the block does to the optimizer is committed when it ends, and not if it raises; it
@@ -67,6 +79,7 @@ def editing(
         covar_module: likewise.
         confidence: likewise.
         delay: likewise.
+        rule: likewise.
         device: likewise.
 
     Raises:
@@ -85,61 +98,106 @@ def editing(
         [Trial(id=0, index=0, round=1, running)]
         >>> folder.cleanup()
     """
+    parts = _Parts(covar_module, confidence, delay, rule, device)
     with storage.editing(path) as lock:
-        optimizer = _make(path, lock.state, covar_module, confidence, delay, device)
+        optimizer = _make(path, lock.state, parts)
         yield optimizer
         optimizer._write(lock.write)
 
 
-def _make(
-    path: str | os.PathLike[str],
-    state: Mapping[str, Any],
-    covar_module: Kernel | None,
-    confidence: Confidence | None,
-    delay: DelayLaw | None,
-    device: torch.device | str | None,
-) -> BPEDelayOptimizer:
-    if state["optimizer"] != BPEDelayOptimizer.__name__:
-        raise StorageError(f"{path} holds an unknown optimizer, {state['optimizer']!r}.")
+@dataclass(frozen=True)
+class _Parts:
+    """What the user hands over again, because it cannot be rebuilt."""
+
+    covar_module: Kernel | None
+    confidence: Confidence | None
+    delay: DelayLaw | None
+    rule: Rule | Callable[..., Any] | None
+    device: torch.device | str | None
+
+
+def _make(path: str | os.PathLike[str], state: Mapping[str, Any], parts: _Parts) -> Optimizer:
+    key = "points" if "points" in state else "bounds"
     try:
-        points = state["points"].to(device or "cpu")
+        array = state[key].to(parts.device or "cpu")
     except (RuntimeError, AssertionError, TypeError) as error:
-        raise InputError(f"device={device!r} cannot be used: {error}") from error
+        raise InputError(f"device={parts.device!r} cannot be used: {error}") from error
     try:
-        optimizer = _build(state, points, covar_module, confidence, delay)
-    except StorageError:
-        raise
-    except (LookupError, AttributeError, TypeError, InputError) as error:
+        optimizer = _build(state, _domain(key, array, state["config"]), parts)
+    except StorageError as error:
+        raise StorageError(f"{path}: {error}") from error
+    except (LookupError, AttributeError, TypeError, InputError, NotSupportedError) as error:
         raise StorageError(f"{path}: the stored configuration cannot be used: {error}") from error
     optimizer.load_state_dict(state)
     return optimizer
 
 
-def _build(
-    state: Mapping[str, Any],
-    points: Tensor,
-    covar_module: Kernel | None,
-    confidence: Confidence | None,
-    delay: DelayLaw | None,
-) -> BPEDelayOptimizer:
-    config = state["config"]
-    domain = FiniteDomain(points, names=config["names"], log_dims=config["log_dims"])
-    if covar_module is None and config["covar_module"] is not None:
-        recipe = state["recipes"].get("covar_module")
-        if recipe is None:
-            raise StorageError(
-                f"The stored kernel is a {config['covar_module'].get('class')}, which cannot be "
-                "rebuilt; pass covar_module to load."
-            )
-        covar_module = build_kernel(recipe, points)
-    parts: dict[str, Any] = {
-        "covar_module": covar_module,
-        "noise_var": config["noise_var"],
-        "confidence": confidence or build_part(config["confidence"], "confidence"),
-        "delay": delay or build_part(config["delay"], "delay"),
-        "delta": config["delta"],
-        "seed": config["seed"],
-        "maximize": config["maximize"],
+def _domain(key: str, array: Tensor, config: Mapping[str, Any]) -> Domain:
+    names, log_dims = config["names"], config["log_dims"]
+    if key == "points":
+        return FiniteDomain(array, names=names, log_dims=log_dims)
+    values = [
+        {int(dim): allowed for dim, allowed in config[name].items()}
+        for name in ("discrete_dims", "cat_dims")
+    ]
+    return BoxDomain(array, *values, names=names, log_dims=log_dims)
+
+
+def _build(state: Mapping[str, Any], domain: Domain, parts: _Parts) -> Optimizer:
+    """A fresh optimizer of a stored configuration."""
+    config, name = state["config"], state["optimizer"]
+    finite = cast(FiniteDomain, domain)  # of what needs one; others refuse a box themselves
+    if name == QueuedOptimizer.__name__:
+        inner = config["base"]
+        if inner["optimizer"] == name:
+            raise StorageError("The stored configuration is a queue around a queue.")
+        return QueuedOptimizer(_build(inner | {"recipes": state["recipes"]["base"]}, domain, parts))
+    common: dict[str, Any] = {
+        "covar_module": _kernel(state, domain, parts.covar_module),
+        "noise_var": config.get("noise_var"),
+        "seed": config.get("seed"),
+        "maximize": config.get("maximize"),
     }
-    make = BPEDelayOptimizer.as_published if config["as_published"] else BPEDelayOptimizer
-    return make(domain, config["horizon"], **parts)
+    if name == BPEDelayOptimizer.__name__:
+        make = BPEDelayOptimizer.as_published if config["as_published"] else BPEDelayOptimizer
+        return make(
+            finite,
+            config["horizon"],
+            confidence=parts.confidence or build_part(config["confidence"], "confidence"),
+            delay=parts.delay or build_part(config["delay"], "delay"),
+            delta=config["delta"],
+            **common,
+        )
+    common["horizon"] = config["horizon"]
+    if name == RandomOptimizer.__name__:
+        return RandomOptimizer(domain, **common)
+    if name == AcquisitionOptimizer.__name__:
+        return AcquisitionOptimizer(
+            finite,
+            rule=parts.rule or build_part(config["rule"], "rule"),
+            pending=build_part(config["pending"], "pending"),
+            **common,
+        )
+    if name == ThreDSOptimizer.__name__:
+        return ThreDSOptimizer(
+            finite,
+            confidence=parts.confidence or build_part(config["confidence"], "confidence"),
+            interval=tuple(config["interval"]),
+            patience=config["patience"],
+            delta=config["delta"],
+            **common,
+        )
+    raise StorageError(f"It holds an unknown optimizer, {brief(name)}.")
+
+
+def _kernel(state: Mapping[str, Any], domain: Domain, given: Kernel | None) -> Kernel | None:
+    stored = state["config"].get("covar_module")
+    if given is not None or stored is None:
+        return given
+    recipe = state["recipes"].get("covar_module")
+    if recipe is None:
+        raise StorageError(
+            f"The stored kernel is a {stored.get('class')}, which cannot be rebuilt; pass "
+            "covar_module to load."
+        )
+    return build_kernel(recipe, domain.like)

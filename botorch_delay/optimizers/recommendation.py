@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from botorch_delay.confidence import Confidence, scaled_gain
@@ -19,7 +18,7 @@ class Recommendation:
 
     Attributes:
         x: the point, shape ``d``.
-        index: its row in the domain.
+        index: its row in a finite domain; None on a box.
         mean: posterior mean of f there.
         lower: lower end of the interval for f there.
         upper: upper end.
@@ -27,7 +26,7 @@ class Recommendation:
     """
 
     x: Tensor
-    index: int
+    index: int | None
     mean: float
     lower: float
     upper: float
@@ -35,8 +34,8 @@ class Recommendation:
 
 
 def best_of(
-    rows: Sequence[int],
-    points: Tensor,
+    rows: Sequence[int] | None,
+    candidates: Tensor,
     surrogate: Surrogate,
     evidence: Evidence,
     confidence: Confidence,
@@ -44,19 +43,18 @@ def best_of(
     *,
     sign: float,
 ) -> Recommendation:
-    """The point with the best posterior mean among some rows of a domain.
+    """The candidate with the best posterior mean.
 
     Args:
-        rows: to choose from.
-        points: ``N x d``, the domain.
+        rows: of the candidates in a finite domain; None on a box.
+        candidates: ``n x d``.
         surrogate: that judges.
         evidence: all answers, to be maximised.
         confidence: gives the interval.
         delta: its failure probability.
         sign: -1 where the user minimises.
     """
-    candidates = torch.tensor(list(rows), dtype=torch.long, device=points.device)
-    posterior = surrogate.posterior(evidence, points[candidates])
+    posterior = surrogate.posterior(evidence, candidates)
     half, interval = confidence.all_data(
         posterior,
         surrogate.noise_ratio(evidence),
@@ -65,10 +63,9 @@ def best_of(
     )
     best = int(posterior.mean.argmax())
     mean, half_width = sign * posterior.mean[best].item(), half[best].item()
-    index = int(candidates[best])
     return Recommendation(
-        x=points[index].clone(),
-        index=index,
+        x=candidates[best].clone(),
+        index=None if rows is None else rows[best],
         mean=mean,
         lower=mean - half_width,
         upper=mean + half_width,

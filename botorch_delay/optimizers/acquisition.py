@@ -1,0 +1,511 @@
+"""Index methods with delayed answers: upper confidence bounds, Thompson samples, BoTorch's own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.utils.sampling import manual_seed
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from botorch_delay.confidence import Confidence, FixedBeta, Guarantee
+from botorch_delay.domains import FiniteDomain
+from botorch_delay.exceptions import EmptyDomainError, NumericsError, StorageError
+from botorch_delay.incremental import CandidatePosterior
+from botorch_delay.kernels import CHUNK_ELEMENTS, describe_kernel
+from botorch_delay.models import DelayedGP
+from botorch_delay.optimizers.base import Choice, FiniteOptimizer
+from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility, Standing
+from botorch_delay.optimizers.given import given_surrogate
+from botorch_delay.records import describe_part
+from botorch_delay.rules import (
+    UCB,
+    BotorchRule,
+    Censor,
+    Hallucinate,
+    Pending,
+    Rule,
+    ThompsonSampling,
+    as_rule,
+    check_combination,
+    generator_for,
+    method_name,
+)
+from botorch_delay.sampling import PriorPaths
+from botorch_delay.states import is_whole
+from botorch_delay.surrogate import MIN_ANSWERS_TO_FIT, Surrogate, fit_surrogate
+from botorch_delay.ties import lowest_of_largest
+from botorch_delay.trials import Attached, Trial, TrialState
+
+# A learned kernel is fitted again when there are this many times the answers of the last fit.
+GROWTH_TO_REFIT = 1.2
+
+
+class AcquisitionOptimizer(FiniteOptimizer):
+    """Ask where a rule is largest, given what has arrived and what is pending.
+
+    ====================  ==========================  ===============  =======================
+    rule                  Ignore                      Hallucinate      Censor
+    ====================  ==========================  ===============  =======================
+    UCB                   GP-UCB on what has arrived  GP-BUCB          GP-UCB-SDF
+    ThompsonSampling      asynchronous TS             GP-BTS           GP-TS-SDF
+    BoTorch acquisition   answers only                ``X_pending``    worst values as answers
+    ====================  ==========================  ===============  =======================
+
+    UCB and Thompson sampling keep the posterior of every candidate up to date: an ask and a
+    tell cost at most O(N n) for N candidates and n distinct points asked, in whatever order
+    answers come. A Thompson sample adds one product with a root of the prior covariance.
+    A BoTorch acquisition is evaluated at every candidate; analytic ones, which have no
+    ``X_pending``, are given the fantasy model instead. Before the first answer they ask where
+    the deviation is largest. Ties go to the lowest index.
+
+    Without new answers ``Ignore`` with a rule that is not random asks the same point again.
+    An abandoned trial is not pending any more. One that failed stays counted, except under
+    ``Ignore``; its point is asked again at most twice.
+
+    Args:
+        domain: the finite action set.
+        horizon: how many asks are planned; None where no end is planned.
+        covar_module: the kernel, fixed; None to learn kernel and noise, again whenever the
+            answers have grown by a fifth.
+        noise_var: lambda^2, given if and only if the kernel is.
+        rule: :class:`UCB`, :class:`ThompsonSampling`, :class:`BotorchRule`, or what the latter
+            takes: a BoTorch acquisition class, or a function of ``model`` and ``X_pending``.
+        pending: how pending points enter; :class:`Hallucinate` if None.
+        seed: of Thompson samples, of BoTorch's samplers, and of restarts of a fit.
+        maximize: False minimises; all public values keep the user's sign.
+
+    Raises:
+        InputError: if an argument is out of its range, only one of kernel and noise is given,
+            or the rule cannot use pending points in this way.
+        NotSupportedError: if the domain is a box, or Thompson sampling on more than 5,000
+            points knows no features of the kernel.
+
+    Example:
+        >>> from gpytorch.kernels import RBFKernel
+        >>> domain = FiniteDomain(torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1))
+        >>> opt = AcquisitionOptimizer(
+        ...     domain, covar_module=RBFKernel().double(), noise_var=1e-4, rule=UCB(6.0)
+        ... )
+        >>> opt.method
+        'GP-BUCB'
+        >>> [trial.index for trial in opt.ask(3)]      # three workers, three points
+        [0, 49, 24]
+    """
+
+    def __init__(
+        self,
+        domain: FiniteDomain,
+        *,
+        horizon: int | None = None,
+        covar_module: Kernel | None = None,
+        noise_var: float | None = None,
+        rule: Rule | Callable[..., AcquisitionFunction] | None = None,
+        pending: Pending | None = None,
+        seed: int = 0,
+        maximize: bool = True,
+    ) -> None:
+        super().__init__(domain, horizon, seed=seed, maximize=maximize)
+        self._fixed = given_surrogate(covar_module, noise_var, domain.points)
+        self._rule = UCB(6.0) if rule is None else as_rule(rule)
+        self._pending = check_combination(self._rule, Hallucinate() if pending is None else pending)
+        self._surrogate = self._fixed or self._fit(None)
+        self._fitted_to = 0  # answers
+        self._censored: set[int] = set()  # trials whose answers came too late
+        self._widths: list[float] = []  # sigma at the last points, when they were asked
+        self._model: tuple[int, DelayedGP] | None = None  # and at which revision
+        self._recommender: tuple[int, Surrogate] | None = None
+        self._elsewhere = self._paths_elsewhere = 0  # attached results that are no candidates
+        self._paths: PriorPaths | None = None
+        self._restart()
+
+    @property
+    def rule(self) -> Rule:
+        """What is maximised."""
+        return self._rule
+
+    @property
+    def pending_points(self) -> Pending:
+        """How pending points enter the posterior."""
+        return self._pending
+
+    @property
+    def method(self) -> str:
+        """The name under which this combination was published, or what it is made of."""
+        name = method_name(self._rule, self._pending)
+        approximate = self._paths is not None and not self._paths.exact
+        return f"{name} (approximate samples)" if approximate else name
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Nothing is claimed; the reasons."""
+        missing = [
+            f"{self.method} with a fixed multiplier is a heuristic; for a regret bound use "
+            "BPEDelayOptimizer with RKHSConfidence."
+        ]
+        if self._paths is not None and not self._paths.exact:
+            assert isinstance(self._rule, ThompsonSampling)
+            missing.append(
+                f"with {len(self._domain)} points the prior part of a Thompson sample is "
+                f"approximate: {self._rule.n_features} random Fourier features."
+            )
+        return Guarantee(False, 0.1, (), tuple(missing))
+
+    def posterior(self) -> tuple[Tensor, Tensor]:
+        """Mean and deviation at every point, as the rule sees them now: ``N`` each.
+
+        In the user's units and sign; pending points enter as ``pending`` says.
+        """
+        self._refresh()
+        scale, offset = self._surrogate.scale, self._surrogate.offset
+        mean = self._sign * (offset + scale * self._values.posterior.mean)
+        return mean, scale * self._deviation()
+
+    def _choose(self) -> Choice:
+        self._refresh()
+        scores = self._scores()
+        closed = self._closed()
+        if closed:
+            if len(closed) == len(self._domain):
+                raise EmptyDomainError(
+                    f"None of the {len(closed)} points can be asked now: after a failure a point "
+                    f"is asked again at most {MAX_FAILURES - 1} times. See opt.trials."
+                )
+            rows = torch.tensor(closed, device=scores.device)
+            scores = scores.index_fill(0, rows, -torch.inf)
+        if not bool(torch.isfinite(scores.max())):
+            raise NumericsError(f"{self.method} is not finite at any point that may be asked.")
+        return Choice(lowest_of_largest(scores, self._tie_scale), round=1, slot=len(self._ledger))
+
+    def _asked(self, trial: Trial) -> None:
+        assert trial.index is not None
+        if isinstance(self._pending, Censor) and self._pending.inflate:
+            assert self._pending.max_delay is not None
+            self._widths.append(self._deviation()[trial.index].item())
+            excess = max(len(self._widths) - self._pending.max_delay, 0)
+            self._widths = self._widths[excess:]
+        self._feasibility.add(trial)
+        self._count(trial)
+
+    def _settled(self, trial: Trial) -> None:
+        limit = self._pending.max_delay if isinstance(self._pending, Censor) else None
+        taken = len(self._ledger) - 1 - trial.id  # asks since it was asked
+        if trial.state is TrialState.COMPLETED and limit is not None and taken > limit:
+            self._censored.add(trial.id)
+        self._feasibility.note(trial)
+        self._count(trial)
+
+    def _attached(self, results: list[Attached]) -> None:
+        for number, result in enumerate(results, len(self._ledger.attached) - len(results)):
+            self._count_attached(number, result)
+
+    def _scores(self) -> Tensor:
+        if isinstance(self._rule, BotorchRule):
+            return self._evaluate(self._rule)
+        deviation = self._deviation()
+        if isinstance(self._rule, UCB):
+            factor = self._rule.factor + sum(self._widths)
+            return self._values.posterior.mean + factor * deviation
+        assert isinstance(self._rule, ThompsonSampling)
+        return self._values.posterior.mean + self._rule.beta**0.5 * self._path()
+
+    def _deviation(self) -> Tensor:
+        return (self._design or self._values).posterior.deviation
+
+    def _path(self) -> Tensor:
+        """A path of the centred posterior at every candidate."""
+        posterior = (self._design or self._values).posterior
+        if self._paths is None or self._elsewhere != self._paths_elsewhere:
+            self._paths = self._make_paths()
+        generator = generator_for(self._seed, len(self._ledger), torch.device("cpu"))
+        path = self._paths.draw(generator)
+        places = [key if key >= 0 else len(self._domain) - 1 - key for key in posterior.keys]
+        # One number per place, so that the order in which points were entered does not matter.
+        noise = torch.randn(len(path), generator=generator, dtype=path.dtype).to(path)
+        rows = torch.tensor(places, dtype=torch.long, device=path.device)
+        residual = path[rows] + posterior.noise_var.sqrt() * noise[rows]
+        return path[: len(self._domain)] - posterior.correction(residual)
+
+    def _make_paths(self) -> PriorPaths:
+        assert isinstance(self._rule, ThompsonSampling)
+        points = self._surrogate.inputs(self._domain.points)
+        others = [result.x for result in self._ledger.attached if result.index is None]
+        self._paths_elsewhere = self._elsewhere
+        if others:
+            points = torch.cat([points, self._surrogate.inputs(torch.stack(others))])
+        return PriorPaths(self._surrogate.covar_module, points, self._rule.n_features, self._seed)
+
+    def _evaluate(self, rule: BotorchRule) -> Tensor:
+        """A BoTorch acquisition function at every candidate."""
+        posterior = self._values.posterior
+        if not len(posterior):
+            return (self._design or self._values).posterior.deviation
+        X, y = posterior.points, posterior.values.unsqueeze(-1)
+        waiting = self._waiting()
+        if self._model is None or self._model[0] != self._ledger.revision:
+            model = DelayedGP(
+                X,
+                y,
+                posterior.noise_var.unsqueeze(-1),
+                X_pending=waiting,
+                covar_module=copy.deepcopy(self._surrogate.covar_module),
+            )
+            self._model = (self._ledger.revision, model)
+        model = self._model[1]
+        used = model.fantasy_model() if rule.analytic and waiting is not None else model
+        candidates = self._surrogate.inputs(self._domain.points)
+        generator = generator_for(self._seed, len(self._ledger), torch.device("cpu"))
+        rows = max(CHUNK_ELEMENTS // (len(X) + 64) ** 2, 16)
+        with manual_seed(int(torch.randint(2**31, (), generator=generator))), torch.no_grad():
+            function = rule.build(used, X, y, waiting)
+            parts = [function(part.unsqueeze(-2)) for part in candidates.split(rows)]
+        scores = torch.cat(parts).to(candidates)
+        return scores.nan_to_num(nan=-torch.inf)
+
+    def _waiting(self) -> Tensor | None:
+        """Points that count as pending, in the inputs of the model; None if there are none."""
+        if not isinstance(self._pending, Hallucinate):
+            return None
+        rows = [t.index for t in self._ledger.running()]
+        known = {t.index for t in self._ledger.completed()} | set(rows)
+        failed = {i for i in self._feasibility.suspects if i not in known}
+        rows += sorted(failed)
+        if not rows:
+            return None
+        return self._surrogate.inputs(self._domain.points[rows])
+
+    def _closed(self) -> list[int]:
+        """Points that may not be asked now, after failures."""
+        return [
+            index
+            for index in sorted(self._feasibility.suspects)
+            if self._feasibility.standing(index) is not Standing.OPEN
+        ]
+
+    def _refresh(self) -> None:
+        """Bring the posteriors up to date with what happened since the last ask."""
+        if self._fixed is None:
+            answers = len(self._ledger.attached) + self._answers
+            due = max(MIN_ANSWERS_TO_FIT, GROWTH_TO_REFIT * self._fitted_to)
+            if answers >= due and answers > self._fitted_to:
+                self._surrogate = self._fit(self._surrogate)
+                self._fitted_to = answers
+                self._restart()
+        self._values.flush()
+        if self._design is not None:
+            self._design.flush()
+
+    def _restart(self) -> None:
+        """Posteriors of the present surrogate from all trials."""
+        surrogate = self._surrogate
+        self._values = _Averages(surrogate, self._domain.points)
+        self._design: _Averages | None = None
+        if isinstance(self._pending, Hallucinate):
+            self._design = _Averages(surrogate, self._domain.points)
+        self._tie_scale = self._values.posterior.deviation.max().item()
+        self._model = None
+        self._elsewhere = 0
+        self._answers = 0
+        self._feasibility = Feasibility(self._ledger.trials)
+        for trial in self._ledger.trials:
+            self._count(trial)
+        for number, result in enumerate(self._ledger.attached):
+            self._count_attached(number, result)
+        if isinstance(self._rule, ThompsonSampling):
+            self._paths = self._make_paths()
+
+    def _count(self, trial: Trial) -> None:
+        """Enter a trial where its state says that it counts, and take it out elsewhere."""
+        assert trial.index is not None
+        x, state = trial.x, trial.state
+        value = trial.value
+        if state is TrialState.COMPLETED:
+            self._answers += 1
+        counted = state is not TrialState.ABANDONED
+        missing = value is None or trial.id in self._censored
+        if isinstance(self._pending, Censor) and counted and missing:
+            value = self._pending.worst_value
+        if value is not None:
+            self._values.put(trial.index, trial.id, x, self._sign * value, trial.noise_var)
+        elif trial.id in self._values:
+            self._values.drop(trial.id)
+        if self._design is not None:
+            if counted:
+                self._design.put(trial.index, trial.id, x, None, trial.noise_var)
+            elif trial.id in self._design:
+                self._design.drop(trial.id)
+
+    def _count_attached(self, number: int, result: Attached) -> None:
+        key = result.index
+        if key is None:
+            self._elsewhere += 1
+            key = -self._elsewhere
+        source = -1 - number
+        self._values.put(key, source, result.x, self._sign * result.value, None)
+        if self._design is not None:
+            self._design.put(key, source, result.x, None, None)
+
+    def _fit(self, previous: Surrogate | None) -> Surrogate:
+        X, y, noise_var = self._all_data()
+        return fit_surrogate(self._domain, X, y, noise_var, seed=self._seed, previous=previous)
+
+    def _judgement(self) -> tuple[Surrogate, Confidence, float]:
+        beta = self._rule.beta if isinstance(self._rule, UCB) else 6.0
+        if self._fixed is not None:
+            return self._fixed, FixedBeta(beta), 0.1
+        revision = self._ledger.revision
+        if self._recommender is None or self._recommender[0] != revision:
+            self._recommender = (revision, self._fit(self._surrogate))
+        return self._recommender[1], FixedBeta(beta), 0.1
+
+    def _config(self) -> dict[str, Any]:
+        fixed = self._fixed
+        return {
+            "horizon": self._horizon,
+            "covar_module": describe_part(
+                None if fixed is None else fixed.covar_module, self._domain.points
+            ),
+            "noise_var": None if fixed is None else fixed.noise_var,
+            "rule": describe_part(self._rule),
+            "pending": describe_part(self._pending),
+            "seed": self._seed,
+            "maximize": self._maximize,
+        }
+
+    def _recipes(self) -> dict[str, Any]:
+        fixed = self._fixed
+        return {"covar_module": None if fixed is None else describe_kernel(fixed.covar_module)}
+
+    def _progress(self) -> dict[str, Any]:
+        learned = self._fixed is None
+        values = {
+            "censored": sorted(self._censored),
+            "widths": self._widths,
+            "surrogate": self._surrogate.describe() if learned else None,
+            "fitted_to": self._fitted_to,
+        }
+        return {"rounds": [], "arrays": {}, "arrays_version": 0, "values": values}
+
+    def _check_progress(
+        self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
+    ) -> _Progress:
+        values = progress["values"]
+        censored, widths = values.get("censored"), values.get("widths")
+        fitted_to = values.get("fitted_to")
+        answered = {t.id for t in trials if t.state is TrialState.COMPLETED}
+        if not isinstance(censored, list) or not answered.issuperset(censored):
+            raise StorageError("The stored censored trials are not answered trials.")
+        if not isinstance(widths, list) or not all(isinstance(w, float) for w in widths):
+            raise StorageError("The stored widths are no numbers.")
+        if not is_whole(fitted_to, 0):
+            raise StorageError("The stored number of answers of the last fit is malformed.")
+        surrogate = self._fixed or Surrogate.rebuild(values.get("surrogate"), self._domain)
+        return _Progress(set(censored), widths, surrogate, fitted_to)
+
+    def _restore(self, progress: _Progress) -> None:
+        self._censored = progress.censored
+        self._widths = progress.widths
+        self._surrogate = progress.surrogate
+        self._fitted_to = progress.fitted_to
+        self._recommender = None
+        self._restart()
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """What cannot be derived from the trials."""
+
+    censored: set[int]
+    widths: list[float]
+    surrogate: Surrogate
+    fitted_to: int
+
+
+class _Averages:
+    """Answers averaged per point, and the posterior they give.
+
+    Nothing is computed before ``flush``, which goes through the changed points in the order
+    of their rows: results do not depend on the order of answers between two asks.
+    """
+
+    def __init__(self, surrogate: Surrogate, points: Tensor) -> None:
+        self._surrogate = surrogate
+        self._noise = surrogate.noise_var
+        self.posterior = CandidatePosterior(surrogate.covar_module, surrogate.inputs(points))
+        self._sources: dict[int, tuple[int, float, float]] = {}  # key, value, noise
+        self._x: dict[int, Tensor] = {}
+        self._members: dict[int, set[int]] = {}
+        self._changed: set[int] = set()
+        self._sums: dict[int, tuple[float, float]] = {}  # precision, precision times value
+        self._stale: set[int] = set()  # keys whose sums are to be made anew
+        # For each key what to change in its sums: sources, with the value that goes out.
+        self._new: dict[int, dict[int, float | None]] = {}
+
+    def __contains__(self, source: int) -> bool:
+        return source in self._sources
+
+    def put(
+        self, key: int, source: int, x: Tensor, value: float | None, noise_var: float | None
+    ) -> None:
+        """Enter one answer, or put it in place of an earlier one of the same source."""
+        surrogate = self._surrogate
+        standard = 0.0 if value is None else (value - surrogate.offset) / surrogate.scale
+        noise = self._noise if noise_var is None else noise_var / surrogate.scale**2
+        entry = (key, standard, noise)
+        before = self._sources.get(source)
+        if before == entry:
+            return
+        self._sources[source] = entry
+        self._x.setdefault(key, x)
+        self._members.setdefault(key, set()).add(source)
+        self._changed.add(key)
+        if before is None:
+            self._new.setdefault(key, {})[source] = None
+        elif before[2] == noise:
+            self._new.setdefault(key, {}).setdefault(source, before[1])
+        else:
+            self._stale.add(key)
+
+    def drop(self, source: int) -> None:
+        """Take an answer out."""
+        key = self._sources.pop(source)[0]
+        self._members[key].discard(source)
+        self._changed.add(key)
+        self._stale.add(key)
+
+    def flush(self) -> None:
+        """Carry every change over to the posterior."""
+        if not self._changed:
+            return
+        changes: dict[int, tuple[Tensor, float, float] | None] = {}
+        for key in sorted(self._changed):
+            members = self._members[key]
+            if not members:
+                self._sums.pop(key, None)
+                changes[key] = None
+                continue
+            precision, weighted = self._sums.get(key, (0.0, 0.0))
+            entering = self._new.get(key, {})
+            if key in self._stale:
+                precision = weighted = 0.0
+                entering = dict.fromkeys(members)
+            for source in sorted(entering):
+                _, value, noise = self._sources[source]
+                leaving = entering[source]
+                if leaving is None:
+                    precision += 1.0 / noise
+                    weighted += value / noise
+                else:
+                    weighted += (value - leaving) / noise
+            self._sums[key] = (precision, weighted)
+            point = self._surrogate.inputs(self._x[key].unsqueeze(0)).squeeze(0)
+            changes[key] = (point, weighted / precision, 1.0 / precision)
+        self._changed.clear()
+        self._stale.clear()
+        self._new.clear()
+        self.posterior.update(changes)

@@ -1,0 +1,183 @@
+"""Random search: what every method has to beat."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+from botorch_delay.confidence import Confidence, FixedBeta, Guarantee
+from botorch_delay.domains import BoxDomain, Domain, FiniteDomain
+from botorch_delay.exceptions import EmptyDomainError
+from botorch_delay.kernels import describe_kernel
+from botorch_delay.optimizers.base import Choice, Optimizer
+from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility, Standing
+from botorch_delay.optimizers.given import given_surrogate
+from botorch_delay.records import describe_part
+from botorch_delay.rules import generator_for
+from botorch_delay.surrogate import Surrogate, fit_surrogate
+from botorch_delay.trials import Attached, Trial, TrialState
+
+
+class RandomOptimizer(Optimizer):
+    """Random search: scrambled Sobol points on a box, without replacement on a set.
+
+    On a set the points are asked in a random order, then in another one, and so on; an
+    abandoned trial's point comes again in the same pass. Only ``recommend`` uses the answers,
+    through the surrogate.
+
+    Args:
+        domain: a finite set or a box.
+        horizon: how many asks are planned; None where no end is planned.
+        covar_module: the kernel for ``recommend``; None to learn kernel and noise.
+        noise_var: lambda^2, given if and only if the kernel is.
+        seed: of the order, or of the scrambling; below 2^63.
+        maximize: False minimises; all public values keep the user's sign.
+
+    Raises:
+        InputError: if an argument is out of its range, or only one of kernel and noise given.
+
+    Example:
+        >>> box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 5.0]], dtype=torch.double))
+        >>> opt = RandomOptimizer(box, seed=1)
+        >>> bool(box.contains(torch.stack([t.x for t in opt.ask(4)])).all())
+        True
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        *,
+        horizon: int | None = None,
+        covar_module: Kernel | None = None,
+        noise_var: float | None = None,
+        seed: int = 0,
+        maximize: bool = True,
+    ) -> None:
+        super().__init__(domain, horizon, seed=seed, maximize=maximize)
+        self._fixed = given_surrogate(covar_module, noise_var, domain.like)
+        self._recommender: tuple[int, Surrogate] | None = None
+        self._number = self._cursor = 0  # the pass, and the places done in its order
+        self._pass: tuple[int, list[int]] | None = None  # its number and order
+        self._engine: SobolEngine | None = None
+        self._restart()
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Nothing is claimed."""
+        return Guarantee(False, 0.1, (), ("random search does not use the answers.",))
+
+    def _choose(self) -> Choice:
+        if isinstance(self._domain, BoxDomain):
+            return Choice(None, round=1, slot=len(self._ledger), x=self._sobol_point())
+        assert isinstance(self._domain, FiniteDomain)
+        index = self._next_of_pass()
+        if index is None:
+            if not any(map(self._may_ask, range(len(self._domain)))):
+                raise EmptyDomainError(
+                    f"None of the {len(self._domain)} points can be asked now: after a failure a "
+                    f"point is asked again at most {MAX_FAILURES - 1} times. See opt.trials."
+                )
+            while index is None:
+                self._number, self._cursor = self._number + 1, 0
+                index = self._next_of_pass()
+        return Choice(index, round=self._number + 1, slot=len(self._ledger))
+
+    def _next_of_pass(self) -> int | None:
+        """The first point of this pass's order that it has not asked yet."""
+        order = self._order(self._number)
+        for place in range(self._cursor, len(order)):
+            index = order[place]
+            if self._asks[index] <= self._number and self._may_ask(index):
+                self._cursor = place
+                return index
+        return None
+
+    def _may_ask(self, index: int) -> bool:
+        suspect = index in self._feasibility.suspects
+        return not suspect or self._feasibility.standing(index) is Standing.OPEN
+
+    def _order(self, number: int) -> list[int]:
+        """The order of a pass, counted from 0."""
+        if self._pass is None or self._pass[0] != number:
+            assert isinstance(self._domain, FiniteDomain)
+            generator = generator_for(self._seed, number, torch.device("cpu"))
+            self._pass = (number, torch.randperm(len(self._domain), generator=generator).tolist())
+        return self._pass[1]
+
+    def _sobol_point(self) -> Tensor:
+        """The next point of the scrambled Sobol sequence."""
+        assert isinstance(self._domain, BoxDomain)
+        number = len(self._ledger)
+        if self._engine is None or self._engine.num_generated != number:
+            self._engine = SobolEngine(self._domain.dim, scramble=True, seed=self._seed)
+            self._engine.fast_forward(number)
+        unit = self._engine.draw(1, dtype=torch.double).to(self._domain.like)
+        return self._domain.from_unit(unit).squeeze(0)
+
+    def _asked(self, trial: Trial) -> None:
+        if trial.index is not None:
+            self._asks[trial.index] += 1
+            self._feasibility.add(trial)
+
+    def _settled(self, trial: Trial) -> None:
+        if trial.index is not None:
+            if trial.state is TrialState.ABANDONED:
+                self._asks[trial.index] -= 1
+            elif trial.late:
+                self._asks[trial.index] += 1
+            self._feasibility.note(trial)
+            if trial.state is TrialState.ABANDONED or trial.index in self._feasibility.suspects:
+                self._cursor = 0  # the point may come again in this pass
+
+    def _restart(self) -> None:
+        trials = self._ledger.trials
+        counted = (t.index for t in trials if t.state is not TrialState.ABANDONED)
+        self._asks: Counter[int] = Counter(i for i in counted if i is not None)
+        self._feasibility = Feasibility(t for t in trials if t.index is not None)
+        self._number = trials[-1].round - 1 if trials else 0
+        self._cursor = 0
+        self._pass = self._engine = None
+
+    def _judgement(self) -> tuple[Surrogate, Confidence, float]:
+        if self._fixed is not None:
+            return self._fixed, FixedBeta(6.0), 0.1
+        revision = self._ledger.revision
+        if self._recommender is None or self._recommender[0] != revision:
+            X, y, noise_var = self._all_data()
+            fitted = fit_surrogate(self._domain, X, y, noise_var, seed=self._seed)
+            self._recommender = (revision, fitted)
+        return self._recommender[1], FixedBeta(6.0), 0.1
+
+    def _config(self) -> dict[str, Any]:
+        fixed = self._fixed
+        return {
+            "horizon": self._horizon,
+            "covar_module": describe_part(
+                None if fixed is None else fixed.covar_module, self._domain.like
+            ),
+            "noise_var": None if fixed is None else fixed.noise_var,
+            "seed": self._seed,
+            "maximize": self._maximize,
+        }
+
+    def _recipes(self) -> dict[str, Any]:
+        fixed = self._fixed
+        return {"covar_module": None if fixed is None else describe_kernel(fixed.covar_module)}
+
+    def _progress(self) -> dict[str, Any]:
+        return {"rounds": [], "arrays": {}, "arrays_version": 0, "values": {}}
+
+    def _check_progress(
+        self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
+    ) -> None:
+        pass
+
+    def _restore(self, progress: None) -> None:
+        self._recommender = None
+        self._restart()

@@ -1,0 +1,415 @@
+"""GP-ThreDS: a threshold closes in on the maximum while the domain shrinks to where f is above.
+
+Source: Salgia, Vakili & Zhao (2021). The algorithm keeps an interval [a, b] for max f and, in
+epochs, a list of regions, nodes of a binary tree over the domain. In an epoch the threshold is
+the middle tau of the interval and every region is searched in turn for descendants (nodes a
+few levels below) where f exceeds it:
+
+* ask where the upper confidence bound from this search's own answers is largest, among the
+  points of the region whose descendant has not been accepted yet;
+* accept the descendant of the point with the largest lower bound when that exceeds tau, or
+  when ``patience`` answers have come since the last acceptance;
+* the region is done when no upper bound exceeds ``tau - slack``.
+
+The accepted nodes are the regions of the next epoch, where a = tau - slack; if there is none,
+both ends move down by half the length of the interval and the regions stay. The slack halves
+with every epoch. This is the search of the authors' own experiments, in which one test for all
+descendants replaces the random walk on the tree that their analysis uses. With a finite set
+the tree splits points at the median, along the widest side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from botorch_delay import checks
+from botorch_delay.confidence import Confidence, Guarantee, RKHSConfidence, scaled_gain
+from botorch_delay.domains import FiniteDomain
+from botorch_delay.exceptions import EmptyDomainError, InputError, InputTypeError, StorageError
+from botorch_delay.kernels import describe_kernel, prior_variance
+from botorch_delay.optimizers.base import Choice, FiniteOptimizer
+from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility, Standing
+from botorch_delay.optimizers.given import given_surrogate
+from botorch_delay.posterior import Evidence, posterior_at
+from botorch_delay.records import describe_part
+from botorch_delay.states import is_whole
+from botorch_delay.surrogate import Surrogate
+from botorch_delay.ties import lowest_of_largest
+from botorch_delay.trials import Attached, Trial
+
+# The share of the first interval by which decisions may err in the first epoch.
+SLACK = 0.2
+MAX_LEVELS = 4
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A closed epoch.
+
+    Attributes:
+        number: counted from 1.
+        lower: a, the lower end of the interval for max f, in the user's units and sign.
+        upper: b.
+        threshold: tau.
+        regions: how many regions were searched.
+        accepted: how many nodes were found to exceed the threshold.
+        asks: how many asks it took.
+    """
+
+    number: int
+    lower: float
+    upper: float
+    threshold: float
+    regions: int
+    accepted: int
+    asks: int
+
+
+@dataclass
+class _Search:
+    """The state of the algorithm, with values to be maximised. Nodes are numbers of the tree.
+
+    Attributes:
+        a: lower end of the interval.
+        b: upper end.
+        regions: of this epoch.
+        place: which region is searched.
+        found: accepted nodes of this epoch.
+        accepted: those in the region that is searched.
+        trials: asked in this search, in order.
+        mark: answers at the last acceptance.
+        begin: the first ask of this epoch.
+        depth: how often the domain has shrunk.
+    """
+
+    a: float
+    b: float
+    regions: list[int] = field(default_factory=lambda: [1])
+    place: int = 0
+    found: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+    trials: list[int] = field(default_factory=list)
+    mark: int = 0
+    begin: int = 0
+    depth: int = 0
+
+
+class ThreDSOptimizer(FiniteOptimizer):
+    """GP-ThreDS, Threshold Domain Shrinking (Salgia, Vakili & Zhao 2021).
+
+    It is made for answers without delay. With delays it decides with what has arrived, and
+    asks the same point again until something does; answers that come after their search has
+    ended are used by ``recommend`` only.
+
+    Args:
+        domain: the finite action set.
+        horizon: how many asks are planned; None where no end is planned.
+        covar_module: the kernel.
+        noise_var: lambda^2, above 0.
+        confidence: gives the multiplier, from all answers of a search; with
+            ``RKHSConfidence`` the self-normalised one.
+        interval: ends between which max f (min f where ``maximize`` is False) is known to
+            lie; minus and plus ``norm_bound * sqrt(max k(x, x))`` if None, which needs
+            ``RKHSConfidence``.
+        patience: answers after which a descendant is accepted although nothing is certain.
+        delta: failure probability of the bounds of one search.
+        seed: kept for the common signature; nothing is random.
+        maximize: False minimises; all public values keep the user's sign.
+
+    Raises:
+        InputError: if an argument is missing or out of its range.
+        NotSupportedError: if the domain is a box.
+
+    Example:
+        >>> from gpytorch.kernels import RBFKernel
+        >>> domain = FiniteDomain(torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1))
+        >>> opt = ThreDSOptimizer(
+        ...     domain, covar_module=RBFKernel().double(), noise_var=1e-4,
+        ...     confidence=RKHSConfidence(norm_bound=2.0, noise_std=0.01),
+        ... )
+        >>> opt.interval
+        (-2.0, 2.0)
+    """
+
+    def __init__(
+        self,
+        domain: FiniteDomain,
+        *,
+        horizon: int | None = None,
+        covar_module: Kernel,
+        noise_var: float,
+        confidence: Confidence,
+        interval: tuple[float, float] | None = None,
+        patience: int = 50,
+        delta: float = 0.1,
+        seed: int = 0,
+        maximize: bool = True,
+    ) -> None:
+        super().__init__(domain, horizon, seed=seed, maximize=maximize)
+        if covar_module is None or noise_var is None:
+            raise InputError(
+                "GP-ThreDS needs covar_module and noise_var; it has no way to learn them."
+            )
+        fixed = given_surrogate(covar_module, noise_var, domain.points)
+        assert fixed is not None
+        self._surrogate = fixed
+        if not isinstance(confidence, Confidence):
+            raise InputTypeError(
+                f"confidence must be FixedBeta or RKHSConfidence, got {type(confidence).__name__}."
+            )
+        self._confidence = confidence
+        self._delta = checks.probability(delta, "delta")
+        self._patience = checks.whole(patience, "patience", 1)
+        self._start = self._first_interval(interval)
+        self._levels = min(domain.dim, MAX_LEVELS)
+        self._nodes: dict[int, Tensor] = {1: torch.arange(len(domain))}
+        self._reset()
+
+    def _reset(self) -> None:
+        low, high = sorted(self._sign * end for end in self._start)
+        self._search = _Search(low, high)
+        self._records: list[Epoch] = []
+        self._feasibility = Feasibility(self._ledger.trials)
+
+    def _first_interval(self, interval: Any) -> tuple[float, float]:
+        if interval is None:
+            if not isinstance(self._confidence, RKHSConfidence):
+                raise InputError(
+                    "interval must be given, the range in which the best value lies, unless "
+                    "confidence is an RKHSConfidence, whose norm bound tells it."
+                )
+            kernel, points = self._surrogate.covar_module, self._domain.points
+            with torch.no_grad():
+                largest = prior_variance(kernel, points).max().item() ** 0.5
+            return -self._confidence.norm_bound * largest, self._confidence.norm_bound * largest
+        try:
+            low, high = interval
+        except (TypeError, ValueError):
+            raise InputTypeError(f"interval must be two numbers, got {interval!r}.") from None
+        ends = checks.real(low, "interval[0]"), checks.real(high, "interval[1]")
+        if not ends[0] < ends[1]:
+            raise InputError(f"interval must increase, got {ends}.")
+        return ends
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where the algorithm takes the best value to lie, in the user's units and sign."""
+        low, high = sorted((self._sign * self._search.a, self._sign * self._search.b))
+        return low, high
+
+    @property
+    def epochs(self) -> list[Epoch]:
+        """The closed epochs."""
+        return list(self._records)
+
+    @property
+    def regions(self) -> list[Tensor]:
+        """The regions of this epoch, each a LongTensor of rows, increasing."""
+        return [self._rows(node).sort().values for node in self._search.regions]
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Nothing is claimed; the reasons."""
+        missing = (
+            "GP-ThreDS is analysed for answers without delay, and for a random walk on the tree "
+            "with another test than the one of its authors' experiments, which is played here.",
+            *self._confidence.missing,
+        )
+        return Guarantee(False, self._delta, self._confidence.assumptions, missing)
+
+    def _choose(self) -> Choice:
+        while True:
+            search = self._search
+            candidates = self._candidates()
+            if not len(candidates):
+                self._end_region()
+                continue
+            answered = [
+                t for t in map(self._ledger.__getitem__, search.trials) if t.value is not None
+            ]
+            if not answered:
+                index = self._middle(candidates)
+                break
+            X = torch.stack([t.x for t in answered])
+            y = self._sign * X.new_tensor([t.value for t in answered])
+            group = torch.tensor([t.index for t in answered])
+            evidence = self._surrogate.evidence(X, y, [t.noise_var for t in answered], group)
+            mean, half = self._bounds(evidence, candidates)
+            threshold = (search.a + search.b) / 2.0
+            best = lowest_of_largest(mean - half)
+            if float((mean + half).max()) < threshold - self._slack():
+                self._end_region()
+            elif (
+                float((mean - half)[best]) > threshold
+                or len(answered) - search.mark >= self._patience
+            ):
+                search.accepted.append(self._descendant_of(int(candidates[best])))
+                search.mark = len(answered)
+            else:
+                index = int(candidates[lowest_of_largest(mean + half)])
+                break
+        return Choice(index, round=len(self._records) + 1, slot=len(search.trials))
+
+    def _bounds(self, evidence: Evidence, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and half-width at some rows of the domain."""
+        kernel = self._surrogate.covar_module
+        posterior = posterior_at(kernel, evidence, self._domain.points[rows], weights=False)
+        gain = scaled_gain(kernel, evidence) if isinstance(self._confidence, RKHSConfidence) else 0
+        ratio = self._surrogate.noise_ratio(evidence)
+        half, _ = self._confidence.all_data(posterior, ratio, gain, self._delta)
+        return posterior.mean, half
+
+    def _slack(self) -> float:
+        low, high = self._start
+        return SLACK * (high - low) * 0.5**self._search.depth
+
+    def _candidates(self) -> Tensor:
+        """Rows of the region that may be asked, without the accepted descendants."""
+        search = self._search
+        taken = [self._rows(node) for node in search.accepted]
+        rows = self._rows(search.regions[search.place]).sort().values
+        if taken:
+            rows = rows[~torch.isin(rows, torch.cat(taken))]
+        closed = [
+            i
+            for i in self._feasibility.suspects
+            if self._feasibility.standing(i) is not Standing.OPEN
+        ]
+        if len(closed) == len(self._domain):
+            raise EmptyDomainError(
+                f"None of the {len(closed)} points can be asked now: after a failure a point is "
+                f"asked again at most {MAX_FAILURES - 1} times. See opt.trials."
+            )
+        if closed:
+            rows = rows[~torch.isin(rows, torch.tensor(closed))]
+        return rows.to(self._domain.points.device)
+
+    def _middle(self, rows: Tensor) -> int:
+        """The candidate nearest to the middle of the region's bounding box."""
+        points = self._domain.points[rows]
+        middle = (points.amin(dim=0) + points.amax(dim=0)) / 2.0
+        distance = (points - middle).square().sum(dim=-1)
+        return int(rows[lowest_of_largest(-distance, float(distance.max()))])
+
+    def _end_region(self) -> None:
+        search = self._search
+        search.found += search.accepted
+        search.accepted, search.trials, search.mark = [], [], 0
+        search.place += 1
+        if search.place < len(search.regions):
+            return
+        threshold = (search.a + search.b) / 2.0
+        low, high = sorted((self._sign * search.a, self._sign * search.b))
+        self._records.append(
+            Epoch(
+                number=len(self._records) + 1,
+                lower=low,
+                upper=high,
+                threshold=self._sign * threshold,
+                regions=len(search.regions),
+                accepted=len(search.found),
+                asks=len(self._ledger) - search.begin,
+            )
+        )
+        if search.found:
+            search.a = threshold - self._slack()
+            search.regions = search.found
+            search.depth += 1
+        elif search.begin == len(self._ledger):  # nothing there may be asked
+            search.regions = [1]
+        else:
+            shift = (search.b - search.a) / 2.0
+            search.a, search.b = search.a - shift, search.b - shift
+        search.found, search.place, search.begin = [], 0, len(self._ledger)
+
+    def _descendant_of(self, row: int) -> int:
+        """The node some levels below the region that holds a row."""
+        node = self._search.regions[self._search.place]
+        for _ in range(self._levels):
+            if len(self._rows(node)) > 1:
+                node = 2 * node + int(row not in self._rows(2 * node))
+        return node
+
+    def _rows(self, node: int) -> Tensor:
+        """Rows of a node of the tree: the root is 1, the halves of i are 2 i and 2 i + 1."""
+        if node not in self._nodes:
+            rows = self._rows(node // 2)
+            points = self._domain.points[rows].cpu()
+            sides = points.amax(dim=0) - points.amin(dim=0)
+            order = points[:, int(sides.argmax())].argsort(stable=True)
+            half = (len(rows) + 1) // 2
+            self._nodes[node // 2 * 2] = rows[order[:half]].sort().values
+            self._nodes[node // 2 * 2 + 1] = rows[order[half:]].sort().values
+        return self._nodes[node]
+
+    def _asked(self, trial: Trial) -> None:
+        self._search.trials.append(trial.id)
+        self._feasibility.add(trial)
+
+    def _settled(self, trial: Trial) -> None:
+        self._feasibility.note(trial)
+
+    def _judgement(self) -> tuple[Surrogate, Confidence, float]:
+        return self._surrogate, self._confidence, self._delta
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "horizon": self._horizon,
+            "covar_module": describe_part(self._surrogate.covar_module, self._domain.points),
+            "noise_var": self._surrogate.noise_var,
+            "confidence": describe_part(self._confidence),
+            "interval": list(self._start),
+            "patience": self._patience,
+            "delta": self._delta,
+            "seed": self._seed,
+            "maximize": self._maximize,
+        }
+
+    def _recipes(self) -> dict[str, Any]:
+        return {"covar_module": describe_kernel(self._surrogate.covar_module)}
+
+    def _progress(self) -> dict[str, Any]:
+        return {
+            "rounds": [asdict(record) for record in self._records],
+            "arrays": {},
+            "arrays_version": 0,
+            "values": asdict(self._search),
+        }
+
+    def _check_progress(
+        self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
+    ) -> tuple[_Search, list[Epoch]]:
+        try:
+            search = _Search(**progress["values"])
+            records = [Epoch(**record) for record in progress["rounds"]]
+            low, high = float(search.a), float(search.b)
+            lists = (search.regions, search.found, search.accepted, search.trials)
+            counts = (search.place, search.mark, search.begin, search.depth)
+            if not low < high or not all(is_whole(count, 0) for count in counts):
+                raise ValueError("the interval or a count is malformed")
+            if not all(is_whole(number, 0) for numbers in lists for number in numbers):
+                raise ValueError("a list of nodes or trials is malformed")
+            if search.place >= len(search.regions) or search.trials != sorted(search.trials):
+                raise ValueError("the region that is searched is not in the list")
+            if any(number >= len(trials) for number in search.trials):
+                raise ValueError("it names trials that are not there")
+            for node in (*search.regions, *search.found, *search.accepted):
+                self._check_node(node)
+        except (TypeError, ValueError, KeyError) as error:
+            raise StorageError(f"The stored search is malformed: {error}.") from error
+        return search, records
+
+    def _check_node(self, node: int) -> None:
+        path = [node >> shift for shift in range(node.bit_length())]
+        if not path or any(len(self._rows(parent)) < 2 for parent in reversed(path[1:])):
+            raise ValueError(f"{node} is no node of the tree")
+
+    def _restore(self, progress: tuple[_Search, list[Epoch]]) -> None:
+        self._search, self._records = progress
+        self._feasibility = Feasibility(self._ledger.trials)
