@@ -101,7 +101,7 @@ class BotorchRule(Rule):
 
     Raises:
         InputTypeError: if ``factory`` is not callable.
-        InputError: if BoTorch has no input constructor for the class, or an option is unknown.
+        InputError: if BoTorch has no input constructor for the class.
 
     Example:
         >>> from botorch.acquisition.logei import qLogNoisyExpectedImprovement
@@ -118,26 +118,17 @@ class BotorchRule(Rule):
         self.factory = factory
         self.options = options
         self._constructor: Callable[..., dict[str, Any]] | None = None
-        target: Callable[..., Any] = factory
         if isinstance(factory, type) and issubclass(factory, AcquisitionFunction):
             if factory not in ACQF_INPUT_CONSTRUCTOR_REGISTRY:
                 raise InputError(
                     f"BoTorch has no input constructor for {factory.__name__}; pass a function of "
                     "model and X_pending that returns the acquisition function."
                 )
-            target = self._constructor = get_acqf_input_constructor(factory)
-        parameters = inspect.signature(target).parameters
-        self._names = set(parameters)
-        anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        unknown = sorted(options.keys() - self._names)
-        if unknown and not anything:
-            raise InputError(
-                f"{self.name} has no option {unknown[0]!r}; it takes {sorted(self._names)}."
-            )
+            self._constructor = get_acqf_input_constructor(factory)
         self.analytic = isinstance(factory, type) and issubclass(
             factory, AnalyticAcquisitionFunction
         )
-        self.takes_pending = "X_pending" in self._names
+        self.takes_pending = "X_pending" in inspect.signature(factory).parameters
 
     @property
     def name(self) -> str:
@@ -162,15 +153,13 @@ class BotorchRule(Rule):
         if X_pending is not None and self.takes_pending:
             given["X_pending"] = X_pending
         if self._constructor is not None:
-            if "training_data" in self._names:
-                given["training_data"] = SupervisedDataset(
-                    train_X,
-                    train_Y,
-                    feature_names=[f"x{i}" for i in range(train_X.shape[-1])],
-                    outcome_names=["y"],
-                )
-            given = self._constructor(model=model, **given)
-            return self.factory(**given)
+            given["training_data"] = SupervisedDataset(
+                train_X,
+                train_Y,
+                feature_names=[f"x{i}" for i in range(train_X.shape[-1])],
+                outcome_names=["y"],
+            )
+            return self.factory(**self._constructor(model=model, **given))
         made = self.factory(model, **given)
         if not isinstance(made, AcquisitionFunction):
             raise InputTypeError(

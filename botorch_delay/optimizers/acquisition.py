@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.exceptions.warnings import InputDataWarning
 from botorch.utils.sampling import manual_seed
 from gpytorch.kernels import Kernel
+from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_delay.confidence import Confidence, FixedBeta, Guarantee
 from botorch_delay.domains import FiniteDomain
-from botorch_delay.exceptions import EmptyDomainError, NumericsError, StorageError
+from botorch_delay.exceptions import (
+    BotorchDelayError,
+    EmptyDomainError,
+    InputError,
+    NumericsError,
+    StorageError,
+)
 from botorch_delay.incremental import CandidatePosterior
 from botorch_delay.kernels import CHUNK_ELEMENTS, describe_kernel
 from botorch_delay.models import DelayedGP
@@ -37,7 +47,7 @@ from botorch_delay.rules import (
     method_name,
 )
 from botorch_delay.sampling import PriorPaths
-from botorch_delay.states import is_whole
+from botorch_delay.states import brief, is_whole
 from botorch_delay.surrogate import MIN_ANSWERS_TO_FIT, Surrogate, fit_surrogate
 from botorch_delay.ties import lowest_of_largest
 from botorch_delay.trials import Attached, Trial, TrialState
@@ -115,6 +125,8 @@ class AcquisitionOptimizer(FiniteOptimizer):
         self._rule = UCB(6.0) if rule is None else as_rule(rule)
         self._pending = check_combination(self._rule, Hallucinate() if pending is None else pending)
         self._surrogate = self._fixed or self._fit(None)
+        if isinstance(self._rule, BotorchRule):
+            self._try_out(self._rule)
         self._fitted_to = 0  # answers
         self._censored: set[int] = set()  # trials whose answers came too late
         self._widths: list[float] = []  # sigma at the last points, when they were asked
@@ -261,11 +273,35 @@ class AcquisitionOptimizer(FiniteOptimizer):
         candidates = self._surrogate.inputs(self._domain.points)
         generator = generator_for(self._seed, len(self._ledger), torch.device("cpu"))
         rows = max(CHUNK_ELEMENTS // (len(X) + 64) ** 2, 16)
-        with manual_seed(int(torch.randint(2**31, (), generator=generator))), torch.no_grad():
+        with _quietly(int(torch.randint(2**31, (), generator=generator))):
             function = rule.build(used, X, y, waiting)
             parts = [function(part.unsqueeze(-2)) for part in candidates.split(rows)]
         scores = torch.cat(parts).to(candidates)
         return scores.nan_to_num(nan=-torch.inf)
+
+    def _try_out(self, rule: BotorchRule) -> None:
+        """Build the acquisition function once, so that a mistake is found before the first ask.
+
+        Raises:
+            InputError: if it cannot be built, or does not give one number per point.
+        """
+        X = self._surrogate.inputs(self._domain.points[:2])
+        y = X.new_tensor([[0.0], [1.0]])
+        kernel = copy.deepcopy(self._surrogate.covar_module)
+        model = DelayedGP(X, y, noise_var=self._surrogate.noise_var, covar_module=kernel)
+        waiting = X[:1] if isinstance(self._pending, Hallucinate) else None
+        try:
+            with _quietly(0):
+                scores = rule.build(model, X, y, waiting)(X.unsqueeze(-2))
+        except BotorchDelayError:
+            raise
+        except Exception as error:
+            raise InputError(f"{rule!r} cannot be built and evaluated: {error}") from error
+        if scores.shape != (len(X),):
+            raise InputError(
+                f"{rule!r} must give one number per point, got {tuple(scores.shape)} for "
+                f"{tuple(X.unsqueeze(-2).shape)}."
+            )
 
     def _waiting(self) -> Tensor | None:
         """Points that count as pending, in the inputs of the model; None if there are none."""
@@ -396,15 +432,17 @@ class AcquisitionOptimizer(FiniteOptimizer):
     ) -> _Progress:
         values = progress["values"]
         censored, widths = values.get("censored"), values.get("widths")
-        fitted_to = values.get("fitted_to")
         answered = {t.id for t in trials if t.state is TrialState.COMPLETED}
-        if not isinstance(censored, list) or not answered.issuperset(censored):
+        if not isinstance(censored, list) or any(i not in answered for i in map(_whole, censored)):
             raise StorageError("The stored censored trials are not answered trials.")
         if not isinstance(widths, list) or not all(isinstance(w, float) for w in widths):
             raise StorageError("The stored widths are no numbers.")
-        if not is_whole(fitted_to, 0):
-            raise StorageError("The stored number of answers of the last fit is malformed.")
-        surrogate = self._fixed or Surrogate.rebuild(values.get("surrogate"), self._domain)
+        fitted_to, record = values.get("fitted_to"), values.get("surrogate")
+        if not is_whole(fitted_to, 0) or fitted_to > len(answered) + len(attached):
+            raise StorageError(f"The last fit was to {brief(fitted_to)} answers, it says.")
+        if self._fixed is not None and (record is not None or fitted_to):
+            raise StorageError("A fit is stored, and the kernel is not learned.")
+        surrogate = self._fixed or Surrogate.rebuild(record, self._domain)
         return _Progress(set(censored), widths, surrogate, fitted_to)
 
     def _restore(self, progress: _Progress) -> None:
@@ -414,6 +452,24 @@ class AcquisitionOptimizer(FiniteOptimizer):
         self._fitted_to = progress.fitted_to
         self._recommender = None
         self._restart()
+
+
+def _whole(value: Any) -> int:
+    """A stored trial's id, or -1, which is none."""
+    return value if is_whole(value, 0) else -1
+
+
+@contextmanager
+def _quietly(seed: int) -> Iterator[None]:
+    """Seeded, without gradients, and without warnings about what is usual here.
+
+    A candidate that is pending already makes the joint covariance singular, and BoTorch's
+    checks of scaling do not apply to a model in the user's own units.
+    """
+    with manual_seed(seed), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumericalWarning)
+        warnings.simplefilter("ignore", InputDataWarning)
+        yield
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,349 @@
+"""What every optimizer owes its user: nothing lost, nothing changed by a refused call, resume."""
+
+from __future__ import annotations
+
+import copy
+import math
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from botorch.acquisition import LogExpectedImprovement, UpperConfidenceBound
+from botorch.acquisition.logei import qLogExpectedImprovement
+from cases import scattered, se
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+import botorch_delay as bd
+from botorch_delay.exceptions import (
+    BotorchDelayError,
+    EmptyDomainError,
+    HorizonError,
+    NoAnswerError,
+    StorageError,
+    TrialError,
+)
+
+POINTS = scattered(12)
+BOX = torch.tensor([[0.0, -1.0, 1e-3], [2.0, 1.0, 1e-1]], dtype=torch.double)
+HORIZON = 60
+FIXED = {"covar_module": se(), "noise_var": 0.02}
+
+
+def index(**options):
+    def make(maximize=True, horizon=HORIZON):
+        given = FIXED | {"horizon": horizon, "maximize": maximize} | options
+        return bd.AcquisitionOptimizer(bd.FiniteDomain(POINTS), **given)
+
+    return make
+
+
+def threds(maximize=True, horizon=HORIZON):
+    return bd.ThreDSOptimizer(
+        bd.FiniteDomain(POINTS),
+        horizon=horizon,
+        confidence=bd.FixedBeta(4.0),
+        interval=(-2.0, 2.0),
+        patience=4,
+        maximize=maximize,
+        **FIXED,
+    )
+
+
+def bpe(maximize=True, horizon=HORIZON):
+    return bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), horizon, maximize=maximize, **FIXED)
+
+
+def search(domain):
+    def make(maximize=True, horizon=HORIZON):
+        return bd.RandomOptimizer(domain, horizon=horizon, maximize=maximize)
+
+    return make
+
+
+def wrapped(base):
+    return lambda maximize=True, horizon=HORIZON: bd.QueuedOptimizer(base(maximize, horizon))
+
+
+OPTIMIZERS = {
+    "UCB, ignore": index(rule=bd.UCB(4.0), pending=bd.Ignore()),
+    "UCB, hallucinate": index(rule=bd.UCB(4.0), pending=bd.Hallucinate()),
+    "UCB, censor": index(rule=bd.UCB(4.0), pending=bd.Censor(-3.0, 5, inflate=True)),
+    "TS, hallucinate": index(rule=bd.ThompsonSampling(2.0)),
+    "TS, censor": index(rule=bd.ThompsonSampling(), pending=bd.Censor(-3.0, max_delay=4)),
+    "learned": index(covar_module=None, noise_var=None),
+    "botorch": index(rule=bd.BotorchRule(UpperConfidenceBound, beta=4.0)),
+    "threds": threds,
+    "random set": search(bd.FiniteDomain(POINTS)),
+    "random box": search(
+        bd.BoxDomain(BOX, discrete_dims={0: [0, 1, 2]}, cat_dims={1: [-1, 1]}, log_dims=[2])
+    ),
+    "queued index": wrapped(index(rule=bd.UCB(4.0), pending=bd.Ignore())),
+    "queued BPE": wrapped(bpe),
+    "queued threds": wrapped(threds),
+}
+values = st.floats(-3, 3)
+
+
+class Machine(RuleBasedStateMachine):
+    """Every call is mirrored by a dict of plain entries."""
+
+    @initialize(name=st.sampled_from(sorted(OPTIMIZERS)), maximize=st.booleans())
+    def make(self, name, maximize):
+        self.fresh = lambda: OPTIMIZERS[name](maximize)
+        self.opt = self.fresh()
+        self.ledger: dict[int, list[object]] = {}
+        self.attached: list[float] = []
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "study.db"
+
+    def teardown(self):
+        if hasattr(self, "folder"):
+            self.folder.cleanup()
+
+    def state(self):
+        return str(self.opt.state_dict())
+
+    def refused(self, call, error=BotorchDelayError):
+        before = self.state()
+        with pytest.raises(error):
+            call()
+        assert self.state() == before
+
+    def pick(self, number, *states):
+        ids = [i for i, entry in self.ledger.items() if entry[0] in states]
+        return ids[number % len(ids)] if ids else None
+
+    @rule(n=st.integers(1, 6))
+    def ask(self, n):
+        if n > HORIZON - len(self.ledger):
+            self.refused(lambda: self.opt.ask(n), HorizonError)
+            return
+        for _ in range(n):
+            try:
+                trial = self.opt.ask()
+            except EmptyDomainError:
+                assert "failed" in {entry[0] for entry in self.ledger.values()}
+                return
+            assert trial.id == len(self.ledger)
+            assert bool(self.opt.domain.contains(trial.x.unsqueeze(0)))
+            self.ledger[trial.id] = ["running", None]
+
+    @rule(number=st.integers(0, 100), y=values, noisy=st.booleans())
+    def tell(self, number, y, noisy):
+        trial_id = self.pick(number, "running", "abandoned")
+        if trial_id is not None:
+            self.opt.tell(trial_id, y, noise_var=0.3 if noisy else None)
+            self.ledger[trial_id] = ["completed", y]
+
+    @rule(number=st.integers(0, 100))
+    def fail(self, number):
+        trial_id = self.pick(number, "running")
+        if trial_id is not None:
+            self.opt.mark_failed(trial_id, "crash")
+            self.ledger[trial_id][0] = "failed"
+
+    @rule(number=st.integers(0, 100))
+    def abandon(self, number):
+        trial_id = self.pick(number, "running")
+        if trial_id is not None:
+            self.opt.mark_abandoned(trial_id)
+            self.ledger[trial_id][0] = "abandoned"
+
+    @rule(row=st.integers(0, 11), y=values, inside=st.booleans())
+    def attach(self, row, y, inside):
+        domain = self.opt.domain
+        x = POINTS[row] if isinstance(domain, bd.FiniteDomain) else BOX[1].clone()
+        self.opt.attach(x + (0.0 if inside else 2.0), y)
+        self.attached.append(y)
+
+    @rule(number=st.integers(0, 100))
+    def forge(self, number):
+        settled = self.pick(number, "completed", "failed")
+        if settled is not None:
+            self.refused(lambda: self.opt.tell(settled, 1.0), TrialError)
+            self.refused(lambda: self.opt.mark_failed(settled), TrialError)
+        running = self.pick(number, "running")
+        if running is not None:
+            self.refused(lambda: self.opt.tell(running, math.nan))
+        self.refused(lambda: self.opt.tell(len(self.ledger), 1.0), TrialError)
+
+    @rule()
+    def recommend(self):
+        answered = [entry for entry in self.ledger.values() if entry[1] is not None]
+        if not answered and not self.attached:
+            self.refused(self.opt.recommend, NoAnswerError)
+            return
+        best = self.opt.recommend()
+        assert best.lower <= best.mean <= best.upper
+        assert math.isfinite(best.mean)
+
+    @rule()
+    def save_and_load(self):
+        self.opt.save(self.path)
+        loaded, twin = bd.load(self.path), bd.load(self.path)
+        assert str(loaded.state_dict()) == self.state()
+        if len(self.ledger) < HORIZON:
+            ahead = copy.deepcopy(self.opt)
+            try:
+                expected = ahead.ask()
+            except EmptyDomainError:
+                pass
+            else:
+                assert torch.equal(twin.ask().x, expected.x)
+        self.opt = loaded
+
+    @rule()
+    def move_to_a_fresh_optimizer(self):
+        fresh = self.fresh()
+        fresh.load_state_dict(self.opt.state_dict())
+        assert str(fresh.state_dict()) == self.state()
+        self.opt = fresh
+
+    @invariant()
+    def nothing_is_lost_or_counted_twice(self):
+        if not hasattr(self, "opt"):
+            return
+        trials = self.opt.trials
+        assert [t.id for t in trials] == list(self.ledger)
+        assert [[t.state.value, t.value] for t in trials] == list(self.ledger.values())
+        assert [a.value for a in self.opt.attached] == self.attached
+        assert [t.id for t in self.opt.pending] == [
+            i for i, entry in self.ledger.items() if entry[0] == "running"
+        ]
+
+
+class TestMachine(Machine.TestCase):
+    settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.heavy
+class TestMachineAtLength(Machine.TestCase):
+    settings = settings(max_examples=500, stateful_step_count=60, deadline=None)
+
+
+def value(trial):
+    return float(trial.x.sin().sum())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("maximize", [True, False])
+def test_a_run_that_is_resumed_asks_what_one_in_one_piece_asks(name, maximize, tmp_path):
+    whole, pieces = OPTIMIZERS[name](maximize), OPTIMIZERS[name](maximize)
+    for number in range(40):
+        a, b = whole.ask(), pieces.ask()
+        assert torch.equal(a.x, b.x), number
+        for trial in whole.pending[:-3:2]:
+            if trial.id % 11 == 3:
+                whole.mark_failed(trial)
+                pieces.mark_failed(trial.id)
+            elif trial.id % 11 == 7:
+                whole.mark_abandoned(trial)
+                pieces.mark_abandoned(trial.id)
+            else:
+                whole.tell(trial, value(trial))
+                pieces.tell(trial.id, value(trial))
+        if number % 5 == 4:
+            pieces.save(tmp_path / "study.db")
+            pieces = bd.load(tmp_path / "study.db")
+    ours, theirs = whole.recommend(), pieces.recommend()
+    assert torch.equal(ours.x, theirs.x)
+    assert ours.mean == theirs.mean
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_minimising_is_maximising_the_negative(name):
+    up, down = OPTIMIZERS[name](True), OPTIMIZERS[name](False)
+    if "censor" in name:
+        pending = bd.Censor(3.0, 5, inflate=True)
+        options = {"rule": bd.UCB(4.0), "pending": pending, **FIXED}
+        if name.startswith("TS"):
+            options |= {"rule": bd.ThompsonSampling(), "pending": bd.Censor(3.0, max_delay=4)}
+        down = bd.AcquisitionOptimizer(bd.FiniteDomain(POINTS), maximize=False, **options)
+    for number in range(30):
+        a, b = up.ask(), down.ask()
+        assert torch.equal(a.x, b.x), number
+        for trial in up.pending[:-2]:
+            up.tell(trial, value(trial))
+            down.tell(trial.id, -value(trial))
+    assert up.recommend().mean == pytest.approx(-down.recommend().mean)
+
+
+@pytest.mark.parametrize("name", [n for n in OPTIMIZERS if n != "queued BPE"])
+def test_without_a_horizon_asks_go_on(name):
+    opt = OPTIMIZERS[name](horizon=None)
+    assert opt.horizon is None
+    for _ in range(3):
+        for trial in opt.ask(30):
+            opt.tell(trial, value(trial))
+    opt.finish()
+    with pytest.raises(HorizonError, match="finished after 90 asks"):
+        opt.ask()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_another_configuration_is_told_apart(name, tmp_path):
+    opt = OPTIMIZERS[name]()
+    opt.ask(3)
+    with pytest.raises(StorageError, match="made with"):
+        OPTIMIZERS[name](maximize=False).load_state_dict(opt.state_dict())
+    for other in OPTIMIZERS:
+        made = OPTIMIZERS[other]()
+        if str(made.state_dict()) == str(OPTIMIZERS[name]().state_dict()):
+            continue
+        with pytest.raises(StorageError):
+            made.load_state_dict(opt.state_dict())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_progress_that_was_tampered_with_is_refused(name):
+    opt = OPTIMIZERS[name]()
+    for trial in opt.ask(6):
+        opt.tell(trial, value(trial))
+    opt.ask()
+    state = opt.state_dict()
+    for key, before in state["progress"]["values"].items():
+        for forged in ("text", [999], -1, None, {"a": 1}):
+            if forged == before or (before is None and forged in ("text", -1)):
+                continue
+            if isinstance(before, float) and forged == -1:
+                continue
+            values = state["progress"]["values"] | {key: forged}
+            with pytest.raises(StorageError):
+                OPTIMIZERS[name]().load_state_dict(
+                    state | {"progress": state["progress"] | {"values": values}}
+                )
+    opt.load_state_dict(state)
+
+
+def test_rules_that_cannot_be_rebuilt_are_passed_again(tmp_path):
+    def factory(model, X_pending=None):
+        return UpperConfidenceBound(model, beta=2.0)
+
+    opt = index(rule=factory)()
+    opt.ask(2)
+    opt.save(tmp_path / "study.db")
+    with pytest.raises(StorageError, match="pass rule to load"):
+        bd.load(tmp_path / "study.db")
+    assert len(bd.load(tmp_path / "study.db", rule=factory).pending) == 2
+    with pytest.raises(StorageError, match="rule="):
+        bd.load(tmp_path / "study.db", rule=LogExpectedImprovement)
+
+
+def test_botorch_rules_are_rebuilt_with_their_options(tmp_path):
+    for rule in (qLogExpectedImprovement, bd.BotorchRule(UpperConfidenceBound, beta=3.0)):
+        opt = index(rule=rule)()
+        for trial in opt.ask(3):
+            opt.tell(trial, value(trial))
+        opt.save(tmp_path / "study.db", overwrite=True)
+        assert repr(bd.load(tmp_path / "study.db").rule) == repr(opt.rule)
+        assert bd.load(tmp_path / "study.db").ask().index == opt.ask().index
+
+
+def test_a_queue_around_a_queue_in_a_file_is_refused(tmp_path):
+    opt = bd.QueuedOptimizer(bd.QueuedOptimizer(index()()))
+    opt.save(tmp_path / "study.db")
+    with pytest.raises(StorageError, match="a queue around a queue"):
+        bd.load(tmp_path / "study.db")

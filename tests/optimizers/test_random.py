@@ -1,0 +1,113 @@
+import pytest
+import torch
+from cases import generator, scattered, se
+from torch.quasirandom import SobolEngine
+
+import botorch_delay as bd
+from botorch_delay.exceptions import EmptyDomainError, NoAnswerError
+
+BOUNDS = torch.tensor([[1e-5, 16.0, 0.0, -1.0], [1e-1, 256.0, 2.0, 1.0]], dtype=torch.double)
+
+
+def box():
+    return bd.BoxDomain(
+        BOUNDS, discrete_dims={1: [16, 32, 256]}, cat_dims={2: [0, 1, 2]}, log_dims=[0]
+    )
+
+
+def test_on_a_set_nothing_repeats_before_all_were_asked():
+    opt = bd.RandomOptimizer(bd.FiniteDomain(scattered(20)), seed=3)
+    for number in range(1, 4):
+        asked = opt.ask(20)
+        assert sorted(t.index for t in asked) == list(range(20))
+        assert {t.round for t in asked} == {number}
+    orders = [[t.index for t in opt.trials[20 * i :][:20]] for i in range(3)]
+    assert orders[0] != orders[1] != orders[2]
+
+
+def test_seeds_give_different_orders():
+    orders = [
+        [t.index for t in bd.RandomOptimizer(bd.FiniteDomain(scattered(20)), seed=s).ask(20)]
+        for s in (0, 1, 0)
+    ]
+    assert orders[0] == orders[2] != orders[1]
+
+
+def test_an_abandoned_point_comes_again_in_the_same_pass():
+    opt = bd.RandomOptimizer(bd.FiniteDomain(scattered(6)))
+    first = opt.ask(4)
+    opt.mark_abandoned(first[1])
+    rest = opt.ask(3)
+    assert first[1].index == rest[0].index
+    assert len({t.index for t in opt.trials}) == 6
+    assert {t.round for t in rest} == {1}
+
+
+def test_a_late_answer_takes_the_point_out_of_the_pass_again():
+    opt = bd.RandomOptimizer(bd.FiniteDomain(scattered(6)))
+    first = opt.ask()
+    opt.mark_abandoned(first)
+    opt.tell(first, 1.0)
+    assert sorted(t.index for t in opt.ask(5)) == sorted(set(range(6)) - {first.index})
+
+
+def test_points_that_keep_failing_are_left_out():
+    opt = bd.RandomOptimizer(bd.FiniteDomain(scattered(3)))
+    for _ in range(9):
+        opt.mark_failed(opt.ask(), "crashed")
+    with pytest.raises(EmptyDomainError, match="None of the 3 points"):
+        opt.ask()
+
+
+def test_on_a_box_the_points_are_scrambled_sobol():
+    opt = bd.RandomOptimizer(bd.BoxDomain(BOUNDS[:, 2:]), seed=7)
+    X = torch.stack([t.x for t in opt.ask(10)])
+    unit = SobolEngine(2, scramble=True, seed=7).draw(10, dtype=torch.double)
+    low, high = BOUNDS[:, 2:]
+    torch.testing.assert_close(X, low + unit * (high - low))
+    assert all(t.index is None for t in opt.trials)
+
+
+def test_grids_categories_and_logarithms_are_respected():
+    domain = box()
+    opt = bd.RandomOptimizer(domain, seed=1)
+    X = torch.stack([t.x for t in opt.ask(240)])
+    assert bool(domain.contains(X).all())
+    for column, values in ((1, [16, 32, 256]), (2, [0, 1, 2])):
+        shares = [(X[:, column] == value).double().mean().item() for value in values]
+        assert all(abs(share - 1 / 3) < 0.05 for share in shares)
+    assert abs((X[:, 0] < 1e-3).double().mean().item() - 0.5) < 0.05
+    assert not domain.contains(torch.tensor([[1e-3, 64.0, 0.0, 0.0]], dtype=torch.double))
+
+
+def test_recommendations_on_a_box_are_answered_points():
+    opt = bd.RandomOptimizer(box(), maximize=False)
+    with pytest.raises(NoAnswerError):
+        opt.recommend()
+    for trial in opt.ask(12):
+        opt.tell(trial, trial.x[3].item() ** 2 + trial.x[2].item())
+    opt.attach(BOUNDS[1] + 1.0, -5.0)  # outside: evidence, and no candidate
+    best = opt.recommend()
+    assert best.index is None
+    assert any(torch.equal(best.x, t.x) for t in opt.trials)
+    assert best.lower <= best.mean <= best.upper
+
+
+def test_a_given_kernel_is_used_to_recommend():
+    opt = bd.RandomOptimizer(
+        bd.FiniteDomain(scattered(8)), horizon=4, covar_module=se(), noise_var=1e-2
+    )
+    for trial in opt.ask(4):
+        opt.tell(trial, trial.x.sum().item())
+    assert opt.recommend().index == max(opt.trials, key=lambda t: t.value).index
+    with pytest.raises(bd.exceptions.HorizonError):
+        opt.ask()
+    assert not opt.guarantee.holds
+
+
+def test_float32_boxes():
+    with pytest.warns(UserWarning, match="double"):
+        domain = bd.BoxDomain(BOUNDS.float(), log_dims=[0])
+    X = domain.from_unit(torch.rand(500, 4, generator=generator(0)))
+    assert X.dtype == torch.float32
+    assert bool(domain.contains(X).all())
