@@ -57,6 +57,12 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--store", type=Path, help="a file to commit to, and to resume from")
     demo.add_argument("--out", type=Path, help="a PNG file to draw to")
 
+    reproduce = add("reproduce", _reproduce, "play the paper's experiments, draw its figures")
+    reproduce.add_argument("--out", type=Path, default=Path("reproduction"), help="a folder")
+    reproduce.add_argument("--quick", action="store_true", help="small, in half a minute")
+    reproduce.add_argument("--redraw", action="store_true", help="new functions in every repeat")
+    reproduce.add_argument("--workers", type=int, help="processes (default: one per core)")
+
     init = add("init", _init, "start a study in a new file")
     init.add_argument("study", type=Path, help="the file to make")
     init.add_argument("--space", type=Path, required=True, help="a TOML file: arms or parameters")
@@ -111,6 +117,18 @@ def _demo(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         draw(result, arguments.out)
     print(describe(result, arguments.out))
+    return 0
+
+
+def _reproduce(arguments: argparse.Namespace) -> int:
+    from botorch_delay.reproduction import describe, reproduce
+    from botorch_delay.reproduction.cells import Setting
+
+    setting = (
+        Setting.quick(arguments.redraw) if arguments.quick else Setting(redraw=arguments.redraw)
+    )
+    result = reproduce(arguments.out, setting, workers=arguments.workers)
+    print(describe(result))
     return 0
 
 

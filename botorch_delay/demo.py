@@ -7,13 +7,8 @@ afresh: it is noisy, takes as long as it takes, and comes back out of order.
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
-import signal
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +24,7 @@ from botorch_delay.exceptions import InputError, MissingExtraError, RunError, St
 from botorch_delay.optimizers import BPEDelayOptimizer
 from botorch_delay.plotting import plot_active_set, plot_best, plot_timeline
 from botorch_delay.runner import RunReport, run
+from botorch_delay.workers import spawned_pool
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +122,7 @@ def run_demo(
         raise InputError(f"trials must be at most the {SIDE**2} points of the grid, got {trials}.")
     objective = CrossValidation(seed)
     optimizer = BPEDelayOptimizer(demo_domain(), horizon=trials, seed=seed)
-    with _pool(workers) as pool:
+    with spawned_pool(workers) as pool:
         try:
             report = run(
                 optimizer, objective, pool, trials, workers, store=store, progress=progress
@@ -202,7 +198,7 @@ def _random_search(objective: CrossValidation, workers: int, trials: int, seed: 
     points = demo_domain().points
     generator = torch.Generator().manual_seed(seed)
     drawn = points[torch.randperm(len(points), generator=generator)[:trials]]
-    with _pool(workers) as pool:
+    with spawned_pool(workers) as pool:
         try:
             values = list(pool.map(_at, [objective] * trials, drawn.tolist()))
         except BrokenProcessPool as error:
@@ -212,23 +208,6 @@ def _random_search(objective: CrossValidation, workers: int, trials: int, seed: 
 
 def _at(objective: CrossValidation, x: list[float]) -> float:
     return objective(torch.tensor(x, dtype=torch.double))
-
-
-@contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Worker processes that leave Ctrl-C to their parent and use one thread each."""
-    pool = ProcessPoolExecutor(
-        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker
-    )
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
 
 
 def _machine(x: Tensor | None) -> Any:

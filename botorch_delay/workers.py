@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import multiprocessing
 import os
 import pickle
 import signal
@@ -200,3 +201,20 @@ class Interrupts:
             self._waiting = False
             raise KeyboardInterrupt
         self._asked = True
+
+
+@contextmanager
+def spawned_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Worker processes that leave Ctrl-C to their parent and use one thread each."""
+    pool = ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker
+    )
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)

@@ -333,8 +333,8 @@ def test_rules_that_cannot_be_rebuilt_are_passed_again(tmp_path):
 
 
 def test_botorch_rules_are_rebuilt_with_their_options(tmp_path):
-    for rule in (qLogExpectedImprovement, bd.BotorchRule(UpperConfidenceBound, beta=3.0)):
-        opt = index(rule=rule)()
+    for given in (qLogExpectedImprovement, bd.BotorchRule(UpperConfidenceBound, beta=3.0)):
+        opt = index(rule=given)()
         for trial in opt.ask(3):
             opt.tell(trial, value(trial))
         opt.save(tmp_path / "study.db", overwrite=True)

@@ -1,0 +1,5 @@
+"""The paper's experiments (section 6) by one command: data, figures, and what holds."""
+
+from botorch_delay.reproduction.run import Reproduction, describe, reproduce
+
+__all__ = ["Reproduction", "describe", "reproduce"]
