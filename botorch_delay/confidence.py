@@ -1,22 +1,28 @@
 """Confidence bounds, and what is guaranteed with them.
 
-The failure probability delta is spent in one place, :func:`side_delta`: half of it on the
-confidence bounds, divided by rounds, points and sides, half on the delays (Theorem 1).
+Half of the failure probability delta is spent on the confidence bounds, half on the delays
+(Theorem 1). On finitely many points :func:`side_delta` divides the bounds' half by rounds,
+points and sides; on a box :meth:`Confidence.on_box` divides it by rounds, and bounds every
+point and both sides at once.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from gpytorch.kernels import Kernel
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
 from botorch_delay import checks
+from botorch_delay.covering import Net, largest_deviation, nets
+from botorch_delay.exceptions import InputError, NotSupportedError
 from botorch_delay.kernels import check_kernel, covariance
-from botorch_delay.posterior import Evidence, PointwisePosterior, posterior_at
+from botorch_delay.posterior import Evidence, PointwisePosterior, factorize, posterior_at
 
 
 def side_delta(delta: float, rounds: int, points: int) -> float:
@@ -25,6 +31,46 @@ def side_delta(delta: float, rounds: int, points: int) -> float:
     Two sides, N points and R rounds use delta / 2; the other half is for the delays.
     """
     return delta / (4.0 * rounds * points)
+
+
+@dataclass(frozen=True)
+class BoxBounds:
+    """Half-widths that hold at every point of a box at once, from one round's evidence.
+
+    Attributes:
+        multiplier: factor on sigma.
+        slack: what is added, in units of the values.
+        norm_bound: C_k where bias and noise are also bounded apart; None where they are not.
+        tight_tail: factor on ``noise_norm`` for the noise apart; None where the noise is
+            bounded by ``(multiplier - norm_bound) sigma`` there too.
+        tight_slack: what is added to bias and noise, in units of the values.
+        net: the net over which the bounds were taken, if there is one.
+    """
+
+    multiplier: float
+    slack: float = 0.0
+    norm_bound: float | None = None
+    tight_tail: float | None = None
+    tight_slack: float = 0.0
+    net: Net | None = None
+
+    def half_width(self, posterior: PointwisePosterior) -> Tensor:
+        """Half-width at each point of the posterior, ``n``, in units of the values.
+
+        Args:
+            posterior: of the evidence from which these bounds were made.
+        """
+        # The differences under the roots cancel; what rounding may have taken is given back.
+        deviation = (posterior.variance + posterior.rounding).sqrt()
+        width = self.multiplier * deviation + self.slack
+        if self.norm_bound is not None:
+            if self.tight_tail is None:
+                noise = (self.multiplier - self.norm_bound) * deviation
+            else:
+                noise = self.tight_tail * posterior.noise_norm
+            bias = self.norm_bound * _bias(posterior)
+            width = torch.minimum(width, bias + noise + self.tight_slack)
+        return width + posterior.mean_rounding
 
 
 @dataclass(frozen=True)
@@ -88,6 +134,29 @@ class Confidence(ABC):
             delta: failure probability, uniformly over points, sides and time.
         """
 
+    @abstractmethod
+    def on_box(
+        self,
+        covar_module: Kernel,
+        evidence: Evidence,
+        bounds: Tensor,
+        discrete: Mapping[int, int],
+        rounds: int,
+        delta: float,
+    ) -> BoxBounds:
+        """Half-widths at every point of a box.
+
+        They hold for all points, both sides and all rounds with probability ``1 - delta / 2``.
+
+        Args:
+            covar_module: the kernel.
+            evidence: answers at points chosen independently of their noise.
+            bounds: ``2 x d``, the box.
+            discrete: number of values of the columns that only take some.
+            rounds: R, over how many rounds ``delta`` is spread.
+            delta: failure probability, of which half is for the delays.
+        """
+
     @property
     @abstractmethod
     def needs_weights(self) -> bool:
@@ -140,6 +209,18 @@ class FixedBeta(Confidence):
         label = f"mean +- sqrt({self.beta:g}) posterior deviations: a heuristic"
         return math.sqrt(self.beta) * posterior.deviation, label
 
+    def on_box(
+        self,
+        covar_module: Kernel,
+        evidence: Evidence,
+        bounds: Tensor,
+        discrete: Mapping[int, int],
+        rounds: int,
+        delta: float,
+    ) -> BoxBounds:
+        """sqrt(beta) * sigma."""
+        return BoxBounds(math.sqrt(self.beta))
+
     @property
     def needs_weights(self) -> bool:
         """No."""
@@ -171,15 +252,37 @@ class RKHSConfidence(Confidence):
         tight: use ``C_k sqrt(sigma^2 - z'Dz) + sigma ||z|| sqrt(2 log(1 / delta))``, which
             splits the error into bias and noise. It holds with the same probability as
             ``(C_k + (sigma / lambda) sqrt(2 log(1 / delta))) sigma(x)`` and is never wider.
+        uniform: how bounds come to hold at every point of a box; without effect on finitely
+            many points. "net": on a net in the kernel's distance, and between its points by
+            continuity. "trace": no net, for any kernel; best where the effective dimension is
+            small, as with a linear kernel. "theorem2": the paper's Theorem 2, much wider.
+        c: for "theorem2", the constant of the paper's continuity assumption: functions of norm
+            C are approximated to 1 / t on ``c C^d t^d`` points. Needed unless the kernel is a
+            squared exponential or a multiple of one.
 
     Raises:
-        InputError: if an argument is not above 0.
+        InputError: if a number is not above 0, ``uniform`` is none of the three, or ``c`` is
+            given where it has no meaning.
     """
 
-    def __init__(self, norm_bound: float, noise_std: float, tight: bool = True) -> None:
+    def __init__(
+        self,
+        norm_bound: float,
+        noise_std: float,
+        tight: bool = True,
+        *,
+        uniform: str = "net",
+        c: float | None = None,
+    ) -> None:
         self.norm_bound = checks.positive(norm_bound, "norm_bound")
         self.noise_std = checks.positive(noise_std, "noise_std")
         self.tight = bool(tight)
+        if uniform not in ("net", "trace", "theorem2"):
+            raise InputError(f"uniform must be 'net', 'trace' or 'theorem2', got {uniform!r}.")
+        if c is not None and uniform != "theorem2":
+            raise InputError(f"c is for uniform='theorem2' only, got uniform={uniform!r}.")
+        self.uniform = uniform
+        self.c = None if c is None else checks.positive(c, "c")
 
     def multiplier(self, noise_ratio: float, delta: float) -> float:
         """``C_k + (sigma / lambda) sqrt(2 log(1 / delta))`` (Lemma 1)."""
@@ -191,9 +294,8 @@ class RKHSConfidence(Confidence):
         deviation = (posterior.variance + posterior.rounding).sqrt()
         width = self.multiplier(noise_ratio, delta) * deviation
         if self.tight:
-            bias = (posterior.variance - posterior.penalty).clamp_min(0.0) + posterior.rounding
             noise = self.noise_std * posterior.noise_norm * _tail(delta)
-            width = torch.minimum(width, self.norm_bound * bias.sqrt() + noise)
+            width = torch.minimum(width, self.norm_bound * _bias(posterior) + noise)
         return width + posterior.mean_rounding
 
     def all_data(
@@ -209,6 +311,147 @@ class RKHSConfidence(Confidence):
         label = f"self-normalised confidence interval, level {1.0 - delta:g}, uniform over points"
         return factor * posterior.deviation, label
 
+    def on_box(
+        self,
+        covar_module: Kernel,
+        evidence: Evidence,
+        bounds: Tensor,
+        discrete: Mapping[int, int],
+        rounds: int,
+        delta: float,
+    ) -> BoxBounds:
+        """The half-width of the way that ``uniform`` names.
+
+        Without answers it is ``C_k sqrt(k(x, x))``, which needs no probability.
+
+        Raises:
+            InputError: if Theorem 2 lacks its constant ``c``.
+            NotSupportedError: if the kernel does not allow this way.
+        """
+        with torch.no_grad():
+            if self.uniform == "trace":
+                return self._on_box_by_trace(covar_module, evidence, rounds, delta)
+            if self.uniform == "theorem2":
+                return self._on_box_by_theorem_2(covar_module, evidence, bounds, rounds, delta)
+            return self._on_box_by_net(covar_module, evidence, bounds, discrete, rounds, delta)
+
+    def _on_box_by_net(
+        self,
+        covar_module: Kernel,
+        evidence: Evidence,
+        bounds: Tensor,
+        discrete: Mapping[int, int],
+        rounds: int,
+        delta: float,
+    ) -> BoxBounds:
+        """Lemma 1 on a net of n points and radius eps, carried over to the box by continuity.
+
+        With rho^2 the largest spread / noise variance (1 / lambda^2) and
+        ``tail = sqrt(2 log(4 n R / delta))``, all in the kernel's distance:
+
+        * f is C_k-Lipschitz and mu is ||mu||-Lipschitz, so that a half-width w that holds on
+          the net and is L-Lipschitz gives ``w(x) + (C_k + ||mu|| + L) eps`` everywhere.
+        * Let F map a function to its values at the answered points divided by the roots of
+          their noise variances. The squared deviation is ``<k_x, (I + F'F)^-1 k_x>`` and the
+          bias is ``||(I + F'F)^-1 k_x||`` per unit norm: both are 1-Lipschitz. Hence
+          L = C_k + sigma rho tail in the plain form.
+        * The weights, in units of the noise, are ``(I + F F')^-1 F k_x``, whose singular values
+          s / (1 + s^2) are at most 1 / 2: ``noise_norm`` is rho / 2-Lipschitz. Hence
+          L = C_k + sigma rho tail / 2 where bias and noise are apart.
+
+        The radius is chosen from the points and noise variances alone, for if it depended on
+        answers the net would: it minimises
+        ``(C_k + sigma rho tail) s + (3 C_k + sigma rho tail) eps`` over powers of sqrt(2), with s
+        the smallest posterior deviation at the answered points.
+        """
+        top = largest_deviation(covar_module, bounds)
+        if not len(evidence.y):
+            return BoxBounds(self.norm_bound)
+        mean_norm, smallest = _norm_and_deviation(covar_module, evidence)
+        noise = self.noise_std * evidence.spread_ratio**0.5
+        level = math.log(4.0 * rounds / delta)
+
+        def tail(net: Net) -> float:
+            return math.sqrt(2.0 * (net.log_size + level))
+
+        def cost(net: Net) -> float:
+            scaled = noise * tail(net)
+            return (self.norm_bound + scaled) * smallest + (3 * self.norm_bound + scaled) * net.eps
+
+        choices = nets(covar_module, bounds, discrete, [top * 2 ** (-j / 2) for j in range(81)])
+        net = min(choices, key=cost)
+        slopes = 2.0 * self.norm_bound + mean_norm
+        return BoxBounds(
+            multiplier=self.norm_bound + noise * tail(net),
+            slack=(slopes + noise * tail(net)) * net.eps,
+            norm_bound=self.norm_bound if self.tight else None,
+            tight_tail=self.noise_std * tail(net),
+            tight_slack=(slopes + 0.5 * noise * tail(net)) * net.eps,
+            net=net,
+        )
+
+    def _on_box_by_trace(
+        self, covar_module: Kernel, evidence: Evidence, rounds: int, delta: float
+    ) -> BoxBounds:
+        """One event for all points: the noise as a whole is small, seen through the kernel.
+
+        The noise in the mean is ``<k_x, v>`` with ``v = F' (I + F F')^-1 e``, e the noise in
+        units of lambda. It is at most sigma(x) times the root of ``<v, (I + F'F) v> = e' A e``,
+        where ``A = F F' (I + F F')^-1 = K (K + D)^-1``, up to similarity. With probability
+        1 - exp(-L) that form is at most ``sigma^2 rho^2 (tr A + 2 sqrt(L tr A^2) + 2 L)``
+        (Hsu, Kakade, Zhang 2012). The event has no sides, so L = log(2 R / delta).
+
+        With a linear kernel ``tr A <= d``: the multiplier grows as sqrt(d), which is what the
+        paper's Corollary 1 has for that kernel.
+        """
+        if not len(evidence.y):
+            return BoxBounds(self.norm_bound)
+        K = covariance(covar_module, evidence.X, evidence.X)
+        _, variance = factorize(K, evidence.noise_var)  # as the posterior has it
+        weight = variance.rsqrt()
+        scaled = torch.linalg.eigvalsh((weight.unsqueeze(-1) * K * weight).double()).clamp_min(0.0)
+        shares = scaled / (1.0 + scaled)
+        level = math.log(2.0 * rounds / delta)
+        square = shares.sum() + 2.0 * (level * shares.square().sum()).sqrt() + 2.0 * level
+        noise = self.noise_std * evidence.spread_ratio**0.5
+        return BoxBounds(
+            multiplier=self.norm_bound + noise * math.sqrt(square.item()),
+            norm_bound=self.norm_bound if self.tight else None,
+        )
+
+    def _on_box_by_theorem_2(
+        self, covar_module: Kernel, evidence: Evidence, bounds: Tensor, rounds: int, delta: float
+    ) -> BoxBounds:
+        """``2 / t + beta' (sigma(x) + 2 / sqrt(t))`` with t answers (Lemma 2 and Theorem 2).
+
+        beta' is Lemma 1's multiplier at ``side / (2 Gamma)``, ``side = delta / (4 R)``, with
+        ``Gamma = c (C t)^d`` and ``C`` the paper's bound at ``side / 2`` on the norm of mu:
+        ``C_k + max(sigma, max k) (sqrt(t) / lambda) sqrt(2 log(4 t / side))``. Where the paper
+        takes c for granted and a fraction of a point, the root of Gamma is rounded up, and C is
+        at least the root of the largest k(x, x), which the proof needs for sigma.
+        """
+        for part in covar_module.modules():
+            if isinstance(part, MaternKernel) and part.nu <= 1.0:
+                raise NotSupportedError(
+                    f"Theorem 2 assumes functions that are continuous enough, Matern kernels "
+                    f"with nu > 1; this one has nu = {part.nu}. Use "
+                    'RKHSConfidence(..., uniform="net") or uniform="trace".'
+                )
+        d = bounds.shape[-1]
+        root = _continuity(covar_module, bounds) if self.c is None else self.c ** (1.0 / d)
+        top = largest_deviation(covar_module, bounds)
+        if not len(evidence.y):
+            return BoxBounds(self.norm_bound)
+        t = (1.0 / evidence.spread).sum().item()
+        side = delta / (4.0 * rounds)
+        ratio = evidence.spread_ratio**0.5
+        largest = max(self.noise_std, top**2) * math.sqrt(t) * ratio
+        norm = self.norm_bound + largest * math.sqrt(2.0 * math.log(4.0 * t / side))
+        points = d * math.log(math.ceil(root * max(norm, top) * t))
+        tail = math.sqrt(2.0 * (points + math.log(2.0 / side)))
+        beta = self.norm_bound + self.noise_std * ratio * tail
+        return BoxBounds(multiplier=beta, slack=2.0 / t + 2.0 * beta / math.sqrt(t))
+
     @property
     def needs_weights(self) -> bool:
         """Only in the tight form."""
@@ -222,14 +465,19 @@ class RKHSConfidence(Confidence):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Norm bound and noise scale."""
-        return (
+        lines = (
             f"the RKHS norm of f under the given kernel is at most {self.norm_bound:g}",
             f"the noise is sub-Gaussian with scale {self.noise_std:g}, has mean zero, and is "
             "drawn afresh at every evaluation (a seeded objective asked twice is not)",
         )
+        if self.c is None:
+            return lines
+        return (*lines, f"the kernel is as continuous as Theorem 2 wants it, with c = {self.c:g}")
 
     def __repr__(self) -> str:
-        return f"RKHSConfidence({self.norm_bound:g}, {self.noise_std:g}, tight={self.tight})"
+        extra = "" if self.uniform == "net" else f", uniform={self.uniform!r}"
+        extra += "" if self.c is None else f", c={self.c:g}"
+        return f"RKHSConfidence({self.norm_bound:g}, {self.noise_std:g}, tight={self.tight}{extra})"
 
 
 def rkhs_bounds(
@@ -298,3 +546,44 @@ def scaled_gain(covar_module: Kernel, evidence: Evidence) -> float:
 
 def _tail(delta: float) -> float:
     return math.sqrt(2.0 * math.log(1.0 / delta))
+
+
+def _bias(posterior: PointwisePosterior) -> Tensor:
+    """The largest bias per unit norm, ``n``, with what rounding may have taken."""
+    square = (posterior.variance - posterior.penalty).clamp_min(0.0) + posterior.rounding
+    return square.sqrt()
+
+
+def _norm_and_deviation(covar_module: Kernel, evidence: Evidence) -> tuple[float, float]:
+    """The RKHS norm of mu, rounded up, and the smallest sigma at the answered points."""
+    K = covariance(covar_module, evidence.X, evidence.X)
+    factor, noise = factorize(K, evidence.noise_var)
+    alpha = torch.cholesky_solve(evidence.y.unsqueeze(-1), factor).squeeze(-1)
+    white = torch.linalg.solve_triangular(factor, K, upper=False)
+    variance = K.diagonal() - white.square().sum(dim=0)
+    # As for the posterior: alpha solves a system that is off by m eps max k.
+    m = len(alpha)
+    backward = (m + 1) * torch.finfo(K.dtype).eps * K.diagonal().max()
+    square = (alpha @ K @ alpha).clamp_min(0.0) + m * backward * alpha.square().sum()
+    norm = square.sqrt() + 0.5 * backward * alpha.norm() * noise.min().rsqrt()
+    return norm.item(), variance.min().clamp_min(0.0).sqrt().item()
+
+
+def _continuity(kernel: Any, bounds: Tensor) -> float:
+    """``c^(1/d)`` of a squared exponential kernel: a function of norm C is C s / l-Lipschitz.
+
+    s^2 is the output scale, l the shortest lengthscale; a grid with spacing h on each side is
+    within ``h sqrt(d) / 2`` of every point.
+    """
+    scale = 1.0
+    while type(kernel) is ScaleKernel:
+        scale *= math.sqrt(kernel.outputscale.item())
+        kernel = kernel.base_kernel
+    if type(kernel) is not RBFKernel:
+        raise InputError(
+            f"Theorem 2 needs its constant for a {type(kernel).__name__}: pass c to "
+            "RKHSConfidence, or leave it out with another uniform."
+        )
+    side = (bounds[1] - bounds[0]).max().item()
+    shortest = kernel.lengthscale.min().item()
+    return scale * side * math.sqrt(bounds.shape[-1]) / (2.0 * shortest)

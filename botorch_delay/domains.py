@@ -5,14 +5,63 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.optimize import linprog
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
 from botorch_delay import checks
 from botorch_delay.exceptions import InputError, InputTypeError
+
+_PROBES = 64
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How a learned kernel sees points: logarithms, and one column per category.
+
+    One column for each category, 1 where it is the point's own and 0 elsewhere, puts all
+    categories at the same distance: no order is imposed.
+
+    Attributes:
+        log_dims: columns replaced by their logarithm.
+        categories: columns that name categories, and the values there.
+    """
+
+    log_dims: tuple[int, ...] = ()
+    categories: tuple[tuple[int, tuple[float, ...]], ...] = ()
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Encoded points, ``n x d`` to ``n x e``: the plain columns, then the categories."""
+        if self.log_dims:
+            logs = list(self.log_dims)
+            columns = [X[..., i].log() if i in logs else X[..., i] for i in range(X.shape[-1])]
+            X = torch.stack(columns, dim=-1)
+        if not self.categories:
+            return X
+        plain = self._plain(X.shape[-1])
+        parts = [X[..., plain]]
+        for dim, values in self.categories:
+            parts.append((X[..., dim : dim + 1] == X.new_tensor(values)).to(X))
+        return torch.cat(parts, dim=-1)
+
+    def bounds(self, bounds: Tensor) -> Tensor:
+        """The bounding box ``2 x d`` in encoded columns, ``2 x e``."""
+        if not self.categories:
+            return self(bounds)
+        ends = replace(self, categories=())(bounds)[:, self._plain(bounds.shape[-1])]
+        count = sum(len(values) for _, values in self.categories)
+        unit = torch.stack([bounds.new_zeros(count), bounds.new_ones(count)])
+        return torch.cat([ends, unit], dim=-1)
+
+    def _plain(self, dim: int) -> list[int]:
+        named = {dim for dim, _ in self.categories}
+        return [i for i in range(dim) if i not in named]
 
 
 class Domain(ABC):
@@ -27,9 +76,7 @@ class Domain(ABC):
         self, like: Tensor, *, names: Sequence[str] | None, log_dims: Sequence[int]
     ) -> None:
         self._names = _check_names(names, like.shape[1])
-        self._log_dims = tuple(
-            sorted({checks.whole(dim, "each of log_dims", 0) for dim in log_dims})
-        )
+        self._log_dims = _check_columns(log_dims, "log_dims")
         if any(dim >= like.shape[1] for dim in self._log_dims):
             raise InputError(f"log_dims must be below {like.shape[1]}, got {list(log_dims)}.")
 
@@ -57,6 +104,11 @@ class Domain(ABC):
     def dim(self) -> int:
         """The number of columns ``d``."""
         return self.like.shape[1]
+
+    @property
+    @abstractmethod
+    def encoding(self) -> Encoding:
+        """How a learned kernel sees points."""
 
     @abstractmethod
     def contains(self, X: Tensor) -> Tensor:
@@ -96,6 +148,8 @@ class FiniteDomain(Domain):
         names: of the columns, for tables and plots; x0, x1, ... if None.
         log_dims: columns whose logarithm is what a learned kernel sees; all positive. A given
             kernel always sees the points as they are.
+        cat_dims: columns whose numbers only name categories; a learned kernel puts all of them
+            at the same distance.
 
     Raises:
         InputTypeError: if ``points`` is no floating tensor.
@@ -114,6 +168,7 @@ class FiniteDomain(Domain):
         *,
         names: Sequence[str] | None = None,
         log_dims: Sequence[int] = (),
+        cat_dims: Sequence[int] = (),
     ) -> None:
         points = checks.matrix(points, "points").clone(memory_format=torch.contiguous_format)
         _check_distinct(points)
@@ -121,6 +176,12 @@ class FiniteDomain(Domain):
         super().__init__(points, names=names, log_dims=log_dims)
         self._points = points
         self.check_logarithms(points, "points")
+        self._cat_dims = _check_columns(cat_dims, "cat_dims")
+        for dim in self._cat_dims:
+            if dim >= points.shape[1] or dim in self._log_dims:
+                raise InputError(
+                    f"cat_dims must be below {points.shape[1]} and not in log_dims, got {dim}."
+                )
 
     @property
     def points(self) -> Tensor:
@@ -139,6 +200,17 @@ class FiniteDomain(Domain):
     def like(self) -> Tensor:
         """The points."""
         return self._points
+
+    @property
+    def cat_dims(self) -> tuple[int, ...]:
+        """Columns whose numbers name categories, increasing."""
+        return self._cat_dims
+
+    @property
+    def encoding(self) -> Encoding:
+        """How a learned kernel sees points."""
+        values = [(dim, self._points[:, dim].unique().tolist()) for dim in self._cat_dims]
+        return Encoding(self._log_dims, tuple((dim, tuple(found)) for dim, found in values))
 
     def contains(self, X: Tensor) -> Tensor:
         """Whether each point of ``X`` (``n x d``) is in the domain, exactly: bool ``n``."""
@@ -163,8 +235,14 @@ class FiniteDomain(Domain):
         return hashlib.sha256(head + points.numpy().tobytes()).hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """Names and logarithms."""
-        return {"names": list(self._names), "log_dims": list(self._log_dims)}
+        """Names, logarithms and categories."""
+        described: dict[str, Any] = {
+            "names": list(self._names),
+            "log_dims": list(self._log_dims),
+        }
+        if self._cat_dims:
+            described["cat_dims"] = list(self._cat_dims)
+        return described
 
     def __repr__(self) -> str:
         n, d = self._points.shape
@@ -178,14 +256,19 @@ class BoxDomain(Domain):
         bounds: ``2 x d``: lower ends, upper ends; floating, finite, lower below upper.
         discrete_dims: for a column the numbers that are allowed there, as in
             ``botorch.optim.optimize_acqf_mixed_alternating``.
-        cat_dims: likewise, where the numbers only name categories.
+        cat_dims: likewise, where the numbers only name categories; a learned kernel puts all of
+            them at the same distance.
+        constraints: known linear constraints in BoTorch's ``inequality_constraints`` form, each
+            ``(indices, coefficients, rhs)`` for ``sum coefficients * x[indices] >= rhs``.
+        feasible: tells which points may be asked, ``n x d`` to a bool tensor ``n``.
         names: of the columns; x0, x1, ... if None.
         log_dims: columns whose logarithm is uniform when points are drawn, and is what a
             learned kernel sees; with positive bounds.
 
     Raises:
         InputTypeError: if ``bounds`` is no floating tensor, or a list of values no mapping.
-        InputError: if bounds are crossed or not finite, or a value is outside of them.
+        InputError: if bounds are crossed or not finite, a value is outside of them, or no point
+            can satisfy the linear constraints.
 
     Example:
         >>> bounds = torch.tensor([[1e-5, 16.0], [1e-1, 256.0]], dtype=torch.double)
@@ -201,6 +284,8 @@ class BoxDomain(Domain):
         discrete_dims: Mapping[int, Sequence[float]] | None = None,
         cat_dims: Mapping[int, Sequence[float]] | None = None,
         *,
+        constraints: Sequence[tuple[Tensor, Tensor, float]] | None = None,
+        feasible: Callable[[Tensor], Tensor] | None = None,
         names: Sequence[str] | None = None,
         log_dims: Sequence[int] = (),
     ) -> None:
@@ -224,6 +309,15 @@ class BoxDomain(Domain):
         both = sorted(self._discrete.keys() & self._categories.keys())
         if both:
             raise InputError(f"Column {both[0]} is in discrete_dims and in cat_dims; choose one.")
+        if any(dim in self._categories for dim in self._log_dims):
+            raise InputError("A column in cat_dims has no logarithm; take it out of log_dims.")
+        self._constraints = [self._check_constraint(c) for c in constraints or ()]
+        if feasible is not None and not callable(feasible):
+            raise InputTypeError(
+                f"feasible must be a function of points, got {type(feasible).__name__}."
+            )
+        self._feasible = feasible
+        self._check_not_empty()
 
     def _check_values(self, given: Any, name: str) -> dict[int, Tensor]:
         if given is None:
@@ -238,7 +332,13 @@ class BoxDomain(Domain):
             dim = checks.whole(dim, f"each column of {name}", 0)
             if dim >= self.dim:
                 raise InputError(f"{name} names column {dim}; the last one is {self.dim - 1}.")
-            numbers = sorted({checks.real(v, f"each value in {name}[{dim}]") for v in allowed})
+            if isinstance(allowed, str) or not isinstance(allowed, Iterable):
+                raise InputTypeError(
+                    f"{name}[{dim}] must be a list of numbers, got {type(allowed).__name__}."
+                )
+            given_values = [checks.real(v, f"each value in {name}[{dim}]") for v in allowed]
+            # In the precision of the bounds, which they are compared with.
+            numbers = self._bounds.new_tensor(given_values).unique().tolist()
             if not numbers:
                 raise InputError(f"{name}[{dim}] must have at least one value.")
             low, high = self._bounds[:, dim].tolist()
@@ -264,8 +364,87 @@ class BoxDomain(Domain):
         """Columns whose numbers name categories."""
         return {dim: values.tolist() for dim, values in self._categories.items()}
 
+    @property
+    def constraints(self) -> list[tuple[Tensor, Tensor, float]]:
+        """The linear constraints, in BoTorch's ``inequality_constraints`` form."""
+        return list(self._constraints)
+
+    @property
+    def feasible(self) -> Callable[[Tensor], Tensor] | None:
+        """The user's own test of feasibility."""
+        return self._feasible
+
+    @property
+    def lists(self) -> dict[int, Tensor]:
+        """Columns that take a list of values, discrete or categories, increasing."""
+        return self._discrete | self._categories
+
+    @property
+    def encoding(self) -> Encoding:
+        """How a learned kernel sees points."""
+        values = sorted((dim, tuple(v.tolist())) for dim, v in self._categories.items())
+        return Encoding(self._log_dims, tuple(values))
+
+    def _check_constraint(self, given: Any) -> tuple[Tensor, Tensor, float]:
+        form = "(indices, coefficients, rhs), for sum coefficients * x[indices] >= rhs"
+        try:
+            indices, coefficients, rhs = given
+            columns = torch.as_tensor(indices, dtype=torch.long, device=self._bounds.device)
+            factors = torch.as_tensor(coefficients).to(self._bounds)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputTypeError(f"Each of constraints must be {form}: {error}.") from error
+        if columns.dim() != 1 or columns.shape != factors.shape or not len(columns):
+            raise InputError(
+                f"Each of constraints must be {form}, with as many indices as coefficients; got "
+                f"{tuple(columns.shape)} and {tuple(factors.shape)}."
+            )
+        if int(columns.min()) < 0 or int(columns.max()) >= self.dim:
+            raise InputError(f"A constraint names a column outside 0 to {self.dim - 1}.")
+        if not bool(torch.isfinite(factors).all()) or not bool(factors.any()):
+            raise InputError("The coefficients of a constraint must be finite and not all 0.")
+        return columns, factors, checks.real(rhs, "rhs of a constraint")
+
+    def _check_not_empty(self) -> None:
+        if not self._constraints:
+            return
+        A = np.zeros((len(self._constraints), self.dim))
+        for row, (columns, factors, _) in zip(A, self._constraints, strict=True):
+            np.add.at(row, columns.cpu().numpy(), factors.double().cpu().numpy())
+        low, high = self._bounds.double().cpu().numpy()
+        rhs = np.array([c[2] for c in self._constraints])
+        found = linprog(
+            np.zeros(self.dim), A_ub=-A, b_ub=-rhs, bounds=list(zip(low, high, strict=True))
+        )
+        if found.status == 2:
+            raise InputError("The constraints leave nothing of the box; relax one of them.")
+
+    def slack(self, X: Tensor) -> Tensor:
+        """By how much points satisfy what is asked of them beside bounds and lists, ``n``.
+
+        The smallest of the linear constraints' slacks, each in units of what it can vary by
+        over the box; ``-inf`` where the user's own test says no; ``inf`` without either.
+        """
+        result = X.new_full(X.shape[:1], torch.inf)
+        width = self._bounds[1] - self._bounds[0]
+        for columns, factors, rhs in self._constraints:
+            span = (factors.abs() * width[columns]).sum()
+            result = torch.minimum(result, (X[:, columns] @ factors - rhs) / span)
+        if self._feasible is not None:
+            result = result.masked_fill(~self._passes(X), -torch.inf)
+        return result
+
+    def _passes(self, X: Tensor) -> Tensor:
+        assert self._feasible is not None
+        passes = self._feasible(X)
+        if not isinstance(passes, Tensor) or passes.shape != X.shape[:1]:
+            got = tuple(passes.shape) if isinstance(passes, Tensor) else type(passes).__name__
+            raise InputTypeError(
+                f"feasible must give a bool tensor with one entry per point, {len(X)}; got {got}."
+            )
+        return passes.bool()
+
     def from_unit(self, U: Tensor) -> Tensor:
-        """Points of the unit cube (``n x d``, in [0, 1]) carried over to the box.
+        """Points of the unit cube (``n x d``, in [0, 1]) carried over to bounds and lists.
 
         Uniform points become uniform: in the logarithm for columns of ``log_dims``, over the
         values where there is a list of them.
@@ -276,7 +455,7 @@ class BoxDomain(Domain):
             ends = self._bounds[:, dim].log()
             X[:, dim] = (ends[0] + U[:, dim] * (ends[1] - ends[0])).exp()
         X = torch.minimum(torch.maximum(X, low), high)  # rounding must not leave the box
-        for dim, values in (self._discrete | self._categories).items():
+        for dim, values in self.lists.items():
             cell = (U[:, dim] * len(values)).long().clamp(0, len(values) - 1)
             X[:, dim] = values[cell]
         return X
@@ -285,8 +464,10 @@ class BoxDomain(Domain):
         """Whether each point of ``X`` (``n x d``) is in the box, exactly: bool ``n``."""
         low, high = self._bounds
         inside = torch.minimum(X - low, high - X).amin(dim=1) >= 0.0
-        for dim, values in (self._discrete | self._categories).items():
+        for dim, values in self.lists.items():
             inside &= torch.isin(X[:, dim], values)
+        if self._constraints or self._feasible is not None:
+            inside &= self.slack(X) >= 0.0
         return inside
 
     def find(self, X: Tensor) -> Tensor:
@@ -299,21 +480,38 @@ class BoxDomain(Domain):
         return hashlib.sha256(head + self._bounds.cpu().numpy().tobytes()).hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """Names, logarithms and lists of values."""
-        return {
+        """Names, logarithms, lists of values, and constraints."""
+        described: dict[str, Any] = {
             "names": list(self._names),
             "log_dims": list(self._log_dims),
             "discrete_dims": {str(dim): v for dim, v in self.discrete_dims.items()},
             "cat_dims": {str(dim): v for dim, v in self.cat_dims.items()},
+            "constraints": [[c.tolist(), f.tolist(), rhs] for c, f, rhs in self._constraints],
+            "feasible": None,
         }
+        if self._feasible is not None:  # known by what it says of some points
+            unit = SobolEngine(self.dim, scramble=True, seed=0).draw(_PROBES, dtype=torch.double)
+            probes = self.from_unit(unit.to(self._bounds))
+            described["feasible"] = self._passes(probes).tolist()
+        return described
 
     def __repr__(self) -> str:
         return f"BoxDomain({self.dim} columns, {self._bounds.dtype}, {self._bounds.device})"
 
 
+def _check_columns(columns: Any, name: str) -> tuple[int, ...]:
+    if isinstance(columns, str) or not isinstance(columns, Iterable):
+        raise InputTypeError(
+            f"{name} must be a list of columns, such as [0], got {type(columns).__name__}."
+        )
+    return tuple(sorted({checks.whole(dim, f"each of {name}", 0) for dim in columns}))
+
+
 def _check_names(names: Sequence[str] | None, dim: int) -> tuple[str, ...]:
     if names is None:
         return tuple(f"x{i}" for i in range(dim))
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InputTypeError(f"names must be a list of strings, got {type(names).__name__}.")
     given = tuple(names)
     if len(given) != dim or len(set(given)) != dim:
         raise InputError(f"names must be {dim} distinct strings, got {list(given)}.")

@@ -15,7 +15,7 @@ most, and nothing is ever factorized anew.
   averaged, rows count distinct points: memory does not grow with repeated answers.
 * A point that is taken out is turned into the last row by a Householder reflection along r,
   and that row is dropped.
-* A changed value moves the mean along q.
+* A changed value moves the mean, which is then computed anew from W.
 
 So answers may come in any order, be replaced or withdrawn, at the same cost.
 """
@@ -91,21 +91,30 @@ class CandidatePosterior:
         if len(changes) > max(_REBUILD_SHARE * len(self), 8):
             self._rebuild(changes)
             return
+        revised = False
         with torch.no_grad():
             for key, change in changes.items():
                 if change is None:
                     if key in self._position:
                         self._remove(key)
                 elif key in self._position:
+                    revised |= bool(change[1] != self._values[self._position[key]])
                     self._revise(key, change[1], change[2])
                 else:
                     self._insert(key, *change)
             self.variance.clamp_min_(0.0)
+            if revised:  # differences of values may be far larger than what is left of them
+                self.mean = self.correction(self._values)
 
     def correction(self, residual: Tensor) -> Tensor:
         """``K(candidates, X) (K + D)^-1 residual``, ``N``, for one residual per point."""
         m = len(self)
         return (self._root[:m, :m] @ residual) @ self._rows[:m]
+
+    @property
+    def root(self) -> Tensor:
+        """R, with ``R' R = (K + D)^-1``: ``m x m``."""
+        return self._root[: len(self), : len(self)]
 
     @property
     def values(self) -> Tensor:
@@ -158,8 +167,6 @@ class CandidatePosterior:
         rows, root = self._rows[:m], self._root[:m, :m]
         along = root[:, i].clone()
         moved = along @ rows  # row i of (K + D)^-1 K(X, candidates)
-        step = value - self._values[i]
-        self.mean += step * moved
         self._values[i] = value
         change = noise_var - self._noise[i]
         if bool(change == 0.0):

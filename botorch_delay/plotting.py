@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay.benchmarks import History
-from botorch_delay.domains import FiniteDomain
+from botorch_delay.domains import BoxDomain, Domain, FiniteDomain
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
 from botorch_delay.models import DelayedGP
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
@@ -101,12 +101,11 @@ def plot_active_set(
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
-    eliminated = optimizer.eliminated.cpu()
+    domain = optimizer.domain
+    cells, extent, eliminated = _round_cells(optimizer)
     rounds = int(eliminated.max())
     # Greys for what is out, the earlier the lighter; green for what is active.
     colours = ["#8FD5B6", *(str(0.92 - 0.5 * r / max(rounds, 1)) for r in range(rounds))]
-    domain = optimizer.domain
-    cells, extent = _nearest_cells(_shown(domain, domain.points), eliminated)
     ax.imshow(
         cells,
         extent=extent,
@@ -161,7 +160,9 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
     """
     _check(optimizer, BPEDelayOptimizer, "plot_rounds")
     ax = _axes(ax)
-    begin, steps, counts = 0, [0], [len(optimizer.domain)]
+    finite = isinstance(optimizer.domain, FiniteDomain)
+    begin, steps = 0, [0]
+    counts = [float(len(optimizer.domain)) if isinstance(optimizer.domain, FiniteDomain) else 1.0]
     for record in optimizer.rounds:
         end = begin + record.length
         ax.axvline(end, color="0.8", linewidth=1, zorder=0)
@@ -186,12 +187,14 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
         counts.append(counts[-1])
     ax.plot(steps, counts, color=_COLOURS[TrialState.COMPLETED])
     ax.set(xlabel="asks (shaded: beyond the design, waiting)", ylabel="active points")
+    if not finite:
+        ax.set_ylabel("active share of the box")
     ax.set_yscale("log")
-    ticks: list[int] = []
+    ticks: list[float] = []
     for count in sorted(set(counts)):  # those that would overlap are left out
         if not ticks or count > 1.3 * ticks[-1]:
             ticks.append(count)
-    ax.set_yticks(ticks, map(str, ticks))
+    ax.set_yticks(ticks, [f"{tick:.{6 if finite else 2}g}" for tick in ticks])
     ax.set_yticks([], minor=True)
     ax.margins(x=0.03, y=0.1)
     return ax
@@ -356,7 +359,25 @@ def _time_unit(seconds: float) -> tuple[str, float]:
     return "seconds", 1.0
 
 
-def _shown(domain: FiniteDomain, X: Tensor) -> Tensor:
+def _round_cells(
+    optimizer: BPEDelayOptimizer,
+) -> tuple[Tensor, tuple[float, float, float, float], Tensor]:
+    """A picture of which round took out what, its extent, and all its labels."""
+    domain = optimizer.domain
+    if isinstance(domain, FiniteDomain):
+        labels = optimizer.eliminated.cpu()
+        return *_nearest_cells(_shown(domain, domain.points), labels), labels
+    assert isinstance(domain, BoxDomain)
+    side = 100 if domain.dim == 2 else 1000
+    steps = (torch.arange(side, dtype=torch.double) + 0.5) / side
+    unit = torch.cartesian_prod(*[steps] * domain.dim).reshape(-1, domain.dim)
+    points = torch.unique(domain.from_unit(unit.to(domain.bounds)), dim=0)
+    points = points[domain.contains(points)]
+    labels = optimizer.round_that_eliminated(points).cpu()
+    return *_nearest_cells(_shown(domain, points), labels), labels
+
+
+def _shown(domain: Domain, X: Tensor) -> Tensor:
     """Points as they are drawn: logarithms where the domain is modelled by them."""
     X = X.detach().cpu().clone()
     for column in domain.log_dims:

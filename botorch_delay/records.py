@@ -38,7 +38,7 @@ _PROBES = 8
 
 _PARTS: dict[type, tuple[str, ...]] = {
     FixedBeta: ("beta",),
-    RKHSConfidence: ("norm_bound", "noise_std", "tight"),
+    RKHSConfidence: ("norm_bound", "noise_std", "tight", "uniform", "c"),
     NoDelay: (),
     ConstantDelay: ("steps",),
     PoissonDelay: ("mean",),

@@ -60,26 +60,31 @@ class RoundRecord:
         design_size: q_r, the design points of the round.
         length: t_r, its asks.
         observed: how many answers its bounds use.
-        active_before: active points when it opened.
-        active_after: active points when it closed.
+        active_before: active points when it opened; on a box, the estimated share of the box.
+        active_after: likewise, when it closed.
         trial_ids: the trials whose answers its bounds use, increasing.
         multiplier: the factor on sigma~ in the half-width of its bounds (for a tight
             confidence: the factor that the tight form never exceeds).
         delta: probability with which some bound of the round may fail; ``None`` where the
             confidence promises nothing.
         hyperparameters: kernel, noise and scaling that the round was judged with.
+        cutoff: the largest lower bound, in the user's units and sign: points whose upper bound
+            does not reach it were eliminated. None where nothing was judged.
+        surrogate: what it takes to make a learned kernel anew; None for a given one.
     """
 
     number: int
     design_size: int
     length: int
     observed: int
-    active_before: int
-    active_after: int
+    active_before: float
+    active_after: float
     trial_ids: tuple[int, ...]
     multiplier: float
     delta: float | None
     hyperparameters: Mapping[str, Any]
+    cutoff: float | None = None
+    surrogate: Mapping[str, Any] | None = None
 
 
 class RoundRule(ABC):

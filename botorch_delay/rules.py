@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.acquisition.acquisition import AcquisitionFunction, OneShotAcquisitionFunction
 from botorch.acquisition.analytic import AnalyticAcquisitionFunction
 from botorch.acquisition.input_constructors import (
     ACQF_INPUT_CONSTRUCTOR_REGISTRY,
@@ -93,15 +93,19 @@ class BotorchRule(Rule):
     A class is built with BoTorch's own input constructor, so that ``best_f``, ``X_baseline``
     and the like come from the answers. A function is called as ``factory(model)`` or, if it
     has such a parameter, ``factory(model, X_pending=X)`` and returns the acquisition function.
-    Models are :class:`DelayedGP`; the acquisition sees values to be maximised.
+    Models are :class:`DelayedGP`. The acquisition sees values to be maximised (with the sign
+    changed where the user minimises); where the kernel is learned it also sees normalised
+    inputs and standardised values, and options must be in those units. One-shot functions such
+    as ``qKnowledgeGradient``, which optimise fantasy points together with the candidate, cannot
+    be compared point by point and are refused.
 
     Args:
         factory: a class with a registered input constructor, or a function.
         options: passed on by name, for instance ``beta=2.0``.
 
     Raises:
-        InputTypeError: if ``factory`` is not callable.
-        InputError: if BoTorch has no input constructor for the class.
+        InputTypeError: if ``factory`` is not callable, or its parameters cannot be told.
+        InputError: if BoTorch has no input constructor for the class, or it is one-shot.
 
     Example:
         >>> from botorch.acquisition.logei import qLogNoisyExpectedImprovement
@@ -124,11 +128,21 @@ class BotorchRule(Rule):
                     f"BoTorch has no input constructor for {factory.__name__}; pass a function of "
                     "model and X_pending that returns the acquisition function."
                 )
+            if issubclass(factory, OneShotAcquisitionFunction):
+                raise InputError(
+                    f"{factory.__name__} is a one-shot acquisition function, which optimises "
+                    "fantasy points together with the candidate; it cannot rank single points."
+                )
             self._constructor = get_acqf_input_constructor(factory)
         self.analytic = isinstance(factory, type) and issubclass(
             factory, AnalyticAcquisitionFunction
         )
-        self.takes_pending = "X_pending" in inspect.signature(factory).parameters
+        try:
+            parameters = inspect.signature(factory).parameters
+        except (TypeError, ValueError) as error:
+            raise InputTypeError(f"{self.name} is no acquisition function's factory.") from error
+        known = "X_pending" in parameters
+        self.takes_pending = known if self._constructor is None else not self.analytic
 
     @property
     def name(self) -> str:
@@ -150,8 +164,6 @@ class BotorchRule(Rule):
             InputTypeError: if the factory returns something else.
         """
         given = dict(self.options)
-        if X_pending is not None and self.takes_pending:
-            given["X_pending"] = X_pending
         if self._constructor is not None:
             given["training_data"] = SupervisedDataset(
                 train_X,
@@ -159,7 +171,12 @@ class BotorchRule(Rule):
                 feature_names=[f"x{i}" for i in range(train_X.shape[-1])],
                 outcome_names=["y"],
             )
-            return self.factory(**self._constructor(model=model, **given))
+            made = self.factory(**self._constructor(model=model, **given))
+            if X_pending is not None and self.takes_pending:
+                made.set_X_pending(X_pending)
+            return made
+        if X_pending is not None and self.takes_pending:
+            given["X_pending"] = X_pending
         made = self.factory(model, **given)
         if not isinstance(made, AcquisitionFunction):
             raise InputTypeError(
@@ -174,6 +191,14 @@ class BotorchRule(Rule):
 
 def as_rule(rule: Any) -> Rule:
     """The rule itself, or one around a factory of BoTorch acquisition functions."""
+    if isinstance(rule, type) and issubclass(rule, Rule):
+        raise InputTypeError(
+            f"rule must be an instance, such as {rule.__name__}(...), not a class."
+        )
+    if isinstance(rule, Rule) and not isinstance(rule, UCB | ThompsonSampling | BotorchRule):
+        raise InputTypeError(
+            f"rule must be UCB, ThompsonSampling or BotorchRule, got {type(rule).__name__}."
+        )
     return rule if isinstance(rule, Rule) else BotorchRule(rule)
 
 
@@ -270,7 +295,7 @@ def check_combination(rule: Rule, pending: Any) -> Pending:
         InputTypeError: if ``pending`` is no :class:`Pending`.
         InputError: if the rule cannot use it.
     """
-    if not isinstance(pending, Pending):
+    if not isinstance(pending, Ignore | Hallucinate | Censor):
         known = "Ignore(), Hallucinate() or Censor(worst_value)"
         if pending is Censor:
             raise InputTypeError(

@@ -19,6 +19,7 @@ from botorch_delay.exceptions import NotSupportedError
 from botorch_delay.kernels import CHUNK_ELEMENTS, covariance, prior_variance
 
 MAX_EXACT_POINTS = 5_000
+MAX_KEPT_ELEMENTS = 2**26
 
 
 class PriorPaths:
@@ -29,17 +30,25 @@ class PriorPaths:
         points: ``n x d``.
         n_features: random features where paths are approximate.
         seed: of the features.
-
-    Attributes:
-        exact: whether paths are exact: up to 5,000 points.
+        exact: whether paths are exact, which takes a factorization; if None, on up to 5,000
+            points.
 
     Raises:
         NotSupportedError: if they cannot be exact and the kernel has no known features.
     """
 
-    def __init__(self, covar_module: Kernel, points: Tensor, n_features: int, seed: int) -> None:
-        self.exact = len(points) <= MAX_EXACT_POINTS
+    def __init__(
+        self,
+        covar_module: Kernel,
+        points: Tensor,
+        n_features: int,
+        seed: int,
+        *,
+        exact: bool | None = None,
+    ) -> None:
+        self.exact = len(points) <= MAX_EXACT_POINTS if exact is None else exact
         self._points = points
+        self._matrix: Tensor | None = None  # of features, where it is not too large to be kept
         with torch.no_grad():
             if self.exact:
                 self._root = _square_root(covar_module, points)
@@ -55,6 +64,8 @@ class PriorPaths:
                     f"possibly scaled, got {type(covar_module).__name__}: {error}"
                 ) from error
             self._n_features = self._features(points[:1]).shape[-1]
+            if len(points) * self._n_features <= MAX_KEPT_ELEMENTS:
+                self._matrix = self._features(points)
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """One path, its values at all points: ``n``."""
@@ -62,6 +73,8 @@ class PriorPaths:
             if self.exact:
                 return self._root @ _normal(self._root.shape[1], generator, self._points)
             weights = _normal(self._n_features, generator, self._points)
+            if self._matrix is not None:
+                return self._matrix @ weights
             rows = max(CHUNK_ELEMENTS // len(weights), 1)
             return torch.cat([self._features(part) @ weights for part in self._points.split(rows)])
 

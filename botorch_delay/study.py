@@ -32,6 +32,7 @@ from torch import Tensor
 
 from botorch_delay import checks, storage
 from botorch_delay.domains import Domain, FiniteDomain
+from botorch_delay.elimination import ActiveSet
 from botorch_delay.exceptions import InputError, NoAnswerError, StorageError
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
 from botorch_delay.trials import Trial
@@ -125,6 +126,12 @@ def describe_trial(trial: Trial, domain: Domain) -> dict[str, Any]:
     }
 
 
+def _active(optimizer: BPEDelayOptimizer) -> float:
+    """How many points are active, or which share of the box."""
+    active = optimizer.active_set
+    return len(active) if isinstance(active, ActiveSet) else active.volume()[0]
+
+
 def describe_study(optimizer: Optimizer) -> dict[str, Any]:
     """Where a study stands, as plain values: pending trials, round, recommendation."""
     domain = optimizer.domain
@@ -147,7 +154,7 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
         "asked": len(optimizer.trials),
         "direction": "maximize" if optimizer.maximize else "minimize",
         "arms": len(domain) if isinstance(domain, FiniteDomain) else None,
-        "active": None if rounds is None else len(rounds.active_set),
+        "active": None if rounds is None else _active(rounds),
         "round": None if rounds is None else rounds.round,
         "waiting_for": [] if rounds is None else [s.trial.id for s in rounds.stragglers],
         "pending": [describe_trial(trial, domain) for trial in optimizer.pending],
@@ -189,6 +196,8 @@ def format_study(study: Mapping[str, Any]) -> str:
         if study["round"] is not None:
             stage = f"round {study['round']}"
         where = f"{stage}, {study['active']} of {study['arms']} arms active"
+        if study["arms"] is None:
+            where = f"{stage}, {study['active']:.3g} of the box active"
     lines = [
         f"{study['asked']}{planned} trials asked" + (f" ({counts})" if counts else ""),
         where,

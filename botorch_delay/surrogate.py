@@ -7,7 +7,7 @@ import logging
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gpytorch
@@ -20,13 +20,13 @@ from botorch.models.utils.gpytorch_modules import (
     get_covar_module_with_dim_scaled_prior,
     get_gaussian_likelihood_with_lognormal_prior,
 )
-from gpytorch.kernels import Kernel
+from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_delay import checks
-from botorch_delay.domains import Domain
+from botorch_delay.domains import Domain, Encoding
 from botorch_delay.exceptions import FitWarning, StorageError
 from botorch_delay.kernels import build_kernel, describe_kernel, hyperparameters
 from botorch_delay.posterior import Evidence, PointwisePosterior, posterior_at
@@ -42,7 +42,7 @@ MAX_FITS = 5
 class Surrogate:
     """A zero-mean Gaussian process g with f(x) = offset + scale * g((x - origin) / width).
 
-    Columns in ``log_dims`` are replaced by their logarithm first.
+    Columns are encoded first: logarithms, and one column per category.
 
     Attributes:
         covar_module: kernel of g, on normalised inputs.
@@ -53,7 +53,7 @@ class Surrogate:
         scale: units of the values per unit of g.
         learned: whether the hyperparameters come from the answers.
         scaled: whether offset and scale are known; not with too few answers to tell.
-        log_dims: columns of which g sees the logarithm.
+        encoding: of the points, where the kernel is learned.
     """
 
     covar_module: Kernel
@@ -64,7 +64,7 @@ class Surrogate:
     scale: float = 1.0
     learned: bool = False
     scaled: bool = True
-    log_dims: tuple[int, ...] = ()
+    encoding: Encoding = field(default_factory=Encoding)
 
     @classmethod
     def fixed(cls, covar_module: Kernel, noise_var: float, like: Tensor) -> Surrogate:
@@ -83,7 +83,7 @@ class Surrogate:
         """Points in the inputs of g."""
         if not self.learned:
             return X
-        return (_warp(X, self.log_dims) - self.origin) / self.width
+        return (self.encoding(X) - self.origin) / self.width
 
     def noise_ratio(self, evidence: Evidence) -> float:
         """1 / lambda in units of the values: the largest over the answers.
@@ -112,6 +112,21 @@ class Surrogate:
         if group is None:
             return Evidence.single(self.inputs(X), standard, noise)
         return Evidence.grouped(self.inputs(X), standard, noise, group)
+
+    def in_values(self, evidence: Evidence) -> tuple[Kernel, Evidence]:
+        """Kernel and evidence in units of the values; inputs stay as they are.
+
+        Args:
+            evidence: in units of g.
+        """
+        if self.scale == 1.0:
+            return self.covar_module, evidence
+        kernel = ScaleKernel(copy.deepcopy(self.covar_module)).to(evidence.y)
+        kernel.outputscale = self.scale**2
+        scaled = replace(
+            evidence, y=self.scale * evidence.y, noise_var=self.scale**2 * evidence.noise_var
+        )
+        return kernel.requires_grad_(False), scaled
 
     def posterior(
         self, evidence: Evidence, X: Tensor, *, weights: bool = False
@@ -176,7 +191,7 @@ def fit_surrogate(
     counts as unknown.
 
     Args:
-        domain: whose bounding box normalises inputs, and whose ``log_dims`` are logarithms.
+        domain: whose bounding box normalises inputs, and whose encoding is used.
         X: ``m x d``, answered points.
         y: ``m``, their values.
         noise_var: known noise variance of each answer, or None.
@@ -184,7 +199,8 @@ def fit_surrogate(
         previous: kept, with a :class:`FitWarning`, if the fit fails.
     """
     points = domain.like
-    kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=domain.dim).to(points).eval()
+    columns = domain.encoding.bounds(domain.bounds).shape[-1]
+    kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=columns).to(points).eval()
     likelihood = get_gaussian_likelihood_with_lognormal_prior().to(points)
     prior = _learned(kernel, domain, noise_var=likelihood.noise.item(), offset=0.0, scale=1.0)
     if len(y) == 0:
@@ -215,22 +231,15 @@ def fit_surrogate(
     return fitted
 
 
-def _warp(X: Tensor, log_dims: tuple[int, ...]) -> Tensor:
-    if not log_dims:
-        return X
-    X = X.clone()
-    X[..., list(log_dims)] = X[..., list(log_dims)].log()
-    return X
-
-
 def _learned(
     kernel: Kernel, domain: Domain, noise_var: float, offset: float, scale: float
 ) -> Surrogate:
-    origin, top = _warp(domain.bounds, domain.log_dims)
+    encoding = domain.encoding
+    origin, top = encoding.bounds(domain.bounds)
     width = top - origin
     width = torch.where(width > 0.0, width, torch.ones_like(width))
     return Surrogate(
-        kernel, noise_var, origin, width, offset, scale, learned=True, log_dims=domain.log_dims
+        kernel, noise_var, origin, width, offset, scale, learned=True, encoding=encoding
     )
 
 

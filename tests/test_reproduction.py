@@ -102,6 +102,7 @@ def test_intervals_are_student_s():
     mean, low, high = interval(np.array([1.0, 2.0, 3.0]))
     assert mean == 2.0
     assert high - mean == pytest.approx(2.919986 / 3**0.5, abs=1e-5)
+    assert interval(np.array([1.0]))[1:] == (-np.inf, np.inf)
     assert mean - low == pytest.approx(high - mean)
 
 
@@ -111,9 +112,13 @@ def test_what_is_done_is_not_played_again(made):
     before = {path: path.stat().st_mtime_ns for path in files}
     contents = files[3].read_text()
     files[3].unlink()
+    damaged = files[5].read_text()
+    files[5].write_text(damaged[:40])
     result = reproduce(folder, TINY, workers=1, progress=False)
     assert files[3].read_text() == contents
-    assert all(p.stat().st_mtime_ns == before[p] for p in files if p != files[3])
+    assert files[5].read_text() == damaged
+    kept = [path for path in files if path not in (files[3], files[5])]
+    assert all(path.stat().st_mtime_ns == before[path] for path in kept)
     assert len(result.verdicts) == 12
 
 

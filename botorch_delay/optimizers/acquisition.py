@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from gpytorch.kernels import Kernel
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
+from botorch_delay import checks, sampling
 from botorch_delay.confidence import Confidence, FixedBeta, Guarantee
 from botorch_delay.domains import FiniteDomain
 from botorch_delay.exceptions import (
@@ -124,6 +125,8 @@ class AcquisitionOptimizer(FiniteOptimizer):
         self._fixed = given_surrogate(covar_module, noise_var, domain.points)
         self._rule = UCB(6.0) if rule is None else as_rule(rule)
         self._pending = check_combination(self._rule, Hallucinate() if pending is None else pending)
+        if isinstance(self._pending, Censor):
+            checks.answer(self._pending.worst_value, domain.points)
         self._surrogate = self._fixed or self._fit(None)
         if isinstance(self._rule, BotorchRule):
             self._try_out(self._rule)
@@ -173,13 +176,14 @@ class AcquisitionOptimizer(FiniteOptimizer):
 
         In the user's units and sign; pending points enter as ``pending`` says.
         """
-        self._refresh()
+        self._flush()
         scale, offset = self._surrogate.scale, self._surrogate.offset
         mean = self._sign * (offset + scale * self._values.posterior.mean)
         return mean, scale * self._deviation()
 
     def _choose(self) -> Choice:
-        self._refresh()
+        self._refit()
+        self._flush()
         scores = self._scores()
         closed = self._closed()
         if closed:
@@ -192,7 +196,9 @@ class AcquisitionOptimizer(FiniteOptimizer):
             scores = scores.index_fill(0, rows, -torch.inf)
         if not bool(torch.isfinite(scores.max())):
             raise NumericsError(f"{self.method} is not finite at any point that may be asked.")
-        return Choice(lowest_of_largest(scores, self._tie_scale), round=1, slot=len(self._ledger))
+        # An acquisition function has a scale of its own, which may be tiny.
+        scale = 0.0 if isinstance(self._rule, BotorchRule) else self._tie_scale
+        return Choice(lowest_of_largest(scores, scale), round=1, slot=len(self._ledger))
 
     def _asked(self, trial: Trial) -> None:
         assert trial.index is not None
@@ -250,7 +256,10 @@ class AcquisitionOptimizer(FiniteOptimizer):
         self._paths_elsewhere = self._elsewhere
         if others:
             points = torch.cat([points, self._surrogate.inputs(torch.stack(others))])
-        return PriorPaths(self._surrogate.covar_module, points, self._rule.n_features, self._seed)
+        exact = len(self._domain) <= sampling.MAX_EXACT_POINTS
+        return PriorPaths(
+            self._surrogate.covar_module, points, self._rule.n_features, self._seed, exact=exact
+        )
 
     def _evaluate(self, rule: BotorchRule) -> Tensor:
         """A BoTorch acquisition function at every candidate."""
@@ -260,19 +269,22 @@ class AcquisitionOptimizer(FiniteOptimizer):
         X, y = posterior.points, posterior.values.unsqueeze(-1)
         waiting = self._waiting()
         if self._model is None or self._model[0] != self._ledger.revision:
-            model = DelayedGP(
-                X,
-                y,
-                posterior.noise_var.unsqueeze(-1),
-                X_pending=waiting,
-                covar_module=copy.deepcopy(self._surrogate.covar_module),
-            )
+            with _quietly(0):
+                model = DelayedGP(
+                    X,
+                    y,
+                    posterior.noise_var.unsqueeze(-1),
+                    noise_var=self._surrogate.noise_var,  # of answers that are still out
+                    X_pending=waiting,
+                    covar_module=copy.deepcopy(self._surrogate.covar_module),
+                )
             self._model = (self._ledger.revision, model)
         model = self._model[1]
         used = model.fantasy_model() if rule.analytic and waiting is not None else model
         candidates = self._surrogate.inputs(self._domain.points)
         generator = generator_for(self._seed, len(self._ledger), torch.device("cpu"))
-        rows = max(CHUNK_ELEMENTS // (len(X) + 64) ** 2, 16)
+        joint = len(X) + 64 + (0 if waiting is None else len(waiting))
+        rows = max(CHUNK_ELEMENTS // (64 * joint), 64)
         with _quietly(int(torch.randint(2**31, (), generator=generator))):
             function = rule.build(used, X, y, waiting)
             parts = [function(part.unsqueeze(-2)) for part in candidates.split(rows)]
@@ -286,12 +298,13 @@ class AcquisitionOptimizer(FiniteOptimizer):
             InputError: if it cannot be built, or does not give one number per point.
         """
         X = self._surrogate.inputs(self._domain.points[:2])
-        y = X.new_tensor([[0.0], [1.0]])
+        y = X.new_tensor([[0.0], [1.0]])[: len(X)]
         kernel = copy.deepcopy(self._surrogate.covar_module)
-        model = DelayedGP(X, y, noise_var=self._surrogate.noise_var, covar_module=kernel)
         waiting = X[:1] if isinstance(self._pending, Hallucinate) else None
         try:
             with _quietly(0):
+                noise = self._surrogate.noise_var
+                model = DelayedGP(X, y, noise_var=noise, covar_module=kernel)
                 scores = rule.build(model, X, y, waiting)(X.unsqueeze(-2))
         except BotorchDelayError:
             raise
@@ -323,15 +336,19 @@ class AcquisitionOptimizer(FiniteOptimizer):
             if self._feasibility.standing(index) is not Standing.OPEN
         ]
 
-    def _refresh(self) -> None:
+    def _refit(self) -> None:
+        """Learn kernel, noise and scale again where the answers have grown enough."""
+        answers = len(self._ledger.attached) + self._answers
+        if self._fixed is not None or answers == self._fitted_to:
+            return
+        # Before there can be a fit, every answer tells something about the scale of values.
+        if answers < MIN_ANSWERS_TO_FIT or answers >= GROWTH_TO_REFIT * self._fitted_to:
+            self._surrogate = self._fit(self._surrogate)
+            self._fitted_to = answers
+            self._restart()
+
+    def _flush(self) -> None:
         """Bring the posteriors up to date with what happened since the last ask."""
-        if self._fixed is None:
-            answers = len(self._ledger.attached) + self._answers
-            due = max(MIN_ANSWERS_TO_FIT, GROWTH_TO_REFIT * self._fitted_to)
-            if answers >= due and answers > self._fitted_to:
-                self._surrogate = self._fit(self._surrogate)
-                self._fitted_to = answers
-                self._restart()
         self._values.flush()
         if self._design is not None:
             self._design.flush()
@@ -388,6 +405,10 @@ class AcquisitionOptimizer(FiniteOptimizer):
 
     def _fit(self, previous: Surrogate | None) -> Surrogate:
         X, y, noise_var = self._all_data()
+        if isinstance(self._pending, Censor) and 0 < len(y) < MIN_ANSWERS_TO_FIT:
+            # The worst value tells about the scale as long as answers do not.
+            worst = y.new_tensor([self._sign * self._pending.worst_value])
+            X, y, noise_var = X[:0], torch.cat([y[:1], worst]), [None, None]
         return fit_surrogate(self._domain, X, y, noise_var, seed=self._seed, previous=previous)
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
@@ -421,7 +442,7 @@ class AcquisitionOptimizer(FiniteOptimizer):
         learned = self._fixed is None
         values = {
             "censored": sorted(self._censored),
-            "widths": self._widths,
+            "widths": list(self._widths),
             "surrogate": self._surrogate.describe() if learned else None,
             "fitted_to": self._fitted_to,
         }
@@ -447,7 +468,7 @@ class AcquisitionOptimizer(FiniteOptimizer):
 
     def _restore(self, progress: _Progress) -> None:
         self._censored = progress.censored
-        self._widths = progress.widths
+        self._widths = list(progress.widths)
         self._surrogate = progress.surrogate
         self._fitted_to = progress.fitted_to
         self._recommender = None
@@ -499,8 +520,7 @@ class _Averages:
         self._changed: set[int] = set()
         self._sums: dict[int, tuple[float, float]] = {}  # precision, precision times value
         self._stale: set[int] = set()  # keys whose sums are to be made anew
-        # For each key what to change in its sums: sources, with the value that goes out.
-        self._new: dict[int, dict[int, float | None]] = {}
+        self._new: dict[int, list[int]] = {}  # sources to be added to the sums
 
     def __contains__(self, source: int) -> bool:
         return source in self._sources
@@ -521,9 +541,7 @@ class _Averages:
         self._members.setdefault(key, set()).add(source)
         self._changed.add(key)
         if before is None:
-            self._new.setdefault(key, {})[source] = None
-        elif before[2] == noise:
-            self._new.setdefault(key, {}).setdefault(source, before[1])
+            self._new.setdefault(key, []).append(source)
         else:
             self._stale.add(key)
 
@@ -546,18 +564,13 @@ class _Averages:
                 changes[key] = None
                 continue
             precision, weighted = self._sums.get(key, (0.0, 0.0))
-            entering = self._new.get(key, {})
+            entering: Collection[int] = self._new.get(key, [])
             if key in self._stale:
-                precision = weighted = 0.0
-                entering = dict.fromkeys(members)
+                precision, weighted, entering = 0.0, 0.0, members
             for source in sorted(entering):
                 _, value, noise = self._sources[source]
-                leaving = entering[source]
-                if leaving is None:
-                    precision += 1.0 / noise
-                    weighted += value / noise
-                else:
-                    weighted += (value - leaving) / noise
+                precision += 1.0 / noise
+                weighted += value / noise
             self._sums[key] = (precision, weighted)
             point = self._surrogate.inputs(self._x[key].unsqueeze(0)).squeeze(0)
             changes[key] = (point, weighted / precision, 1.0 / precision)

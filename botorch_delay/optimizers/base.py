@@ -17,6 +17,7 @@ from botorch_delay import checks, states, storage
 from botorch_delay.confidence import Confidence, Guarantee
 from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.exceptions import (
+    EmptyDomainError,
     HorizonError,
     InputTypeError,
     NoAnswerError,
@@ -149,9 +150,18 @@ class Optimizer(ABC):
                 "may still be told; recommend() uses all of them. To go on, make a "
                 "new optimizer with its own horizon and attach(x, y) these results."
             )
-        asked = []
+        asked: list[Trial] = []
         for _ in range(count):
-            choice = self._choose()
+            try:
+                choice = self._choose()
+            except EmptyDomainError as error:
+                if not asked:
+                    raise
+                ids = ", ".join(str(trial.id) for trial in asked)
+                raise EmptyDomainError(
+                    f"{error} Of this call trials {ids} were asked before and are running; see "
+                    "opt.pending."
+                ) from error
             asked.append(
                 self._ledger.open(
                     x=self._point(choice),

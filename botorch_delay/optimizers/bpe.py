@@ -15,7 +15,7 @@ from torch import Tensor
 from botorch_delay import checks
 from botorch_delay.confidence import Confidence, FixedBeta, Guarantee
 from botorch_delay.delays import DelayLaw
-from botorch_delay.domains import FiniteDomain
+from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.elimination import ActiveSet
 from botorch_delay.exceptions import (
     EmptyDomainError,
@@ -24,14 +24,16 @@ from botorch_delay.exceptions import (
     NotSupportedError,
 )
 from botorch_delay.kernels import describe_kernel
-from botorch_delay.optimizers.base import Choice, FiniteOptimizer
+from botorch_delay.optimizers.arenas import BoxArena, FiniteArena, make_arena
+from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.claims import claim
 from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility
 from botorch_delay.optimizers.given import given_surrogate
 from botorch_delay.optimizers.judging import judge_round
 from botorch_delay.optimizers.open_round import OpenRound
-from botorch_delay.optimizers.progress import Progress, active_rows, read_progress, write_progress
+from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
 from botorch_delay.records import describe_part
+from botorch_delay.regions import BoxActiveSet
 from botorch_delay.rounds import ArrivalRounds, RoundRecord, RoundRule, ScheduledRounds
 from botorch_delay.surrogate import Surrogate, fit_surrogate
 from botorch_delay.trials import Attached, Trial, TrialState
@@ -52,7 +54,7 @@ class Straggler:
     asks: int
 
 
-class BPEDelayOptimizer(FiniteOptimizer):
+class BPEDelayOptimizer(Optimizer):
     """Elimination in rounds of maximum-variance design, with answers that come back late.
 
     In round r the points are asked where the fantasy deviation sigma, given the points of the
@@ -66,7 +68,7 @@ class BPEDelayOptimizer(FiniteOptimizer):
     chosen; the last one when all its asks are settled, or at ``finish``.
 
     Args:
-        domain: the finite action set.
+        domain: a finite action set, or a box.
         horizon: T, how many asks are planned.
         covar_module: the kernel, fixed; None to learn kernel and noise whenever a round opens.
         noise_var: lambda^2, given if and only if the kernel is.
@@ -103,7 +105,7 @@ class BPEDelayOptimizer(FiniteOptimizer):
 
     def __init__(
         self,
-        domain: FiniteDomain,
+        domain: Domain,
         horizon: int,
         *,
         covar_module: Kernel | None = None,
@@ -120,7 +122,7 @@ class BPEDelayOptimizer(FiniteOptimizer):
     ) -> None:
         super().__init__(domain, checks.whole(horizon, "horizon", 1), seed=seed, maximize=maximize)
         _refuse_unavailable(rounds, exploit, explore_fraction, evidence)
-        self._fixed = given_surrogate(covar_module, noise_var, domain.points)
+        self._fixed = given_surrogate(covar_module, noise_var, domain.like)
         self._confidence = FixedBeta(6.0) if confidence is None else confidence
         if not isinstance(self._confidence, Confidence):
             raise InputTypeError(
@@ -138,12 +140,15 @@ class BPEDelayOptimizer(FiniteOptimizer):
             if delay is None
             else ScheduledRounds(self._horizon, delay.upper_bound(self._horizon, self._delta))
         )
-        self._eliminated = torch.zeros(len(domain), dtype=torch.long, device=domain.points.device)
-        self._active = active_rows(self._eliminated)
+        self._arena: FiniteArena | BoxArena = self._make_arena()
+        self._state: Any = self._arena.everything()
+        self._eliminated = domain.like.new_zeros(
+            len(domain) if isinstance(domain, FiniteDomain) else 0, dtype=torch.long
+        )
         self._resets = 0
         self._records: list[RoundRecord] = []
         self._open: OpenRound | None = None
-        self._feasibility = Feasibility()
+        self._feasibility = Feasibility(key=self._arena.key)
         self._reported: dict[int, int] = {}  # when a straggler is next worth a line
         self._longest_wait = 0  # of an answer, in asks
         self._fitted: tuple[int, Surrogate] | None = None  # at which revision, for recommend
@@ -210,9 +215,12 @@ class BPEDelayOptimizer(FiniteOptimizer):
         return self._horizon
 
     @property
-    def active_set(self) -> ActiveSet:
+    def active_set(self) -> ActiveSet | BoxActiveSet:
         """The points that may still be the maximiser, infeasible ones taken out."""
-        return ActiveSet(self._domain, self._feasible(self._active))
+        infeasible = self._feasibility.infeasible()
+        if isinstance(self._arena, BoxArena):
+            return self._arena.active_set(self._state, infeasible)
+        return self._arena.active_set(self._arena.without(self._state, infeasible))
 
     @property
     def eliminated(self) -> Tensor:
@@ -220,8 +228,31 @@ class BPEDelayOptimizer(FiniteOptimizer):
 
         A point is taken out by the bounds of a round, or because it was infeasible when the
         round closed.
+
+        Raises:
+            NotSupportedError: on a box, where ``active_set.contains(X)`` tells.
         """
+        if isinstance(self._arena, BoxArena):
+            raise NotSupportedError("A box has no list of points; use active_set.contains(X).")
         return self._eliminated.clone()
+
+    def round_that_eliminated(self, X: Tensor) -> Tensor:
+        """For each point (``n x d``) the round that took it out, 0 while it is active: ``n``.
+
+        Raises:
+            InputError: if ``X`` is malformed, or holds points outside of the domain.
+        """
+        X = checks.matrix(X, "X", empty=True)
+        checks.matches(X, "X", self._domain.like)
+        if not bool(self._domain.contains(X).all()):
+            raise InputError("X holds points that are not in the domain.")
+        if isinstance(self._arena, FiniteArena):
+            return self._eliminated[self._domain.find(X)]
+        judged = [record.number for record in self._records if record.cutoff is not None]
+        result = torch.zeros(len(X), dtype=torch.long, device=X.device)
+        for number, condition in zip(judged, self._state.conditions, strict=True):
+            result[(result == 0) & (condition.margin(X) < 0.0)] = number
+        return result
 
     @property
     def round(self) -> int | None:
@@ -260,22 +291,22 @@ class BPEDelayOptimizer(FiniteOptimizer):
 
     def _choose(self) -> Choice:
         if self._open is None:
-            self._open = self._new_round(1, 1)
+            self._open = self._new_round(1, 1, self._state)
         elif self._is_due():
             self._close(open_next=True)
         current = self._open
         slot = current.next_retry()
         if slot is None:
             try:
-                index = current.next_index()
+                key = current.next_key()
             except EmptyDomainError:
                 self._reset_active(current)
-                index = current.next_index()
+                key = current.next_key()
             slot = len(current.slots)
         else:
-            index = current.slots[slot].index
+            key = current.slots[slot].key
         self._report_stragglers()
-        return Choice(index=index, round=current.number, slot=slot)
+        return self._arena.choice(key, current.number, slot)
 
     def _asked(self, trial: Trial) -> None:
         assert self._open is not None
@@ -297,10 +328,9 @@ class BPEDelayOptimizer(FiniteOptimizer):
             self._close_last()
 
     def _update_standing(self, trial: Trial) -> None:
-        assert trial.index is not None
-        if self._open is not None and trial.index in self._feasibility.suspects:
-            standing = self._feasibility.standing(trial.index)
-            self._open.set_standing(trial.index, standing)
+        key = self._arena.key(trial)
+        if self._open is not None and key in self._feasibility.suspects:
+            self._open.set_standing(key, self._feasibility.standing(key))
 
     def _close_last(self) -> None:
         if self._open is not None:
@@ -314,24 +344,29 @@ class BPEDelayOptimizer(FiniteOptimizer):
             return self._open.design_is_settled()
         return self._open.asks == self._rule.length(self._open.number)
 
-    def _new_round(self, number: int, previous_size: int) -> OpenRound:
+    def _new_round(self, number: int, previous_size: int, state: Any) -> OpenRound:
         surrogate = self._fixed
         if surrogate is None:
             last = None if self._open is None else self._open.surrogate
             surrogate = self._fit(self._seed + number, last)
         size = self._rule.design_size(number, previous_size)
-        return self._make_round(number, size, surrogate, self._active, self._feasibility)
+        return self._make_round(number, size, surrogate, state, self._feasibility, self._arena)
 
     def _make_round(
         self,
         number: int,
         design_size: int,
         surrogate: Surrogate,
-        active: Tensor,
+        state: Any,
         feasibility: Feasibility,
+        arena: FiniteArena | BoxArena,
     ) -> OpenRound:
-        standings = {index: feasibility.standing(index) for index in feasibility.suspects}
-        return OpenRound(number, design_size, surrogate, self._domain.points, active, standings)
+        standings = {key: feasibility.standing(key) for key in feasibility.suspects}
+        candidates = arena.candidates(state, number)
+        return OpenRound(number, design_size, surrogate, candidates, standings)
+
+    def _make_arena(self) -> FiniteArena | BoxArena:
+        return make_arena(self._domain, self._confidence, self._delta, self._sign, self._seed)
 
     def _close(self, *, open_next: bool) -> None:
         """Close the open round and, unless it was the last, open the next.
@@ -341,66 +376,66 @@ class BPEDelayOptimizer(FiniteOptimizer):
         current = self._open
         assert current is not None
         used = current.answered(current.design_size if self._rule.on_arrival else None)
-        record, active = judge_round(
+        union = 1
+        if isinstance(self._domain, FiniteDomain):
+            union = len(self._domain if self._as_published else self._state)
+        record, state = judge_round(
+            self._arena,
             current,
             [self._ledger[i] for i in used],
-            self._domain.points,
-            self._active,
-            self._feasible(self._active),
+            self._state,
+            self._feasibility.infeasible(),
             self._rule,
-            self._confidence,
             self._delta,
+            self._domain.like,
             sign=self._sign,
-            union=len(self._domain) if self._as_published else len(self._active),
+            union=union,
             proves=not self._confidence.missing and self._fixed is not None,
         )
-        before, self._active = self._active, active
-        try:
-            following = (
-                self._new_round(current.number + 1, current.design_size) if open_next else None
-            )
-        except BaseException:
-            self._active = before
-            raise
+        following = None
+        if open_next:
+            following = self._new_round(current.number + 1, current.design_size, state)
         self._open = following
-        self._eliminated[before] = record.number
-        self._eliminated[active] = 0
+        if isinstance(self._arena, FiniteArena):
+            self._eliminated[self._state] = record.number
+            self._eliminated[state] = 0
+        self._state = state
         self._records.append(record)
+        what = "points" if isinstance(self._domain, FiniteDomain) else "of the box"
         logger.info(
-            "round %d closed after %d asks: %d answers used, %d of %d points stay active",
+            "round %d closed after %d asks: %d answers used, %.6g of %.6g %s stay active",
             record.number,
             record.length,
             record.observed,
             record.active_after,
             record.active_before,
+            what,
         )
-
-    def _feasible(self, rows: Tensor) -> Tensor:
-        """The rows without the infeasible ones."""
-        infeasible = self._feasibility.infeasible()
-        if not infeasible:
-            return rows
-        return rows[~torch.isin(rows, torch.tensor(infeasible, device=rows.device))]
 
     def _reset_active(self, current: OpenRound) -> None:
         """Go on with every feasible point where none of the active ones is."""
-        everything = torch.arange(len(self._domain), device=self._active.device)
-        feasible = self._feasible(everything)
+        if isinstance(self._arena, BoxArena):
+            raise EmptyDomainError(
+                f"Every point that the design found failed {MAX_FAILURES} times and is "
+                "infeasible; see the reasons in opt.trials, and describe what can be asked with "
+                "BoxDomain(constraints=..., feasible=...)."
+            )
+        feasible = self._arena.without(self._arena.everything(), self._feasibility.infeasible())
         if not len(feasible):
             raise EmptyDomainError(
-                f"All {len(self._domain)} points failed {MAX_FAILURES} times and are infeasible; "
-                "see the reasons in opt.trials."
+                f"All {len(self._eliminated)} points failed {MAX_FAILURES} times and are "
+                "infeasible; see the reasons in opt.trials."
             )
         logger.warning(
             "round %d: every active point is infeasible; going on with all %d feasible points",
             current.number,
             len(feasible),
         )
-        self._eliminated[self._active] = current.number
+        self._eliminated[self._state] = current.number
         self._eliminated[feasible] = 0
-        self._active = feasible
+        self._state = feasible
         self._resets += 1
-        current.restart(feasible)
+        current.restart(self._arena.candidates(feasible, current.number))
 
     def _report_stragglers(self) -> None:
         """Log the trial that holds the round up longest, once it is late beyond doubt."""
@@ -439,7 +474,7 @@ class BPEDelayOptimizer(FiniteOptimizer):
         return {
             "horizon": self._horizon,
             "covar_module": describe_part(
-                None if self._fixed is None else self._fixed.covar_module, self._domain.points
+                None if self._fixed is None else self._fixed.covar_module, self._domain.like
             ),
             "noise_var": None if self._fixed is None else self._fixed.noise_var,
             "confidence": describe_part(self._confidence),
@@ -455,33 +490,48 @@ class BPEDelayOptimizer(FiniteOptimizer):
         return {"covar_module": None if fixed is None else describe_kernel(fixed.covar_module)}
 
     def _progress(self) -> dict[str, Any]:
+        finite = isinstance(self._arena, FiniteArena)
         return write_progress(
-            Progress(self._eliminated, self._records, self._resets, self._open),
+            Progress(
+                self._eliminated if finite else None,
+                self._records,
+                self._resets,
+                self._open,
+                self._arena,
+                self._state,
+            ),
             learned=self._fixed is None,
         )
 
     def _check_progress(
         self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
     ) -> Progress:
-        feasibility = Feasibility(trials)
+        arena = self._make_arena()
+        feasibility = Feasibility(trials, arena.key)
 
-        def make_round(number: int, size: int, learned: Any, active: Tensor) -> OpenRound:
-            surrogate = self._fixed or Surrogate.rebuild(learned, self._domain)
-            current = self._make_round(number, size, surrogate, active, feasibility)
+        def surrogate_of(learned: Any) -> Surrogate:
+            return self._fixed or Surrogate.rebuild(learned, self._domain)
+
+        def make_round(number: int, size: int, learned: Any, state: Any) -> OpenRound:
+            current = self._make_round(
+                number, size, surrogate_of(learned), state, feasibility, arena
+            )
             current.replay([t for t in trials if t.round == number])
             return current
 
         return read_progress(
-            progress, trials, self._domain.points, self._rule, self._horizon, make_round
+            progress, trials, arena, self._rule, self._horizon, surrogate_of, make_round
         )
 
     def _restore(self, progress: Progress) -> None:
-        self._eliminated = progress.eliminated
-        self._active = active_rows(self._eliminated)
+        if progress.eliminated is not None:
+            self._eliminated = progress.eliminated
+        self._arena = progress.arena
+        self._state = progress.state
         self._records = progress.records
         self._resets = progress.resets
         self._open = progress.open
-        self._feasibility = Feasibility(self._ledger.trials)
+        self._feasibility = Feasibility(self._ledger.trials, self._arena.key)
         self._reported = {}
         self._longest_wait = 0
         self._fitted = None

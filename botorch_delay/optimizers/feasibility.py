@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from botorch_delay.trials import Trial, TrialState
 
@@ -27,9 +27,16 @@ class Feasibility:
     them, and the point is infeasible; one, and no more than two others may run. The order in
     which answers and failures arrive makes no difference, and a point that crashes now and
     then stays in.
+
+    Args:
+        trials: so far.
+        key: tells points apart; by their row if None.
     """
 
-    def __init__(self, trials: Iterable[Trial] = ()) -> None:
+    def __init__(
+        self, trials: Iterable[Trial] = (), key: Callable[[Trial], int] | None = None
+    ) -> None:
+        self._key = key or row_of
         self._trials: dict[int, list[Trial]] = defaultdict(list)
         self.suspects: set[int] = set()  # every other point is open
         for trial in trials:
@@ -38,20 +45,19 @@ class Feasibility:
 
     def add(self, trial: Trial) -> None:
         """A trial was asked."""
-        assert trial.index is not None
-        self._trials[trial.index].append(trial)
+        self._trials[self._key(trial)].append(trial)
 
     def note(self, trial: Trial) -> None:
         """A trial was settled."""
-        if trial.state is TrialState.FAILED and trial.index is not None:
-            self.suspects.add(trial.index)
+        if trial.state is TrialState.FAILED:
+            self.suspects.add(self._key(trial))
 
-    def standing(self, index: int) -> Standing:
+    def standing(self, key: int) -> Standing:
         """The standing of a point."""
-        if index not in self.suspects:
+        if key not in self.suspects:
             return Standing.OPEN
         failures = running = 0
-        for trial in reversed(self._trials[index]):
+        for trial in reversed(self._trials[key]):
             if trial.state is TrialState.COMPLETED:
                 break
             failures += trial.state is TrialState.FAILED
@@ -60,10 +66,16 @@ class Feasibility:
             return Standing.INFEASIBLE
         return Standing.HELD if failures and failures + running >= MAX_FAILURES else Standing.OPEN
 
-    def running(self, index: int) -> list[int]:
+    def running(self, key: int) -> list[int]:
         """Ids of the running trials of a point, increasing."""
-        return [t.id for t in self._trials[index] if t.state is TrialState.RUNNING]
+        return [t.id for t in self._trials[key] if t.state is TrialState.RUNNING]
 
     def infeasible(self) -> list[int]:
         """All infeasible points, increasing."""
-        return sorted(i for i in self.suspects if self.standing(i) is Standing.INFEASIBLE)
+        return sorted(k for k in self.suspects if self.standing(k) is Standing.INFEASIBLE)
+
+
+def row_of(trial: Trial) -> int:
+    """The key of a trial's point in a finite domain."""
+    assert trial.index is not None
+    return trial.index

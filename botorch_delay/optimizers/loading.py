@@ -36,6 +36,7 @@ def load(
     confidence: Confidence | None = None,
     delay: DelayLaw | None = None,
     rule: Rule | Callable[..., Any] | None = None,
+    feasible: Callable[[Tensor], Tensor] | None = None,
     device: torch.device | str | None = None,
 ) -> Optimizer:
     """The optimizer in a file, ready to go on: same asks, same rounds, whatever was pending.
@@ -47,6 +48,7 @@ def load(
         confidence: likewise.
         delay: likewise.
         rule: likewise, for rules around functions of the user's own.
+        feasible: a box's test of feasibility, if it has one.
         device: where the tensors are put; the CPU by default.
 
     Raises:
@@ -54,7 +56,7 @@ def load(
         StorageError: if the file does not exist, is damaged, is no study, is of a newer
             version, or if a part is missing or differs from the stored one.
     """
-    parts = _Parts(covar_module, confidence, delay, rule, device)
+    parts = _Parts(covar_module, confidence, delay, rule, feasible, device)
     return _make(path, storage.read(path), parts)
 
 
@@ -66,6 +68,7 @@ def editing(
     confidence: Confidence | None = None,
     delay: DelayLaw | None = None,
     rule: Rule | Callable[..., Any] | None = None,
+    feasible: Callable[[Tensor], Tensor] | None = None,
     device: torch.device | str | None = None,
 ) -> Iterator[Optimizer]:
     """Load, change and save a file while every other process waits.
@@ -80,6 +83,7 @@ def editing(
         confidence: likewise.
         delay: likewise.
         rule: likewise.
+        feasible: likewise.
         device: likewise.
 
     Raises:
@@ -98,7 +102,7 @@ def editing(
         [Trial(id=0, index=0, round=1, running)]
         >>> folder.cleanup()
     """
-    parts = _Parts(covar_module, confidence, delay, rule, device)
+    parts = _Parts(covar_module, confidence, delay, rule, feasible, device)
     with storage.editing(path) as lock:
         optimizer = _make(path, lock.state, parts)
         yield optimizer
@@ -113,6 +117,7 @@ class _Parts:
     confidence: Confidence | None
     delay: DelayLaw | None
     rule: Rule | Callable[..., Any] | None
+    feasible: Callable[[Tensor], Tensor] | None
     device: torch.device | str | None
 
 
@@ -123,7 +128,7 @@ def _make(path: str | os.PathLike[str], state: Mapping[str, Any], parts: _Parts)
     except (RuntimeError, AssertionError, TypeError) as error:
         raise InputError(f"device={parts.device!r} cannot be used: {error}") from error
     try:
-        optimizer = _build(state, _domain(key, array, state["config"]), parts)
+        optimizer = _build(state, _domain(key, array, state["config"], parts.feasible), parts)
     except StorageError as error:
         raise StorageError(f"{path}: {error}") from error
     except (LookupError, AttributeError, TypeError, InputError, NotSupportedError) as error:
@@ -132,15 +137,31 @@ def _make(path: str | os.PathLike[str], state: Mapping[str, Any], parts: _Parts)
     return optimizer
 
 
-def _domain(key: str, array: Tensor, config: Mapping[str, Any]) -> Domain:
+def _domain(
+    key: str,
+    array: Tensor,
+    config: Mapping[str, Any],
+    feasible: Callable[[Tensor], Tensor] | None,
+) -> Domain:
     names, log_dims = config["names"], config["log_dims"]
     if key == "points":
-        return FiniteDomain(array, names=names, log_dims=log_dims)
+        return FiniteDomain(
+            array, names=names, log_dims=log_dims, cat_dims=config.get("cat_dims", ())
+        )
+    if config["feasible"] is not None and feasible is None:
+        raise StorageError("The stored box has a test of feasibility; pass feasible to load.")
     values = [
         {int(dim): allowed for dim, allowed in config[name].items()}
         for name in ("discrete_dims", "cat_dims")
     ]
-    return BoxDomain(array, *values, names=names, log_dims=log_dims)
+    return BoxDomain(
+        array,
+        *values,
+        constraints=config["constraints"],
+        feasible=feasible,
+        names=names,
+        log_dims=log_dims,
+    )
 
 
 def _build(state: Mapping[str, Any], domain: Domain, parts: _Parts) -> Optimizer:
@@ -149,8 +170,6 @@ def _build(state: Mapping[str, Any], domain: Domain, parts: _Parts) -> Optimizer
     finite = cast(FiniteDomain, domain)  # of what needs one; others refuse a box themselves
     if name == QueuedOptimizer.__name__:
         inner = config["base"]
-        if inner["optimizer"] == name:
-            raise StorageError("The stored configuration is a queue around a queue.")
         return QueuedOptimizer(_build(inner | {"recipes": state["recipes"]["base"]}, domain, parts))
     common: dict[str, Any] = {
         "covar_module": _kernel(state, domain, parts.covar_module),

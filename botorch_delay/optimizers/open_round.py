@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
-import torch
-from torch import Tensor
-
-from botorch_delay.design import GreedyDesign
 from botorch_delay.exceptions import EmptyDomainError, StorageError
 from botorch_delay.optimizers.feasibility import MAX_FAILURES, Standing
 from botorch_delay.surrogate import Surrogate
@@ -38,16 +35,42 @@ class Slot:
     """A design point of the round: one pick of the design, served by one or more trials.
 
     Attributes:
-        index: row of the point in the domain.
+        key: of the point.
         trials: ids of the trials that served it; the last one counts.
         outcome: state of the last trial; abandoned once and for all, whatever comes late.
         state: where the slot stands.
     """
 
-    index: int
+    key: int
     trials: list[int] = field(default_factory=list)
     outcome: TrialState = TrialState.RUNNING
     state: SlotState = SlotState.WAITING
+
+
+class Design(Protocol):
+    """A maximum-variance design that grows one pick at a time; points go by their keys."""
+
+    def next(self) -> int:
+        """The point that the rule picks now; EmptyDomainError if all are excluded."""
+
+    def add(self, key: int) -> None:
+        """Count a point as picked."""
+
+    def exclude(self, key: int, excluded: bool = True) -> None:
+        """Keep a point from being picked, or allow it again."""
+
+
+class Candidates(Protocol):
+    """The points that a round may ask. Each point that is asked has a key, a whole number."""
+
+    def key(self, trial: Trial) -> int:
+        """The key of a trial's point."""
+
+    def contains(self, key: int) -> bool:
+        """Whether a point is among them."""
+
+    def design(self, surrogate: Surrogate, picks: Iterable[int], closed: Iterable[int]) -> Design:
+        """A design over them, with these picks already, and without the closed points."""
 
 
 class OpenRound:
@@ -57,8 +80,7 @@ class OpenRound:
         number: r, from 1.
         design_size: q_r.
         surrogate: fixed within the round.
-        points: ``N x d``, the domain.
-        active: LongTensor of the active rows, increasing.
+        candidates: the points that may be asked.
         standings: of the points that are not open.
     """
 
@@ -67,8 +89,7 @@ class OpenRound:
         number: int,
         design_size: int,
         surrogate: Surrogate,
-        points: Tensor,
-        active: Tensor,
+        candidates: Candidates,
         standings: Mapping[int, Standing],
     ) -> None:
         self.number = number
@@ -76,53 +97,52 @@ class OpenRound:
         self.surrogate = surrogate
         self.slots: list[Slot] = []
         self.asks = 0
-        self._points = points
-        self._active = active
+        self._candidates = candidates
         self._standings = dict(standings)
-        self._design: GreedyDesign | None = None
+        self._design: Design | None = None
         self._retries: set[int] = set()
         self._unsettled: set[int] = set()  # of the first q_r slots
         self._running: set[int] = set()  # trial ids
 
     def next_retry(self) -> int | None:
         """The first slot whose point is to be asked again now."""
-        free = (n for n in self._retries if self._standing(self.slots[n].index) is Standing.OPEN)
+        free = (n for n in self._retries if self._standing(self.slots[n].key) is Standing.OPEN)
         return min(free, default=None)
 
-    def next_index(self) -> int:
-        """The row of the domain that the design picks next.
+    def next_key(self) -> int:
+        """The point that the design picks next.
 
         Raises:
             EmptyDomainError: if every active point is infeasible.
         """
         design = self._current_design()
         try:
-            return int(self._active[design.next()])
+            return design.next()
         except EmptyDomainError:
             held = [
-                self._position(index)
-                for index, standing in self._standings.items()
-                if standing is Standing.HELD and self._contains(index)
+                key
+                for key, standing in self._standings.items()
+                if standing is Standing.HELD and self._candidates.contains(key)
             ]
             if not held:
                 raise
             # Nothing else is left to ask: rather a held point than none.
-            for position in held:
-                design.exclude(position, excluded=False)
+            for key in held:
+                design.exclude(key, excluded=False)
             pick = design.next()
-            for position in held:
-                design.exclude(position)
-            return int(self._active[pick])
+            for key in held:
+                design.exclude(key)
+            return pick
 
     def take(self, trial: Trial) -> None:
         """A trial was opened for a slot, a new one or one that is tried again."""
-        assert trial.index is not None
+        key = self._candidates.key(trial)
         self.asks += 1
         self._running.add(trial.id)
         if trial.slot == len(self.slots):
-            self.slots.append(Slot(trial.index))
+            self.slots.append(Slot(key))
             if self._design is not None:
-                self._design.add(self._position(trial.index))
+                self._design.add(key)
         slot = self.slots[trial.slot]
         slot.trials.append(trial.id)
         slot.outcome = TrialState.RUNNING
@@ -139,20 +159,20 @@ class OpenRound:
             self._design = None  # sigma forgets the point: the design is made anew without it
         self._refresh(trial.slot)
 
-    def set_standing(self, index: int, standing: Standing) -> None:
+    def set_standing(self, key: int, standing: Standing) -> None:
         """Whether a point may be asked; decides on the slots that wait to be asked again there."""
-        if standing is self._standing(index):
+        if standing is self._standing(key):
             return
-        self._standings[index] = standing
+        self._standings[key] = standing
         for number, slot in enumerate(self.slots):
-            if slot.index == index:
+            if slot.key == key:
                 self._refresh(number)
-        if self._design is not None and self._contains(index):
-            self._design.exclude(self._position(index), standing is not Standing.OPEN)
+        if self._design is not None and self._candidates.contains(key):
+            self._design.exclude(key, standing is not Standing.OPEN)
 
-    def restart(self, active: Tensor) -> None:
-        """Go on with other active points; picks outside them no longer count."""
-        self._active = active
+    def restart(self, candidates: Candidates) -> None:
+        """Go on with other points; picks outside them no longer count."""
+        self._candidates = candidates
         self._design = None
 
     def design_is_settled(self) -> bool:
@@ -175,7 +195,7 @@ class OpenRound:
         if len(self.slots) < self.design_size:
             return []
         waiting = (self.slots[number] for number in self._unsettled & self._retries)
-        return sorted({s.index for s in waiting if self._standing(s.index) is Standing.HELD})
+        return sorted({s.key for s in waiting if self._standing(s.key) is Standing.HELD})
 
     def answered(self, first: int | None) -> list[int]:
         """Trials whose answers count, of the first so many slots or of all, increasing."""
@@ -189,7 +209,8 @@ class OpenRound:
             StorageError: if they are not a possible history.
         """
         for trial in trials:
-            fits = trial.slot < len(self.slots) and self.slots[trial.slot].index == trial.index
+            key = self._candidates.key(trial)
+            fits = trial.slot < len(self.slots) and self.slots[trial.slot].key == key
             if not (fits or trial.slot == len(self.slots)):
                 raise StorageError(f"Stored trial {trial.id} has an impossible slot {trial.slot}.")
             self.take(trial)
@@ -202,38 +223,25 @@ class OpenRound:
         slot = self.slots[number]
         slot.state = _AFTER[slot.outcome]
         if slot.state is SlotState.RETRY and (
-            len(slot.trials) >= MAX_FAILURES or self._standing(slot.index) is Standing.INFEASIBLE
+            len(slot.trials) >= MAX_FAILURES or self._standing(slot.key) is Standing.INFEASIBLE
         ):
             slot.state = SlotState.STRUCK
         _put(self._retries, number, slot.state is SlotState.RETRY)
         settled = slot.state in (SlotState.ANSWERED, SlotState.STRUCK)
         _put(self._unsettled, number, number < self.design_size and not settled)
 
-    def _current_design(self) -> GreedyDesign:
+    def _current_design(self) -> Design:
         if self._design is None:
-            candidates = self.surrogate.inputs(self._points[self._active])
-            picks = [
-                self._position(slot.index)
-                for slot in self.slots
-                if slot.outcome is not TrialState.ABANDONED and self._contains(slot.index)
-            ]
-            self._design = GreedyDesign(
-                self.surrogate.covar_module, candidates, self.surrogate.noise_var, picks
+            inside = self._candidates.contains
+            picks = [s.key for s in self.slots if s.outcome is not TrialState.ABANDONED]
+            closed = [k for k, standing in self._standings.items() if standing is not Standing.OPEN]
+            self._design = self._candidates.design(
+                self.surrogate, filter(inside, picks), filter(inside, closed)
             )
-            for index, standing in self._standings.items():
-                if standing is not Standing.OPEN and self._contains(index):
-                    self._design.exclude(self._position(index))
         return self._design
 
-    def _standing(self, index: int) -> Standing:
-        return self._standings.get(index, Standing.OPEN)
-
-    def _position(self, index: int) -> int:
-        return int(torch.searchsorted(self._active, index))
-
-    def _contains(self, index: int) -> bool:
-        position = self._position(index)
-        return position < len(self._active) and int(self._active[position]) == index
+    def _standing(self, key: int) -> Standing:
+        return self._standings.get(key, Standing.OPEN)
 
 
 def _put(members: set[int], number: int, inside: bool) -> None:

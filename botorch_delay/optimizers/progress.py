@@ -6,18 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from botorch_delay import checks
 from botorch_delay.exceptions import InputError, StorageError
+from botorch_delay.optimizers.arenas import BoxArena, FiniteArena, read_eliminated
 from botorch_delay.optimizers.open_round import OpenRound
 from botorch_delay.rounds import RoundRecord, RoundRule
+from botorch_delay.surrogate import Surrogate
 from botorch_delay.trials import Trial
 
 # Makes the open round from its number, its design size, the record of a learned surrogate and
-# the active rows.
-MakeRound = Callable[[int, int, Any, Tensor], OpenRound]
+# the state that the closed rounds left.
+MakeRound = Callable[[int, int, Any, Any], OpenRound]
 
 
 @dataclass(frozen=True)
@@ -25,16 +26,21 @@ class Progress:
     """What cannot be derived from the trials alone.
 
     Attributes:
-        eliminated: for each point the round that eliminated it, 0 while it is active: ``N``.
+        eliminated: for each point of a finite set the round that eliminated it, 0 while it is
+            active: ``N``; None on a box.
         records: the closed rounds.
         resets: how often all active points turned out to be infeasible.
         open: the open round, if there is one.
+        arena: set or box.
+        state: what the closed rounds left.
     """
 
-    eliminated: Tensor
+    eliminated: Tensor | None
     records: list[RoundRecord]
     resets: int
     open: OpenRound | None
+    arena: FiniteArena | BoxArena
+    state: Any
 
 
 def write_progress(progress: Progress, *, learned: bool) -> dict[str, Any]:
@@ -48,7 +54,7 @@ def write_progress(progress: Progress, *, learned: bool) -> dict[str, Any]:
         }
     return {
         "rounds": [asdict(r) | {"trial_ids": list(r.trial_ids)} for r in progress.records],
-        "arrays": {"eliminated": progress.eliminated.clone()},
+        "arrays": _arrays(progress),
         "arrays_version": len(progress.records) + progress.resets,
         "values": {"open": opened, "resets": progress.resets},
     }
@@ -57,9 +63,10 @@ def write_progress(progress: Progress, *, learned: bool) -> dict[str, Any]:
 def read_progress(
     stored: Mapping[str, Any],
     trials: list[Trial],
-    points: Tensor,
+    arena: FiniteArena | BoxArena,
     rule: RoundRule,
     horizon: int,
+    surrogate_of: Callable[[Any], Surrogate],
     make_round: MakeRound,
 ) -> Progress:
     """The progress of plain values, each of them checked.
@@ -68,7 +75,7 @@ def read_progress(
         StorageError: if they are malformed or do not fit the trials.
     """
     try:
-        return _read(stored, trials, points, rule, horizon, make_round)
+        return _read(stored, trials, arena, rule, horizon, surrogate_of, make_round)
     except StorageError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, InputError) as error:
@@ -78,20 +85,27 @@ def read_progress(
 def _read(
     stored: Mapping[str, Any],
     trials: list[Trial],
-    points: Tensor,
+    arena: FiniteArena | BoxArena,
     rule: RoundRule,
     horizon: int,
+    surrogate_of: Callable[[Any], Surrogate],
     make_round: MakeRound,
 ) -> Progress:
     if len(trials) > horizon:
         raise StorageError(f"{len(trials)} trials are stored for a horizon of {horizon}.")
-    eliminated = _read_eliminated(stored["arrays"]["eliminated"], points, len(stored["rounds"]))
     records = []
     for number, record in enumerate(stored["rounds"], start=1):
         ids = tuple(record["trial_ids"])
         if record["number"] != number or any(not 0 <= i < len(trials) for i in ids):
             raise StorageError(f"Stored round {number} is malformed.")
         records.append(RoundRecord(**{**record, "trial_ids": ids}))
+    arrays = stored["arrays"]
+    eliminated = None
+    if isinstance(arena, FiniteArena):
+        eliminated = read_eliminated(arrays["eliminated"], arena.domain, len(records))
+    state = arena.rebuild(
+        records, trials, arrays, lambda record: surrogate_of(record.surrogate), rule.max_rounds
+    )
     opened, last = stored["values"]["open"], len(records)
     current = None
     if opened is not None:
@@ -103,25 +117,15 @@ def _read(
             size = rule.design_size(number, size)
         if opened["design_size"] != size:
             raise StorageError(f"Round {last} has {opened['design_size']} design points.")
-        current = make_round(last, size, opened["surrogate"], active_rows(eliminated))
+        current = make_round(last, size, opened["surrogate"], state)
     if any(trial.round > last for trial in trials):
         raise StorageError(f"A stored trial belongs to a round after the last, {last}.")
     resets = checks.whole(stored["values"]["resets"], "resets", 0)
-    return Progress(eliminated, records, resets, current)
+    return Progress(eliminated, records, resets, current, arena, state)
 
 
-def active_rows(eliminated: Tensor) -> Tensor:
-    """The rows that are active: a LongTensor, increasing."""
-    return (eliminated == 0).nonzero().flatten()
-
-
-def _read_eliminated(eliminated: Any, points: Tensor, rounds: int) -> Tensor:
-    if (
-        not isinstance(eliminated, Tensor)
-        or eliminated.dtype != torch.int64
-        or eliminated.shape != (len(points),)
-        or eliminated.min() != 0
-        or eliminated.max() > rounds + 1
-    ):
-        raise StorageError("The stored active set is not a set of points of the domain.")
-    return eliminated.to(points.device, copy=True)
+def _arrays(progress: Progress) -> dict[str, Tensor]:
+    if progress.eliminated is not None:
+        return {"eliminated": progress.eliminated.clone()}
+    anchors = progress.state.anchors
+    return {} if anchors is None else {"anchor": anchors.clone()}

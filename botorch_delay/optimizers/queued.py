@@ -27,7 +27,8 @@ class QueuedOptimizer(FiniteOptimizer):
     the largest number of answers outstanding (their theorem 6). With many dependent points it
     says little: answers of neighbours are not used while it waits.
 
-    A failure is passed on like an answer. An abandoned trial is not.
+    A failure is passed on like an answer. An abandoned trial is not. A file holds what the
+    base was told, in order, and loading plays that again: it takes as long as the base took.
 
     Args:
         base: a fresh optimizer on a finite domain; it belongs to the wrapper from now on.
@@ -57,7 +58,11 @@ class QueuedOptimizer(FiniteOptimizer):
             raise InputTypeError(
                 f"base must be an optimizer of this library, got {type(base).__name__}."
             )
+        if isinstance(base, QueuedOptimizer):
+            raise InputError("base is a QueuedOptimizer already; a queue needs no second one.")
         super().__init__(base.domain, base.horizon, seed=base._seed, maximize=base.maximize)
+        if base._finished:
+            raise InputError("base must be fresh; it has been finished.")
         if base.trials or base.attached:
             raise InputError(
                 f"base must be fresh; it has {len(base.trials)} trials and {len(base.attached)} "
@@ -142,7 +147,7 @@ class QueuedOptimizer(FiniteOptimizer):
             "arrays": {"consumed": torch.tensor(self._consumed, dtype=torch.long)},
             "arrays_version": len(self._consumed),
             "values": {
-                "attached_at": self._attached_at,
+                "attached_at": list(self._attached_at),
                 "waiting": self._waiting is not None,
                 "queued": [t.id for queue in self._queues.values() for t in queue],
             },

@@ -20,6 +20,7 @@ the tree splits points at the median, along the widest side.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -386,7 +387,7 @@ class ThreDSOptimizer(FiniteOptimizer):
         self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
     ) -> tuple[_Search, list[Epoch]]:
         try:
-            search = _Search(**progress["values"])
+            search = _Search(**copy.deepcopy(dict(progress["values"])))
             records = [Epoch(**record) for record in progress["rounds"]]
             low, high = float(search.a), float(search.b)
             lists = (search.regions, search.found, search.accepted, search.trials)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
@@ -87,15 +87,15 @@ def reproduce(
         InputError: if the folder cannot be written, or holds another experiment.
         RunError: if a worker process dies.
     """
-    workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    workers = (os.cpu_count() or 1) if workers is None else workers
     workers = checks.whole(workers, "workers", 1)
     _require_matplotlib()
     runs = _prepare(folder, setting)
     wanted = cells(setting)
-    missing = [cell for cell in wanted if not _file(runs, cell).exists()]
+    missing = [cell for cell in wanted if _read_run(runs, cell, setting) is None]
     _play_all(runs, setting, missing, len(wanted), min(workers, len(missing)), progress)
     table = folder / TABLE
-    _write_table(table, runs, wanted)
+    _write_table(table, runs, wanted, setting)
     steps, curves = read_curves(table)
     figures = draw_figures(folder, setting, steps, curves)
     verdicts = judge(table)
@@ -174,6 +174,16 @@ def _file(runs: Path, cell: Cell) -> Path:
     return runs / f"{cell.name}.json"
 
 
+def _read_run(runs: Path, cell: Cell, setting: Setting) -> list[float] | None:
+    """Cumulative regret of a run that is done; None of one that is not, or is damaged."""
+    try:
+        regret = json.loads(_file(runs, cell).read_text())
+    except (OSError, ValueError):
+        return None
+    whole = isinstance(regret, list) and len(regret) == setting.horizon
+    return regret if whole and all(isinstance(r, float) for r in regret) else None
+
+
 def _write(path: Path, text: str) -> None:
     """Write a file so that it is there in full or not at all."""
     part = path.with_name(path.name + ".part")
@@ -181,13 +191,14 @@ def _write(path: Path, text: str) -> None:
     part.replace(path)
 
 
-def _write_table(path: Path, runs: Path, wanted: Iterable[Cell]) -> None:
+def _write_table(path: Path, runs: Path, wanted: Iterable[Cell], setting: Setting) -> None:
     part = path.with_name(path.name + ".part")
     with part.open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(COLUMNS)
         for cell in wanted:
-            regret = json.loads(_file(runs, cell).read_text())
+            regret = _read_run(runs, cell, setting)
+            assert regret is not None
             for step in range(EVERY, len(regret) + 1, EVERY):
                 writer.writerow(
                     (
@@ -207,9 +218,8 @@ def _report(setting: Setting, curves: Curves, verdicts: list[Verdict]) -> str:
     paper = Setting()
     drawn = "drawn anew in every repeat" if setting.redraw else "one of each, as in the paper"
     same = "the paper's" if setting == paper else "not the paper's"
-    versions = ", ".join(
-        f"{name} {version(name)}" for name in ("botorch-delay", "botorch", "gpytorch", "torch")
-    )
+    names = ("botorch-delay", "botorch", "gpytorch", "torch")
+    versions = ", ".join(f"{name} {_version(name)}" for name in names)
     lines = [
         "# The paper's experiments, reproduced",
         "",
@@ -255,6 +265,13 @@ def _report(setting: Setting, curves: Curves, verdicts: list[Verdict]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "of a source tree"
 
 
 def _regret_table(setting: Setting, curves: Curves) -> list[str]:

@@ -342,8 +342,32 @@ def test_botorch_rules_are_rebuilt_with_their_options(tmp_path):
         assert bd.load(tmp_path / "study.db").ask().index == opt.ask().index
 
 
-def test_a_queue_around_a_queue_in_a_file_is_refused(tmp_path):
-    opt = bd.QueuedOptimizer(bd.QueuedOptimizer(index()()))
-    opt.save(tmp_path / "study.db")
-    with pytest.raises(StorageError, match="a queue around a queue"):
-        bd.load(tmp_path / "study.db")
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_state_is_a_snapshot(name):
+    """What is done later, here or by another holder of the state, does not change it."""
+    opt = OPTIMIZERS[name]()
+    for trial in opt.ask(6):
+        opt.tell(trial, value(trial))
+    opt.ask()
+    state, (one, other) = opt.state_dict(), (OPTIMIZERS[name](), OPTIMIZERS[name]())
+    before = str(state)
+    one.load_state_dict(state)
+    other.load_state_dict(state)
+    inside = opt.domain.bounds[0]
+    for _ in range(8):
+        a, b = one.ask(), other.ask()
+        assert torch.equal(a.x, b.x)
+        one.tell(a, value(a))
+        other.tell(b, value(b))
+    opt.attach(inside, 0.3)
+    opt.ask()
+    assert str(state) == before
+    OPTIMIZERS[name]().load_state_dict(state)
+
+
+def test_asks_that_fail_midway_name_what_was_asked():
+    opt = bd.RandomOptimizer(bd.FiniteDomain(POINTS[:1]))
+    opt.mark_failed(opt.ask())
+    with pytest.raises(EmptyDomainError, match="trials 1, 2 were asked before"):
+        opt.ask(5)
+    assert [trial.id for trial in opt.pending] == [1, 2]

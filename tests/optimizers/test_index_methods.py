@@ -5,15 +5,20 @@ import numpy as np
 import pytest
 import torch
 from botorch.acquisition import (
+    ExpectedImprovement,
     LogExpectedImprovement,
     PosteriorMean,
     UpperConfidenceBound,
+    qKnowledgeGradient,
+    qMaxValueEntropy,
     qUpperConfidenceBound,
 )
 from botorch.acquisition.logei import qLogExpectedImprovement, qLogNoisyExpectedImprovement
+from botorch.exceptions.warnings import InputDataWarning
 from botorch.optim import optimize_acqf_discrete
 from botorch.sampling import SobolQMCNormalSampler
 from cases import KERNELS, generator, normal, scattered, se
+from gpytorch.kernels import RBFKernel
 from linear_operator.utils.warnings import NumericalWarning
 from oracle import kernel_function, posterior
 from rivals import index_method
@@ -122,7 +127,7 @@ def test_a_thompson_sample_has_the_posterior_s_moments():
     trials = opt.ask(8)
     for trial in trials[:5]:
         opt.tell(trial, value(trial))
-    opt._refresh()
+    opt._flush()
     paths = []
     for number in range(6000):
         opt._seed = number
@@ -219,6 +224,68 @@ def test_a_botorch_rule_asks_what_botorch_would():
     assert torch.equal(opt.ask().x, best[0])
 
 
+def test_repeated_answers_leave_the_noise_of_pending_points_alone():
+    ours, theirs = make(bd.UCB(4.0)), make(bd.BotorchRule(UpperConfidenceBound, beta=4.0))
+    for opt in (ours, theirs):
+        opt.attach(opt.domain.points[:1].expand(20, 2), torch.linspace(0, 1, 20).double())
+    assert [t.index for t in ours.ask(12)] == [t.index for t in theirs.ask(12)]
+
+
+def test_acquisitions_with_tiny_values_are_told_apart():
+    opt = make(ExpectedImprovement, bd.Censor(-1.0), n=30, noise_var=1e-3)
+    for _ in range(8):
+        trials = opt.ask(2)
+        opt.tell(trials[1], value(trials[1]))
+    assert len({t.index for t in opt.trials}) > 8
+
+
+def test_acquisitions_that_take_pending_points_only_afterwards():
+    rule = bd.BotorchRule(qMaxValueEntropy, candidate_set=scattered(50))
+    opt = make(rule, bd.Hallucinate())
+    for trial in opt.ask(4)[:2]:
+        opt.tell(trial, value(trial))
+    assert opt.ask().index is not None
+
+
+def test_one_point_is_a_domain_too():
+    for rule in (bd.UCB(4.0), bd.ThompsonSampling(), qLogNoisyExpectedImprovement):
+        opt = make(rule, n=1)
+        for trial in opt.ask(3):
+            opt.tell(trial, value(trial))
+        assert opt.ask().index == 0
+
+
+def test_a_worst_value_far_away_leaves_no_trace():
+    opt, other = make(pending=bd.Censor(-1e9)), make(pending=bd.Ignore())
+    for trial in opt.ask(10):
+        opt.tell(trial, value(trial))
+        other.attach(trial.x, value(trial))
+    for ours, expected in zip(opt.posterior(), other.posterior(), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-8, atol=1e-8)
+
+
+def test_float32_asks_do_not_change_when_a_run_is_resumed():
+    points = torch.cartesian_prod(*[torch.linspace(0, 1, 15)] * 2)
+    with pytest.warns(InputDataWarning):
+        domain = bd.FiniteDomain(points)
+
+    def fresh():
+        kernel = RBFKernel()
+        kernel.lengthscale = 0.2
+        return bd.AcquisitionOptimizer(domain, covar_module=kernel, noise_var=1e-2)
+
+    whole, pieces = fresh(), fresh()
+    for number in range(60):
+        a, b = whole.ask(), pieces.ask()
+        assert a.index == b.index, number
+        whole.tell(a, value(a))
+        pieces.tell(b, value(b))
+        if number % 7 == 0:
+            resumed = fresh()
+            resumed.load_state_dict(pieces.state_dict())
+            pieces = resumed
+
+
 def test_only_the_library_s_own_randomness_is_used():
     def asks():
         opt = make(qLogNoisyExpectedImprovement, seed=3)
@@ -313,6 +380,27 @@ def test_thompson_sampling_knows_results_from_elsewhere():
 # Learned kernels
 
 
+@pytest.mark.parametrize("level", [1000.0, -1e6])
+@pytest.mark.parametrize(
+    "pending", [bd.Hallucinate(), bd.Censor(-2e6)], ids=["hallucinate", "censor"]
+)
+def test_a_first_answer_far_from_zero_does_not_end_exploration(level, pending):
+    opt = make(covar_module=None, noise_var=None, pending=pending)
+    opt.tell(opt.ask(), level)
+    opt.tell(opt.ask(), level + 1.0)
+    assert len({t.index for t in opt.ask(8)}) >= 6
+
+
+def test_looking_at_the_posterior_does_not_change_the_asks():
+    looked, plain = (make(covar_module=None, noise_var=None) for _ in range(2))
+    for number in range(20):
+        a, b = looked.ask(), plain.ask()
+        assert a.index == b.index, number
+        looked.tell(a, value(a))
+        plain.tell(b, value(b))
+        looked.posterior()
+
+
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
 @pytest.mark.parametrize("rule", [bd.UCB(6.0), bd.ThompsonSampling(), qLogExpectedImprovement])
 def test_a_learned_kernel_is_fitted_again_as_the_answers_grow(rule, scale):
@@ -322,7 +410,7 @@ def test_a_learned_kernel_is_fitted_again_as_the_answers_grow(rule, scale):
         trial = opt.ask()
         opt.tell(trial, scale * (3.0 + value(trial)))
         fits.add(opt._fitted_to)
-    assert fits == {0, 3, 4, 5, 6, 8, 10}
+    assert fits == {0, 1, 2, 3, 4, 5, 6, 8, 10}
     best = opt.recommend()
     assert best.lower <= best.mean <= best.upper
     values = [t.value for t in opt.trials]
@@ -346,6 +434,12 @@ def test_constant_answers_and_outliers_are_survived(values):
     [
         ({"pending": bd.Censor}, InputTypeError, "Censor needs worst_value"),
         ({"pending": "ignore"}, InputTypeError, "Ignore"),
+        ({"pending": bd.Pending()}, InputTypeError, "Ignore"),
+        ({"pending": bd.Censor(1e300)}, InputError, "too large"),
+        ({"rule": bd.UCB}, InputTypeError, "an instance, such as UCB"),
+        ({"rule": bd.Rule()}, InputTypeError, "must be UCB"),
+        ({"rule": int}, InputTypeError, "factory"),
+        ({"rule": qKnowledgeGradient}, InputError, "one-shot"),
         ({"rule": 6.0}, InputTypeError, "acquisition function's factory"),
         ({"rule": lambda model: PosteriorMean(model)}, InputError, "cannot use pending points"),
         (

@@ -122,6 +122,12 @@ def test_a_queue_that_does_not_match_is_refused():
 def test_bad_bases():
     with pytest.raises(InputTypeError, match="must be an optimizer"):
         bd.QueuedOptimizer(POINTS)
+    with pytest.raises(InputError, match="no second one"):
+        bd.QueuedOptimizer(bd.QueuedOptimizer(index_base()))
+    finished = index_base()
+    finished.finish()
+    with pytest.raises(InputError, match="has been finished"):
+        bd.QueuedOptimizer(finished)
     used = index_base()
     used.ask()
     with pytest.raises(InputError, match="must be fresh; it has 1 trials"):

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from botorch.exceptions.warnings import InputDataWarning
 from cases import generator, scattered, se
 from torch.quasirandom import SobolEngine
 
@@ -106,7 +107,7 @@ def test_a_given_kernel_is_used_to_recommend():
 
 
 def test_float32_boxes():
-    with pytest.warns(UserWarning, match="double"):
+    with pytest.warns(InputDataWarning, match="Double"):
         domain = bd.BoxDomain(BOUNDS.float(), log_dims=[0])
     X = domain.from_unit(torch.rand(500, 4, generator=generator(0)))
     assert X.dtype == torch.float32

@@ -1,0 +1,145 @@
+"""Local maximisation on a box, many starts at once.
+
+Columns without a list of values move along the gradient, in units of the box's sides (of
+their logarithm where the domain says so), each start with a step of its own that grows after
+a gain and shrinks after a loss. Columns with a list of values are redrawn now and then, one at
+a time. A move counts only if it stays in the set and gains: no start ever gets worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+from botorch_delay.domains import BoxDomain
+
+FIRST_STEP = 0.1
+SMALLEST_STEP = 1e-6
+
+
+def maximize(
+    function: Callable[[Tensor], Tensor],
+    domain: BoxDomain,
+    starts: Tensor,
+    *,
+    generator: torch.Generator,
+    steps: int = 30,
+    inside: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Climb from every start.
+
+    Args:
+        function: ``n x d`` to ``n``, differentiable in the columns that vary freely.
+        domain: the box; points stay in it.
+        starts: ``n x d``, in the box and inside.
+        generator: for the columns with lists of values.
+        steps: evaluations of function and gradient at most.
+        inside: a further test, ``n x d`` to a bool tensor ``n``.
+
+    Returns:
+        The points reached, ``n x d``, and their values, ``n``.
+    """
+    free = [i for i in range(domain.dim) if i not in domain.lists]
+    V = _to_unit(domain, starts)
+    X = starts.clone()
+    values, slope = _evaluate(function, domain, X)
+    step = torch.full_like(values, FIRST_STEP)
+    for number in range(steps):
+        if domain.lists and (number % 3 == 2 or not free):
+            proposal = _redraw(domain, X, generator)
+            moved = _to_unit(domain, proposal)
+            listed = True
+        else:
+            direction = slope / slope.abs().amax(dim=1, keepdim=True).clamp_min(1e-300)
+            moved = (V + step.unsqueeze(1) * direction).clamp(0.0, 1.0)
+            proposal = _from_unit(domain, moved, X)
+            listed = False
+        allowed = domain.contains(proposal)
+        if inside is not None:
+            allowed &= inside(proposal)
+        found, found_slope = _evaluate(function, domain, proposal)
+        better = allowed & (found > values)
+        V = torch.where(better.unsqueeze(1), moved, V)
+        X = torch.where(better.unsqueeze(1), proposal, X)
+        slope = torch.where(better.unsqueeze(1), found_slope, slope)
+        values = torch.where(better, found, values)
+        if not listed:
+            step = torch.where(better, 1.7 * step, 0.35 * step)
+            if bool((step < SMALLEST_STEP).all()) and not domain.lists:
+                break
+    return X, values
+
+
+def sobol_points(domain: BoxDomain, n: int, seed: int) -> Tensor:
+    """Scrambled Sobol points of a box that satisfy its constraints, at most ``n x d``."""
+    unit = SobolEngine(domain.dim, scramble=True, seed=seed).draw(n, dtype=torch.double)
+    X = domain.from_unit(unit.to(domain.bounds))
+    return X[domain.contains(X)]
+
+
+def snapped(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:
+    """The points with each column moved to its nearer bound with probability one half.
+
+    The deviation of a posterior is often largest on the boundary, which uniform points never
+    reach. Columns with lists of values stay.
+    """
+    low, high = domain.bounds
+    nearer = torch.where(X - low < high - X, low, high)
+    coin = torch.rand(X.shape, generator=generator, dtype=torch.double).to(X) < 0.5
+    for dim in domain.lists:
+        coin[:, dim] = False
+    return torch.where(coin, nearer, X)
+
+
+def _evaluate(
+    function: Callable[[Tensor], Tensor], domain: BoxDomain, X: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Values, and their slopes per side of the box; 0 in columns with lists of values."""
+    with torch.enable_grad():
+        X = X.detach().requires_grad_(True)
+        values = function(X)
+        (gradient,) = torch.autograd.grad(values.sum(), X)
+    low, high = domain.bounds
+    side = (high - low).expand_as(X).clone()
+    for dim in domain.log_dims:
+        side[:, dim] = X[:, dim].detach() * (high[dim].log() - low[dim].log())
+    slope = (gradient * side).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    for dim in domain.lists:
+        slope[:, dim] = 0.0
+    return values.detach().nan_to_num(nan=-torch.inf), slope
+
+
+def _to_unit(domain: BoxDomain, X: Tensor) -> Tensor:
+    low, high = domain.bounds
+    V = (X - low) / (high - low)
+    for dim in domain.log_dims:
+        V[:, dim] = (X[:, dim].log() - low[dim].log()) / (high[dim].log() - low[dim].log())
+    return V
+
+
+def _from_unit(domain: BoxDomain, V: Tensor, X: Tensor) -> Tensor:
+    """Free columns from the unit cube, the others from ``X``."""
+    low, high = domain.bounds
+    moved = low + V * (high - low)
+    for dim in domain.log_dims:
+        ends = low[dim].log(), high[dim].log()
+        moved[:, dim] = (ends[0] + V[:, dim] * (ends[1] - ends[0])).exp()
+    moved = torch.minimum(torch.maximum(moved, low), high)  # rounding must not leave the box
+    for dim in domain.lists:
+        moved[:, dim] = X[:, dim]
+    return moved
+
+
+def _redraw(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:
+    """One column with a list of values drawn anew, for every point."""
+    columns = sorted(domain.lists)
+    moved = X.clone()
+    which = torch.randint(len(columns), (len(X),), generator=generator)
+    for number, dim in enumerate(columns):
+        values = domain.lists[dim]
+        drawn = values[torch.randint(len(values), (len(X),), generator=generator).to(X.device)]
+        moved[:, dim] = torch.where((which == number).to(X.device), drawn, X[:, dim])
+    return moved

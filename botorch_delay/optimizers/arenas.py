@@ -1,0 +1,491 @@
+"""The domain as BPE-Delay plays on it: what is active, what a round may ask, what survives it.
+
+A state is what the closed rounds have left: a tensor of active rows on a finite set, a region
+on a box. States are never changed, so that a round is judged in full before anything moves.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from botorch_delay.box_design import BoxDesign, corners
+from botorch_delay.box_search import snapped
+from botorch_delay.confidence import Confidence, side_delta
+from botorch_delay.design import GreedyDesign
+from botorch_delay.domains import BoxDomain, Domain, FiniteDomain
+from botorch_delay.elimination import ActiveSet, surviving
+from botorch_delay.exceptions import NumericsError, StorageError
+from botorch_delay.optimizers.base import Choice
+from botorch_delay.optimizers.feasibility import row_of
+from botorch_delay.optimizers.open_round import Candidates, Design
+from botorch_delay.posterior import Evidence
+from botorch_delay.regions import BoxActiveSet, Region, make_condition
+from botorch_delay.rounds import RoundRecord
+from botorch_delay.rules import generator_for
+from botorch_delay.surrogate import Surrogate
+from botorch_delay.trials import Trial
+
+State = TypeVar("State")
+
+
+class Arena(ABC, Generic[State]):
+    """What differs between a finite set and a box.
+
+    Args:
+        confidence: the bounds.
+        delta: failure probability of the guarantee.
+        sign: -1 where the user minimises.
+    """
+
+    def __init__(self, confidence: Confidence, delta: float, sign: float) -> None:
+        self._confidence = confidence
+        self._delta = delta
+        self._sign = sign
+
+    @abstractmethod
+    def everything(self) -> State:
+        """The state before the first round."""
+
+    @abstractmethod
+    def key(self, trial: Trial) -> int:
+        """The key of a trial's point."""
+
+    @abstractmethod
+    def choice(self, key: int, number: int, slot: int) -> Choice:
+        """The point with a key, to be asked in a round for a slot."""
+
+    @abstractmethod
+    def candidates(self, state: State, number: int) -> Candidates:
+        """The points that round ``number`` may ask."""
+
+    @abstractmethod
+    def without(self, state: State, infeasible: Sequence[int]) -> State:
+        """A state without the points of some keys."""
+
+    @abstractmethod
+    def is_empty(self, state: State) -> bool:
+        """Whether nothing may be asked."""
+
+    @abstractmethod
+    def size(self, state: State) -> float:
+        """How many points, or which share of the box."""
+
+    @abstractmethod
+    def judge(
+        self,
+        number: int,
+        state: State,
+        surrogate: Surrogate,
+        evidence: Evidence,
+        rounds: int,
+        union: int,
+    ) -> tuple[State, float | None, float]:
+        """What survives a round.
+
+        Args:
+            number: of the round.
+            state: what may be asked.
+            surrogate: that judges.
+            evidence: the round's answers.
+            rounds: R, over which delta is divided.
+            union: over how many points of a finite set the bounds hold at once.
+
+        Returns:
+            The state afterwards, the cut-off in units of the values (to be maximised) if
+            there is one, and the factor on sigma in the bounds.
+
+        Raises:
+            NumericsError: if a bound is not finite.
+        """
+
+    @abstractmethod
+    def multiplier(
+        self, surrogate: Surrogate, evidence: Evidence, rounds: int, union: int
+    ) -> float:
+        """The factor on sigma where nothing is judged."""
+
+    def evidence(
+        self, surrogate: Surrogate, trials: Sequence[Trial], like: Tensor
+    ) -> tuple[Surrogate, Evidence]:
+        """Answers of a round, and its surrogate with the scale of their values."""
+        X = torch.stack([t.x for t in trials]) if trials else like[:0]
+        y = self._sign * like.new_tensor([t.value for t in trials])
+        surrogate = surrogate.standardized(y)
+        keys = torch.tensor([self.key(t) for t in trials], dtype=torch.long, device=like.device)
+        noise = [t.noise_var for t in trials]
+        return surrogate, surrogate.evidence(X, y, noise, group=keys)
+
+    @abstractmethod
+    def rebuild(
+        self,
+        records: Sequence[RoundRecord],
+        trials: Sequence[Trial],
+        arrays: Mapping[str, Any],
+        surrogate_of: Callable[[RoundRecord], Surrogate],
+        rounds: int,
+    ) -> State:
+        """The state after stored rounds.
+
+        Raises:
+            StorageError: if what is stored is malformed.
+        """
+
+
+class FiniteArena(Arena[Tensor]):
+    """A finite set: states are LongTensors of active rows, increasing.
+
+    Args:
+        domain: the set.
+        confidence: the bounds.
+        delta: failure probability of the guarantee.
+        sign: -1 where the user minimises.
+    """
+
+    def __init__(
+        self, domain: FiniteDomain, confidence: Confidence, delta: float, sign: float
+    ) -> None:
+        super().__init__(confidence, delta, sign)
+        self.domain = self._domain = domain
+
+    def everything(self) -> Tensor:
+        """Every row."""
+        return torch.arange(len(self._domain), device=self._domain.points.device)
+
+    def key(self, trial: Trial) -> int:
+        """Its row."""
+        return row_of(trial)
+
+    def choice(self, key: int, number: int, slot: int) -> Choice:
+        """The row."""
+        return Choice(index=key, round=number, slot=slot)
+
+    def candidates(self, state: Tensor, number: int) -> Candidates:
+        """The active rows."""
+        return _Rows(self._domain.points, state)
+
+    def without(self, state: Tensor, infeasible: Sequence[int]) -> Tensor:
+        """The rows but these."""
+        if not infeasible:
+            return state
+        return state[~torch.isin(state, torch.tensor(infeasible, device=state.device))]
+
+    def is_empty(self, state: Tensor) -> bool:
+        """Whether there is no row."""
+        return not len(state)
+
+    def size(self, state: Tensor) -> int:
+        """How many rows."""
+        return len(state)
+
+    def active_set(self, state: Tensor) -> ActiveSet:
+        """The public view."""
+        return ActiveSet(self._domain, state)
+
+    def judge(
+        self,
+        number: int,
+        state: Tensor,
+        surrogate: Surrogate,
+        evidence: Evidence,
+        rounds: int,
+        union: int,
+    ) -> tuple[Tensor, float | None, float]:
+        """Rows whose upper bound reaches the largest lower bound (Algorithm 1, the last line)."""
+        ratio = surrogate.noise_ratio(evidence)
+        side = side_delta(self._delta, rounds, union)
+        posterior = surrogate.posterior(
+            evidence, self._domain.points[state], weights=self._confidence.needs_weights
+        )
+        half = self._confidence.half_width(posterior, ratio, side)
+        if not torch.isfinite(posterior.mean + half).all():
+            raise NumericsError(
+                f"The bounds of round {number} are not finite; check the scale of values "
+                "and noise against the kernel's."
+            )
+        lower = posterior.mean - half
+        stay = state[surviving(lower, posterior.mean + half)]
+        return stay, lower.max().item(), self._confidence.multiplier(ratio, side)
+
+    def multiplier(
+        self, surrogate: Surrogate, evidence: Evidence, rounds: int, union: int
+    ) -> float:
+        """As in the bounds."""
+        side = side_delta(self._delta, rounds, union)
+        return self._confidence.multiplier(surrogate.noise_ratio(evidence), side)
+
+    def rebuild(
+        self,
+        records: Sequence[RoundRecord],
+        trials: Sequence[Trial],
+        arrays: Mapping[str, Any],
+        surrogate_of: Callable[[RoundRecord], Surrogate],
+        rounds: int,
+    ) -> Tensor:
+        """The rows that no round has eliminated."""
+        return active_rows(read_eliminated(arrays["eliminated"], self._domain, len(records)))
+
+
+class BoxArena(Arena[Region]):
+    """A box: states are regions. Points get keys in the order in which they are first met.
+
+    Args:
+        domain: the box.
+        confidence: the bounds.
+        delta: failure probability of the guarantee.
+        sign: -1 where the user minimises.
+        seed: of the pools.
+    """
+
+    def __init__(
+        self, domain: BoxDomain, confidence: Confidence, delta: float, sign: float, seed: int
+    ) -> None:
+        super().__init__(confidence, delta, sign)
+        self._domain = domain
+        self._seed = seed
+        self._points: list[Tensor] = []
+        self._keys: dict[bytes, int] = {}
+
+    def everything(self) -> Region:
+        """The box."""
+        return Region(self._domain, seed=self._seed)
+
+    def key_of(self, x: Tensor) -> int:
+        """The key of a point (``d``), a new one if it is met for the first time."""
+        name = x.detach().cpu().numpy().tobytes()
+        if name not in self._keys:
+            self._keys[name] = len(self._points)
+            self._points.append(x.clone())
+        return self._keys[name]
+
+    def point(self, key: int) -> Tensor:
+        """The point with a key, ``d``."""
+        return self._points[key]
+
+    def key(self, trial: Trial) -> int:
+        """The key of its point."""
+        return self.key_of(trial.x)
+
+    def choice(self, key: int, number: int, slot: int) -> Choice:
+        """The point."""
+        return Choice(index=None, round=number, slot=slot, x=self._points[key])
+
+    def candidates(self, state: Region, number: int) -> Candidates:
+        """The region."""
+        return _BoxPoints(self, state, number)
+
+    def without(self, state: Region, infeasible: Sequence[int]) -> Region:
+        """The same: single points have no volume, and the design leaves them out."""
+        return state
+
+    def is_empty(self, state: Region) -> bool:
+        """Never: the point with the largest lower bound stays."""
+        return False
+
+    def size(self, state: Region) -> float:
+        """The share of the box."""
+        return state.pool.volume
+
+    def active_set(self, state: Region, infeasible: Sequence[int]) -> BoxActiveSet:
+        """The public view."""
+        bounds = self._domain.bounds
+        points = [self._points[key] for key in infeasible]
+        return BoxActiveSet(state, torch.stack(points) if points else bounds[:0])
+
+    def judge(
+        self,
+        number: int,
+        state: Region,
+        surrogate: Surrogate,
+        evidence: Evidence,
+        rounds: int,
+        union: int,
+    ) -> tuple[Region, float | None, float]:
+        """The region where the round's upper bound reaches its largest lower bound."""
+        condition = make_condition(
+            surrogate, evidence, self._domain, self._confidence, rounds, self._delta
+        )
+        tried = torch.stack(self._points) if self._points else self._domain.bounds[:0]
+        region, cutoff = state.cut(condition, tried)
+        if not torch.isfinite(torch.tensor(cutoff)):
+            raise NumericsError(
+                f"The bounds of round {number} are not finite; check the scale of values "
+                "and noise against the kernel's."
+            )
+        return region, cutoff, condition.bounds.multiplier
+
+    def multiplier(
+        self, surrogate: Surrogate, evidence: Evidence, rounds: int, union: int
+    ) -> float:
+        """As in the bounds."""
+        condition = make_condition(
+            surrogate, evidence, self._domain, self._confidence, rounds, self._delta
+        )
+        return condition.bounds.multiplier
+
+    def rebuild(
+        self,
+        records: Sequence[RoundRecord],
+        trials: Sequence[Trial],
+        arrays: Mapping[str, Any],
+        surrogate_of: Callable[[RoundRecord], Surrogate],
+        rounds: int,
+    ) -> Region:
+        """The region of the stored cut-offs, each with the bounds of its round's answers."""
+        conditions = []
+        anchor = arrays.get("anchor")
+        for record in records:
+            if record.cutoff is None:
+                continue
+            used = [trials[i] for i in record.trial_ids]
+            if any(t.value is None for t in used):
+                raise StorageError(f"Stored round {record.number} uses trials without answer.")
+            surrogate, evidence = self.evidence(surrogate_of(record), used, self._domain.bounds)
+            conditions.append(
+                make_condition(
+                    surrogate,
+                    evidence,
+                    self._domain,
+                    self._confidence,
+                    rounds,
+                    self._delta,
+                    self._sign * float(record.cutoff),
+                )
+            )
+        if not conditions:
+            return self.everything()
+        if not isinstance(anchor, Tensor) or anchor.shape != (1, self._domain.dim):
+            raise StorageError("The stored active set has no point that is known to be in it.")
+        anchor = anchor.to(self._domain.bounds)
+        region = Region(self._domain, tuple(conditions), anchor, self._seed)
+        if not bool(self._domain.contains(anchor)[0]) or float(region.margin(anchor)[0]) < -1e-6:
+            raise StorageError("The stored active set does not match the stored answers.")
+        return region
+
+
+def make_arena(
+    domain: Domain, confidence: Confidence, delta: float, sign: float, seed: int
+) -> FiniteArena | BoxArena:
+    """The arena of a domain."""
+    if isinstance(domain, BoxDomain):
+        return BoxArena(domain, confidence, delta, sign, seed)
+    assert isinstance(domain, FiniteDomain)
+    return FiniteArena(domain, confidence, delta, sign)
+
+
+def active_rows(eliminated: Tensor) -> Tensor:
+    """The rows that are active: a LongTensor, increasing."""
+    return (eliminated == 0).nonzero().flatten()
+
+
+def read_eliminated(eliminated: Any, domain: FiniteDomain, rounds: int) -> Tensor:
+    """For each point the round that eliminated it, as stored.
+
+    Raises:
+        StorageError: if it is malformed.
+    """
+    if (
+        not isinstance(eliminated, Tensor)
+        or eliminated.dtype != torch.int64
+        or eliminated.shape != (len(domain),)
+        or eliminated.min() != 0
+        or eliminated.max() > rounds + 1
+    ):
+        raise StorageError("The stored active set is not a set of points of the domain.")
+    return eliminated.to(domain.points.device, copy=True)
+
+
+class _Rows:
+    """The active rows of a finite set."""
+
+    def __init__(self, points: Tensor, active: Tensor) -> None:
+        self._points = points
+        self._active = active
+
+    def key(self, trial: Trial) -> int:
+        return row_of(trial)
+
+    def contains(self, key: int) -> bool:
+        position = self.position(key)
+        return position < len(self._active) and int(self._active[position]) == key
+
+    def design(self, surrogate: Surrogate, picks: Iterable[int], closed: Iterable[int]) -> Design:
+        candidates = surrogate.inputs(self._points[self._active])
+        design = GreedyDesign(
+            surrogate.covar_module, candidates, surrogate.noise_var, map(self.position, picks)
+        )
+        for key in closed:
+            design.exclude(self.position(key))
+        return _RowsDesign(self, design, self._active)
+
+    def position(self, key: int) -> int:
+        return int(torch.searchsorted(self._active, key))
+
+
+class _RowsDesign:
+    """A design over positions, by rows of the domain."""
+
+    def __init__(self, rows: _Rows, design: GreedyDesign, active: Tensor) -> None:
+        self._rows = rows
+        self._design = design
+        self._active = active
+
+    def next(self) -> int:
+        return int(self._active[self._design.next()])
+
+    def add(self, key: int) -> None:
+        self._design.add(self._rows.position(key))
+
+    def exclude(self, key: int, excluded: bool = True) -> None:
+        self._design.exclude(self._rows.position(key), excluded)
+
+
+class _BoxPoints:
+    """The points of a region."""
+
+    def __init__(self, arena: BoxArena, region: Region, number: int) -> None:
+        self._arena = arena
+        self._region = region
+        self._number = number
+
+    def key(self, trial: Trial) -> int:
+        return self._arena.key(trial)
+
+    def contains(self, key: int) -> bool:
+        return True  # every point of the round was asked inside
+
+    def design(self, surrogate: Surrogate, picks: Iterable[int], closed: Iterable[int]) -> Design:
+        region = self._region
+        generator = generator_for(self._arena._seed, self._number, torch.device("cpu"))
+        sample = region.pool.points
+        pool = torch.cat([corners(region.domain), snapped(region.domain, sample, generator)])
+        pool = torch.cat([sample, pool[region.contains(pool)]])
+        inside = region.contains if region.conditions else None
+        seed = self._arena._seed + self._number
+        made = _BoxRoundDesign(self._arena, BoxDesign(surrogate, region.domain, pool, inside, seed))
+        for key in picks:
+            made.add(key)
+        for key in closed:
+            made.exclude(key)
+        return made
+
+
+class _BoxRoundDesign:
+    """A design over points, by their keys."""
+
+    def __init__(self, arena: BoxArena, design: BoxDesign) -> None:
+        self._arena = arena
+        self._design = design
+
+    def next(self) -> int:
+        return self._arena.key_of(self._design.next())
+
+    def add(self, key: int) -> None:
+        self._design.add(key, self._arena.point(key))
+
+    def exclude(self, key: int, excluded: bool = True) -> None:
+        self._design.exclude(key, self._arena.point(key), excluded)
