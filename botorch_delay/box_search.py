@@ -2,8 +2,10 @@
 
 Columns without a list of values move along the gradient, in units of the box's sides (of
 their logarithm where the domain says so), each start with a step of its own that grows after
-a gain and shrinks after a loss. Columns with a list of values are redrawn now and then, one at
-a time. A move counts only if it stays in the set and gains: no start ever gets worse.
+a gain and shrinks after a loss. Where the gradient leads out of the set, the direction is
+mixed with a random one, so that a start slides along the edge. Columns with a list of values
+are redrawn now and then, one at a time. A move counts only if it stays in the set and gains: no
+start ever gets worse.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ def maximize(
         function: ``n x d`` to ``n``, differentiable in the columns that vary freely.
         domain: the box; points stay in it.
         starts: ``n x d``, in the box and inside.
-        generator: for the columns with lists of values.
+        generator: for directions along edges, and columns with lists of values.
         steps: evaluations of function and gradient at most.
         inside: a further test, ``n x d`` to a bool tensor ``n``.
 
@@ -47,6 +49,8 @@ def maximize(
     X = starts.clone()
     values, slope = _evaluate(function, domain, X)
     step = torch.full_like(values, FIRST_STEP)
+    blocked = torch.zeros_like(values, dtype=torch.bool)
+    fixed = sorted(domain.lists)
     for number in range(steps):
         if domain.lists and (number % 3 == 2 or not free):
             proposal = _redraw(domain, X, generator)
@@ -54,6 +58,10 @@ def maximize(
             listed = True
         else:
             direction = slope / slope.abs().amax(dim=1, keepdim=True).clamp_min(1e-300)
+            if bool(blocked.any()):
+                drawn = torch.randn(V.shape, generator=generator, dtype=torch.double).to(V)
+                drawn[:, fixed] = 0.0
+                direction = torch.where(blocked.unsqueeze(1), direction + drawn, direction)
             moved = (V + step.unsqueeze(1) * direction).clamp(0.0, 1.0)
             proposal = _from_unit(domain, moved, X)
             listed = False
@@ -67,7 +75,10 @@ def maximize(
         slope = torch.where(better.unsqueeze(1), found_slope, slope)
         values = torch.where(better, found, values)
         if not listed:
-            step = torch.where(better, 1.7 * step, 0.35 * step)
+            # Along an edge most directions fail: the step shrinks slowly there.
+            loss = torch.where(blocked, 0.8, 0.35)
+            step = torch.where(better, 1.7 * step, loss * step)
+            blocked |= ~allowed
             if bool((step < SMALLEST_STEP).all()) and not domain.lists:
                 break
     return X, values
@@ -92,6 +103,26 @@ def snapped(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:
     for dim in domain.lists:
         coin[:, dim] = False
     return torch.where(coin, nearer, X)
+
+
+def stretched(X: Tensor, inside: Callable[[Tensor], Tensor], generator: torch.Generator) -> Tensor:
+    """The points pushed away from each other until they reach the edge of a set.
+
+    Args:
+        X: ``n x d``, inside.
+        inside: ``n x d`` to a bool tensor ``n``.
+        generator: pairs the points.
+    """
+    other = X[torch.randperm(len(X), generator=generator).to(X.device)]
+    direction = X - other
+    low, high = torch.zeros_like(X[:, :1]), torch.ones_like(X[:, :1])
+    for _ in range(4):  # far enough out
+        high = torch.where(inside(X + high * direction).unsqueeze(1), 2.0 * high, high)
+    for _ in range(14):
+        middle = (low + high) / 2.0
+        within = inside(X + middle * direction).unsqueeze(1)
+        low, high = torch.where(within, middle, low), torch.where(within, high, middle)
+    return X + low * direction
 
 
 def _evaluate(

@@ -140,6 +140,22 @@ class Domain(ABC):
                 )
 
 
+class PointKeys:
+    """Whole numbers for points, in the order in which they are first met."""
+
+    def __init__(self) -> None:
+        self.points: list[Tensor] = []
+        self._keys: dict[bytes, int] = {}
+
+    def of(self, x: Tensor) -> int:
+        """The key of a point (``d``), a new one if it is met for the first time."""
+        name = x.detach().cpu().numpy().tobytes()
+        if name not in self._keys:
+            self._keys[name] = len(self.points)
+            self.points.append(x.clone())
+        return self._keys[name]
+
+
 class FiniteDomain(Domain):
     """A finite action set X.
 

@@ -161,8 +161,9 @@ def posterior_at(
 
     Costs ``O(m^3 + n m^2)``; memory beyond the result stays bounded, whatever ``n``. Without
     ``weights`` the fields ``noise_norm`` and ``penalty`` are zero and half the work is saved.
+    Differentiable in ``X`` where it requires gradients.
     """
-    with torch.no_grad():
+    with torch.set_grad_enabled(torch.is_grad_enabled() and X.requires_grad):
         K = covariance(covar_module, evidence.X, evidence.X)
         factor, noise = factorize(K, evidence.noise_var)
         white = _solve(factor, evidence.y.unsqueeze(-1))

@@ -216,6 +216,20 @@ class BoxActiveSet:
             inside &= ~(x == X).all(dim=1)
         return inside
 
+    def margin(self, X: Tensor) -> Tensor:
+        """At least 0 where a point is active, below elsewhere; differentiable.
+
+        It is what ``nonlinear_inequality_constraints`` of ``optimize_acqf`` want, with starts
+        from ``sample``. Bounds and lists of values are not part of it.
+
+        Args:
+            X: ``n x d``.
+
+        Returns:
+            ``n``; ``inf`` while there is neither a closed round nor a constraint.
+        """
+        return self._region.margin(X)
+
     def sample(self, n: int, seed: int = 0) -> Tensor:
         """``n`` points spread uniformly over the active set, ``n x d``.
 

@@ -7,6 +7,8 @@ path of the prior is exact up to rounding where its covariance can be factorized
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.sampling.pathwise.features.generators import gen_kernel_features
@@ -66,6 +68,11 @@ class PriorPaths:
             self._n_features = self._features(points[:1]).shape[-1]
             if len(points) * self._n_features <= MAX_KEPT_ELEMENTS:
                 self._matrix = self._features(points)
+
+    def draw_function(self, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """One approximate path, at any points: ``n x d`` to ``n``, differentiable."""
+        weights = _normal(self._n_features, generator, self._points)
+        return lambda X: self._features(X) @ weights
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """One path, its values at all points: ``n``."""

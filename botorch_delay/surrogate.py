@@ -6,7 +6,7 @@ import copy
 import logging
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,14 +28,16 @@ from torch import Tensor
 from botorch_delay import checks
 from botorch_delay.domains import Domain, Encoding
 from botorch_delay.exceptions import FitWarning, StorageError
-from botorch_delay.kernels import build_kernel, describe_kernel, hyperparameters
-from botorch_delay.posterior import Evidence, PointwisePosterior, posterior_at
+from botorch_delay.kernels import build_kernel, covariance, describe_kernel, hyperparameters
+from botorch_delay.posterior import Evidence, PointwisePosterior, factorize, posterior_at
 
 logger = logging.getLogger(__name__)
 
 # With fewer answers the priors alone decide.
 MIN_ANSWERS_TO_FIT = 3
 MAX_FITS = 5
+# Above so many answers a fit is to a random subset, so that it takes no longer and longer.
+MAX_ANSWERS_TO_FIT = 500
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,19 @@ class Surrogate:
         """Posterior of f at the rows of ``X``, in units of the values."""
         posterior = posterior_at(self.covar_module, evidence, self.inputs(X), weights=weights)
         return posterior.rescaled(self.offset, self.scale)
+
+    def mean_function(self, evidence: Evidence) -> Callable[[Tensor], Tensor]:
+        """The posterior mean of f at any points, ``n x d`` to ``n``; differentiable."""
+        with torch.no_grad():
+            K = covariance(self.covar_module, evidence.X, evidence.X)
+            factor, _ = factorize(K, evidence.noise_var)
+            weights = torch.cholesky_solve(evidence.y.unsqueeze(-1), factor).squeeze(-1)
+
+        def mean(X: Tensor) -> Tensor:
+            cross = covariance(self.covar_module, evidence.X, self.inputs(X))
+            return self.offset + self.scale * (weights @ cross)
+
+        return mean
 
     def hyperparameters(self) -> dict[str, Any]:
         """Every hyperparameter by name, as numbers and lists of numbers."""
@@ -241,6 +256,14 @@ def _learned(
     return Surrogate(
         kernel, noise_var, origin, width, offset, scale, learned=True, encoding=encoding
     )
+
+
+def _subset(n: int, seed: int) -> Tensor:
+    """Rows to fit to: all, or a random choice where there are too many."""
+    if n <= MAX_ANSWERS_TO_FIT:
+        return torch.arange(n)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(n, generator=generator)[:MAX_ANSWERS_TO_FIT].sort().values
 
 
 def _standardization(y: Tensor) -> tuple[float, float]:

@@ -11,15 +11,16 @@ from typing import Any
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
-from botorch.exceptions.warnings import InputDataWarning
+from botorch.exceptions.warnings import InputDataWarning, NumericsWarning
 from botorch.utils.sampling import manual_seed
 from gpytorch.kernels import Kernel
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_delay import checks, sampling
+from botorch_delay.box_search import maximize, snapped
 from botorch_delay.confidence import Confidence, FixedBeta, Guarantee
-from botorch_delay.domains import FiniteDomain
+from botorch_delay.domains import BoxDomain, Domain, FiniteDomain, PointKeys
 from botorch_delay.exceptions import (
     BotorchDelayError,
     EmptyDomainError,
@@ -28,12 +29,13 @@ from botorch_delay.exceptions import (
     StorageError,
 )
 from botorch_delay.incremental import CandidatePosterior
-from botorch_delay.kernels import CHUNK_ELEMENTS, describe_kernel
+from botorch_delay.kernels import CHUNK_ELEMENTS, covariance, describe_kernel, prior_variance
 from botorch_delay.models import DelayedGP
-from botorch_delay.optimizers.base import Choice, FiniteOptimizer
+from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility, Standing
 from botorch_delay.optimizers.given import given_surrogate
 from botorch_delay.records import describe_part
+from botorch_delay.regions import Region
 from botorch_delay.rules import (
     UCB,
     BotorchRule,
@@ -56,8 +58,11 @@ from botorch_delay.trials import Attached, Trial, TrialState
 # A learned kernel is fitted again when there are this many times the answers of the last fit.
 GROWTH_TO_REFIT = 1.2
 
+# Points of a box from which climbs begin, beside some moved to its boundary.
+BOX_POOL = 2048
 
-class AcquisitionOptimizer(FiniteOptimizer):
+
+class AcquisitionOptimizer(Optimizer):
     """Ask where a rule is largest, given what has arrived and what is pending.
 
     ====================  ==========================  ===============  =======================
@@ -71,6 +76,8 @@ class AcquisitionOptimizer(FiniteOptimizer):
     UCB and Thompson sampling keep the posterior of every candidate up to date: an ask and a
     tell cost at most O(N n) for N candidates and n distinct points asked, in whatever order
     answers come. A Thompson sample adds one product with a root of the prior covariance.
+    On a box the candidates are a quasi-random pool, and the best of them climb along the
+    gradient; Thompson samples are approximate there, as above 5,000 points.
     A BoTorch acquisition is evaluated at every candidate; analytic ones, which have no
     ``X_pending``, are given the fantasy model instead. Before the first answer they ask where
     the deviation is largest. Ties go to the lowest index.
@@ -80,7 +87,7 @@ class AcquisitionOptimizer(FiniteOptimizer):
     ``Ignore``; its point is asked again at most twice.
 
     Args:
-        domain: the finite action set.
+        domain: a finite action set, or a box.
         horizon: how many asks are planned; None where no end is planned.
         covar_module: the kernel, fixed; None to learn kernel and noise, again whenever the
             answers have grown by a fifth.
@@ -111,7 +118,7 @@ class AcquisitionOptimizer(FiniteOptimizer):
 
     def __init__(
         self,
-        domain: FiniteDomain,
+        domain: Domain,
         *,
         horizon: int | None = None,
         covar_module: Kernel | None = None,
@@ -122,11 +129,12 @@ class AcquisitionOptimizer(FiniteOptimizer):
         maximize: bool = True,
     ) -> None:
         super().__init__(domain, horizon, seed=seed, maximize=maximize)
-        self._fixed = given_surrogate(covar_module, noise_var, domain.points)
+        self._fixed = given_surrogate(covar_module, noise_var, domain.like)
         self._rule = UCB(6.0) if rule is None else as_rule(rule)
         self._pending = check_combination(self._rule, Hallucinate() if pending is None else pending)
         if isinstance(self._pending, Censor):
-            checks.answer(self._pending.worst_value, domain.points)
+            checks.answer(self._pending.worst_value, domain.like)
+        self._pool = self._make_pool()
         self._surrogate = self._fixed or self._fit(None)
         if isinstance(self._rule, BotorchRule):
             self._try_out(self._rule)
@@ -135,8 +143,11 @@ class AcquisitionOptimizer(FiniteOptimizer):
         self._widths: list[float] = []  # sigma at the last points, when they were asked
         self._model: tuple[int, DelayedGP] | None = None  # and at which revision
         self._recommender: tuple[int, Surrogate] | None = None
-        self._elsewhere = self._paths_elsewhere = 0  # attached results that are no candidates
+        self._keys = PointKeys()  # of points that are no candidates
+        self._paths_elsewhere = 0
         self._paths: PriorPaths | None = None
+        self._drawn: Callable[[Tensor], Tensor] | None = None  # a path on a box
+        self._acquisition: Callable[[Tensor], Tensor] | None = None
         self._restart()
 
     @property
@@ -166,15 +177,16 @@ class AcquisitionOptimizer(FiniteOptimizer):
         if self._paths is not None and not self._paths.exact:
             assert isinstance(self._rule, ThompsonSampling)
             missing.append(
-                f"with {len(self._domain)} points the prior part of a Thompson sample is "
-                f"approximate: {self._rule.n_features} random Fourier features."
+                f"on {self._domain!r} the prior part of a Thompson sample is approximate: "
+                f"{self._rule.n_features} random Fourier features."
             )
         return Guarantee(False, 0.1, (), tuple(missing))
 
     def posterior(self) -> tuple[Tensor, Tensor]:
         """Mean and deviation at every point, as the rule sees them now: ``N`` each.
 
-        In the user's units and sign; pending points enter as ``pending`` says.
+        In the user's units and sign; pending points enter as ``pending`` says. On a box the
+        points are those of ``pool``.
         """
         self._flush()
         scale, offset = self._surrogate.scale, self._surrogate.offset
@@ -185,9 +197,11 @@ class AcquisitionOptimizer(FiniteOptimizer):
         self._refit()
         self._flush()
         scores = self._scores()
+        if isinstance(self._domain, BoxDomain):
+            return self._choose_on_box(self._domain, scores)
         closed = self._closed()
         if closed:
-            if len(closed) == len(self._domain):
+            if len(closed) == len(self._pool):
                 raise EmptyDomainError(
                     f"None of the {len(closed)} points can be asked now: after a failure a point "
                     f"is asked again at most {MAX_FAILURES - 1} times. See opt.trials."
@@ -200,11 +214,84 @@ class AcquisitionOptimizer(FiniteOptimizer):
         scale = 0.0 if isinstance(self._rule, BotorchRule) else self._tie_scale
         return Choice(lowest_of_largest(scores, scale), round=1, slot=len(self._ledger))
 
+    def _choose_on_box(self, domain: BoxDomain, scores: Tensor) -> Choice:
+        """The best of the pool's best points after a climb."""
+        closed = [self._keys.points[-1 - key] for key in self._closed()]
+
+        def may_ask(X: Tensor) -> Tensor:
+            allowed = torch.ones(len(X), dtype=torch.bool, device=X.device)
+            for x in closed:
+                allowed &= ~(x == X).all(dim=1)
+            return allowed
+
+        scores = scores.masked_fill(~may_ask(self._pool), -torch.inf)
+        if not bool(torch.isfinite(scores.max())):
+            raise NumericsError(f"{self.method} is not finite at any point that may be asked.")
+        costly = isinstance(self._rule, BotorchRule)
+        best = scores.topk(min(8 if costly else 64, len(scores))).indices
+        generator = generator_for(self._seed, len(self._ledger), torch.device("cpu"))
+        X, found = maximize(
+            self._function(),
+            domain,
+            self._pool[best],
+            generator=generator,
+            steps=12 if costly else 24,
+            inside=may_ask,
+        )
+        found = torch.where(torch.isfinite(found), found, scores[best])
+        x = X[lowest_of_largest(found)].clone()
+        return Choice(None, round=1, slot=len(self._ledger), x=x)
+
+    def _function(self) -> Callable[[Tensor], Tensor]:
+        """What is maximised, at any points: ``n x d`` to ``n``, differentiable."""
+        if isinstance(self._rule, BotorchRule):
+            return self._acquisition or self._spread
+        if isinstance(self._rule, UCB):
+            factor = self._rule.factor + sum(self._widths)
+            return lambda X: self._mean_at(X) + factor * self._spread(X)
+        assert isinstance(self._rule, ThompsonSampling)
+        assert self._drawn is not None
+        drawn, factor = self._drawn, self._rule.beta**0.5
+        return lambda X: self._mean_at(X) + factor * drawn(X)
+
+    def _mean_at(self, X: Tensor) -> Tensor:
+        posterior, inputs = self._values.posterior, self._surrogate.inputs(X)
+        if not len(posterior):
+            return 0.0 * inputs.sum(dim=-1)
+        weights = posterior.root.T @ (posterior.root @ posterior.values)
+        return weights @ covariance(self._surrogate.covar_module, posterior.points, inputs)
+
+    def _spread(self, X: Tensor) -> Tensor:
+        posterior, inputs = (self._design or self._values).posterior, self._surrogate.inputs(X)
+        prior = prior_variance(self._surrogate.covar_module, inputs) + 0.0 * inputs.sum(dim=-1)
+        if not len(posterior):
+            return prior.sqrt()
+        cross = covariance(self._surrogate.covar_module, posterior.points, inputs)
+        variance = prior - (posterior.root @ cross).square().sum(dim=0)
+        return variance.clamp_min(1e-12 * float(prior.detach().max())).sqrt()
+
+    def _make_pool(self) -> Tensor:
+        """The candidates: all points of a set; on a box spread points, some on its boundary."""
+        if isinstance(self._domain, FiniteDomain):
+            return self._domain.points
+        assert isinstance(self._domain, BoxDomain)
+        generator = generator_for(self._seed, 0, torch.device("cpu"))
+        spread = Region(self._domain, seed=self._seed).sample(BOX_POOL, generator).points
+        edge = snapped(self._domain, spread[: BOX_POOL // 4], generator)
+        return torch.unique(torch.cat([spread, edge[self._domain.contains(edge)]]), dim=0)
+
+    @property
+    def pool(self) -> Tensor:
+        """The candidates, ``N x d``: all points of a set, or where climbs on a box begin."""
+        return self._pool
+
     def _asked(self, trial: Trial) -> None:
-        assert trial.index is not None
         if isinstance(self._pending, Censor) and self._pending.inflate:
             assert self._pending.max_delay is not None
-            self._widths.append(self._deviation()[trial.index].item())
+            if trial.index is None:
+                self._widths.append(self._spread(trial.x.unsqueeze(0)).item())
+            else:
+                self._widths.append(self._deviation()[trial.index].item())
             excess = max(len(self._widths) - self._pending.max_delay, 0)
             self._widths = self._widths[excess:]
         self._feasibility.add(trial)
@@ -238,25 +325,51 @@ class AcquisitionOptimizer(FiniteOptimizer):
     def _path(self) -> Tensor:
         """A path of the centred posterior at every candidate."""
         posterior = (self._design or self._values).posterior
-        if self._paths is None or self._elsewhere != self._paths_elsewhere:
-            self._paths = self._make_paths()
         generator = generator_for(self._seed, len(self._ledger), torch.device("cpu"))
+        if self._paths is None or len(self._keys.points) != self._paths_elsewhere:
+            self._paths = self._make_paths()
+        if isinstance(self._domain, BoxDomain):
+            self._drawn = self._draw_on_box(self._paths, generator)
+            with torch.no_grad():
+                return self._drawn(self._pool)
         path = self._paths.draw(generator)
-        places = [key if key >= 0 else len(self._domain) - 1 - key for key in posterior.keys]
+        places = [key if key >= 0 else len(self._pool) - 1 - key for key in posterior.keys]
         # One number per place, so that the order in which points were entered does not matter.
         noise = torch.randn(len(path), generator=generator, dtype=path.dtype).to(path)
         rows = torch.tensor(places, dtype=torch.long, device=path.device)
         residual = path[rows] + posterior.noise_var.sqrt() * noise[rows]
-        return path[: len(self._domain)] - posterior.correction(residual)
+        return path[: len(self._pool)] - posterior.correction(residual)
+
+    def _draw_on_box(
+        self, paths: PriorPaths, generator: torch.Generator
+    ) -> Callable[[Tensor], Tensor]:
+        """A path of the centred posterior, at any points."""
+        posterior, kernel = (self._design or self._values).posterior, self._surrogate.covar_module
+        prior = paths.draw_function(generator)
+        met = len(self._keys.points)
+        noise = torch.randn(met, generator=generator, dtype=torch.double).to(self._pool)
+        rows = [-1 - key for key in posterior.keys]
+        with torch.no_grad():
+            residual = prior(posterior.points) + posterior.noise_var.sqrt() * noise[rows]
+            weights = posterior.root.T @ (posterior.root @ residual)
+
+        def path(X: Tensor) -> Tensor:
+            inputs = self._surrogate.inputs(X)
+            if not rows:
+                return prior(inputs)
+            return prior(inputs) - weights @ covariance(kernel, posterior.points, inputs)
+
+        return path
 
     def _make_paths(self) -> PriorPaths:
         assert isinstance(self._rule, ThompsonSampling)
-        points = self._surrogate.inputs(self._domain.points)
-        others = [result.x for result in self._ledger.attached if result.index is None]
-        self._paths_elsewhere = self._elsewhere
-        if others:
-            points = torch.cat([points, self._surrogate.inputs(torch.stack(others))])
-        exact = len(self._domain) <= sampling.MAX_EXACT_POINTS
+        finite = isinstance(self._domain, FiniteDomain)
+        points = self._surrogate.inputs(self._pool)
+        self._paths_elsewhere = len(self._keys.points)
+        if finite and self._keys.points:
+            others = self._surrogate.inputs(torch.stack(self._keys.points))
+            points = torch.cat([points, others])
+        exact = finite and len(self._pool) <= sampling.MAX_EXACT_POINTS
         return PriorPaths(
             self._surrogate.covar_module, points, self._rule.n_features, self._seed, exact=exact
         )
@@ -264,6 +377,7 @@ class AcquisitionOptimizer(FiniteOptimizer):
     def _evaluate(self, rule: BotorchRule) -> Tensor:
         """A BoTorch acquisition function at every candidate."""
         posterior = self._values.posterior
+        self._acquisition = None
         if not len(posterior):
             return (self._design or self._values).posterior.deviation
         X, y = posterior.points, posterior.values.unsqueeze(-1)
@@ -281,7 +395,7 @@ class AcquisitionOptimizer(FiniteOptimizer):
             self._model = (self._ledger.revision, model)
         model = self._model[1]
         used = model.fantasy_model() if rule.analytic and waiting is not None else model
-        candidates = self._surrogate.inputs(self._domain.points)
+        candidates = self._surrogate.inputs(self._pool)
         generator = generator_for(self._seed, len(self._ledger), torch.device("cpu"))
         joint = len(X) + 64 + (0 if waiting is None else len(waiting))
         rows = max(CHUNK_ELEMENTS // (64 * joint), 64)
@@ -289,6 +403,7 @@ class AcquisitionOptimizer(FiniteOptimizer):
             function = rule.build(used, X, y, waiting)
             parts = [function(part.unsqueeze(-2)) for part in candidates.split(rows)]
         scores = torch.cat(parts).to(candidates)
+        self._acquisition = lambda at: _calmly(function, self._surrogate.inputs(at))
         return scores.nan_to_num(nan=-torch.inf)
 
     def _try_out(self, rule: BotorchRule) -> None:
@@ -297,12 +412,12 @@ class AcquisitionOptimizer(FiniteOptimizer):
         Raises:
             InputError: if it cannot be built, or does not give one number per point.
         """
-        X = self._surrogate.inputs(self._domain.points[:2])
+        X = self._surrogate.inputs(self._pool[:2])
         y = X.new_tensor([[0.0], [1.0]])[: len(X)]
         kernel = copy.deepcopy(self._surrogate.covar_module)
         waiting = X[:1] if isinstance(self._pending, Hallucinate) else None
         try:
-            with _quietly(0):
+            with _quietly(0, advice=True):
                 noise = self._surrogate.noise_var
                 model = DelayedGP(X, y, noise_var=noise, covar_module=kernel)
                 scores = rule.build(model, X, y, waiting)(X.unsqueeze(-2))
@@ -320,13 +435,13 @@ class AcquisitionOptimizer(FiniteOptimizer):
         """Points that count as pending, in the inputs of the model; None if there are none."""
         if not isinstance(self._pending, Hallucinate):
             return None
-        rows = [t.index for t in self._ledger.running()]
-        known = {t.index for t in self._ledger.completed()} | set(rows)
-        failed = {i for i in self._feasibility.suspects if i not in known}
-        rows += sorted(failed)
-        if not rows:
+        waiting = [t.x for t in self._ledger.running()]
+        known = {self._key(t) for t in self._ledger.trials if t.state is not TrialState.FAILED}
+        failed = sorted(key for key in self._feasibility.suspects if key not in known)
+        waiting += [self._pool[k] if k >= 0 else self._keys.points[-1 - k] for k in failed]
+        if not waiting:
             return None
-        return self._surrogate.inputs(self._domain.points[rows])
+        return self._surrogate.inputs(torch.stack(waiting))
 
     def _closed(self) -> list[int]:
         """Points that may not be asked now, after failures."""
@@ -356,15 +471,16 @@ class AcquisitionOptimizer(FiniteOptimizer):
     def _restart(self) -> None:
         """Posteriors of the present surrogate from all trials."""
         surrogate = self._surrogate
-        self._values = _Averages(surrogate, self._domain.points)
+        self._values = _Averages(surrogate, self._pool)
         self._design: _Averages | None = None
         if isinstance(self._pending, Hallucinate):
-            self._design = _Averages(surrogate, self._domain.points)
+            self._design = _Averages(surrogate, self._pool)
         self._tie_scale = self._values.posterior.deviation.max().item()
         self._model = None
-        self._elsewhere = 0
+        self._acquisition = self._drawn = None
+        self._keys = PointKeys()
         self._answers = 0
-        self._feasibility = Feasibility(self._ledger.trials)
+        self._feasibility = Feasibility(self._ledger.trials, self._key)
         for trial in self._ledger.trials:
             self._count(trial)
         for number, result in enumerate(self._ledger.attached):
@@ -374,8 +490,7 @@ class AcquisitionOptimizer(FiniteOptimizer):
 
     def _count(self, trial: Trial) -> None:
         """Enter a trial where its state says that it counts, and take it out elsewhere."""
-        assert trial.index is not None
-        x, state = trial.x, trial.state
+        key, x, state = self._key(trial), trial.x, trial.state
         value = trial.value
         if state is TrialState.COMPLETED:
             self._answers += 1
@@ -384,24 +499,25 @@ class AcquisitionOptimizer(FiniteOptimizer):
         if isinstance(self._pending, Censor) and counted and missing:
             value = self._pending.worst_value
         if value is not None:
-            self._values.put(trial.index, trial.id, x, self._sign * value, trial.noise_var)
+            self._values.put(key, trial.id, x, self._sign * value, trial.noise_var)
         elif trial.id in self._values:
             self._values.drop(trial.id)
         if self._design is not None:
             if counted:
-                self._design.put(trial.index, trial.id, x, None, trial.noise_var)
+                self._design.put(key, trial.id, x, None, trial.noise_var)
             elif trial.id in self._design:
                 self._design.drop(trial.id)
 
     def _count_attached(self, number: int, result: Attached) -> None:
-        key = result.index
-        if key is None:
-            self._elsewhere += 1
-            key = -self._elsewhere
+        key = -1 - self._keys.of(result.x) if result.index is None else result.index
         source = -1 - number
         self._values.put(key, source, result.x, self._sign * result.value, None)
         if self._design is not None:
             self._design.put(key, source, result.x, None, None)
+
+    def _key(self, trial: Trial) -> int:
+        """A candidate's row, or a number below 0 for a point of a box."""
+        return -1 - self._keys.of(trial.x) if trial.index is None else trial.index
 
     def _fit(self, previous: Surrogate | None) -> Surrogate:
         X, y, noise_var = self._all_data()
@@ -425,7 +541,7 @@ class AcquisitionOptimizer(FiniteOptimizer):
         return {
             "horizon": self._horizon,
             "covar_module": describe_part(
-                None if fixed is None else fixed.covar_module, self._domain.points
+                None if fixed is None else fixed.covar_module, self._domain.like
             ),
             "noise_var": None if fixed is None else fixed.noise_var,
             "rule": describe_part(self._rule),
@@ -475,13 +591,20 @@ class AcquisitionOptimizer(FiniteOptimizer):
         self._restart()
 
 
+def _calmly(function: AcquisitionFunction, inputs: Tensor) -> Tensor:
+    """An acquisition function at single points, without warnings about what is usual here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumericalWarning)
+        return function(inputs.unsqueeze(-2))
+
+
 def _whole(value: Any) -> int:
     """A stored trial's id, or -1, which is none."""
     return value if is_whole(value, 0) else -1
 
 
 @contextmanager
-def _quietly(seed: int) -> Iterator[None]:
+def _quietly(seed: int, *, advice: bool = False) -> Iterator[None]:
     """Seeded, without gradients, and without warnings about what is usual here.
 
     A candidate that is pending already makes the joint covariance singular, and BoTorch's
@@ -490,6 +613,8 @@ def _quietly(seed: int) -> Iterator[None]:
     with manual_seed(seed), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)
         warnings.simplefilter("ignore", InputDataWarning)
+        if not advice:  # BoTorch's on the choice of a function: once is enough
+            warnings.simplefilter("ignore", NumericsWarning)
         yield
 
 

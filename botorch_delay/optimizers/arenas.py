@@ -6,6 +6,7 @@ on a box. States are never changed, so that a round is judged in full before any
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -14,10 +15,10 @@ import torch
 from torch import Tensor
 
 from botorch_delay.box_design import BoxDesign, corners
-from botorch_delay.box_search import snapped
+from botorch_delay.box_search import snapped, stretched
 from botorch_delay.confidence import Confidence, side_delta
 from botorch_delay.design import GreedyDesign
-from botorch_delay.domains import BoxDomain, Domain, FiniteDomain
+from botorch_delay.domains import BoxDomain, Domain, FiniteDomain, PointKeys
 from botorch_delay.elimination import ActiveSet, surviving
 from botorch_delay.exceptions import NumericsError, StorageError
 from botorch_delay.optimizers.base import Choice
@@ -247,8 +248,7 @@ class BoxArena(Arena[Region]):
         super().__init__(confidence, delta, sign)
         self._domain = domain
         self._seed = seed
-        self._points: list[Tensor] = []
-        self._keys: dict[bytes, int] = {}
+        self._keys = PointKeys()
 
     def everything(self) -> Region:
         """The box."""
@@ -256,15 +256,11 @@ class BoxArena(Arena[Region]):
 
     def key_of(self, x: Tensor) -> int:
         """The key of a point (``d``), a new one if it is met for the first time."""
-        name = x.detach().cpu().numpy().tobytes()
-        if name not in self._keys:
-            self._keys[name] = len(self._points)
-            self._points.append(x.clone())
-        return self._keys[name]
+        return self._keys.of(x)
 
     def point(self, key: int) -> Tensor:
         """The point with a key, ``d``."""
-        return self._points[key]
+        return self._keys.points[key]
 
     def key(self, trial: Trial) -> int:
         """The key of its point."""
@@ -272,7 +268,7 @@ class BoxArena(Arena[Region]):
 
     def choice(self, key: int, number: int, slot: int) -> Choice:
         """The point."""
-        return Choice(index=None, round=number, slot=slot, x=self._points[key])
+        return Choice(index=None, round=number, slot=slot, x=self._keys.points[key])
 
     def candidates(self, state: Region, number: int) -> Candidates:
         """The region."""
@@ -293,7 +289,7 @@ class BoxArena(Arena[Region]):
     def active_set(self, state: Region, infeasible: Sequence[int]) -> BoxActiveSet:
         """The public view."""
         bounds = self._domain.bounds
-        points = [self._points[key] for key in infeasible]
+        points = [self._keys.points[key] for key in infeasible]
         return BoxActiveSet(state, torch.stack(points) if points else bounds[:0])
 
     def judge(
@@ -309,7 +305,8 @@ class BoxArena(Arena[Region]):
         condition = make_condition(
             surrogate, evidence, self._domain, self._confidence, rounds, self._delta
         )
-        tried = torch.stack(self._points) if self._points else self._domain.bounds[:0]
+        met = self._keys.points
+        tried = torch.stack(met) if met else self._domain.bounds[:0]
         region, cutoff = state.cut(condition, tried)
         if not torch.isfinite(torch.tensor(cutoff)):
             raise NumericsError(
@@ -345,6 +342,8 @@ class BoxArena(Arena[Region]):
             if any(t.value is None for t in used):
                 raise StorageError(f"Stored round {record.number} uses trials without answer.")
             surrogate, evidence = self.evidence(surrogate_of(record), used, self._domain.bounds)
+            if not math.isfinite(record.cutoff):
+                raise StorageError(f"Stored round {record.number} has no finite cut-off.")
             conditions.append(
                 make_condition(
                     surrogate,
@@ -465,6 +464,9 @@ class _BoxPoints:
         pool = torch.cat([corners(region.domain), snapped(region.domain, sample, generator)])
         pool = torch.cat([sample, pool[region.contains(pool)]])
         inside = region.contains if region.conditions else None
+        curved = region.conditions or region.domain.constraints or region.domain.feasible
+        if curved:
+            pool = torch.cat([pool, stretched(sample, region.contains, generator)])
         seed = self._arena._seed + self._number
         made = _BoxRoundDesign(self._arena, BoxDesign(surrogate, region.domain, pool, inside, seed))
         for key in picks:

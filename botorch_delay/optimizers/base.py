@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from botorch_delay import checks, states, storage
-from botorch_delay.confidence import Confidence, Guarantee
-from botorch_delay.domains import Domain, FiniteDomain
+from botorch_delay.box_search import maximize
+from botorch_delay.confidence import Confidence, Guarantee, scaled_gain
+from botorch_delay.domains import BoxDomain, Domain, FiniteDomain
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
+    InputError,
     InputTypeError,
     NoAnswerError,
     NotSupportedError,
@@ -26,6 +28,9 @@ from botorch_delay.exceptions import (
     TrialError,
 )
 from botorch_delay.optimizers.recommendation import Recommendation, best_of
+from botorch_delay.posterior import Evidence
+from botorch_delay.regions import Region
+from botorch_delay.rules import generator_for
 from botorch_delay.surrogate import Surrogate
 from botorch_delay.trials import Attached, Ledger, Trial, TrialState, trials_table
 
@@ -274,30 +279,62 @@ class Optimizer(ABC):
             self._finished = True
             self._ledger.note("finished")
 
-    def recommend(self) -> Recommendation:
-        """The answered point of the domain with the best posterior mean, from all answers.
+    def recommend(self, among: str = "answered") -> Recommendation:
+        """The point with the best posterior mean, from all answers.
 
-        Attached results count; if none of them and no answer lies in the domain, every point
-        of the domain is compared. The point may lie outside the active set, where all answers
-        together contradict the round that took it out.
+        Args:
+            among: "answered" for the answered points of the domain (attached results count; if
+                nothing was answered inside, all points are compared), or "active" for every
+                point that may still be the maximiser: the active set of BPE-Delay, the whole
+                domain otherwise. An answered point may lie outside the active set, where all
+                answers together contradict the round that took it out.
+
+        Raises:
+            InputError: if ``among`` is neither.
+            NoAnswerError: before any answer.
+        """
+        if among not in ("answered", "active"):
+            raise InputError(f"among must be 'answered' or 'active', got {among!r}.")
+        X, y, noise_var = self._all_data()
+        if not len(y):
+            raise NoAnswerError("There is no answer yet to base a recommendation on.")
+        surrogate, confidence, delta = self._judgement()
+        evidence = surrogate.evidence(X, y, noise_var)
+        if among == "active":
+            rows, candidates = self._active_points()
+            candidates = self._climb(surrogate, evidence, candidates)
+        else:
+            rows, candidates = self._answered_points(X)
+        return best_of(rows, candidates, surrogate, evidence, confidence, delta, sign=self._sign)
+
+    def stopping_gap(self) -> float:
+        """What further search can still gain: max U - max L over the active set, from all answers.
+
+        In units of the values. With ``RKHSConfidence`` the bounds are the self-normalised ones,
+        valid uniformly over points and time; with a fixed multiplier they are a heuristic. On a
+        box the maxima are searched for, so that the gap may be too small by what the search
+        missed.
 
         Raises:
             NoAnswerError: before any answer.
         """
         X, y, noise_var = self._all_data()
         if not len(y):
-            raise NoAnswerError("There is no answer yet to base a recommendation on.")
+            raise NoAnswerError("There is no answer yet to bound what can be gained.")
         surrogate, confidence, delta = self._judgement()
-        rows, candidates = self._answered_points(X)
-        return best_of(
-            rows,
-            candidates,
-            surrogate,
-            surrogate.evidence(X, y, noise_var),
-            confidence,
+        evidence = surrogate.evidence(X, y, noise_var)
+        _, candidates = self._active_points()
+        if not isinstance(self._domain, FiniteDomain):
+            candidates = torch.cat([candidates, X[self._domain.contains(X)]])
+        posterior = surrogate.posterior(evidence, candidates)
+        half, _ = confidence.all_data(
+            posterior,
+            surrogate.noise_ratio(evidence),
+            scaled_gain(surrogate.covar_module, evidence),
             delta,
-            sign=self._sign,
         )
+        gap = (posterior.mean + half).max() - (posterior.mean - half).max()
+        return max(gap.item(), 0.0)
 
     def to_dataframe(self) -> pandas.DataFrame:
         """The trials as a table, one row each; times are in UTC.
@@ -471,6 +508,33 @@ class Optimizer(ABC):
         answered = sorted(row for row in rows if row is not None)
         answered = answered or list(range(len(self._domain)))
         return answered, self._domain.points[answered]
+
+    def _active_points(self) -> tuple[list[int] | None, Tensor]:
+        """Rows and points that may still be the maximiser; on a box a sample of them."""
+        if isinstance(self._domain, FiniteDomain):
+            return list(range(len(self._domain))), self._domain.points
+        assert isinstance(self._domain, BoxDomain)
+        return None, Region(self._domain, seed=self._seed).pool.points
+
+    def _climb(self, surrogate: Surrogate, evidence: Evidence, candidates: Tensor) -> Tensor:
+        """On a box, candidates and what the best of them reach along the posterior mean."""
+        if not isinstance(self._domain, BoxDomain):
+            return candidates
+        mean = surrogate.posterior(evidence, candidates).mean
+        starts = candidates[mean.topk(min(32, len(mean))).indices]
+        generator = generator_for(self._seed, 0, torch.device("cpu"))
+        climbed, _ = maximize(
+            surrogate.mean_function(evidence),
+            self._domain,
+            starts,
+            generator=generator,
+            inside=self._is_active,
+        )
+        return torch.cat([candidates, climbed])
+
+    def _is_active(self, X: Tensor) -> Tensor:
+        """Whether points of a box may still be the maximiser: ``n x d`` to a bool ``n``."""
+        return self._domain.contains(X)
 
     def _point(self, choice: Choice) -> Tensor:
         if choice.x is not None:

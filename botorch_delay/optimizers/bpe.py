@@ -287,6 +287,7 @@ class BPEDelayOptimizer(Optimizer):
             self._delta,
             learned=self._fixed is None,
             resets=self._resets,
+            on_box=isinstance(self._arena, BoxArena),
         )
 
     def _choose(self) -> Choice:
@@ -456,6 +457,17 @@ class BPEDelayOptimizer(Optimizer):
             asks,
             trial.id,
         )
+
+    def _active_points(self) -> tuple[list[int] | None, Tensor]:
+        if isinstance(self._arena, BoxArena):
+            return None, self._state.pool.points
+        rows = self._arena.without(self._state, self._feasibility.infeasible())
+        rows = self._state if not len(rows) else rows
+        return rows.tolist(), self._domain.like[rows]
+
+    def _is_active(self, X: Tensor) -> Tensor:
+        assert isinstance(self._arena, BoxArena)
+        return self._state.contains(X)
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         if self._fixed is not None:

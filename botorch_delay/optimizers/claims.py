@@ -7,7 +7,13 @@ from botorch_delay.delays import DelayLaw, SubExponentialDelay
 
 
 def claim(
-    confidence: Confidence, delay: DelayLaw | None, delta: float, *, learned: bool, resets: int
+    confidence: Confidence,
+    delay: DelayLaw | None,
+    delta: float,
+    *,
+    learned: bool,
+    resets: int,
+    on_box: bool = False,
 ) -> Guarantee:
     """The regret bound of Theorem 1, or what is missing for it.
 
@@ -17,6 +23,7 @@ def claim(
         delta: failure probability.
         learned: whether kernel and noise are learned.
         resets: how often all active points turned out to be infeasible.
+        on_box: whether points are searched for on a box.
     """
     missing = list(confidence.missing)
     if learned:
@@ -40,6 +47,11 @@ def claim(
         "whether a trial fails or is abandoned does not depend on its noise, given the point, and "
         "the maximiser can be evaluated",
     ]
+    if on_box:
+        assumptions.append(
+            "the search for the largest deviation on the box finds at least a constant share of "
+            "it, which enters the regret bound as a factor; elimination does not rest on it"
+        )
     if delay is None:
         assumptions.append(
             "delays may depend on the points; on the values too as long as no trial fails or is "

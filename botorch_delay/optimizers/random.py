@@ -19,9 +19,14 @@ from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility, Standing
 from botorch_delay.optimizers.given import given_surrogate
 from botorch_delay.records import describe_part
+from botorch_delay.regions import Region
 from botorch_delay.rules import generator_for
 from botorch_delay.surrogate import Surrogate, fit_surrogate
 from botorch_delay.trials import Attached, Trial, TrialState
+
+BATCH = 64
+# Points of the sequence that are tried for one that satisfies the constraints.
+MAX_DRAWS = 8192
 
 
 class RandomOptimizer(Optimizer):
@@ -65,6 +70,7 @@ class RandomOptimizer(Optimizer):
         self._number = self._cursor = 0  # the pass, and the places done in its order
         self._pass: tuple[int, list[int]] | None = None  # its number and order
         self._engine: SobolEngine | None = None
+        self._found: list[Tensor] = []  # points of the sequence that may be asked
         self._restart()
 
     @property
@@ -111,14 +117,22 @@ class RandomOptimizer(Optimizer):
         return self._pass[1]
 
     def _sobol_point(self) -> Tensor:
-        """The next point of the scrambled Sobol sequence."""
+        """The next point of the scrambled Sobol sequence that satisfies the constraints."""
         assert isinstance(self._domain, BoxDomain)
         number = len(self._ledger)
-        if self._engine is None or self._engine.num_generated != number:
-            self._engine = SobolEngine(self._domain.dim, scramble=True, seed=self._seed)
-            self._engine.fast_forward(number)
-        unit = self._engine.draw(1, dtype=torch.double).to(self._domain.like)
-        return self._domain.from_unit(unit).squeeze(0)
+        while len(self._found) <= number:
+            if self._engine is None:
+                self._engine = SobolEngine(self._domain.dim, scramble=True, seed=self._seed)
+            if self._engine.num_generated > MAX_DRAWS * (len(self._found) + 1):
+                # Hardly any point of the sequence will do: uniform ones instead.
+                generator = generator_for(self._seed, len(self._found), torch.device("cpu"))
+                region = Region(self._domain, seed=self._seed)
+                self._found.append(region.sample(1, generator).points[0])
+                continue
+            unit = self._engine.draw(BATCH, dtype=torch.double).to(self._domain.like)
+            X = self._domain.from_unit(unit)
+            self._found += X[self._domain.contains(X)].unbind()
+        return self._found[number]
 
     def _asked(self, trial: Trial) -> None:
         if trial.index is not None:
@@ -142,7 +156,7 @@ class RandomOptimizer(Optimizer):
         self._feasibility = Feasibility(t for t in trials if t.index is not None)
         self._number = trials[-1].round - 1 if trials else 0
         self._cursor = 0
-        self._pass = self._engine = None
+        self._pass = None
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         if self._fixed is not None:

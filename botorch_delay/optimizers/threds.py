@@ -31,14 +31,16 @@ from torch import Tensor
 
 from botorch_delay import checks
 from botorch_delay.confidence import Confidence, Guarantee, RKHSConfidence, scaled_gain
-from botorch_delay.domains import FiniteDomain
+from botorch_delay.domains import BoxDomain, Domain, FiniteDomain
 from botorch_delay.exceptions import EmptyDomainError, InputError, InputTypeError, StorageError
 from botorch_delay.kernels import describe_kernel, prior_variance
-from botorch_delay.optimizers.base import Choice, FiniteOptimizer
+from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility, Standing
 from botorch_delay.optimizers.given import given_surrogate
 from botorch_delay.posterior import Evidence, posterior_at
 from botorch_delay.records import describe_part
+from botorch_delay.regions import Region
+from botorch_delay.rules import generator_for
 from botorch_delay.states import is_whole
 from botorch_delay.surrogate import Surrogate
 from botorch_delay.ties import lowest_of_largest
@@ -47,6 +49,7 @@ from botorch_delay.trials import Attached, Trial
 # The share of the first interval by which decisions may err in the first epoch.
 SLACK = 0.2
 MAX_LEVELS = 4
+BOX_POINTS = 4096
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ class _Search:
     depth: int = 0
 
 
-class ThreDSOptimizer(FiniteOptimizer):
+class ThreDSOptimizer(Optimizer):
     """GP-ThreDS, Threshold Domain Shrinking (Salgia, Vakili & Zhao 2021).
 
     It is made for answers without delay. With delays it decides with what has arrived, and
@@ -109,7 +112,7 @@ class ThreDSOptimizer(FiniteOptimizer):
     ended are used by ``recommend`` only.
 
     Args:
-        domain: the finite action set.
+        domain: a finite action set, or a box, of which 4,096 Sobol points are then used.
         horizon: how many asks are planned; None where no end is planned.
         covar_module: the kernel.
         noise_var: lambda^2, above 0.
@@ -120,12 +123,11 @@ class ThreDSOptimizer(FiniteOptimizer):
             ``RKHSConfidence``.
         patience: answers after which a descendant is accepted although nothing is certain.
         delta: failure probability of the bounds of one search.
-        seed: kept for the common signature; nothing is random.
+        seed: of the points on a box; nothing else is random.
         maximize: False minimises; all public values keep the user's sign.
 
     Raises:
         InputError: if an argument is missing or out of its range.
-        NotSupportedError: if the domain is a box.
 
     Example:
         >>> from gpytorch.kernels import RBFKernel
@@ -140,7 +142,7 @@ class ThreDSOptimizer(FiniteOptimizer):
 
     def __init__(
         self,
-        domain: FiniteDomain,
+        domain: Domain,
         *,
         horizon: int | None = None,
         covar_module: Kernel,
@@ -157,7 +159,7 @@ class ThreDSOptimizer(FiniteOptimizer):
             raise InputError(
                 "GP-ThreDS needs covar_module and noise_var; it has no way to learn them."
             )
-        fixed = given_surrogate(covar_module, noise_var, domain.points)
+        fixed = given_surrogate(covar_module, noise_var, domain.like)
         assert fixed is not None
         self._surrogate = fixed
         if not isinstance(confidence, Confidence):
@@ -167,16 +169,18 @@ class ThreDSOptimizer(FiniteOptimizer):
         self._confidence = confidence
         self._delta = checks.probability(delta, "delta")
         self._patience = checks.whole(patience, "patience", 1)
+        self._points = self._discretize()
+        self._row_of = {x.cpu().numpy().tobytes(): row for row, x in enumerate(self._points)}
         self._start = self._first_interval(interval)
         self._levels = min(domain.dim, MAX_LEVELS)
-        self._nodes: dict[int, Tensor] = {1: torch.arange(len(domain))}
+        self._nodes: dict[int, Tensor] = {1: torch.arange(len(self._points))}
         self._reset()
 
     def _reset(self) -> None:
         low, high = sorted(self._sign * end for end in self._start)
         self._search = _Search(low, high)
         self._records: list[Epoch] = []
-        self._feasibility = Feasibility(self._ledger.trials)
+        self._feasibility = Feasibility(self._ledger.trials, self._row)
 
     def _first_interval(self, interval: Any) -> tuple[float, float]:
         if interval is None:
@@ -185,7 +189,7 @@ class ThreDSOptimizer(FiniteOptimizer):
                     "interval must be given, the range in which the best value lies, unless "
                     "confidence is an RKHSConfidence, whose norm bound tells it."
                 )
-            kernel, points = self._surrogate.covar_module, self._domain.points
+            kernel, points = self._surrogate.covar_module, self._points
             with torch.no_grad():
                 largest = prior_variance(kernel, points).max().item() ** 0.5
             return -self._confidence.norm_bound * largest, self._confidence.norm_bound * largest
@@ -239,7 +243,7 @@ class ThreDSOptimizer(FiniteOptimizer):
                 break
             X = torch.stack([t.x for t in answered])
             y = self._sign * X.new_tensor([t.value for t in answered])
-            group = torch.tensor([t.index for t in answered])
+            group = torch.tensor([self._row(t) for t in answered])
             evidence = self._surrogate.evidence(X, y, [t.noise_var for t in answered], group)
             mean, half = self._bounds(evidence, candidates)
             threshold = (search.a + search.b) / 2.0
@@ -255,12 +259,30 @@ class ThreDSOptimizer(FiniteOptimizer):
             else:
                 index = int(candidates[lowest_of_largest(mean + half)])
                 break
-        return Choice(index, round=len(self._records) + 1, slot=len(search.trials))
+        number, slot = len(self._records) + 1, len(search.trials)
+        if isinstance(self._domain, FiniteDomain):
+            return Choice(index, round=number, slot=slot)
+        return Choice(None, round=number, slot=slot, x=self._points[index])
+
+    def _discretize(self) -> Tensor:
+        """The points that are played on, ``N x d``."""
+        if isinstance(self._domain, FiniteDomain):
+            return self._domain.points
+        assert isinstance(self._domain, BoxDomain)
+        generator = generator_for(self._seed, 0, torch.device("cpu"))
+        found = Region(self._domain, seed=self._seed).sample(BOX_POINTS, generator)
+        return torch.unique(found.points, dim=0)
+
+    def _row(self, trial: Trial) -> int:
+        """The row of a trial's point."""
+        if trial.index is not None:
+            return trial.index
+        return self._row_of[trial.x.cpu().numpy().tobytes()]
 
     def _bounds(self, evidence: Evidence, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and half-width at some rows of the domain."""
         kernel = self._surrogate.covar_module
-        posterior = posterior_at(kernel, evidence, self._domain.points[rows], weights=False)
+        posterior = posterior_at(kernel, evidence, self._points[rows], weights=False)
         gain = scaled_gain(kernel, evidence) if isinstance(self._confidence, RKHSConfidence) else 0
         ratio = self._surrogate.noise_ratio(evidence)
         half, _ = self._confidence.all_data(posterior, ratio, gain, self._delta)
@@ -282,18 +304,18 @@ class ThreDSOptimizer(FiniteOptimizer):
             for i in self._feasibility.suspects
             if self._feasibility.standing(i) is not Standing.OPEN
         ]
-        if len(closed) == len(self._domain):
+        if len(closed) == len(self._points):
             raise EmptyDomainError(
                 f"None of the {len(closed)} points can be asked now: after a failure a point is "
                 f"asked again at most {MAX_FAILURES - 1} times. See opt.trials."
             )
         if closed:
             rows = rows[~torch.isin(rows, torch.tensor(closed))]
-        return rows.to(self._domain.points.device)
+        return rows.to(self._points.device)
 
     def _middle(self, rows: Tensor) -> int:
         """The candidate nearest to the middle of the region's bounding box."""
-        points = self._domain.points[rows]
+        points = self._points[rows]
         middle = (points.amin(dim=0) + points.amax(dim=0)) / 2.0
         distance = (points - middle).square().sum(dim=-1)
         return int(rows[lowest_of_largest(-distance, float(distance.max()))])
@@ -341,7 +363,7 @@ class ThreDSOptimizer(FiniteOptimizer):
         """Rows of a node of the tree: the root is 1, the halves of i are 2 i and 2 i + 1."""
         if node not in self._nodes:
             rows = self._rows(node // 2)
-            points = self._domain.points[rows].cpu()
+            points = self._points[rows].cpu()
             sides = points.amax(dim=0) - points.amin(dim=0)
             order = points[:, int(sides.argmax())].argsort(stable=True)
             half = (len(rows) + 1) // 2
@@ -362,7 +384,7 @@ class ThreDSOptimizer(FiniteOptimizer):
     def _config(self) -> dict[str, Any]:
         return {
             "horizon": self._horizon,
-            "covar_module": describe_part(self._surrogate.covar_module, self._domain.points),
+            "covar_module": describe_part(self._surrogate.covar_module, self._domain.like),
             "noise_var": self._surrogate.noise_var,
             "confidence": describe_part(self._confidence),
             "interval": list(self._start),
@@ -387,6 +409,8 @@ class ThreDSOptimizer(FiniteOptimizer):
         self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
     ) -> tuple[_Search, list[Epoch]]:
         try:
+            for trial in trials:
+                self._row(trial)
             search = _Search(**copy.deepcopy(dict(progress["values"])))
             records = [Epoch(**record) for record in progress["rounds"]]
             low, high = float(search.a), float(search.b)
@@ -413,4 +437,4 @@ class ThreDSOptimizer(FiniteOptimizer):
 
     def _restore(self, progress: tuple[_Search, list[Epoch]]) -> None:
         self._search, self._records = progress
-        self._feasibility = Feasibility(self._ledger.trials)
+        self._feasibility = Feasibility(self._ledger.trials, self._row)

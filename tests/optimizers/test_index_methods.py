@@ -14,7 +14,7 @@ from botorch.acquisition import (
     qUpperConfidenceBound,
 )
 from botorch.acquisition.logei import qLogExpectedImprovement, qLogNoisyExpectedImprovement
-from botorch.exceptions.warnings import InputDataWarning
+from botorch.exceptions.warnings import InputDataWarning, NumericsWarning
 from botorch.optim import optimize_acqf_discrete
 from botorch.sampling import SobolQMCNormalSampler
 from cases import KERNELS, generator, normal, scattered, se
@@ -232,15 +232,16 @@ def test_repeated_answers_leave_the_noise_of_pending_points_alone():
 
 
 def test_acquisitions_with_tiny_values_are_told_apart():
-    opt = make(ExpectedImprovement, bd.Censor(-1.0), n=30, noise_var=1e-3)
+    with pytest.warns(NumericsWarning, match="LogExpectedImprovement"):
+        opt = make(ExpectedImprovement, bd.Censor(-1.0), n=30, noise_var=1e-3)
     for _ in range(8):
         trials = opt.ask(2)
         opt.tell(trials[1], value(trials[1]))
-    assert len({t.index for t in opt.trials}) > 8
+    assert [t.index for t in opt.trials].count(0) == 1
 
 
 def test_acquisitions_that_take_pending_points_only_afterwards():
-    rule = bd.BotorchRule(qMaxValueEntropy, candidate_set=scattered(50))
+    rule = bd.BotorchRule(qMaxValueEntropy, bounds=[(0.0, 1.0), (0.0, 1.0)])
     opt = make(rule, bd.Hallucinate())
     for trial in opt.ask(4)[:2]:
         opt.tell(trial, value(trial))
@@ -414,7 +415,7 @@ def test_a_learned_kernel_is_fitted_again_as_the_answers_grow(rule, scale):
     best = opt.recommend()
     assert best.lower <= best.mean <= best.upper
     values = [t.value for t in opt.trials]
-    assert best.mean <= sorted(values)[4]
+    assert best.mean <= min(values) + 0.1 * (max(values) - min(values))
 
 
 @pytest.mark.parametrize("values", [[1.0] * 8, [0.0, 1e6, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
@@ -435,7 +436,7 @@ def test_constant_answers_and_outliers_are_survived(values):
         ({"pending": bd.Censor}, InputTypeError, "Censor needs worst_value"),
         ({"pending": "ignore"}, InputTypeError, "Ignore"),
         ({"pending": bd.Pending()}, InputTypeError, "Ignore"),
-        ({"pending": bd.Censor(1e300)}, InputError, "too large"),
+        ({"pending": bd.Censor(1e300)}, InputError, "at most 1e.150"),
         ({"rule": bd.UCB}, InputTypeError, "an instance, such as UCB"),
         ({"rule": bd.Rule()}, InputTypeError, "must be UCB"),
         ({"rule": int}, InputTypeError, "factory"),
@@ -478,12 +479,6 @@ def test_bad_arguments(change, error, message):
 def test_bad_parts(call, error, message):
     with pytest.raises(error, match=message):
         call()
-
-
-def test_a_box_is_refused_with_the_reason():
-    box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
-    with pytest.raises(NotSupportedError, match="not available on boxes yet"):
-        bd.AcquisitionOptimizer(box, covar_module=se(), noise_var=NOISE)
 
 
 def test_nothing_is_claimed():

@@ -13,7 +13,6 @@ from botorch_delay.exceptions import (
     EmptyDomainError,
     InputError,
     InputTypeError,
-    NotSupportedError,
 )
 
 NOISE = 0.02
@@ -140,11 +139,3 @@ def test_failures_do_not_stop_it():
 def test_bad_arguments(change, error, message):
     with pytest.raises(error, match=message):
         make(**change)
-
-
-def test_a_box_is_refused():
-    box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
-    with pytest.raises(NotSupportedError, match="not available on boxes yet"):
-        bd.ThreDSOptimizer(
-            box, covar_module=se(), noise_var=NOISE, confidence=bd.FixedBeta(4.0), interval=(0, 1)
-        )

@@ -1,0 +1,316 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from botorch.optim import optimize_acqf
+from botorch.utils.sampling import manual_seed
+from cases import normal, scattered, se
+from oracle import kernel_function
+
+import botorch_delay as bd
+from botorch_delay.box_search import sobol_points
+from botorch_delay.exceptions import (
+    EmptyDomainError,
+    InputError,
+    NoAnswerError,
+    NotSupportedError,
+    StorageError,
+)
+
+UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+FIXED = {"covar_module": se(0.3), "noise_var": 1e-2}
+
+
+def make(domain=None, horizon=40, **options):
+    return bd.BPEDelayOptimizer(domain or bd.BoxDomain(UNIT), horizon, **(FIXED | options))
+
+
+def value(x):
+    return float(-4 * ((x - torch.tensor([0.3, 0.7]).double()) ** 2).sum())
+
+
+def play(opt, asks, function=value, in_flight=3):
+    running = []
+    for _ in range(asks):
+        running.append(opt.ask())
+        if len(running) > in_flight:
+            trial = running.pop(0)
+            opt.tell(trial, function(trial.x))
+    for trial in running:
+        opt.tell(trial, function(trial.x))
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_the_active_set_shrinks_around_the_best_point(maximize):
+    opt = make(maximize=maximize, horizon=60)
+    sign = 1.0 if maximize else -1.0
+    play(opt, 60, lambda x: sign * value(x))
+    shares = [record.active_after for record in opt.rounds]
+    assert len(shares) >= 3
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] < 0.4
+    best = torch.tensor([[0.3, 0.7]], dtype=torch.double)
+    assert bool(opt.active_set.contains(best)[0])
+    sample = opt.active_set.sample(200)
+    assert bool(opt.active_set.contains(sample).all())
+    volume, error = opt.active_set.volume(seed=3)
+    assert abs(volume - shares[-1]) < 5 * error + 0.03
+    labels = opt.round_that_eliminated(sobol_points(opt.domain, 100, 5))
+    assert set(labels.tolist()) <= set(range(len(shares) + 1))
+    later = [t for t in opt.trials if t.round == 2]
+    assert bool((labels >= 0).all())
+    assert all(t.index is None and t.round == 2 for t in later)
+
+
+def test_points_of_a_round_lie_in_its_active_set():
+    opt = make(horizon=50)
+    running = []
+    for _ in range(50):
+        trial = opt.ask()
+        assert bool(opt.active_set.contains(trial.x.unsqueeze(0))[0])
+        running.append(trial)
+        if len(running) > 2:
+            done = running.pop(0)
+            opt.tell(done, value(done.x))
+
+
+def test_a_box_eliminates_as_a_fine_grid_does():
+    """The round's own bounds on the same answers, on a dense grid."""
+    opt = make(horizon=30, confidence=bd.RKHSConfidence(1.5, 0.1))
+    play(opt, 30)
+    axis = torch.linspace(0, 1, 41, dtype=torch.double)
+    grid = torch.cartesian_prod(axis, axis)
+    k = kernel_function(se(0.3))
+    active = torch.ones(len(grid), dtype=torch.bool)
+    for record, condition in zip(opt.rounds, opt._state.conditions, strict=True):
+        lower, upper = condition.interval(grid)
+        used = [opt.trials[i] for i in record.trial_ids]
+        X = np.stack([t.x.numpy() for t in used])
+        y = np.array([t.value for t in used])
+        weights = np.linalg.solve(k(X, X) + 1e-2 * np.eye(len(X)), k(X, grid.numpy()))
+        torch.testing.assert_close((lower + upper) / 2, torch.from_numpy(weights.T @ y))
+        # The search finds the largest lower bound: the grid has none above it.
+        assert record.cutoff >= lower[active].max().item() - 1e-6
+        active &= upper >= record.cutoff
+        assert record.multiplier == condition.bounds.multiplier
+    assert torch.equal(opt.active_set.contains(grid), active)
+
+
+@pytest.mark.parametrize("uniform", ["net", "trace", "theorem2"])
+def test_valid_bounds_keep_the_maximiser(uniform):
+    lost = 0
+    for seed in range(8):
+        centres, k = scattered(12, seed=seed), kernel_function(se(0.3))
+        weights = normal(12, seed=seed).numpy()
+        norm = math.sqrt(weights @ k(centres.numpy(), centres.numpy()) @ weights)
+        noise = 0.1 * normal(60, seed=100 + seed)
+
+        def f(X, centres=centres, weights=weights, k=k):
+            return k(X.numpy(), centres.numpy()) @ weights
+
+        confidence = bd.RKHSConfidence(norm, 0.1, uniform=uniform)
+        opt = make(horizon=45, confidence=confidence, seed=seed)
+        for n in range(45):
+            trial = opt.ask()
+            opt.tell(trial, float(f(trial.x.unsqueeze(0))[0] + noise[n]))
+        axis = torch.linspace(0, 1, 60, dtype=torch.double)
+        grid = torch.cartesian_prod(axis, axis)
+        best = grid[int(f(grid).argmax())].unsqueeze(0)
+        lost += not bool(opt.active_set.contains(best)[0])
+        assert opt.guarantee.holds
+    assert lost == 0
+
+
+def test_a_save_in_the_middle_of_a_round_changes_nothing(tmp_path):
+    mixed = bd.BoxDomain(
+        torch.tensor([[1e-3, 0.0, 0.0], [1.0, 2.0, 1.0]], dtype=torch.double),
+        discrete_dims={1: [0, 1, 2]},
+        log_dims=[0],
+        constraints=[([1, 2], [-1.0, -1.0], -2.5)],
+        feasible=_feasible,
+    )
+    for options in ({}, {"covar_module": None, "noise_var": None}):
+        whole, pieces = (make(mixed, 40, **options) for _ in range(2))
+        path = tmp_path / f"{len(options)}.db"
+        for number in range(40):
+            a, b = whole.ask(), pieces.ask()
+            assert torch.equal(a.x, b.x), number
+            for trial in whole.pending[:-2]:
+                whole.tell(trial, float(trial.x.sum()))
+                pieces.tell(trial.id, float(trial.x.sum()))
+            if number in (5, 17, 30):
+                pieces.save(path)
+                pieces = bd.load(path, feasible=_feasible)
+        assert [r.active_after for r in whole.rounds] == [r.active_after for r in pieces.rounds]
+        with pytest.raises(StorageError, match="pass feasible to load"):
+            bd.load(path)
+        with pytest.raises(StorageError, match="feasible"):
+            bd.load(path, feasible=lambda X: X[:, 2] > 0.5)
+
+
+def _feasible(X):
+    return X[:, 2] < 0.9
+
+
+def test_records_that_were_tampered_with_are_refused():
+    opt = make(horizon=30)
+    play(opt, 20)
+    state = opt.state_dict()
+    for change in ({"cutoff": 1e6}, {"cutoff": "x"}, {"trial_ids": [999]}, {"cutoff": math.nan}):
+        rounds = [dict(r) for r in state["progress"]["rounds"]]
+        rounds[0] |= change
+        with pytest.raises(StorageError):
+            make(horizon=30).load_state_dict(
+                state | {"progress": state["progress"] | {"rounds": rounds}}
+            )
+    for arrays in ({}, {"anchor": torch.zeros(2, 2)}, {"anchor": torch.full((1, 2), 5.0).double()}):
+        with pytest.raises(StorageError):
+            make(horizon=30).load_state_dict(
+                state | {"progress": state["progress"] | {"arrays": arrays}}
+            )
+
+
+def test_learned_kernels_with_categories_find_the_good_one():
+    domain = bd.BoxDomain(
+        torch.tensor([[0.0, 0.0], [1.0, 3.0]], dtype=torch.double), cat_dims={1: [0, 1, 2, 3]}
+    )
+    # The order of the categories means nothing: 0 and 3 are good, 1 and 2 are not.
+    level = [1.0, -1.0, -1.0, 1.5]
+
+    def f(x):
+        return level[int(x[1])] - (x[0].item() - 0.4) ** 2
+
+    opt = make(domain, 40, covar_module=None, noise_var=None)
+    play(opt, 40, f)
+    best = opt.recommend()
+    assert best.x[1] == 3.0
+    assert abs(best.x[0].item() - 0.4) < 0.3
+    assert len(opt.rounds[-1].surrogate["covar_module"]["parameters"]) > 0
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e9])
+@pytest.mark.parametrize("kind", ["slope", "constant", "outlier"])
+def test_odd_answers_are_survived(scale, kind):
+    opt = make(horizon=25, covar_module=None, noise_var=None)
+    for n in range(25):
+        trial = opt.ask()
+        y = {"slope": trial.x.sum().item(), "constant": 1.0, "outlier": 1e6 * (n == 7)}[kind]
+        opt.tell(trial, scale * y)
+    assert all(math.isfinite(r.multiplier) for r in opt.rounds)
+    assert math.isfinite(opt.recommend().mean)
+    assert opt.stopping_gap() >= 0.0
+
+
+def test_recommendations_among_active_points():
+    opt = make(horizon=40)
+    with pytest.raises(NoAnswerError):
+        opt.stopping_gap()
+    play(opt, 40)
+    answered, active = opt.recommend(), opt.recommend(among="active")
+    assert active.mean >= answered.mean - 1e-9
+    assert bool(opt.active_set.contains(active.x.unsqueeze(0))[0])
+    assert (active.x - torch.tensor([0.3, 0.7])).abs().max() < 0.1
+    gap = opt.stopping_gap()
+    early = make(horizon=40)
+    play(early, 8)
+    assert 0 <= gap < early.stopping_gap()
+    with pytest.raises(InputError, match="'answered' or 'active'"):
+        opt.recommend(among="best")
+
+
+def test_the_gap_on_a_set_is_that_of_the_bounds():
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(scattered(50)), 30, **FIXED)
+    for _ in range(20):
+        trial = opt.ask()
+        opt.tell(trial, value(trial.x))
+    rows = opt.active_set.indices
+    X = np.stack([t.x.numpy() for t in opt.trials])
+    y = np.array([t.value for t in opt.trials])
+    from oracle import posterior
+
+    mean, variance, _ = posterior(
+        kernel_function(se(0.3)), X, y, 1e-2, opt.domain.points[rows].numpy()
+    )
+    half = math.sqrt(6.0) * np.sqrt(variance)
+    assert opt.stopping_gap() == pytest.approx((mean + half).max() - (mean - half).max())
+    assert opt.recommend(among="active").index == int(rows[mean.argmax()])
+
+
+def test_max_variance_takes_the_active_set_of_a_box():
+    opt = make(horizon=40)
+    play(opt, 40)
+    X = torch.stack([t.x for t in opt.trials[:5]])
+    model = bd.DelayedGP(X, torch.zeros(5, 1).double(), noise_var=1e-2, covar_module=se(0.3))
+    sigma = bd.MaxVariance(model, active_set=opt.active_set)
+    starts = opt.active_set.sample(4).unsqueeze(1)
+
+    def inside(x):
+        return opt.active_set.margin(x.unsqueeze(0))[0]
+
+    with manual_seed(0):
+        x, _ = optimize_acqf(
+            sigma,
+            UNIT,
+            q=1,
+            num_restarts=4,
+            batch_initial_conditions=starts,
+            nonlinear_inequality_constraints=[(inside, True)],
+            options={"maxiter": 5, "batch_limit": 1},
+        )
+    assert bool(opt.active_set.contains(x)[0])
+    assert sigma(x.unsqueeze(0)) >= sigma(starts).max() - 1e-6
+
+
+def test_failures_on_a_box():
+    opt = make(horizon=30)
+    first = opt.ask()
+    opt.mark_failed(first, "crashed")
+    again = opt.ask()
+    assert torch.equal(again.x, first.x)
+    opt.mark_failed(again)
+    third = opt.ask()
+    opt.mark_failed(third)
+    assert torch.equal(third.x, first.x)
+    for _ in range(10):
+        trial = opt.ask()
+        assert not torch.equal(trial.x, first.x)
+        opt.tell(trial, value(trial.x))
+    assert not bool(opt.active_set.contains(first.x.unsqueeze(0))[0])
+
+
+def test_a_box_of_lists_that_all_fail():
+    domain = bd.BoxDomain(UNIT, discrete_dims={0: [0, 1]}, cat_dims={1: [0, 1]})
+    opt = make(domain)
+    for _ in range(12):
+        opt.mark_failed(opt.ask(), "crashed")
+    with pytest.raises(EmptyDomainError, match="feasible="):
+        opt.ask()
+
+
+def test_a_test_of_feasibility_that_nothing_passes():
+    domain = bd.BoxDomain(UNIT, feasible=lambda X: torch.zeros(len(X), dtype=torch.bool))
+    for made in (
+        lambda: make(domain).ask(),
+        lambda: bd.AcquisitionOptimizer(domain, **FIXED),
+        lambda: bd.RandomOptimizer(domain).ask(),
+    ):
+        with pytest.raises(EmptyDomainError):
+            made()
+
+
+def test_what_a_box_has_no_list_of():
+    opt = make()
+    with pytest.raises(NotSupportedError, match=r"active_set.contains"):
+        _ = opt.eliminated
+    with pytest.raises(InputError, match="not in the domain"):
+        opt.round_that_eliminated(UNIT + 2.0)
+    with pytest.raises(InputError):
+        opt.active_set.sample(0)
+
+
+def test_the_first_points_spread_to_the_boundary():
+    opt = make()
+    X = torch.stack([t.x for t in opt.ask(5)])[1:]  # at first every point is as good
+    assert ((X == 0) | (X == 1)).any(dim=1).sum() >= 3
+    assert len(torch.unique(X, dim=0)) == 4
