@@ -1,9 +1,11 @@
-"""Greedy maximum-variance design on a box: a pool, and each pick refined along the gradient.
+"""Greedy maximum-variance design on a box: a pool, and its best points refined by gradient.
 
-The pool is a quasi-random sample of where points may be asked, and the same points moved to
-the box's boundary in some of their columns, where deviations are often largest. The posterior
-variance of the pool is kept up to date pick by pick; the best few pool points of every pick
-climb to the nearby maxima, and the best of these is the pick.
+The pool is a quasi-random sample of where points may be asked, and points on the boundary,
+where deviations are often largest. Its posterior variance is kept up to date pick by pick. Every
+few picks the best points of the pool climb to the nearby maxima, which join the pool until the
+next climb: a pick changes the variance around it only, so that the other maxima stay good. For
+each pick the best few points take some steps more. What is picked is a function of the picks so
+far.
 """
 
 from __future__ import annotations
@@ -22,8 +24,11 @@ from botorch_delay.rules import generator_for
 from botorch_delay.surrogate import Surrogate
 from botorch_delay.ties import lowest_of_largest
 
-STARTS = 160
+STARTS = 224
 STEPS = 20
+PICKS_PER_CLIMB = 8
+POLISHED = 24
+POLISHING_STEPS = 2
 MAX_CORNER_DIM = 10
 
 
@@ -56,13 +61,21 @@ class BoxDesign:
     ) -> None:
         self._surrogate = surrogate
         self._domain = domain
-        self._pool = pool
         self._inside = inside
         self._seed = seed
-        self._tracked = CandidatePosterior(surrogate.covar_module, surrogate.inputs(pool))
+        # The last rows are for what the climbs reach.
+        self._spread = len(pool)
+        self._pool = torch.cat([pool, pool[:1].expand(min(STARTS, len(pool)), -1)])
+        self._tracked = CandidatePosterior(
+            surrogate.covar_module, surrogate.inputs(self._pool).clone()
+        )
+        first = self._tracked.variance[:1]
+        stationary = bool((self._tracked.variance == first).all())
+        self._constant: Tensor | None = first.clone() if stationary else None
         self._counts: dict[int, int] = {}
         self._closed: dict[int, Tensor] = {}
         self._adds = 0
+        self._climbed_at = -1
 
     def next(self) -> Tensor:
         """The point that the rule picks now, ``d``.
@@ -70,32 +83,29 @@ class BoxDesign:
         Raises:
             EmptyDomainError: if nothing is left to pick from.
         """
-        variance = self._tracked.variance
-        if not len(variance):
-            raise EmptyDomainError("There is no point that may be asked.")
-        best = lowest_of_largest(variance)
-        top = variance.topk(min(STARTS, len(variance))).indices
-        top[-1] = best  # the tie rule's own choice is always among the starts
-        X, values = maximize(
-            self.variance,
-            self._domain,
-            self._pool[top],
-            generator=generator_for(self._seed, self._adds, torch.device("cpu")),
-            steps=STEPS,
-            inside=self._may_ask,
-        )
-        allowed = self._may_ask(X)
+        self._climb()
+        allowed = torch.ones(len(self._pool), dtype=torch.bool, device=self._pool.device)
+        for x in self._closed.values():
+            allowed &= ~(x == self._pool).all(dim=1)
         if not bool(allowed.any()):
-            X, allowed = self._pool, self._may_ask(self._pool)
-            values = variance
-            if not bool(allowed.any()):
-                raise EmptyDomainError("Every point of the design's pool is excluded.")
-        return X[lowest_of_largest(values.masked_fill(~allowed, -torch.inf))].clone()
+            raise EmptyDomainError("Every point of the design's pool is excluded.")
+        variance = self._tracked.variance.masked_fill(~allowed, -torch.inf)
+        best = self._pool[lowest_of_largest(variance)].clone()
+        if not self._adds:
+            return best
+        top = variance.topk(min(POLISHED, len(variance))).indices
+        X, values = self._refine(self._pool[top], POLISHING_STEPS, self._adds)
+        for x in self._closed.values():
+            values = values.masked_fill((x == X).all(dim=1), -torch.inf)
+        row = lowest_of_largest(values)
+        return X[row].clone() if bool(values[row] > variance.max()) else best
 
     def variance(self, X: Tensor) -> Tensor:
         """Posterior variance given the picks, ``n x d`` to ``n``; differentiable."""
         inputs = self._surrogate.inputs(X)
-        prior = prior_variance(self._surrogate.covar_module, inputs)
+        prior = self._constant  # of a stationary kernel, whose evaluation would be for nothing
+        if prior is None:
+            prior = prior_variance(self._surrogate.covar_module, inputs)
         if not len(self._tracked):
             return prior + 0.0 * inputs.sum(dim=-1)
         cross = covariance(self._surrogate.covar_module, self._tracked.points, inputs)
@@ -109,6 +119,14 @@ class BoxDesign:
         # Points of the box are no rows of the pool: keys below 0.
         self._tracked.update({-1 - key: (inputs, 0.0, self._surrogate.noise_var / count)})
 
+    def extend(self, picks: list[tuple[int, Tensor]]) -> None:
+        """Count picks that were made before: what follows is as if they had been made here."""
+        last = max(len(picks) // PICKS_PER_CLIMB * PICKS_PER_CLIMB, 1)  # before the first: none
+        for number, (key, x) in enumerate(picks):
+            if number == last:
+                self._climb()
+            self.add(key, x)
+
     def exclude(self, key: int, x: Tensor, excluded: bool = True) -> None:
         """Keep a point from being picked, or allow it again; its past picks still count."""
         if excluded:
@@ -116,8 +134,26 @@ class BoxDesign:
         else:
             self._closed.pop(key, None)
 
-    def _may_ask(self, X: Tensor) -> Tensor:
-        allowed = torch.ones(len(X), dtype=torch.bool, device=X.device)
-        for x in self._closed.values():
-            allowed &= ~(x == X).all(dim=1)
-        return allowed if self._inside is None else allowed & self._inside(X)
+    def _climb(self) -> None:
+        """Bring the pool's last rows up to date, once every few picks."""
+        turn = self._adds // PICKS_PER_CLIMB
+        if not self._adds or turn == self._climbed_at or not self._spread:
+            return
+        self._climbed_at = turn
+        room = len(self._pool) - self._spread
+        top = self._tracked.variance[: self._spread].topk(room).indices
+        X, _ = self._refine(self._pool[top], STEPS, -turn)
+        rows = torch.arange(self._spread, len(self._pool), device=X.device)
+        self._pool[rows] = X
+        self._tracked.replace_candidates(rows, self._surrogate.inputs(X))
+
+    def _refine(self, starts: Tensor, steps: int, number: int) -> tuple[Tensor, Tensor]:
+        generator = generator_for(self._seed, abs(2 * number) + (number < 0), torch.device("cpu"))
+        return maximize(
+            self.variance,
+            self._domain,
+            starts,
+            generator=generator,
+            steps=steps,
+            inside=self._inside,
+        )

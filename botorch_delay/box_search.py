@@ -51,6 +51,8 @@ def maximize(
     step = torch.full_like(values, FIRST_STEP)
     blocked = torch.zeros_like(values, dtype=torch.bool)
     fixed = sorted(domain.lists)
+    always = torch.ones_like(blocked)
+    constrained = bool(domain.constraints) or domain.feasible is not None
     for number in range(steps):
         if domain.lists and (number % 3 == 2 or not free):
             proposal = _redraw(domain, X, generator)
@@ -58,16 +60,19 @@ def maximize(
             listed = True
         else:
             direction = slope / slope.abs().amax(dim=1, keepdim=True).clamp_min(1e-300)
-            if bool(blocked.any()):
+            if (constrained or inside is not None) and bool(blocked.any()):
                 drawn = torch.randn(V.shape, generator=generator, dtype=torch.double).to(V)
                 drawn[:, fixed] = 0.0
                 direction = torch.where(blocked.unsqueeze(1), direction + drawn, direction)
             moved = (V + step.unsqueeze(1) * direction).clamp(0.0, 1.0)
             proposal = _from_unit(domain, moved, X)
             listed = False
-        allowed = domain.contains(proposal)
+        # Bounds and lists of values hold by construction.
+        allowed = always
+        if constrained:
+            allowed = domain.slack(proposal) >= 0.0
         if inside is not None:
-            allowed &= inside(proposal)
+            allowed = allowed & inside(proposal)
         found, found_slope = _evaluate(function, domain, proposal)
         better = allowed & (found > values)
         V = torch.where(better.unsqueeze(1), moved, V)
@@ -79,7 +84,7 @@ def maximize(
             loss = torch.where(blocked, 0.8, 0.35)
             step = torch.where(better, 1.7 * step, loss * step)
             blocked |= ~allowed
-            if bool((step < SMALLEST_STEP).all()) and not domain.lists:
+            if number % 8 == 7 and not fixed and bool((step < SMALLEST_STEP).all()):
                 break
     return X, values
 

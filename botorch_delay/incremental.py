@@ -106,6 +106,22 @@ class CandidatePosterior:
             if revised:  # differences of values may be far larger than what is left of them
                 self.mean = self.correction(self._values)
 
+    def replace_candidates(self, rows: Tensor, candidates: Tensor) -> None:
+        """Put other candidates (``k x d``) in place of some rows (LongTensor ``k``).
+
+        No key may name such a row as an evaluated point.
+        """
+        m = len(self)
+        with torch.no_grad():
+            self._candidates[rows] = candidates
+            self._prior[rows] = prior_variance(self._kernel, candidates)
+            self.mean[rows], self.variance[rows] = 0.0, self._prior[rows]
+            if m:
+                fresh = self._root[:m, :m] @ covariance(self._kernel, self._points, candidates)
+                self._rows[:m, rows] = fresh
+                self.mean[rows] = (self._root[:m, :m] @ self._values) @ fresh
+                self.variance[rows] = (self._prior[rows] - fresh.square().sum(dim=0)).clamp_min(0)
+
     def correction(self, residual: Tensor) -> Tensor:
         """``K(candidates, X) (K + D)^-1 residual``, ``N``, for one residual per point."""
         m = len(self)

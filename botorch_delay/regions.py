@@ -24,7 +24,7 @@ from botorch_delay.rules import generator_for
 from botorch_delay.surrogate import Surrogate
 
 # Of the sample that a closed round's search and the next round's pool begin with.
-POOL = 2048
+POOL = 4096
 STARTS = 64
 
 

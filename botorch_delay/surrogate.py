@@ -229,7 +229,9 @@ def fit_surrogate(
     if all(v is not None for v in noise_var):
         known = torch.tensor(noise_var, dtype=y.dtype, device=y.device).unsqueeze(-1) / scale**2
     try:
-        model = _fit(prior.inputs(X), standard, known, seed)
+        rows = _subset(len(y), seed)
+        noise_there = None if known is None else known[rows]
+        model = _fit(prior.inputs(X[rows]), standard[rows], noise_there, seed)
     except (ModelFittingError, RuntimeError, ValueError) as error:
         kept = "the previous ones stay" if previous is not None else "the priors' modes are used"
         warnings.warn(

@@ -22,7 +22,7 @@ def surrogate(d, kernel=None):
     return Surrogate.fixed(kernel.requires_grad_(False), 1e-2, torch.zeros(1, d).double())
 
 
-def make(domain, kernel=None, inside=None, n=1024):
+def make(domain, kernel=None, inside=None, n=4096):
     spread = sobol_points(domain, n, seed=0)
     if inside is not None:
         found = sample_set(domain, lambda X: inside(X).double() - 0.5, n, generator(9))
@@ -98,7 +98,7 @@ def test_picks_are_as_good_as_a_heavy_search_s(case):
 @pytest.mark.parametrize("kernel", ["matern", "se"])
 def test_two_hundred_picks_are_as_good_as_a_heavy_search_s(d, kernel):
     domain, ratios = unit(d), []
-    design = make(domain, se(0.3 * d**0.5) if kernel == "se" else None, n=2048)
+    design = make(domain, se(0.3 * d**0.5) if kernel == "se" else None, n=4096)
     for key in range(200):
         x = design.next()
         if key % 20 == 19:

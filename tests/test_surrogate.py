@@ -180,3 +180,33 @@ def test_a_fit_that_fails_keeps_the_last_good_one(monkeypatch):
         fallback = fit()
     assert fallback.scale == pytest.approx(Y.std().item())
     assert torch.isfinite(covariance(fallback.covar_module, X, X)).all()
+
+
+def test_a_fit_to_many_answers_takes_a_subset(monkeypatch):
+    monkeypatch.setattr("botorch_delay.surrogate.MAX_ANSWERS_TO_FIT", 40)
+    domain = FiniteDomain(scattered(60))
+    y = domain.points[:, 0].sin()
+    many = fit_surrogate(domain, domain.points, y, [None] * 60, seed=1)
+    again = fit_surrogate(domain, domain.points, y, [None] * 60, seed=1)
+    other = fit_surrogate(domain, domain.points, y, [None] * 60, seed=2)
+    assert many.hyperparameters() == again.hyperparameters()
+    assert many.hyperparameters() != other.hyperparameters()
+    # The scale of the values is that of all of them.
+    assert many.scale == pytest.approx(y.std().item())
+
+
+def test_categories_have_no_order():
+    points = torch.cartesian_prod(
+        torch.linspace(0, 1, 5, dtype=torch.double), torch.arange(4, dtype=torch.double)
+    )
+    relabelled = points.clone()
+    relabelled[:, 1] = torch.tensor([2.0, 0.0, 3.0, 1.0])[points[:, 1].long()]
+    y = points[:, 0] + (points[:, 1] == 2).double()
+    one = fit_surrogate(FiniteDomain(points, cat_dims=[1]), points, y, [None] * 20, seed=0)
+    domain = FiniteDomain(relabelled, cat_dims=[1])
+    other = fit_surrogate(domain, relabelled, y, [None] * 20, seed=0)
+    means = [
+        s.posterior(s.evidence(X[:15], y[:15], [None] * 15), X).mean
+        for s, X in ((one, points), (other, relabelled))
+    ]
+    torch.testing.assert_close(*means, atol=1e-4, rtol=1e-4)

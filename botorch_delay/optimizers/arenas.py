@@ -469,8 +469,7 @@ class _BoxPoints:
             pool = torch.cat([pool, stretched(sample, region.contains, generator)])
         seed = self._arena._seed + self._number
         made = _BoxRoundDesign(self._arena, BoxDesign(surrogate, region.domain, pool, inside, seed))
-        for key in picks:
-            made.add(key)
+        made.extend(picks)
         for key in closed:
             made.exclude(key)
         return made
@@ -488,6 +487,9 @@ class _BoxRoundDesign:
 
     def add(self, key: int) -> None:
         self._design.add(key, self._arena.point(key))
+
+    def extend(self, keys: Iterable[int]) -> None:
+        self._design.extend([(key, self._arena.point(key)) for key in keys])
 
     def exclude(self, key: int, excluded: bool = True) -> None:
         self._design.exclude(key, self._arena.point(key), excluded)
