@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from botorch_delay import benchmarks, exceptions
 from botorch_delay.acquisition import MaxVariance
+from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import (
     Confidence,
     FixedBeta,
@@ -20,7 +21,7 @@ from botorch_delay.delays import (
     SubExponentialDelay,
 )
 from botorch_delay.design import greedy_max_variance
-from botorch_delay.domains import BoxDomain, FiniteDomain
+from botorch_delay.domains import FiniteDomain
 from botorch_delay.elimination import ActiveSet
 from botorch_delay.information import effective_dimension, information_gain
 from botorch_delay.models import DelayedGP

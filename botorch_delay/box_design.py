@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay.box_search import maximize
-from botorch_delay.domains import BoxDomain
+from botorch_delay.boxes import BoxDomain
 from botorch_delay.exceptions import EmptyDomainError
 from botorch_delay.incremental import CandidatePosterior
 from botorch_delay.kernels import covariance, prior_variance

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from botorch_delay.domains import BoxDomain
+from botorch_delay.boxes import BoxDomain
 
 FIRST_STEP = 0.1
 SMALLEST_STEP = 1e-6

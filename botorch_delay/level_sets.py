@@ -29,7 +29,7 @@ from torch import Generator, Tensor
 from torch.quasirandom import SobolEngine
 
 from botorch_delay import checks
-from botorch_delay.domains import BoxDomain
+from botorch_delay.boxes import BoxDomain
 from botorch_delay.exceptions import EmptyDomainError, InputError
 
 # Independent estimates of the volume; the reported error is itself uncertain by a sixth or so.

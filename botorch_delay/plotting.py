@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from botorch_delay.benchmarks import History
-from botorch_delay.domains import BoxDomain, Domain, FiniteDomain
+from botorch_delay.boxes import BoxDomain
+from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
 from botorch_delay.models import DelayedGP
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from botorch_delay import checks
 from botorch_delay.box_search import maximize
+from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import BoxBounds, Confidence
-from botorch_delay.domains import BoxDomain
 from botorch_delay.kernels import covariance, prior_variance
 from botorch_delay.level_sets import SetSample, sample_set
 from botorch_delay.posterior import Evidence, factorize

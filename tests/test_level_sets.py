@@ -10,7 +10,7 @@ import torch
 from cases import generator
 from torch import Tensor
 
-from botorch_delay.domains import BoxDomain
+from botorch_delay.boxes import BoxDomain
 from botorch_delay.exceptions import EmptyDomainError, InputError
 from botorch_delay.level_sets import SetSample, sample_set
 

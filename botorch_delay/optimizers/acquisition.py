@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import copy
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
-from botorch.exceptions.warnings import InputDataWarning, NumericsWarning
-from botorch.utils.sampling import manual_seed
 from gpytorch.kernels import Kernel
-from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_delay import checks, sampling
 from botorch_delay.box_search import maximize, snapped
+from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import Confidence, FixedBeta, Guarantee
-from botorch_delay.domains import BoxDomain, Domain, FiniteDomain, PointKeys
-from botorch_delay.exceptions import (
-    BotorchDelayError,
-    EmptyDomainError,
-    InputError,
-    NumericsError,
-    StorageError,
-)
-from botorch_delay.incremental import CandidatePosterior
-from botorch_delay.kernels import CHUNK_ELEMENTS, covariance, describe_kernel, prior_variance
-from botorch_delay.models import DelayedGP
+from botorch_delay.domains import Domain, FiniteDomain, PointKeys
+from botorch_delay.exceptions import EmptyDomainError, NumericsError, StorageError
+from botorch_delay.kernels import covariance, describe_kernel, prior_variance
+from botorch_delay.optimizers.averages import Averages
 from botorch_delay.optimizers.base import Choice, Optimizer
+from botorch_delay.optimizers.botorch_scores import build, score, try_out
 from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility, Standing
 from botorch_delay.optimizers.given import given_surrogate
 from botorch_delay.records import describe_part
@@ -137,11 +126,10 @@ class AcquisitionOptimizer(Optimizer):
         self._pool = self._make_pool()
         self._surrogate = self._fixed or self._fit(None)
         if isinstance(self._rule, BotorchRule):
-            self._try_out(self._rule)
+            try_out(self._rule, self._surrogate, self._pool, isinstance(self._pending, Hallucinate))
         self._fitted_to = 0  # answers
         self._censored: set[int] = set()  # trials whose answers came too late
         self._widths: list[float] = []  # sigma at the last points, when they were asked
-        self._model: tuple[int, DelayedGP] | None = None  # and at which revision
         self._recommender: tuple[int, Surrogate] | None = None
         self._keys = PointKeys()  # of points that are no candidates
         self._paths_elsewhere = 0
@@ -380,56 +368,11 @@ class AcquisitionOptimizer(Optimizer):
         self._acquisition = None
         if not len(posterior):
             return (self._design or self._values).posterior.deviation
-        X, y = posterior.points, posterior.values.unsqueeze(-1)
-        waiting = self._waiting()
-        if self._model is None or self._model[0] != self._ledger.revision:
-            with _quietly(0):
-                model = DelayedGP(
-                    X,
-                    y,
-                    posterior.noise_var.unsqueeze(-1),
-                    noise_var=self._surrogate.noise_var,  # of answers that are still out
-                    X_pending=waiting,
-                    covar_module=copy.deepcopy(self._surrogate.covar_module),
-                )
-            self._model = (self._ledger.revision, model)
-        model = self._model[1]
-        used = model.fantasy_model() if rule.analytic and waiting is not None else model
-        candidates = self._surrogate.inputs(self._pool)
         generator = generator_for(self._seed, len(self._ledger), torch.device("cpu"))
-        joint = len(X) + 64 + (0 if waiting is None else len(waiting))
-        rows = max(CHUNK_ELEMENTS // (64 * joint), 64)
-        with _quietly(int(torch.randint(2**31, (), generator=generator))):
-            function = rule.build(used, X, y, waiting)
-            parts = [function(part.unsqueeze(-2)) for part in candidates.split(rows)]
-        scores = torch.cat(parts).to(candidates)
-        self._acquisition = lambda at: _calmly(function, self._surrogate.inputs(at))
-        return scores.nan_to_num(nan=-torch.inf)
-
-    def _try_out(self, rule: BotorchRule) -> None:
-        """Build the acquisition function once, so that a mistake is found before the first ask.
-
-        Raises:
-            InputError: if it cannot be built, or does not give one number per point.
-        """
-        X = self._surrogate.inputs(self._pool[:2])
-        y = X.new_tensor([[0.0], [1.0]])[: len(X)]
-        kernel = copy.deepcopy(self._surrogate.covar_module)
-        waiting = X[:1] if isinstance(self._pending, Hallucinate) else None
-        try:
-            with _quietly(0, advice=True):
-                noise = self._surrogate.noise_var
-                model = DelayedGP(X, y, noise_var=noise, covar_module=kernel)
-                scores = rule.build(model, X, y, waiting)(X.unsqueeze(-2))
-        except BotorchDelayError:
-            raise
-        except Exception as error:
-            raise InputError(f"{rule!r} cannot be built and evaluated: {error}") from error
-        if scores.shape != (len(X),):
-            raise InputError(
-                f"{rule!r} must give one number per point, got {tuple(scores.shape)} for "
-                f"{tuple(X.unsqueeze(-2).shape)}."
-            )
+        seed = int(torch.randint(2**31, (), generator=generator))
+        function = build(rule, self._surrogate, posterior, self._waiting(), seed)
+        self._acquisition = function
+        return score(function, self._pool, len(posterior) + len(self.pending))
 
     def _waiting(self) -> Tensor | None:
         """Points that count as pending, in the inputs of the model; None if there are none."""
@@ -471,12 +414,11 @@ class AcquisitionOptimizer(Optimizer):
     def _restart(self) -> None:
         """Posteriors of the present surrogate from all trials."""
         surrogate = self._surrogate
-        self._values = _Averages(surrogate, self._pool)
-        self._design: _Averages | None = None
+        self._values = Averages(surrogate, self._pool)
+        self._design: Averages | None = None
         if isinstance(self._pending, Hallucinate):
-            self._design = _Averages(surrogate, self._pool)
+            self._design = Averages(surrogate, self._pool)
         self._tie_scale = self._values.posterior.deviation.max().item()
-        self._model = None
         self._acquisition = self._drawn = None
         self._keys = PointKeys()
         self._answers = 0
@@ -591,31 +533,9 @@ class AcquisitionOptimizer(Optimizer):
         self._restart()
 
 
-def _calmly(function: AcquisitionFunction, inputs: Tensor) -> Tensor:
-    """An acquisition function at single points, without warnings about what is usual here."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NumericalWarning)
-        return function(inputs.unsqueeze(-2))
-
-
 def _whole(value: Any) -> int:
     """A stored trial's id, or -1, which is none."""
     return value if is_whole(value, 0) else -1
-
-
-@contextmanager
-def _quietly(seed: int, *, advice: bool = False) -> Iterator[None]:
-    """Seeded, without gradients, and without warnings about what is usual here.
-
-    A candidate that is pending already makes the joint covariance singular, and BoTorch's
-    checks of scaling do not apply to a model in the user's own units.
-    """
-    with manual_seed(seed), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", NumericalWarning)
-        warnings.simplefilter("ignore", InputDataWarning)
-        if not advice:  # BoTorch's on the choice of a function: once is enough
-            warnings.simplefilter("ignore", NumericsWarning)
-        yield
 
 
 @dataclass(frozen=True)
@@ -626,80 +546,3 @@ class _Progress:
     widths: list[float]
     surrogate: Surrogate
     fitted_to: int
-
-
-class _Averages:
-    """Answers averaged per point, and the posterior they give.
-
-    Nothing is computed before ``flush``, which goes through the changed points in the order
-    of their rows: results do not depend on the order of answers between two asks.
-    """
-
-    def __init__(self, surrogate: Surrogate, points: Tensor) -> None:
-        self._surrogate = surrogate
-        self._noise = surrogate.noise_var
-        self.posterior = CandidatePosterior(surrogate.covar_module, surrogate.inputs(points))
-        self._sources: dict[int, tuple[int, float, float]] = {}  # key, value, noise
-        self._x: dict[int, Tensor] = {}
-        self._members: dict[int, set[int]] = {}
-        self._changed: set[int] = set()
-        self._sums: dict[int, tuple[float, float]] = {}  # precision, precision times value
-        self._stale: set[int] = set()  # keys whose sums are to be made anew
-        self._new: dict[int, list[int]] = {}  # sources to be added to the sums
-
-    def __contains__(self, source: int) -> bool:
-        return source in self._sources
-
-    def put(
-        self, key: int, source: int, x: Tensor, value: float | None, noise_var: float | None
-    ) -> None:
-        """Enter one answer, or put it in place of an earlier one of the same source."""
-        surrogate = self._surrogate
-        standard = 0.0 if value is None else (value - surrogate.offset) / surrogate.scale
-        noise = self._noise if noise_var is None else noise_var / surrogate.scale**2
-        entry = (key, standard, noise)
-        before = self._sources.get(source)
-        if before == entry:
-            return
-        self._sources[source] = entry
-        self._x.setdefault(key, x)
-        self._members.setdefault(key, set()).add(source)
-        self._changed.add(key)
-        if before is None:
-            self._new.setdefault(key, []).append(source)
-        else:
-            self._stale.add(key)
-
-    def drop(self, source: int) -> None:
-        """Take an answer out."""
-        key = self._sources.pop(source)[0]
-        self._members[key].discard(source)
-        self._changed.add(key)
-        self._stale.add(key)
-
-    def flush(self) -> None:
-        """Carry every change over to the posterior."""
-        if not self._changed:
-            return
-        changes: dict[int, tuple[Tensor, float, float] | None] = {}
-        for key in sorted(self._changed):
-            members = self._members[key]
-            if not members:
-                self._sums.pop(key, None)
-                changes[key] = None
-                continue
-            precision, weighted = self._sums.get(key, (0.0, 0.0))
-            entering: Collection[int] = self._new.get(key, [])
-            if key in self._stale:
-                precision, weighted, entering = 0.0, 0.0, members
-            for source in sorted(entering):
-                _, value, noise = self._sources[source]
-                precision += 1.0 / noise
-                weighted += value / noise
-            self._sums[key] = (precision, weighted)
-            point = self._surrogate.inputs(self._x[key].unsqueeze(0)).squeeze(0)
-            changes[key] = (point, weighted / precision, 1.0 / precision)
-        self._changed.clear()
-        self._stale.clear()
-        self._new.clear()
-        self.posterior.update(changes)

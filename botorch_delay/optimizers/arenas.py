@@ -16,9 +16,10 @@ from torch import Tensor
 
 from botorch_delay.box_design import BoxDesign, corners
 from botorch_delay.box_search import snapped, stretched
+from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import Confidence, side_delta
 from botorch_delay.design import GreedyDesign
-from botorch_delay.domains import BoxDomain, Domain, FiniteDomain, PointKeys
+from botorch_delay.domains import Domain, FiniteDomain, PointKeys
 from botorch_delay.elimination import ActiveSet, surviving
 from botorch_delay.exceptions import NumericsError, StorageError
 from botorch_delay.optimizers.base import Choice

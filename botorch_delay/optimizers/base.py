@@ -15,8 +15,9 @@ from torch import Tensor
 
 from botorch_delay import checks, states, storage
 from botorch_delay.box_search import maximize
+from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import Confidence, Guarantee, scaled_gain
-from botorch_delay.domains import BoxDomain, Domain, FiniteDomain
+from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,

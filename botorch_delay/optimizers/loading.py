@@ -13,9 +13,10 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import storage
+from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import Confidence
 from botorch_delay.delays import DelayLaw
-from botorch_delay.domains import BoxDomain, Domain, FiniteDomain
+from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.exceptions import InputError, NotSupportedError, StorageError
 from botorch_delay.kernels import build_kernel
 from botorch_delay.optimizers.acquisition import AcquisitionOptimizer

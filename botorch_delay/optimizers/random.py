@@ -11,8 +11,9 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
+from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import Confidence, FixedBeta, Guarantee
-from botorch_delay.domains import BoxDomain, Domain, FiniteDomain
+from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.exceptions import EmptyDomainError
 from botorch_delay.kernels import describe_kernel
 from botorch_delay.optimizers.base import Choice, Optimizer

@@ -30,8 +30,9 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import checks
+from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import Confidence, Guarantee, RKHSConfidence, scaled_gain
-from botorch_delay.domains import BoxDomain, Domain, FiniteDomain
+from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.exceptions import EmptyDomainError, InputError, InputTypeError, StorageError
 from botorch_delay.kernels import describe_kernel, prior_variance
 from botorch_delay.optimizers.base import Choice, Optimizer

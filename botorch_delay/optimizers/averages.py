@@ -1,0 +1,94 @@
+"""Answers averaged per point, and the posterior that they give."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from torch import Tensor
+
+from botorch_delay.incremental import CandidatePosterior
+from botorch_delay.surrogate import Surrogate
+
+
+class Averages:
+    """Answers averaged per point, and the posterior they give.
+
+    Nothing is computed before ``flush``, which goes through the changed points in the order
+    of their rows: results do not depend on the order of answers between two asks.
+
+    Args:
+        surrogate: that judges.
+        points: ``N x d``, the candidates.
+
+    Attributes:
+        posterior: as of the last ``flush``.
+    """
+
+    def __init__(self, surrogate: Surrogate, points: Tensor) -> None:
+        self._surrogate = surrogate
+        self._noise = surrogate.noise_var
+        self.posterior = CandidatePosterior(surrogate.covar_module, surrogate.inputs(points))
+        self._sources: dict[int, tuple[int, float, float]] = {}  # key, value, noise
+        self._x: dict[int, Tensor] = {}
+        self._members: dict[int, set[int]] = {}
+        self._changed: set[int] = set()
+        self._sums: dict[int, tuple[float, float]] = {}  # precision, precision times value
+        self._stale: set[int] = set()  # keys whose sums are to be made anew
+        self._new: dict[int, list[int]] = {}  # sources to be added to the sums
+
+    def __contains__(self, source: int) -> bool:
+        return source in self._sources
+
+    def put(
+        self, key: int, source: int, x: Tensor, value: float | None, noise_var: float | None
+    ) -> None:
+        """Enter one answer, or put it in place of an earlier one of the same source."""
+        surrogate = self._surrogate
+        standard = 0.0 if value is None else (value - surrogate.offset) / surrogate.scale
+        noise = self._noise if noise_var is None else noise_var / surrogate.scale**2
+        entry = (key, standard, noise)
+        before = self._sources.get(source)
+        if before == entry:
+            return
+        self._sources[source] = entry
+        self._x.setdefault(key, x)
+        self._members.setdefault(key, set()).add(source)
+        self._changed.add(key)
+        if before is None:
+            self._new.setdefault(key, []).append(source)
+        else:
+            self._stale.add(key)
+
+    def drop(self, source: int) -> None:
+        """Take an answer out."""
+        key = self._sources.pop(source)[0]
+        self._members[key].discard(source)
+        self._changed.add(key)
+        self._stale.add(key)
+
+    def flush(self) -> None:
+        """Carry every change over to the posterior."""
+        if not self._changed:
+            return
+        changes: dict[int, tuple[Tensor, float, float] | None] = {}
+        for key in sorted(self._changed):
+            members = self._members[key]
+            if not members:
+                self._sums.pop(key, None)
+                changes[key] = None
+                continue
+            precision, weighted = self._sums.get(key, (0.0, 0.0))
+            entering: Collection[int] = self._new.get(key, [])
+            if key in self._stale:
+                precision, weighted, entering = 0.0, 0.0, members
+            for source in sorted(entering):
+                _, value, noise = self._sources[source]
+                precision += 1.0 / noise
+                weighted += value / noise
+            self._sums[key] = (precision, weighted)
+            point = self._surrogate.inputs(self._x[key].unsqueeze(0)).squeeze(0)
+            changes[key] = (point, weighted / precision, 1.0 / precision)
+        self._changed.clear()
+        self._stale.clear()
+        self._new.clear()
+        self.posterior.update(changes)
