@@ -49,6 +49,7 @@ class BoxDesign:
         pool: ``n x d``, where picks start from.
         inside: where points may be asked beside the domain's own limits, ``n x d`` to bool ``n``.
         seed: of the search in columns with lists of values.
+        refine: whether picks are refined; otherwise they are points of the pool.
     """
 
     def __init__(
@@ -58,11 +59,14 @@ class BoxDesign:
         pool: Tensor,
         inside: Callable[[Tensor], Tensor] | None,
         seed: int,
+        *,
+        refine: bool = True,
     ) -> None:
         self._surrogate = surrogate
         self._domain = domain
         self._inside = inside
         self._seed = seed
+        self._refines = refine
         # The last rows are for what the climbs reach.
         self._spread = len(pool)
         self._pool = torch.cat([pool, pool[:1].expand(min(STARTS, len(pool)), -1)])
@@ -91,7 +95,7 @@ class BoxDesign:
             raise EmptyDomainError("Every point of the design's pool is excluded.")
         variance = self._tracked.variance.masked_fill(~allowed, -torch.inf)
         best = self._pool[lowest_of_largest(variance)].clone()
-        if not self._adds:
+        if not self._adds or not self._refines:
             return best
         top = variance.topk(min(POLISHED, len(variance))).indices
         X, values = self._refine(self._pool[top], POLISHING_STEPS, self._adds)
@@ -137,7 +141,7 @@ class BoxDesign:
     def _climb(self) -> None:
         """Bring the pool's last rows up to date, once every few picks."""
         turn = self._adds // PICKS_PER_CLIMB
-        if not self._adds or turn == self._climbed_at or not self._spread:
+        if not (self._adds and self._refines and self._spread) or turn == self._climbed_at:
             return
         self._climbed_at = turn
         room = len(self._pool) - self._spread

@@ -460,6 +460,16 @@ class _BoxPoints:
 
     def design(self, surrogate: Surrogate, picks: Iterable[int], closed: Iterable[int]) -> Design:
         region = self._region
+        if surrogate.learned:
+            # Nothing is claimed, and a box has most of its deviation in its corners, which tell
+            # least about the rest: spread points serve better than the largest deviation.
+            made = _BoxRoundDesign(
+                self._arena,
+                BoxDesign(
+                    surrogate, region.domain, region.pool.points, region.contains, 0, refine=False
+                ),
+            )
+            return _prepared(made, picks, closed)
         generator = generator_for(self._arena._seed, self._number, torch.device("cpu"))
         sample = region.pool.points
         pool = torch.cat([corners(region.domain), snapped(region.domain, sample, generator)])
@@ -470,10 +480,16 @@ class _BoxPoints:
             pool = torch.cat([pool, stretched(sample, region.contains, generator)])
         seed = self._arena._seed + self._number
         made = _BoxRoundDesign(self._arena, BoxDesign(surrogate, region.domain, pool, inside, seed))
-        made.extend(picks)
-        for key in closed:
-            made.exclude(key)
-        return made
+        return _prepared(made, picks, closed)
+
+
+def _prepared(
+    design: _BoxRoundDesign, picks: Iterable[int], closed: Iterable[int]
+) -> _BoxRoundDesign:
+    design.extend(picks)
+    for key in closed:
+        design.exclude(key)
+    return design
 
 
 class _BoxRoundDesign:

@@ -67,6 +67,10 @@ class BPEDelayOptimizer(Optimizer):
     the round has been answered. A round closes only inside ``ask``, before the point is
     chosen; the last one when all its asks are settled, or at ``finish``.
 
+    On a box each design point is searched for along the gradient, from a pool of spread points and
+    points on the boundary. Where the kernel is learned the pool's spread points are played as they
+    are: most of a box's deviation is in its corners, which tell least about the rest.
+
     Args:
         domain: a finite action set, or a box.
         horizon: T, how many asks are planned.
