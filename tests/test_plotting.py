@@ -20,7 +20,6 @@ def close_figures():
     yield
     import matplotlib.pyplot as plt
 
-    plt.close("all")
 
 
 def played(dim=2, horizon=60, maximize=True):
@@ -199,3 +198,19 @@ def test_without_matplotlib_there_is_a_hint(monkeypatch):
 
 def test_every_state_has_a_colour():
     assert set(plotting._COLOURS) == set(TrialState)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_active_sets_and_rounds_of_a_box(columns):
+    bounds = torch.tensor([[1e-3, 0.0], [1.0, 2.0]], dtype=torch.double)[:, :columns]
+    lists = {1: [0, 1, 2]} if columns == 2 else None
+    opt = bd.BPEDelayOptimizer(bd.BoxDomain(bounds, cat_dims=lists, log_dims=[0]), 30)
+    for _ in range(30):
+        trial = opt.ask()
+        opt.tell(trial, -((trial.x[0].log() + 3) ** 2).item())
+    assert opt.rounds[-1].active_after < 1.0
+    ax = plotting.plot_active_set(opt)
+    assert "log10" in ax.get_xlabel()
+    assert len(ax.get_legend().get_texts()) >= 3
+    ax = plotting.plot_rounds(opt)
+    assert ax.get_ylabel() == "active share of the box"

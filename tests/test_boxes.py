@@ -1,0 +1,114 @@
+import pytest
+import torch
+from cases import scattered
+
+from botorch_delay import BoxDomain, FiniteDomain
+from botorch_delay.exceptions import InputError, InputTypeError
+
+LIMITS = torch.tensor([[1e-5, 16.0, 0.0, -1.0], [1e-1, 256.0, 2.0, 1.0]], dtype=torch.double)
+
+
+def box(**options):
+    return BoxDomain(LIMITS, **options)
+
+
+def test_points_of_the_unit_cube_respect_bounds_lists_and_logarithms():
+    domain = box(discrete_dims={1: [256, 16, 32]}, cat_dims={2: [0, 2]}, log_dims=[0])
+    unit = torch.cat([scattered(500, 4), torch.zeros(1, 4).double(), torch.ones(1, 4).double()])
+    X = domain.from_unit(unit)
+    assert bool(domain.contains(X).all())
+    assert domain.discrete_dims == {1: [16.0, 32.0, 256.0]}
+    assert domain.cat_dims == {2: [0.0, 2.0]}
+    assert set(X[:, 1].tolist()) == {16.0, 32.0, 256.0}
+    torch.testing.assert_close(X[:-2, 0].log().mean(), LIMITS[:, 0].log().mean(), atol=0.5, rtol=0)
+    outside = X[:1].clone()
+    outside[0, 1] = 17.0
+    assert not bool(domain.contains(outside)[0])
+    assert domain.find(X[:3]).tolist() == [-1, -1, -1]
+
+
+def test_constraints_are_botorch_s_inequalities():
+    domain = box(constraints=[(torch.tensor([2, 3]), torch.tensor([1.0, 1.0]), 1.5)])
+    X = domain.from_unit(scattered(400, 4))
+    assert torch.equal(domain.contains(X), X[:, 2] + X[:, 3] >= 1.5)
+    assert torch.equal(domain.slack(X) >= 0, domain.contains(X))
+    _, factors, rhs = domain.constraints[0]
+    assert (factors.dtype, rhs) == (torch.double, 1.5)
+
+
+def test_a_test_of_feasibility_is_asked():
+    domain = box(feasible=lambda X: X[:, 3] > 0)
+    X = domain.from_unit(scattered(100, 4))
+    assert torch.equal(domain.contains(X), X[:, 3] > 0)
+    wrong = box(constraints=None)
+    wrong._feasible = lambda X: True
+    with pytest.raises(InputTypeError, match="one entry per point"):
+        wrong.contains(X)
+
+
+def test_categories_are_encoded_at_one_distance():
+    domain = box(cat_dims={2: [0, 1, 2]}, log_dims=[0])
+    X = domain.from_unit(scattered(30, 4))
+    encoded = domain.encoding(X)
+    assert encoded.shape == (30, 6)
+    torch.testing.assert_close(encoded[:, 0], X[:, 0].log())
+    one = X[:1].repeat(3, 1)
+    one[:, 2] = torch.tensor([0.0, 1.0, 2.0])
+    distances = torch.cdist(domain.encoding(one), domain.encoding(one))
+    off = distances[~torch.eye(3, dtype=torch.bool)]
+    torch.testing.assert_close(off, torch.full_like(off, 2**0.5))
+    bounds = domain.encoding.bounds(domain.bounds)
+    assert bool(((encoded >= bounds[0]) & (encoded <= bounds[1])).all())
+    finite = FiniteDomain(X, cat_dims=[2], log_dims=[0])
+    torch.testing.assert_close(finite.encoding(X), encoded)
+
+
+def test_fingerprints_tell_boxes_apart():
+    plain, listed = box(), box(discrete_dims={1: [16, 32]})
+    assert plain.fingerprint() == box().fingerprint()
+    assert plain.fingerprint() != listed.fingerprint()
+    assert (
+        box(feasible=lambda X: X[:, 3] > 0).describe()
+        != box(feasible=lambda X: X[:, 3] < 0).describe()
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"discrete_dims": {1: [8, 16]}}, InputError, "within its bounds"),
+        ({"discrete_dims": {7: [1]}}, InputError, "the last one is 3"),
+        ({"discrete_dims": {1: []}}, InputError, "at least one value"),
+        ({"discrete_dims": {1: 16}}, InputTypeError, "list of numbers"),
+        ({"discrete_dims": [1]}, InputTypeError, "must map a column"),
+        ({"discrete_dims": {1: [16]}, "cat_dims": {1: [16]}}, InputError, "choose one"),
+        ({"cat_dims": {2: [0, 3]}}, InputError, "within its bounds"),
+        ({"cat_dims": {0: [1e-5]}, "log_dims": [0]}, InputError, "no logarithm"),
+        ({"log_dims": [3]}, InputError, "above 0 in column 3"),
+        ({"log_dims": 0}, InputTypeError, "list of columns"),
+        ({"names": 5}, InputTypeError, "list of strings"),
+        ({"constraints": [([0], [1.0], 5.0)]}, InputError, "leave nothing"),
+        ({"constraints": [([0, 1], [1.0], 5.0)]}, InputError, "as many indices"),
+        ({"constraints": [([9], [1.0], 5.0)]}, InputError, "outside 0 to 3"),
+        ({"constraints": [([0], [0.0], 5.0)]}, InputError, "not all 0"),
+        ({"constraints": [3]}, InputTypeError, "indices, coefficients"),
+        ({"feasible": 3}, InputTypeError, "function of points"),
+    ],
+)
+def test_bad_boxes(options, error, message):
+    with pytest.raises(error, match=message):
+        box(**options)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "error", "message"),
+    [
+        ([[0.0, 1.0], [1.0, 0.5]], InputError, "column 1"),
+        ([[0.0], [0.0]], InputError, "below the upper"),
+        ([[0.0], [torch.inf]], InputError, "finite"),
+        ([[0.0], [1.0], [2.0]], InputError, "2 x d"),
+    ],
+)
+def test_bad_bounds(bounds, error, message):
+    with pytest.raises(error, match=message):
+        BoxDomain(torch.tensor(bounds, dtype=torch.double))
