@@ -20,6 +20,7 @@ def close_figures():
     yield
     import matplotlib.pyplot as plt
 
+    plt.close("all")
 
 
 def played(dim=2, horizon=60, maximize=True):

@@ -305,3 +305,27 @@ def test_a_study_without_names_is_shown_too(command):
     code, out, _ = command("ask", "plain.db")
     assert code == 0
     assert out.split()[:3] == ["id", "x0", "x1"]
+
+
+def test_show_tells_of_other_optimizers_too(tmp_path, capsys):
+    box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double), names=["dose"])
+    made = {
+        "box.db": (bd.BPEDelayOptimizer(box, 10), "of the box active"),
+        "random.db": (bd.RandomOptimizer(box), "RandomOptimizer on a box"),
+        "bucb.db": (
+            bd.AcquisitionOptimizer(bd.FiniteDomain(torch.arange(5).double().unsqueeze(-1))),
+            "AcquisitionOptimizer on 5 arms",
+        ),
+    }
+    for name, (opt, expected) in made.items():
+        for trial in opt.ask(4)[:3]:
+            opt.tell(trial, trial.x.item())
+        opt.save(tmp_path / name)
+        assert cli.main(["show", str(tmp_path / name)]) == 0
+        shown = capsys.readouterr().out
+        assert expected in shown
+        assert "recommended (maximize)" in shown
+        assert cli.main(["ask", str(tmp_path / name), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)[0]["id"] == 4
+        assert cli.main(["tell", str(tmp_path / name), "4", "0.5"]) == 0
+        capsys.readouterr()
