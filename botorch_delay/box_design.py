@@ -17,7 +17,7 @@ from torch import Tensor
 
 from botorch_delay.box_search import maximize
 from botorch_delay.boxes import BoxDomain
-from botorch_delay.exceptions import EmptyDomainError
+from botorch_delay.exceptions import ExhaustedDesignError
 from botorch_delay.incremental import CandidatePosterior
 from botorch_delay.kernels import covariance, prior_variance
 from botorch_delay.rules import generator_for
@@ -85,14 +85,14 @@ class BoxDesign:
         """The point that the rule picks now, ``d``.
 
         Raises:
-            EmptyDomainError: if nothing is left to pick from.
+            ExhaustedDesignError: if nothing is left to pick from.
         """
         self._climb()
         allowed = torch.ones(len(self._pool), dtype=torch.bool, device=self._pool.device)
         for x in self._closed.values():
             allowed &= ~(x == self._pool).all(dim=1)
         if not bool(allowed.any()):
-            raise EmptyDomainError("Every point of the design's pool is excluded.")
+            raise ExhaustedDesignError("Every point of the design's pool is excluded.")
         variance = self._tracked.variance.masked_fill(~allowed, -torch.inf)
         best = self._pool[lowest_of_largest(variance)].clone()
         if not self._adds or not self._refines:

@@ -82,6 +82,11 @@ class BoxDomain(Domain):
             raise InputError(f"Column {both[0]} is in discrete_dims and in cat_dims; choose one.")
         if any(dim in self._categories for dim in self._log_dims):
             raise InputError("A column in cat_dims has no logarithm; take it out of log_dims.")
+        if constraints is not None and not isinstance(constraints, Iterable):
+            raise InputTypeError(
+                f"constraints must be a list of (indices, coefficients, rhs), got "
+                f"{type(constraints).__name__}."
+            )
         self._constraints = [self._check_constraint(c) for c in constraints or ()]
         if feasible is not None and not callable(feasible):
             raise InputTypeError(
@@ -206,7 +211,7 @@ class BoxDomain(Domain):
 
     def _passes(self, X: Tensor) -> Tensor:
         assert self._feasible is not None
-        passes = self._feasible(X)
+        passes = self._feasible(X.clone())  # it may work in place
         if not isinstance(passes, Tensor) or passes.shape != X.shape[:1]:
             got = tuple(passes.shape) if isinstance(passes, Tensor) else type(passes).__name__
             raise InputTypeError(

@@ -23,7 +23,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import checks
-from botorch_delay.exceptions import EmptyDomainError, NumericsError
+from botorch_delay.exceptions import ExhaustedDesignError, NumericsError
 from botorch_delay.kernels import check_kernel, covariance, prior_variance
 from botorch_delay.ties import lowest_of_largest
 
@@ -70,13 +70,13 @@ class GreedyDesign:
         """The index that the rule picks now.
 
         Raises:
-            EmptyDomainError: if every candidate is excluded.
+            ExhaustedDesignError: if every candidate is excluded.
         """
         variance = self._variance.masked_fill(self._excluded, -torch.inf)
         largest = variance.max()
         if not torch.isfinite(largest):
             if self._excluded.all():
-                raise EmptyDomainError("Every candidate of the design is excluded.")
+                raise ExhaustedDesignError("Every candidate of the design is excluded.")
             raise NumericsError("The variance of some candidate is not finite.")
         return lowest_of_largest(variance)
 

@@ -38,6 +38,10 @@ class EmptyDomainError(BotorchDelayError, RuntimeError):
     """No point is left to ask: every point of the active set is infeasible."""
 
 
+class ExhaustedDesignError(EmptyDomainError):
+    """A design has nothing left to pick: every candidate is excluded."""
+
+
 class NotSupportedError(BotorchDelayError, UnsupportedError, NotImplementedError):
     """The combination of options is not available."""
 

@@ -372,10 +372,20 @@ def _round_cells(
     side = 100 if domain.dim == 2 else 1000
     steps = (torch.arange(side, dtype=torch.double) + 0.5) / side
     unit = torch.cartesian_prod(*[steps] * domain.dim).reshape(-1, domain.dim)
-    points = torch.unique(domain.from_unit(unit.to(domain.bounds)), dim=0)
-    points = points[domain.contains(points)]
-    labels = optimizer.round_that_eliminated(points).cpu()
-    return *_nearest_cells(_shown(domain, points), labels), labels
+    grid = domain.from_unit(unit.to(domain.bounds))
+    if domain.lists:
+        points = torch.unique(grid, dim=0)
+        points = points[domain.contains(points)]
+        labels = optimizer.round_that_eliminated(points).cpu()
+        return *_nearest_cells(_shown(domain, points), labels), labels
+    inside = domain.contains(grid)
+    labels = optimizer.round_that_eliminated(grid[inside]).cpu()
+    cells = torch.full((len(grid),), torch.nan)  # blank where nothing may be asked
+    cells[inside.cpu()] = labels.to(cells)
+    low, high = _shown(domain, domain.bounds).tolist()
+    if domain.dim == 1:
+        return cells.reshape(1, side), (low[0], high[0], -1.0, 1.0), labels
+    return cells.reshape(side, side).T, (low[0], high[0], low[1], high[1]), labels
 
 
 def _shown(domain: Domain, X: Tensor) -> Tensor:

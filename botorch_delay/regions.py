@@ -17,6 +17,7 @@ from botorch_delay import checks
 from botorch_delay.box_search import maximize
 from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import BoxBounds, Confidence
+from botorch_delay.exceptions import EmptyDomainError
 from botorch_delay.kernels import covariance, prior_variance
 from botorch_delay.level_sets import SetSample, sample_set
 from botorch_delay.posterior import Evidence, factorize
@@ -95,6 +96,7 @@ class Region:
         conditions: one for each closed round.
         anchors: points known to be inside, ``a x d``.
         seed: of samples.
+        excluded: single points that are out, ``e x d``.
     """
 
     def __init__(
@@ -103,12 +105,22 @@ class Region:
         conditions: tuple[Condition, ...] = (),
         anchors: Tensor | None = None,
         seed: int = 0,
+        excluded: Tensor | None = None,
     ) -> None:
         self.domain = domain
         self.conditions = conditions
         self.anchors = anchors
+        self.excluded = domain.bounds[:0] if excluded is None else excluded
         self._seed = seed
         self._pool: SetSample | None = None
+
+    def without(self, excluded: Tensor) -> Region:
+        """The same region but for some single points, ``e x d``."""
+        if torch.equal(excluded, self.excluded):
+            return self
+        region = Region(self.domain, self.conditions, self.anchors, self._seed, excluded)
+        region._pool = self._pool  # single points have no share in it
+        return region
 
     def margin(self, X: Tensor) -> Tensor:
         """At least 0 where a point is active, below elsewhere: ``n x d`` to ``n``."""
@@ -123,11 +135,24 @@ class Region:
         if self.conditions and bool(inside.any()):
             rows = inside.nonzero().flatten()
             inside[rows] = self.margin(X[rows]) >= 0.0
+        for x in self.excluded:
+            inside &= ~(x == X).all(dim=1)
         return inside
 
     def sample(self, n: int, generator: torch.Generator) -> SetSample:
         """Points spread uniformly over the active set."""
-        return sample_set(self.domain, self.margin, n, generator, anchors=self.anchors)
+        # Moves in many columns are costly, and a pool there is thin in any case.
+        particles = 4096 if self.domain.dim <= 10 else 1024
+        try:
+            return sample_set(
+                self.domain, self.margin, n, generator, anchors=self.anchors, particles=particles
+            )
+        except EmptyDomainError as error:
+            raise EmptyDomainError(
+                "No point of the box was found that satisfies its constraints and feasible(X): "
+                "relax them, or narrow the bounds to where they hold. A yes-or-no test that "
+                f"hardly any point passes cannot be found its way through. ({error})"
+            ) from error
 
     @property
     def pool(self) -> SetSample:
@@ -147,7 +172,8 @@ class Region:
         Returns:
             The region, and the cut-off.
         """
-        X = torch.cat([tried[self.contains(tried)], self.pool.points])
+        X = torch.cat([tried, self.pool.points])
+        X = X[self.contains(X)]
         lower, _ = condition.interval(X)
         starts = X[lower.topk(min(STARTS, len(X))).indices]
         generator = generator_for(self._seed, 1000 + len(self.conditions), torch.device("cpu"))
@@ -164,7 +190,9 @@ class Region:
         # The upper bound there is above it by rounding at least: the region is not empty.
         cutoff = min(lower[best].item(), upper[best].item())
         judged = replace(condition, cutoff=cutoff)
-        region = Region(self.domain, (*self.conditions, judged), X[best : best + 1], self._seed)
+        anchor = X[best : best + 1]
+        conditions = (*self.conditions, judged)
+        region = Region(self.domain, conditions, anchor, self._seed, self.excluded)
         return region, cutoff
 
 
@@ -185,7 +213,8 @@ def _lower_bound(condition: Condition) -> Callable[[Tensor], Tensor]:
         cross = covariance(kernel, evidence.X, inputs)
         mean = weights @ cross
         white = torch.linalg.solve_triangular(factor, cross, upper=False)
-        variance = (prior - white.square().sum(dim=0)).clamp_min(1e-12 * float(prior.max()))
+        floor = 1e-12 * float(prior.detach().max())
+        variance = (prior - white.square().sum(dim=0)).clamp_min(floor)
         return surrogate.scale * (mean - condition.bounds.multiplier * variance.sqrt())
 
     return lower
@@ -196,12 +225,10 @@ class BoxActiveSet:
 
     Args:
         region: the box with the conditions of the closed rounds.
-        excluded: single points that are infeasible, ``e x d``.
     """
 
-    def __init__(self, region: Region, excluded: Tensor) -> None:
+    def __init__(self, region: Region) -> None:
         self._region = region
-        self._excluded = excluded
 
     def contains(self, X: Tensor) -> Tensor:
         """Whether each row of ``X`` (``n x d``) is active: a bool tensor ``n``.
@@ -211,23 +238,29 @@ class BoxActiveSet:
         """
         X = checks.matrix(X, "X", empty=True)
         checks.matches(X, "X", self._region.domain.bounds)
-        inside = self._region.contains(X)
-        for x in self._excluded:
-            inside &= ~(x == X).all(dim=1)
-        return inside
+        return self._region.contains(X)
 
     def margin(self, X: Tensor) -> Tensor:
         """At least 0 where a point is active, below elsewhere; differentiable.
 
-        It is what ``nonlinear_inequality_constraints`` of ``optimize_acqf`` want, with starts
-        from ``sample``. Bounds and lists of values are not part of it.
+        ``(active_set.margin, True)`` is what ``nonlinear_inequality_constraints`` of
+        ``optimize_acqf`` take, with starts from ``sample``. Bounds and lists of values are not
+        part of it.
 
         Args:
-            X: ``n x d``.
+            X: ``n x d``, or a single point ``d``.
 
         Returns:
-            ``n``; ``inf`` while there is neither a closed round nor a constraint.
+            ``n``, or a number for a single point; ``inf`` while there is neither a closed round
+            nor a constraint.
+
+        Raises:
+            InputError: if ``X`` is malformed or does not fit the domain.
         """
+        if isinstance(X, Tensor) and X.dim() == 1:
+            return self.margin(X.unsqueeze(0)).squeeze(0)
+        checked = checks.matrix(X.detach() if isinstance(X, Tensor) else X, "X", empty=True)
+        checks.matches(checked, "X", self._region.domain.bounds)
         return self._region.margin(X)
 
     def sample(self, n: int, seed: int = 0) -> Tensor:

@@ -62,8 +62,8 @@ class PriorPaths:
                     )
             except (UnsupportedError, NotImplementedError) as error:
                 raise NotSupportedError(
-                    f"Above {MAX_EXACT_POINTS} points sample paths need an RBF or a Matern kernel, "
-                    f"possibly scaled, got {type(covar_module).__name__}: {error}"
+                    f"On a box, and above {MAX_EXACT_POINTS} points, sample paths need an RBF or a "
+                    f"Matern kernel, possibly scaled, got {type(covar_module).__name__}: {error}"
                 ) from error
             self._n_features = self._features(points[:1]).shape[-1]
             if len(points) * self._n_features <= MAX_KEPT_ELEMENTS:

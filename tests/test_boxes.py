@@ -92,6 +92,7 @@ def test_fingerprints_tell_boxes_apart():
         ({"constraints": [([9], [1.0], 5.0)]}, InputError, "outside 0 to 3"),
         ({"constraints": [([0], [0.0], 5.0)]}, InputError, "not all 0"),
         ({"constraints": [3]}, InputTypeError, "indices, coefficients"),
+        ({"constraints": 5}, InputTypeError, "must be a list"),
         ({"feasible": 3}, InputTypeError, "function of points"),
     ],
 )

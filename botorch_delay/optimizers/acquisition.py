@@ -90,8 +90,8 @@ class AcquisitionOptimizer(Optimizer):
     Raises:
         InputError: if an argument is out of its range, only one of kernel and noise is given,
             or the rule cannot use pending points in this way.
-        NotSupportedError: if the domain is a box, or Thompson sampling on more than 5,000
-            points knows no features of the kernel.
+        NotSupportedError: if Thompson sampling on a box or on more than 5,000 points knows no
+            features of the kernel.
 
     Example:
         >>> from gpytorch.kernels import RBFKernel
@@ -212,7 +212,13 @@ class AcquisitionOptimizer(Optimizer):
                 allowed &= ~(x == X).all(dim=1)
             return allowed
 
-        scores = scores.masked_fill(~may_ask(self._pool), -torch.inf)
+        allowed = may_ask(self._pool)
+        if not bool(allowed.any()):
+            raise EmptyDomainError(
+                f"None of the {len(self._pool)} candidates can be asked now: after a failure a "
+                f"point is asked again at most {MAX_FAILURES - 1} times. See opt.trials."
+            )
+        scores = scores.masked_fill(~allowed, -torch.inf)
         if not bool(torch.isfinite(scores.max())):
             raise NumericsError(f"{self.method} is not finite at any point that may be asked.")
         costly = isinstance(self._rule, BotorchRule)
@@ -243,19 +249,19 @@ class AcquisitionOptimizer(Optimizer):
         return lambda X: self._mean_at(X) + factor * drawn(X)
 
     def _mean_at(self, X: Tensor) -> Tensor:
-        posterior, inputs = self._values.posterior, self._surrogate.inputs(X)
-        if not len(posterior):
+        answers, inputs = self._values.ordered, self._surrogate.inputs(X)
+        if not len(answers):
             return 0.0 * inputs.sum(dim=-1)
-        weights = posterior.root.T @ (posterior.root @ posterior.values)
-        return weights @ covariance(self._surrogate.covar_module, posterior.points, inputs)
+        weights = answers.solve(answers.values)
+        return weights @ covariance(self._surrogate.covar_module, answers.points, inputs)
 
     def _spread(self, X: Tensor) -> Tensor:
-        posterior, inputs = (self._design or self._values).posterior, self._surrogate.inputs(X)
+        design, inputs = (self._design or self._values).ordered, self._surrogate.inputs(X)
         prior = prior_variance(self._surrogate.covar_module, inputs) + 0.0 * inputs.sum(dim=-1)
-        if not len(posterior):
+        if not len(design):
             return prior.sqrt()
-        cross = covariance(self._surrogate.covar_module, posterior.points, inputs)
-        variance = prior - (posterior.root @ cross).square().sum(dim=0)
+        cross = covariance(self._surrogate.covar_module, design.points, inputs)
+        variance = prior - design.whiten(cross).square().sum(dim=0)
         return variance.clamp_min(1e-12 * float(prior.detach().max())).sqrt()
 
     def _make_pool(self) -> Tensor:
@@ -332,20 +338,18 @@ class AcquisitionOptimizer(Optimizer):
         self, paths: PriorPaths, generator: torch.Generator
     ) -> Callable[[Tensor], Tensor]:
         """A path of the centred posterior, at any points."""
-        posterior, kernel = (self._design or self._values).posterior, self._surrogate.covar_module
+        design, kernel = (self._design or self._values).ordered, self._surrogate.covar_module
         prior = paths.draw_function(generator)
-        met = len(self._keys.points)
-        noise = torch.randn(met, generator=generator, dtype=torch.double).to(self._pool)
-        rows = [-1 - key for key in posterior.keys]
+        noise = torch.randn(len(design), generator=generator, dtype=torch.double).to(self._pool)
         with torch.no_grad():
-            residual = prior(posterior.points) + posterior.noise_var.sqrt() * noise[rows]
-            weights = posterior.root.T @ (posterior.root @ residual)
+            residual = prior(design.points) + design.noise_var.sqrt() * noise
+            weights = design.solve(residual)
 
         def path(X: Tensor) -> Tensor:
             inputs = self._surrogate.inputs(X)
-            if not rows:
+            if not len(design):
                 return prior(inputs)
-            return prior(inputs) - weights @ covariance(kernel, posterior.points, inputs)
+            return prior(inputs) - weights @ covariance(kernel, design.points, inputs)
 
         return path
 
@@ -370,7 +374,7 @@ class AcquisitionOptimizer(Optimizer):
             return (self._design or self._values).posterior.deviation
         generator = generator_for(self._seed, len(self._ledger), torch.device("cpu"))
         seed = int(torch.randint(2**31, (), generator=generator))
-        function = build(rule, self._surrogate, posterior, self._waiting(), seed)
+        function = build(rule, self._surrogate, self._values.ordered, self._waiting(), seed)
         self._acquisition = function
         return score(function, self._pool, len(posterior) + len(self.pending))
 
@@ -381,7 +385,7 @@ class AcquisitionOptimizer(Optimizer):
         waiting = [t.x for t in self._ledger.running()]
         known = {self._key(t) for t in self._ledger.trials if t.state is not TrialState.FAILED}
         failed = sorted(key for key in self._feasibility.suspects if key not in known)
-        waiting += [self._pool[k] if k >= 0 else self._keys.points[-1 - k] for k in failed]
+        waiting += [self._design.point(k) for k in failed] if self._design is not None else []
         if not waiting:
             return None
         return self._surrogate.inputs(torch.stack(waiting))

@@ -276,12 +276,31 @@ class BoxArena(Arena[Region]):
         return _BoxPoints(self, state, number)
 
     def without(self, state: Region, infeasible: Sequence[int]) -> Region:
-        """The same: single points have no volume, and the design leaves them out."""
-        return state
+        """The region without these points."""
+        points = [self._keys.points[key] for key in infeasible]
+        return state.without(torch.stack(points) if points else self._domain.bounds[:0])
 
     def is_empty(self, state: Region) -> bool:
-        """Never: the point with the largest lower bound stays."""
-        return False
+        """Whether nothing of its pool is left: only where all columns have lists of values."""
+        return not bool(state.contains(state.pool.points).any())
+
+    def check(self, surrogate: Surrogate | None) -> None:
+        """Find out before the first ask what would stop the first round from being judged.
+
+        Args:
+            surrogate: kernel and noise, if they are given.
+
+        Raises:
+            InputError: if the confidence lacks a constant.
+            NotSupportedError: if the kernel allows no such bounds on a box.
+            EmptyDomainError: if nothing of the box may be asked.
+        """
+        if surrogate is not None:
+            empty = self._domain.bounds[:0]
+            _, evidence = self.evidence(surrogate, [], empty)
+            make_condition(surrogate, evidence, self._domain, self._confidence, 1, self._delta)
+        if self._domain.constraints or self._domain.feasible is not None:
+            _ = self.everything().pool
 
     def size(self, state: Region) -> float:
         """The share of the box."""
@@ -289,9 +308,7 @@ class BoxArena(Arena[Region]):
 
     def active_set(self, state: Region, infeasible: Sequence[int]) -> BoxActiveSet:
         """The public view."""
-        bounds = self._domain.bounds
-        points = [self._keys.points[key] for key in infeasible]
-        return BoxActiveSet(state, torch.stack(points) if points else bounds[:0])
+        return BoxActiveSet(self.without(state, infeasible))
 
     def judge(
         self,
@@ -466,12 +483,17 @@ class _BoxPoints:
             made = _BoxRoundDesign(
                 self._arena,
                 BoxDesign(
-                    surrogate, region.domain, region.pool.points, region.contains, 0, refine=False
+                    surrogate,
+                    region.domain,
+                    region.pool.points[region.contains(region.pool.points)],
+                    region.contains,
+                    seed=0,
+                    refine=False,
                 ),
             )
             return _prepared(made, picks, closed)
         generator = generator_for(self._arena._seed, self._number, torch.device("cpu"))
-        sample = region.pool.points
+        sample = region.pool.points[region.contains(region.pool.points)]
         pool = torch.cat([corners(region.domain), snapped(region.domain, sample, generator)])
         pool = torch.cat([sample, pool[region.contains(pool)]])
         inside = region.contains if region.conditions else None

@@ -4,10 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import torch
 from torch import Tensor
 
 from botorch_delay.incremental import CandidatePosterior
+from botorch_delay.kernels import covariance
+from botorch_delay.posterior import factorize
 from botorch_delay.surrogate import Surrogate
+
+
+class Ordered:
+    """Averaged answers with a factorization of their covariance.
+
+    Args:
+        surrogate: that judges.
+        points: each ``d``.
+        values: in units of the surrogate.
+        noise_var: likewise.
+
+    Attributes:
+        points: in the surrogate's inputs, ``m x e``.
+        values: ``m``.
+        noise_var: ``m``.
+    """
+
+    def __init__(
+        self,
+        surrogate: Surrogate,
+        points: list[Tensor],
+        values: list[float],
+        noise_var: list[float],
+    ) -> None:
+        like = surrogate.origin
+        self.values, self.noise_var = like.new_tensor(values), like.new_tensor(noise_var)
+        self._factor, self.points = like.new_empty(0, 0), like.new_empty(0, len(like))
+        if points:
+            self.points = surrogate.inputs(torch.stack(points))
+            with torch.no_grad():
+                K = covariance(surrogate.covar_module, self.points, self.points)
+                self._factor, _ = factorize(K, self.noise_var)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def solve(self, right: Tensor) -> Tensor:
+        """``(K + D)^-1 right``, for one number per point."""
+        if not len(self):
+            return right
+        return torch.cholesky_solve(right.unsqueeze(-1), self._factor).squeeze(-1)
+
+    def whiten(self, right: Tensor) -> Tensor:
+        """``L^-1 right``, ``m x n``."""
+        return torch.linalg.solve_triangular(self._factor, right, upper=False)
 
 
 class Averages:
@@ -30,6 +78,7 @@ class Averages:
         self.posterior = CandidatePosterior(surrogate.covar_module, surrogate.inputs(points))
         self._sources: dict[int, tuple[int, float, float]] = {}  # key, value, noise
         self._x: dict[int, Tensor] = {}
+        self._ordered: Ordered | None = None
         self._members: dict[int, set[int]] = {}
         self._changed: set[int] = set()
         self._sums: dict[int, tuple[float, float]] = {}  # precision, precision times value
@@ -51,6 +100,7 @@ class Averages:
         if before == entry:
             return
         self._sources[source] = entry
+        self._ordered = None
         self._x.setdefault(key, x)
         self._members.setdefault(key, set()).add(source)
         self._changed.add(key)
@@ -59,9 +109,34 @@ class Averages:
         else:
             self._stale.add(key)
 
+    def point(self, key: int) -> Tensor:
+        """The point with a key, ``d``."""
+        return self._x[key]
+
+    @property
+    def ordered(self) -> Ordered:
+        """The averages in an order that does not depend on when each of them came.
+
+        Trials by their ids, then attached results: after a run was resumed the numbers are the
+        same to the last bit, which a search that climbs would otherwise magnify.
+        """
+        if self._ordered is None:
+            keys: dict[int, None] = {}
+            for source in sorted(self._sources, key=lambda s: (s < 0, abs(s))):
+                keys.setdefault(self._sources[source][0], None)
+            values, noises = [], []
+            for key in keys:
+                members = [self._sources[s] for s in sorted(self._members[key])]
+                precision = sum(1.0 / noise for _, _, noise in members)
+                values.append(sum(value / noise for _, value, noise in members) / precision)
+                noises.append(1.0 / precision)
+            self._ordered = Ordered(self._surrogate, [self._x[key] for key in keys], values, noises)
+        return self._ordered
+
     def drop(self, source: int) -> None:
         """Take an answer out."""
         key = self._sources.pop(source)[0]
+        self._ordered = None
         self._members[key].discard(source)
         self._changed.add(key)
         self._stale.add(key)

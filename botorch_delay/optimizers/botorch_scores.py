@@ -14,9 +14,9 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_delay.exceptions import BotorchDelayError, InputError
-from botorch_delay.incremental import CandidatePosterior
 from botorch_delay.kernels import CHUNK_ELEMENTS
 from botorch_delay.models import DelayedGP
+from botorch_delay.optimizers.averages import Ordered
 from botorch_delay.rules import BotorchRule
 from botorch_delay.surrogate import Surrogate
 
@@ -26,7 +26,7 @@ Score = Callable[[Tensor], Tensor]
 def build(
     rule: BotorchRule,
     surrogate: Surrogate,
-    answers: CandidatePosterior,
+    answers: Ordered,
     waiting: Tensor | None,
     seed: int,
 ) -> Score:

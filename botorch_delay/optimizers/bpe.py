@@ -19,6 +19,7 @@ from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.elimination import ActiveSet
 from botorch_delay.exceptions import (
     EmptyDomainError,
+    ExhaustedDesignError,
     InputError,
     InputTypeError,
     NotSupportedError,
@@ -145,11 +146,14 @@ class BPEDelayOptimizer(Optimizer):
             else ScheduledRounds(self._horizon, delay.upper_bound(self._horizon, self._delta))
         )
         self._arena: FiniteArena | BoxArena = self._make_arena()
+        if isinstance(self._arena, BoxArena):
+            self._arena.check(self._fixed)
         self._state: Any = self._arena.everything()
         self._eliminated = domain.like.new_zeros(
             len(domain) if isinstance(domain, FiniteDomain) else 0, dtype=torch.long
         )
         self._resets = 0
+        self._since = 0  # closed rounds before the last reset, which count no more on a box
         self._records: list[RoundRecord] = []
         self._open: OpenRound | None = None
         self._feasibility = Feasibility(key=self._arena.key)
@@ -252,7 +256,8 @@ class BPEDelayOptimizer(Optimizer):
             raise InputError("X holds points that are not in the domain.")
         if isinstance(self._arena, FiniteArena):
             return self._eliminated[self._domain.find(X)]
-        judged = [record.number for record in self._records if record.cutoff is not None]
+        counted = self._records[self._since :]
+        judged = [record.number for record in counted if record.cutoff is not None]
         result = torch.zeros(len(X), dtype=torch.long, device=X.device)
         for number, condition in zip(judged, self._state.conditions, strict=True):
             result[(result == 0) & (condition.margin(X) < 0.0)] = number
@@ -304,7 +309,7 @@ class BPEDelayOptimizer(Optimizer):
         if slot is None:
             try:
                 key = current.next_key()
-            except EmptyDomainError:
+            except ExhaustedDesignError:
                 self._reset_active(current)
                 key = current.next_key()
             slot = len(current.slots)
@@ -419,13 +424,23 @@ class BPEDelayOptimizer(Optimizer):
 
     def _reset_active(self, current: OpenRound) -> None:
         """Go on with every feasible point where none of the active ones is."""
-        if isinstance(self._arena, BoxArena):
-            raise EmptyDomainError(
-                f"Every point that the design found failed {MAX_FAILURES} times and is "
-                "infeasible; see the reasons in opt.trials, and describe what can be asked with "
-                "BoxDomain(constraints=..., feasible=...)."
+        arena, infeasible = self._arena, self._feasibility.infeasible()
+        if isinstance(arena, BoxArena):
+            region = arena.without(arena.everything(), infeasible)
+            if arena.is_empty(region):
+                raise EmptyDomainError(
+                    f"Every point of the box failed {MAX_FAILURES} times and is infeasible; see "
+                    "the reasons in opt.trials."
+                )
+            logger.warning(
+                "round %d: every active point is infeasible; going on with the whole box",
+                current.number,
             )
-        feasible = self._arena.without(self._arena.everything(), self._feasibility.infeasible())
+            self._state, self._since = region, len(self._records)
+            self._resets += 1
+            current.restart(arena.candidates(region, current.number))
+            return
+        feasible = arena.without(arena.everything(), infeasible)
         if not len(feasible):
             raise EmptyDomainError(
                 f"All {len(self._eliminated)} points failed {MAX_FAILURES} times and are "
@@ -440,7 +455,7 @@ class BPEDelayOptimizer(Optimizer):
         self._eliminated[feasible] = 0
         self._state = feasible
         self._resets += 1
-        current.restart(self._arena.candidates(feasible, current.number))
+        current.restart(arena.candidates(feasible, current.number))
 
     def _report_stragglers(self) -> None:
         """Log the trial that holds the round up longest, once it is late beyond doubt."""
@@ -515,6 +530,7 @@ class BPEDelayOptimizer(Optimizer):
                 self._open,
                 self._arena,
                 self._state,
+                self._since,
             ),
             learned=self._fixed is None,
         )
@@ -546,6 +562,7 @@ class BPEDelayOptimizer(Optimizer):
         self._state = progress.state
         self._records = progress.records
         self._resets = progress.resets
+        self._since = progress.since
         self._open = progress.open
         self._feasibility = Feasibility(self._ledger.trials, self._arena.key)
         self._reported = {}

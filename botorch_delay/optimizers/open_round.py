@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from botorch_delay.exceptions import EmptyDomainError, StorageError
+from botorch_delay.exceptions import ExhaustedDesignError, StorageError
 from botorch_delay.optimizers.feasibility import MAX_FAILURES, Standing
 from botorch_delay.surrogate import Surrogate
 from botorch_delay.trials import Trial, TrialState
@@ -51,7 +51,7 @@ class Design(Protocol):
     """A maximum-variance design that grows one pick at a time; points go by their keys."""
 
     def next(self) -> int:
-        """The point that the rule picks now; EmptyDomainError if all are excluded."""
+        """The point that the rule picks now; ExhaustedDesignError if all are excluded."""
 
     def add(self, key: int) -> None:
         """Count a point as picked."""
@@ -113,12 +113,12 @@ class OpenRound:
         """The point that the design picks next.
 
         Raises:
-            EmptyDomainError: if every active point is infeasible.
+            ExhaustedDesignError: if every active point is infeasible.
         """
         design = self._current_design()
         try:
             return design.next()
-        except EmptyDomainError:
+        except ExhaustedDesignError:
             held = [
                 key
                 for key, standing in self._standings.items()

@@ -33,6 +33,7 @@ class Progress:
         open: the open round, if there is one.
         arena: set or box.
         state: what the closed rounds left.
+        since: how many closed rounds count no more on a box.
     """
 
     eliminated: Tensor | None
@@ -41,6 +42,7 @@ class Progress:
     open: OpenRound | None
     arena: FiniteArena | BoxArena
     state: Any
+    since: int = 0
 
 
 def write_progress(progress: Progress, *, learned: bool) -> dict[str, Any]:
@@ -56,7 +58,7 @@ def write_progress(progress: Progress, *, learned: bool) -> dict[str, Any]:
         "rounds": [asdict(r) | {"trial_ids": list(r.trial_ids)} for r in progress.records],
         "arrays": _arrays(progress),
         "arrays_version": len(progress.records) + progress.resets,
-        "values": {"open": opened, "resets": progress.resets},
+        "values": {"open": opened, "resets": progress.resets, "since": progress.since},
     }
 
 
@@ -103,8 +105,13 @@ def _read(
     eliminated = None
     if isinstance(arena, FiniteArena):
         eliminated = read_eliminated(arrays["eliminated"], arena.domain, len(records))
+    since = checks.whole(stored["values"].get("since", 0), "since", 0)
     state = arena.rebuild(
-        records, trials, arrays, lambda record: surrogate_of(record.surrogate), rule.max_rounds
+        records[since:],
+        trials,
+        arrays,
+        lambda record: surrogate_of(record.surrogate),
+        rule.max_rounds,
     )
     opened, last = stored["values"]["open"], len(records)
     current = None
@@ -121,7 +128,7 @@ def _read(
     if any(trial.round > last for trial in trials):
         raise StorageError(f"A stored trial belongs to a round after the last, {last}.")
     resets = checks.whole(stored["values"]["resets"], "resets", 0)
-    return Progress(eliminated, records, resets, current, arena, state)
+    return Progress(eliminated, records, resets, current, arena, state, since)
 
 
 def _arrays(progress: Progress) -> dict[str, Tensor]:

@@ -34,8 +34,9 @@ class RandomOptimizer(Optimizer):
     """Random search: scrambled Sobol points on a box, without replacement on a set.
 
     On a set the points are asked in a random order, then in another one, and so on; an
-    abandoned trial's point comes again in the same pass. Only ``recommend`` uses the answers,
-    through the surrogate.
+    abandoned trial's point comes again in the same pass. On a box a point that failed is not
+    asked again, unless the sequence meets it again by itself. Only ``recommend`` uses the
+    answers, through the surrogate.
 
     Args:
         domain: a finite set or a box.
@@ -72,6 +73,8 @@ class RandomOptimizer(Optimizer):
         self._pass: tuple[int, list[int]] | None = None  # its number and order
         self._engine: SobolEngine | None = None
         self._found: list[Tensor] = []  # points of the sequence that may be asked
+        self._thin_from: int | None = None  # how many of them, where the rest are uniform
+        self._uniform: tuple[int, Tensor] | None = None  # a batch of those, and its number
         self._restart()
 
     @property
@@ -118,22 +121,28 @@ class RandomOptimizer(Optimizer):
         return self._pass[1]
 
     def _sobol_point(self) -> Tensor:
-        """The next point of the scrambled Sobol sequence that satisfies the constraints."""
+        """The next point of the scrambled Sobol sequence that satisfies the constraints.
+
+        Where hardly any point of the sequence does: a uniform one.
+        """
         assert isinstance(self._domain, BoxDomain)
         number = len(self._ledger)
-        while len(self._found) <= number:
-            if self._engine is None:
-                self._engine = SobolEngine(self._domain.dim, scramble=True, seed=self._seed)
-            if self._engine.num_generated > MAX_DRAWS * (len(self._found) + 1):
-                # Hardly any point of the sequence will do: uniform ones instead.
-                generator = generator_for(self._seed, len(self._found), torch.device("cpu"))
-                region = Region(self._domain, seed=self._seed)
-                self._found.append(region.sample(1, generator).points[0])
-                continue
+        if self._engine is None:
+            self._engine = SobolEngine(self._domain.dim, scramble=True, seed=self._seed)
+        while self._thin_from is None and len(self._found) <= number:
             unit = self._engine.draw(BATCH, dtype=torch.double).to(self._domain.like)
             X = self._domain.from_unit(unit)
             self._found += X[self._domain.contains(X)].unbind()
-        return self._found[number]
+            if self._engine.num_generated > MAX_DRAWS * (len(self._found) + 1):
+                self._thin_from = len(self._found)
+        if self._thin_from is None or number < self._thin_from:
+            return self._found[number]
+        turn, place = divmod(number - self._thin_from, BATCH)
+        if self._uniform is None or self._uniform[0] != turn:
+            generator = generator_for(self._seed, turn, torch.device("cpu"))
+            region = Region(self._domain, seed=self._seed)
+            self._uniform = (turn, region.sample(BATCH, generator).points)
+        return self._uniform[1][place]
 
     def _asked(self, trial: Trial) -> None:
         if trial.index is not None:

@@ -5,7 +5,8 @@ import pytest
 import torch
 from botorch.optim import optimize_acqf
 from botorch.utils.sampling import manual_seed
-from cases import normal, scattered, se
+from cases import normal, scattered, se, with_values
+from gpytorch.kernels import MaternKernel, RQKernel
 from oracle import kernel_function
 
 import botorch_delay as bd
@@ -245,9 +246,6 @@ def test_max_variance_takes_the_active_set_of_a_box():
     sigma = bd.MaxVariance(model, active_set=opt.active_set)
     starts = opt.active_set.sample(4).unsqueeze(1)
 
-    def inside(x):
-        return opt.active_set.margin(x.unsqueeze(0))[0]
-
     with manual_seed(0):
         x, _ = optimize_acqf(
             sigma,
@@ -255,7 +253,7 @@ def test_max_variance_takes_the_active_set_of_a_box():
             q=1,
             num_restarts=4,
             batch_initial_conditions=starts,
-            nonlinear_inequality_constraints=[(inside, True)],
+            nonlinear_inequality_constraints=[(opt.active_set.margin, True)],
             options={"maxiter": 5, "batch_limit": 1},
         )
     assert bool(opt.active_set.contains(x)[0])
@@ -284,8 +282,79 @@ def test_a_box_of_lists_that_all_fail():
     opt = make(domain)
     for _ in range(12):
         opt.mark_failed(opt.ask(), "crashed")
-    with pytest.raises(EmptyDomainError, match="feasible="):
+    with pytest.raises(EmptyDomainError, match="Every point of the box failed"):
         opt.ask()
+
+
+def test_a_good_point_that_begins_to_fail_does_not_end_the_run(tmp_path):
+    limits = torch.tensor([[0.0, 0.0], [2.0, 2.0]], dtype=torch.double)
+    domain = bd.BoxDomain(limits, discrete_dims={0: [0, 1, 2]}, cat_dims={1: [0, 1, 2]})
+    opt = make(domain, 80, noise_var=1e-4)
+    for number in range(80):
+        trial = opt.ask()
+        if trial.x.tolist() == [1.0, 1.0] and opt.round >= 3:
+            opt.mark_failed(trial, "crashed")
+        else:
+            opt.tell(trial, float(-(trial.x - 1).square().sum()))
+        if number in (45, 60):
+            opt.save(tmp_path / "study.db")
+            loaded = bd.load(tmp_path / "study.db")
+            assert torch.equal(loaded.active_set.sample(5), opt.active_set.sample(5))
+            opt = loaded
+    middle = torch.tensor([[1.0, 1.0]], dtype=torch.double)
+    assert not bool(opt.active_set.contains(middle)[0])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "uniform", "error"),
+    [
+        (RQKernel(), "net", NotSupportedError),
+        (with_values(MaternKernel(nu=0.5), lengthscale=0.5), "theorem2", NotSupportedError),
+        (with_values(MaternKernel(nu=2.5), lengthscale=0.5), "theorem2", InputError),
+    ],
+)
+def test_bounds_that_cannot_be_had_are_refused_at_once(kernel, uniform, error):
+    confidence = bd.RKHSConfidence(1.0, 0.1, uniform=uniform)
+    with pytest.raises(error):
+        make(covar_module=kernel.double(), confidence=confidence)
+
+
+def test_margins_of_single_points_and_malformed_ones():
+    opt = make(horizon=20)
+    play(opt, 20)
+    X = opt.active_set.sample(4)
+    torch.testing.assert_close(opt.active_set.margin(X[0]), opt.active_set.margin(X)[0])
+    with pytest.raises(InputError):
+        opt.active_set.margin(torch.zeros(2, 3, dtype=torch.double))
+
+
+def test_index_methods_say_when_nothing_may_be_asked():
+    domain = bd.BoxDomain(UNIT, discrete_dims={0: [0, 1]}, cat_dims={1: [0, 1]})
+    opt = bd.AcquisitionOptimizer(domain, **FIXED)
+    for _ in range(12):
+        opt.mark_failed(opt.ask(), "crashed")
+    with pytest.raises(EmptyDomainError, match="None of the"):
+        opt.ask()
+
+
+def test_random_search_on_a_thin_box_is_resumed(tmp_path):
+    domain = bd.BoxDomain(
+        torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.double),
+        constraints=[([0, 1, 2], [1.0] * 3, 1.0), ([0, 1, 2], [-1.0] * 3, -1.0001)],
+    )
+    whole, pieces = bd.RandomOptimizer(domain), bd.RandomOptimizer(domain)
+    first = whole.ask(3)
+    assert bool(domain.contains(torch.stack([t.x for t in first])).all())
+    pieces.ask(2)
+    pieces.save(tmp_path / "study.db")
+    assert torch.equal(bd.load(tmp_path / "study.db").ask().x, first[2].x)
+
+
+def test_a_test_of_feasibility_may_work_in_place():
+    domain = bd.BoxDomain(UNIT, feasible=lambda X: X.mul_(2.0)[:, 0] < 1.0)
+    opt = make(domain)
+    X = torch.stack([t.x for t in opt.ask(5)])
+    assert bool((X[:, 0] < 0.5).all())
 
 
 def test_a_test_of_feasibility_that_nothing_passes():
@@ -295,7 +364,7 @@ def test_a_test_of_feasibility_that_nothing_passes():
         lambda: bd.AcquisitionOptimizer(domain, **FIXED),
         lambda: bd.RandomOptimizer(domain).ask(),
     ):
-        with pytest.raises(EmptyDomainError):
+        with pytest.raises(EmptyDomainError, match="No point of the box"):
             made()
 
 

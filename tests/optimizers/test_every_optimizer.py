@@ -297,6 +297,24 @@ def test_a_run_that_is_resumed_asks_what_one_in_one_piece_asks(name, maximize, t
     assert ours.mean == theirs.mean
 
 
+@pytest.mark.parametrize("name", [n for n in OPTIMIZERS if "box" in n or "learned" in n])
+def test_resuming_after_results_from_elsewhere_changes_nothing(name, tmp_path):
+    whole, pieces = OPTIMIZERS[name](), OPTIMIZERS[name]()
+    low, high = whole.domain.bounds
+    for number in range(24):
+        a, b = whole.ask(), pieces.ask()
+        assert torch.equal(a.x, b.x), number
+        for trial in whole.pending[:-2]:
+            whole.tell(trial, value(trial))
+            pieces.tell(trial.id, value(trial))
+        if number % 4 == 1:
+            for opt in (whole, pieces):
+                opt.attach(low + (high - low) * 0.1 * (number % 7), 0.1 * number)
+        if number % 3 == 2:
+            pieces.save(tmp_path / "study.db")
+            pieces = bd.load(tmp_path / "study.db")
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_minimising_is_maximising_the_negative(name):
     up, down = OPTIMIZERS[name](True), OPTIMIZERS[name](False)
