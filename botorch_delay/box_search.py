@@ -30,6 +30,7 @@ def maximize(
     generator: torch.Generator,
     steps: int = 30,
     inside: Callable[[Tensor], Tensor] | None = None,
+    reach: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Climb from every start.
 
@@ -40,12 +41,14 @@ def maximize(
         generator: for directions along edges, and columns with lists of values.
         steps: evaluations of function and gradient at most.
         inside: a further test, ``n x d`` to a bool tensor ``n``.
+        reach: how far a start may get in each column, as a share of the box's side.
 
     Returns:
         The points reached, ``n x d``, and their values, ``n``.
     """
     free = [i for i in range(domain.dim) if i not in domain.lists]
     V = _to_unit(domain, starts)
+    lowest, highest = (V - reach).clamp_min(0.0), (V + reach).clamp_max(1.0)
     X = starts.clone()
     values, slope = _evaluate(function, domain, X)
     step = torch.full_like(values, FIRST_STEP)
@@ -64,7 +67,8 @@ def maximize(
                 drawn = torch.randn(V.shape, generator=generator, dtype=torch.double).to(V)
                 drawn[:, fixed] = 0.0
                 direction = torch.where(blocked.unsqueeze(1), direction + drawn, direction)
-            moved = (V + step.unsqueeze(1) * direction).clamp(0.0, 1.0)
+            moved = V + step.unsqueeze(1) * direction
+            moved = torch.minimum(torch.maximum(moved, lowest), highest)
             proposal = _from_unit(domain, moved, X)
             listed = False
         # Bounds and lists of values hold by construction.

@@ -125,6 +125,15 @@ def test_excluded_points_are_not_picked_again():
         design.next()
 
 
+def test_climbs_get_no_further_than_they_may():
+    domain = unit(2)
+    starts = sobol_points(domain, 32, seed=0)
+    X, _ = maximize(
+        lambda X: X.sum(dim=1), domain, starts, generator=generator(0), steps=60, reach=0.1
+    )
+    torch.testing.assert_close(X, (starts + 0.1).clamp_max(1.0), atol=1e-3, rtol=0)
+
+
 def test_climbs_never_get_worse_and_stay_inside():
     domain = unit(3, cat_dims={1: [0, 1]})
 

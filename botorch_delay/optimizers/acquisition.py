@@ -49,6 +49,8 @@ GROWTH_TO_REFIT = 1.2
 
 # Points of a box from which climbs begin, beside some moved to its boundary.
 BOX_POOL = 2048
+# How far climbs get from where the mean is best, as a share of each side.
+LOCAL_REACH = 0.1
 
 
 class AcquisitionOptimizer(Optimizer):
@@ -66,7 +68,9 @@ class AcquisitionOptimizer(Optimizer):
     tell cost at most O(N n) for N candidates and n distinct points asked, in whatever order
     answers come. A Thompson sample adds one product with a root of the prior covariance.
     On a box the candidates are a quasi-random pool, and the best of them climb along the
-    gradient; Thompson samples are approximate there, as above 5,000 points.
+    gradient; where the kernel is learned, those with the best mean, and not far: what is largest
+    on a box lies in its corners, which tell least about the rest. Thompson samples are
+    approximate there, as above 5,000 points.
     A BoTorch acquisition is evaluated at every candidate; analytic ones, which have no
     ``X_pending``, are given the fantasy model instead. Before the first answer they ask where
     the deviation is largest. Ties go to the lowest index.
@@ -222,7 +226,12 @@ class AcquisitionOptimizer(Optimizer):
         if not bool(torch.isfinite(scores.max())):
             raise NumericsError(f"{self.method} is not finite at any point that may be asked.")
         costly = isinstance(self._rule, BotorchRule)
-        best = scores.topk(min(8 if costly else 64, len(scores))).indices
+        count = min(8 if costly else 64, len(scores))
+        best, reach = scores.topk(count).indices, 1.0
+        if self._surrogate.learned:
+            # Not into the corners: new places are spread points, climbs stay near the best ones.
+            best = torch.cat([best[:1], self._values.posterior.mean.topk(count).indices])
+            reach = LOCAL_REACH
         generator = generator_for(self._seed, len(self._ledger), torch.device("cpu"))
         X, found = maximize(
             self._function(),
@@ -231,6 +240,7 @@ class AcquisitionOptimizer(Optimizer):
             generator=generator,
             steps=12 if costly else 24,
             inside=may_ask,
+            reach=reach,
         )
         found = torch.where(torch.isfinite(found), found, scores[best])
         x = X[lowest_of_largest(found)].clone()
@@ -271,6 +281,8 @@ class AcquisitionOptimizer(Optimizer):
         assert isinstance(self._domain, BoxDomain)
         generator = generator_for(self._seed, 0, torch.device("cpu"))
         spread = Region(self._domain, seed=self._seed).sample(BOX_POOL, generator).points
+        if self._fixed is None:
+            return spread
         edge = snapped(self._domain, spread[: BOX_POOL // 4], generator)
         return torch.unique(torch.cat([spread, edge[self._domain.contains(edge)]]), dim=0)
 
