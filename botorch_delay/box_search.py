@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
 from botorch_delay.boxes import BoxDomain
 
@@ -91,13 +90,6 @@ def maximize(
             if number % 8 == 7 and not fixed and bool((step < SMALLEST_STEP).all()):
                 break
     return X, values
-
-
-def sobol_points(domain: BoxDomain, n: int, seed: int) -> Tensor:
-    """Scrambled Sobol points of a box that satisfy its constraints, at most ``n x d``."""
-    unit = SobolEngine(domain.dim, scramble=True, seed=seed).draw(n, dtype=torch.double)
-    X = domain.from_unit(unit.to(domain.bounds))
-    return X[domain.contains(X)]
 
 
 def snapped(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:

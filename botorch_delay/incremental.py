@@ -27,7 +27,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.kernels import covariance, prior_variance
-from botorch_delay.posterior import Evidence, factorize
+from botorch_delay.posterior import factorize
 
 # From this many changes at once, as a share of the points, one factorization is cheaper.
 _REBUILD_SHARE = 0.25
@@ -146,10 +146,6 @@ class CandidatePosterior:
     def keys(self) -> list[int]:
         """Keys of the evaluated points."""
         return list(self._keys)
-
-    def evidence(self) -> Evidence:
-        """The evaluated points as evidence."""
-        return Evidence.single(self._points, self._values, self._noise)
 
     def _insert(self, key: int, x: Tensor, value: float, noise_var: float) -> None:
         m = len(self)

@@ -7,6 +7,9 @@ from collections.abc import Callable
 import torch
 from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Generator, Tensor
+from torch.quasirandom import SobolEngine
+
+from botorch_delay import BoxDomain
 
 
 def se(lengthscale: float = 0.4) -> Kernel:
@@ -69,3 +72,10 @@ def normal(n: int, seed: int = 0) -> Tensor:
 def line(n: int) -> Tensor:
     """A grid on [0, 1], ``n x 1``."""
     return torch.linspace(0, 1, n, dtype=torch.double).unsqueeze(-1)
+
+
+def sobol_points(domain: BoxDomain, n: int, seed: int) -> Tensor:
+    """Scrambled Sobol points of a box that satisfy its constraints, at most ``n x d``."""
+    unit = SobolEngine(domain.dim, scramble=True, seed=seed).draw(n, dtype=torch.double)
+    X = domain.from_unit(unit.to(domain.bounds))
+    return X[domain.contains(X)]

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 import torch
-from cases import generator, se, with_values
+from cases import generator, se, sobol_points, with_values
 from gpytorch.kernels import MaternKernel
 from oracle import kernel_function, posterior
 
 import botorch_delay as bd
 from botorch_delay.box_design import BoxDesign, corners
-from botorch_delay.box_search import maximize, snapped, sobol_points, stretched
+from botorch_delay.box_search import maximize, snapped, stretched
 from botorch_delay.exceptions import EmptyDomainError
 from botorch_delay.level_sets import sample_set
 from botorch_delay.surrogate import Surrogate

@@ -74,6 +74,15 @@ def test_verdicts_follow_the_table(made, tmp_path):
     assert word(0.01, "BPE", better) == "does not hold"
 
 
+def test_the_set_up_is_read_from_the_table(made):
+    _, result = made
+    words = {v.sentence: v.word for v in result.verdicts[:7]}
+    assert words["The noise has standard deviation 0.02."] == "holds"
+    assert words["psi uses xi = 9."] == "holds"
+    assert words["The learner can choose from 2500 points."] == "does not hold"
+    assert words["The curves are the average of 10 independent experiments."] == "does not hold"
+
+
 def test_excess_and_jump_are_judged_by_the_figures(tmp_path):
     def table(regret):
         with (tmp_path / "made.csv").open("w", newline="") as stream:
@@ -119,7 +128,7 @@ def test_what_is_done_is_not_played_again(made):
     assert files[5].read_text() == damaged
     kept = [path for path in files if path not in (files[3], files[5])]
     assert all(path.stat().st_mtime_ns == before[path] for path in kept)
-    assert len(result.verdicts) == 12
+    assert len(result.verdicts) == 19
 
 
 def test_every_method_sees_the_same_noise_and_delays():

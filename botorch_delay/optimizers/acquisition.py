@@ -16,13 +16,13 @@ from botorch_delay.box_search import maximize, snapped
 from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import Confidence, FixedBeta, Guarantee
 from botorch_delay.domains import Domain, FiniteDomain, PointKeys
-from botorch_delay.exceptions import EmptyDomainError, NumericsError, StorageError
-from botorch_delay.kernels import covariance, describe_kernel, prior_variance
+from botorch_delay.exceptions import NumericsError, StorageError
+from botorch_delay.kernels import covariance, prior_variance
 from botorch_delay.optimizers.averages import Averages
 from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.botorch_scores import build, score, try_out
-from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility, Standing
-from botorch_delay.optimizers.given import given_surrogate
+from botorch_delay.optimizers.feasibility import Feasibility, nothing_to_ask
+from botorch_delay.optimizers.given import describe_given, given_surrogate, recipe_of
 from botorch_delay.records import describe_part
 from botorch_delay.regions import Region
 from botorch_delay.rules import (
@@ -191,13 +191,10 @@ class AcquisitionOptimizer(Optimizer):
         scores = self._scores()
         if isinstance(self._domain, BoxDomain):
             return self._choose_on_box(self._domain, scores)
-        closed = self._closed()
+        closed = self._feasibility.closed()
         if closed:
             if len(closed) == len(self._pool):
-                raise EmptyDomainError(
-                    f"None of the {len(closed)} points can be asked now: after a failure a point "
-                    f"is asked again at most {MAX_FAILURES - 1} times. See opt.trials."
-                )
+                raise nothing_to_ask(len(closed))
             rows = torch.tensor(closed, device=scores.device)
             scores = scores.index_fill(0, rows, -torch.inf)
         if not bool(torch.isfinite(scores.max())):
@@ -208,7 +205,7 @@ class AcquisitionOptimizer(Optimizer):
 
     def _choose_on_box(self, domain: BoxDomain, scores: Tensor) -> Choice:
         """The best of the pool's best points after a climb."""
-        closed = [self._keys.points[-1 - key] for key in self._closed()]
+        closed = [self._keys.points[-1 - key] for key in self._feasibility.closed()]
 
         def may_ask(X: Tensor) -> Tensor:
             allowed = torch.ones(len(X), dtype=torch.bool, device=X.device)
@@ -218,10 +215,7 @@ class AcquisitionOptimizer(Optimizer):
 
         allowed = may_ask(self._pool)
         if not bool(allowed.any()):
-            raise EmptyDomainError(
-                f"None of the {len(self._pool)} candidates can be asked now: after a failure a "
-                f"point is asked again at most {MAX_FAILURES - 1} times. See opt.trials."
-            )
+            raise nothing_to_ask(len(self._pool))
         scores = scores.masked_fill(~allowed, -torch.inf)
         if not bool(torch.isfinite(scores.max())):
             raise NumericsError(f"{self.method} is not finite at any point that may be asked.")
@@ -402,14 +396,6 @@ class AcquisitionOptimizer(Optimizer):
             return None
         return self._surrogate.inputs(torch.stack(waiting))
 
-    def _closed(self) -> list[int]:
-        """Points that may not be asked now, after failures."""
-        return [
-            index
-            for index in sorted(self._feasibility.suspects)
-            if self._feasibility.standing(index) is not Standing.OPEN
-        ]
-
     def _refit(self) -> None:
         """Learn kernel, noise and scale again where the answers have grown enough."""
         answers = len(self._ledger.attached) + self._answers
@@ -495,13 +481,9 @@ class AcquisitionOptimizer(Optimizer):
         return self._recommender[1], FixedBeta(beta), 0.1
 
     def _config(self) -> dict[str, Any]:
-        fixed = self._fixed
         return {
             "horizon": self._horizon,
-            "covar_module": describe_part(
-                None if fixed is None else fixed.covar_module, self._domain.like
-            ),
-            "noise_var": None if fixed is None else fixed.noise_var,
+            **describe_given(self._fixed, self._domain.like),
             "rule": describe_part(self._rule),
             "pending": describe_part(self._pending),
             "seed": self._seed,
@@ -509,8 +491,7 @@ class AcquisitionOptimizer(Optimizer):
         }
 
     def _recipes(self) -> dict[str, Any]:
-        fixed = self._fixed
-        return {"covar_module": None if fixed is None else describe_kernel(fixed.covar_module)}
+        return recipe_of(self._fixed)
 
     def _progress(self) -> dict[str, Any]:
         learned = self._fixed is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -37,15 +38,19 @@ class Ordered:
     ) -> None:
         like = surrogate.origin
         self.values, self.noise_var = like.new_tensor(values), like.new_tensor(noise_var)
-        self._factor, self.points = like.new_empty(0, 0), like.new_empty(0, len(like))
+        self.points = like.new_empty(0, len(like))
         if points:
             self.points = surrogate.inputs(torch.stack(points))
-            with torch.no_grad():
-                K = covariance(surrogate.covar_module, self.points, self.points)
-                self._factor, _ = factorize(K, self.noise_var)
+        self._kernel = surrogate.covar_module
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @cached_property
+    def _factor(self) -> Tensor:
+        with torch.no_grad():
+            K = covariance(self._kernel, self.points, self.points)
+            return factorize(K, self.noise_var)[0]
 
     def solve(self, right: Tensor) -> Tensor:
         """``(K + D)^-1 right``, for one number per point."""

@@ -24,7 +24,6 @@ from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
     NoAnswerError,
-    NotSupportedError,
     StorageError,
     TrialError,
 )
@@ -550,35 +549,3 @@ class Optimizer(ABC):
                 f"Trial {found.id} is {found.state.value}; only a running trial can be {verb}."
             )
         return found
-
-
-class FiniteOptimizer(Optimizer):
-    """An optimizer that chooses from a finite set.
-
-    Args:
-        domain: the finite action set.
-        horizon: how many asks are planned, at least 1; None where no end is planned.
-        seed: of everything random.
-        maximize: False minimises; all public values keep the user's sign.
-
-    Raises:
-        NotSupportedError: if the domain is a box.
-    """
-
-    _domain: FiniteDomain
-    _why_finite = (
-        "it is not available on boxes yet; a dense sample of the box will do, for instance from "
-        "botorch.utils.sampling.draw_sobol_samples."
-    )
-
-    def __init__(self, domain: Domain, horizon: int | None, *, seed: int, maximize: bool) -> None:
-        if isinstance(domain, Domain) and not isinstance(domain, FiniteDomain):
-            raise NotSupportedError(
-                f"{type(self).__name__} needs a FiniteDomain, got {domain!r}: {self._why_finite}"
-            )
-        super().__init__(domain, horizon, seed=seed, maximize=maximize)
-
-    @property
-    def domain(self) -> FiniteDomain:
-        """The points that may be asked."""
-        return self._domain

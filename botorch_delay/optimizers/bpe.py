@@ -24,12 +24,11 @@ from botorch_delay.exceptions import (
     InputTypeError,
     NotSupportedError,
 )
-from botorch_delay.kernels import describe_kernel
 from botorch_delay.optimizers.arenas import BoxArena, FiniteArena, make_arena
 from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.claims import claim
 from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility
-from botorch_delay.optimizers.given import given_surrogate
+from botorch_delay.optimizers.given import describe_given, given_surrogate, recipe_of
 from botorch_delay.optimizers.judging import judge_round
 from botorch_delay.optimizers.open_round import OpenRound
 from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
@@ -504,10 +503,7 @@ class BPEDelayOptimizer(Optimizer):
     def _config(self) -> dict[str, Any]:
         return {
             "horizon": self._horizon,
-            "covar_module": describe_part(
-                None if self._fixed is None else self._fixed.covar_module, self._domain.like
-            ),
-            "noise_var": None if self._fixed is None else self._fixed.noise_var,
+            **describe_given(self._fixed, self._domain.like),
             "confidence": describe_part(self._confidence),
             "delay": describe_part(self._delay),
             "delta": self._delta,
@@ -517,8 +513,7 @@ class BPEDelayOptimizer(Optimizer):
         }
 
     def _recipes(self) -> dict[str, Any]:
-        fixed = self._fixed
-        return {"covar_module": None if fixed is None else describe_kernel(fixed.covar_module)}
+        return recipe_of(self._fixed)
 
     def _progress(self) -> dict[str, Any]:
         finite = isinstance(self._arena, FiniteArena)

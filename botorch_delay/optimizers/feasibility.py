@@ -6,6 +6,7 @@ import enum
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
+from botorch_delay.exceptions import EmptyDomainError
 from botorch_delay.trials import Trial, TrialState
 
 # A point that fails is asked again at most twice.
@@ -70,9 +71,21 @@ class Feasibility:
         """Ids of the running trials of a point, increasing."""
         return [t.id for t in self._trials[key] if t.state is TrialState.RUNNING]
 
+    def closed(self) -> list[int]:
+        """All points that may not be asked now, increasing."""
+        return sorted(k for k in self.suspects if self.standing(k) is not Standing.OPEN)
+
     def infeasible(self) -> list[int]:
         """All infeasible points, increasing."""
         return sorted(k for k in self.suspects if self.standing(k) is Standing.INFEASIBLE)
+
+
+def nothing_to_ask(count: int) -> EmptyDomainError:
+    """The error where none of so many points may be asked."""
+    return EmptyDomainError(
+        f"None of the {count} points can be asked now: after a failure a point is asked again at "
+        f"most {MAX_FAILURES - 1} times. See opt.trials."
+    )
 
 
 def row_of(trial: Trial) -> int:

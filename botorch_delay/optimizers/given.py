@@ -1,15 +1,17 @@
-"""The surrogate that a user gives: kernel and noise, both or neither."""
+"""The surrogate that a user gives, kernel and noise, both or neither; and how it is stored."""
 
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import checks
 from botorch_delay.exceptions import InputError
-from botorch_delay.kernels import check_kernel
+from botorch_delay.kernels import check_kernel, describe_kernel
+from botorch_delay.records import describe_part
 from botorch_delay.surrogate import Surrogate
 
 
@@ -39,3 +41,20 @@ def given_surrogate(
     kernel = copy.deepcopy(check_kernel(covar_module, like))
     noise = checks.noise_variance(noise_var, "noise_var", like)
     return Surrogate.fixed(kernel.requires_grad_(False).eval(), noise, like)
+
+
+def describe_given(surrogate: Surrogate | None, like: Tensor) -> dict[str, Any]:
+    """Kernel and noise as arguments of a configuration, JSON-ready.
+
+    Args:
+        surrogate: what was given; None where it is learned.
+        like: points, ``n x d``, by which a kernel that cannot be rebuilt is known.
+    """
+    kernel = None if surrogate is None else surrogate.covar_module
+    noise_var = None if surrogate is None else surrogate.noise_var
+    return {"covar_module": describe_part(kernel, like), "noise_var": noise_var}
+
+
+def recipe_of(surrogate: Surrogate | None) -> dict[str, Any]:
+    """What it takes to make the given kernel anew; None for one that cannot be."""
+    return {"covar_module": None if surrogate is None else describe_kernel(surrogate.covar_module)}

@@ -10,14 +10,20 @@ from typing import Any
 import torch
 
 from botorch_delay.confidence import Confidence, Guarantee
-from botorch_delay.exceptions import InputError, InputTypeError, StorageError
-from botorch_delay.optimizers.base import Choice, FiniteOptimizer, Optimizer
+from botorch_delay.domains import FiniteDomain
+from botorch_delay.exceptions import (
+    InputError,
+    InputTypeError,
+    NotSupportedError,
+    StorageError,
+)
+from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.states import is_whole
 from botorch_delay.surrogate import Surrogate
 from botorch_delay.trials import Attached, Trial, TrialState
 
 
-class QueuedOptimizer(FiniteOptimizer):
+class QueuedOptimizer(Optimizer):
     """QPM-D: an optimizer that never sees a delay (Joulani, Gyorgy & Szepesvari 2013).
 
     Answers wait in a queue for their point. When the base asks for a point whose queue is not
@@ -48,11 +54,6 @@ class QueuedOptimizer(FiniteOptimizer):
         True
     """
 
-    _why_finite = (
-        "a queue serves few independent arms, and on a box hardly any point is asked twice, so "
-        "that the base would wait for ever."
-    )
-
     def __init__(self, base: Optimizer) -> None:
         if not isinstance(base, Optimizer):
             raise InputTypeError(
@@ -60,6 +61,12 @@ class QueuedOptimizer(FiniteOptimizer):
             )
         if isinstance(base, QueuedOptimizer):
             raise InputError("base is a QueuedOptimizer already; a queue needs no second one.")
+        if not isinstance(base.domain, FiniteDomain):
+            raise NotSupportedError(
+                f"QueuedOptimizer needs a FiniteDomain, got {base.domain!r}: a queue serves few "
+                "independent arms, and on a box hardly any point is asked twice, so that the base "
+                "would wait for ever."
+            )
         super().__init__(base.domain, base.horizon, seed=base._seed, maximize=base.maximize)
         if base._finished:
             raise InputError("base must be fresh; it has been finished.")
@@ -91,7 +98,7 @@ class QueuedOptimizer(FiniteOptimizer):
         base = self._base.guarantee
         missing = (
             "the base's claim is for answers without delay; the queue adds up to one answer "
-            f"outstanding at a time for each of {len(self._domain)} independent points, which "
+            f"outstanding at a time for each of {len(self._domain.like)} independent points, which "
             "bounds nothing useful for many dependent ones (Joulani 2013, theorem 6).",
             *base.missing,
         )

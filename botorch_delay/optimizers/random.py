@@ -14,12 +14,9 @@ from torch.quasirandom import SobolEngine
 from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import Confidence, FixedBeta, Guarantee
 from botorch_delay.domains import Domain, FiniteDomain
-from botorch_delay.exceptions import EmptyDomainError
-from botorch_delay.kernels import describe_kernel
 from botorch_delay.optimizers.base import Choice, Optimizer
-from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility, Standing
-from botorch_delay.optimizers.given import given_surrogate
-from botorch_delay.records import describe_part
+from botorch_delay.optimizers.feasibility import Feasibility, Standing, nothing_to_ask
+from botorch_delay.optimizers.given import describe_given, given_surrogate, recipe_of
 from botorch_delay.regions import Region
 from botorch_delay.rules import generator_for
 from botorch_delay.surrogate import Surrogate, fit_surrogate
@@ -89,10 +86,7 @@ class RandomOptimizer(Optimizer):
         index = self._next_of_pass()
         if index is None:
             if not any(map(self._may_ask, range(len(self._domain)))):
-                raise EmptyDomainError(
-                    f"None of the {len(self._domain)} points can be asked now: after a failure a "
-                    f"point is asked again at most {MAX_FAILURES - 1} times. See opt.trials."
-                )
+                raise nothing_to_ask(len(self._domain))
             while index is None:
                 self._number, self._cursor = self._number + 1, 0
                 index = self._next_of_pass()
@@ -179,20 +173,15 @@ class RandomOptimizer(Optimizer):
         return self._recommender[1], FixedBeta(6.0), 0.1
 
     def _config(self) -> dict[str, Any]:
-        fixed = self._fixed
         return {
             "horizon": self._horizon,
-            "covar_module": describe_part(
-                None if fixed is None else fixed.covar_module, self._domain.like
-            ),
-            "noise_var": None if fixed is None else fixed.noise_var,
+            **describe_given(self._fixed, self._domain.like),
             "seed": self._seed,
             "maximize": self._maximize,
         }
 
     def _recipes(self) -> dict[str, Any]:
-        fixed = self._fixed
-        return {"covar_module": None if fixed is None else describe_kernel(fixed.covar_module)}
+        return recipe_of(self._fixed)
 
     def _progress(self) -> dict[str, Any]:
         return {"rounds": [], "arrays": {}, "arrays_version": 0, "values": {}}

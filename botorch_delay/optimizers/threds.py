@@ -33,11 +33,11 @@ from botorch_delay import checks
 from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import Confidence, Guarantee, RKHSConfidence, scaled_gain
 from botorch_delay.domains import Domain, FiniteDomain
-from botorch_delay.exceptions import EmptyDomainError, InputError, InputTypeError, StorageError
-from botorch_delay.kernels import describe_kernel, prior_variance
+from botorch_delay.exceptions import InputError, InputTypeError, StorageError
+from botorch_delay.kernels import prior_variance
 from botorch_delay.optimizers.base import Choice, Optimizer
-from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility, Standing
-from botorch_delay.optimizers.given import given_surrogate
+from botorch_delay.optimizers.feasibility import Feasibility, nothing_to_ask
+from botorch_delay.optimizers.given import describe_given, given_surrogate, recipe_of
 from botorch_delay.posterior import Evidence, posterior_at
 from botorch_delay.records import describe_part
 from botorch_delay.regions import Region
@@ -300,16 +300,9 @@ class ThreDSOptimizer(Optimizer):
         rows = self._rows(search.regions[search.place]).sort().values
         if taken:
             rows = rows[~torch.isin(rows, torch.cat(taken))]
-        closed = [
-            i
-            for i in self._feasibility.suspects
-            if self._feasibility.standing(i) is not Standing.OPEN
-        ]
+        closed = self._feasibility.closed()
         if len(closed) == len(self._points):
-            raise EmptyDomainError(
-                f"None of the {len(closed)} points can be asked now: after a failure a point is "
-                f"asked again at most {MAX_FAILURES - 1} times. See opt.trials."
-            )
+            raise nothing_to_ask(len(closed))
         if closed:
             rows = rows[~torch.isin(rows, torch.tensor(closed))]
         return rows.to(self._points.device)
@@ -385,8 +378,7 @@ class ThreDSOptimizer(Optimizer):
     def _config(self) -> dict[str, Any]:
         return {
             "horizon": self._horizon,
-            "covar_module": describe_part(self._surrogate.covar_module, self._domain.like),
-            "noise_var": self._surrogate.noise_var,
+            **describe_given(self._surrogate, self._domain.like),
             "confidence": describe_part(self._confidence),
             "interval": list(self._start),
             "patience": self._patience,
@@ -396,7 +388,7 @@ class ThreDSOptimizer(Optimizer):
         }
 
     def _recipes(self) -> dict[str, Any]:
-        return {"covar_module": describe_kernel(self._surrogate.covar_module)}
+        return recipe_of(self._surrogate)
 
     def _progress(self) -> dict[str, Any]:
         return {

@@ -23,6 +23,8 @@ from botorch_delay.reproduction.cells import (
     METHODS,
     NOISE_STD,
     SDF_SHIFTED,
+    XI,
+    B,
     Cell,
     Setting,
     cells,
@@ -36,6 +38,7 @@ from botorch_delay.reproduction.verdicts import (
     Curves,
     Verdict,
     judge,
+    judge_setup,
     read_curves,
 )
 from botorch_delay.rounds import round_lengths
@@ -98,7 +101,7 @@ def reproduce(
     _write_table(table, runs, wanted, setting)
     steps, curves = read_curves(table)
     figures = draw_figures(folder, setting, steps, curves)
-    verdicts = judge(table)
+    verdicts = [*judge_setup(table), *judge(table)]
     report = folder / REPORT
     _write(report, _report(setting, curves, verdicts))
     return Reproduction(table, figures, report, verdicts)
@@ -204,6 +207,10 @@ def _write_table(path: Path, runs: Path, wanted: Iterable[Cell], setting: Settin
                     (
                         cell.function,
                         FUNCTIONS[cell.function],
+                        setting.side**2,
+                        NOISE_STD,
+                        XI,
+                        B,
                         cell.method,
                         cell.delay,
                         cell.repeat,

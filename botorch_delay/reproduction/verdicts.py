@@ -23,7 +23,19 @@ from botorch_delay.reproduction.cells import (
     UCB_ARRIVED,
 )
 
-COLUMNS = ("function", "lengthscale", "method", "delay", "repeat", "step", "regret")
+COLUMNS = (
+    "function",
+    "lengthscale",
+    "points",
+    "noise_std",
+    "xi",
+    "b",
+    "method",
+    "delay",
+    "repeat",
+    "step",
+    "regret",
+)
 LEVEL = 0.90
 MARGIN = 0.25
 
@@ -74,6 +86,43 @@ def read_curves(path: Path) -> tuple[list[int], Curves]:
         key: np.array([[entries[repeat, step] for step in steps] for repeat in repeats])
         for key, entries in found.items()
     }
+
+
+# What section 6 says of its experiments, and the values of a column that make it so.
+_SETUP = (
+    ("The objective functions have lengthscales 0.8 and 1.0.", "lengthscale", {0.8, 1.0}),
+    ("The learner can choose from 2500 points.", "points", {2500.0}),
+    ("The noise has standard deviation 0.02.", "noise_std", {0.02}),
+    ("The delays are Poisson with means 0, 25 and 50.", "delay", {0.0, 25.0, 50.0}),
+    ("psi uses xi = 9.", "xi", {9.0}),
+    ("psi uses b = 1.", "b", {1.0}),
+    ("The curves are the average of 10 independent experiments.", "repeat", set(range(10))),
+)
+
+
+def judge_setup(path: Path) -> list[Verdict]:
+    """Whether the experiment was set up as the paper says, from the table alone.
+
+    Raises:
+        InputError: if the file is not such a table.
+    """
+    found: dict[str, set[float]] = {column: set() for _, column, _ in _SETUP}
+    try:
+        with path.open(newline="") as stream:
+            for row in csv.DictReader(stream):
+                for column, values in found.items():
+                    values.add(float(row[column]))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is no table of regrets: {error!r}.") from error
+    return [
+        Verdict(
+            sentence,
+            f"{column} takes these values",
+            ", ".join(f"{value:g}" for value in sorted(found[column])),
+            found[column] == expected,
+        )
+        for sentence, column, expected in _SETUP
+    ]
 
 
 def judge(path: Path) -> list[Verdict]:

@@ -5,12 +5,11 @@ import pytest
 import torch
 from botorch.optim import optimize_acqf
 from botorch.utils.sampling import manual_seed
-from cases import normal, scattered, se, with_values
+from cases import normal, scattered, se, sobol_points, with_values
 from gpytorch.kernels import MaternKernel, RQKernel
 from oracle import kernel_function
 
 import botorch_delay as bd
-from botorch_delay.box_search import sobol_points
 from botorch_delay.exceptions import (
     EmptyDomainError,
     InputError,
