@@ -247,7 +247,10 @@ class Censor(Pending):
     """
 
     def __init__(
-        self, worst_value: float, max_delay: int | None = None, inflate: bool = False
+        self,
+        worst_value: float | None = None,
+        max_delay: int | None = None,
+        inflate: bool = False,
     ) -> None:
         if worst_value is None:
             raise InputTypeError(

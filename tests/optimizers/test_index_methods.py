@@ -469,6 +469,7 @@ def test_bad_arguments(change, error, message):
         (lambda: bd.ThompsonSampling(-1.0), InputError, "above 0"),
         (lambda: bd.ThompsonSampling(n_features=3), InputError, "even"),
         (lambda: bd.Censor(None), InputTypeError, "Censor needs worst_value"),
+        (lambda: bd.Censor(), InputTypeError, "use Hallucinate"),
         (lambda: bd.Censor(math.inf), InputError, "finite"),
         (lambda: bd.Censor(0.0, inflate=True), InputError, "give max_delay"),
         (lambda: bd.Censor(0.0, max_delay=-1), InputError, "at least 0"),
