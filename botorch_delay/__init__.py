@@ -49,6 +49,7 @@ from botorch_delay.rules import (
     Rule,
     ThompsonSampling,
 )
+from botorch_delay.surrogate import Hyperparameters
 from botorch_delay.trials import Trial, TrialState
 
 try:
@@ -74,6 +75,7 @@ __all__ = [
     "GeometricDelay",
     "Guarantee",
     "Hallucinate",
+    "Hyperparameters",
     "Ignore",
     "MaxVariance",
     "NoDelay",

@@ -33,6 +33,7 @@ from botorch_delay.rules import (
     Ignore,
     ThompsonSampling,
 )
+from botorch_delay.surrogate import Hyperparameters
 
 _PROBES = 8
 
@@ -49,6 +50,7 @@ _PARTS: dict[type, tuple[str, ...]] = {
     Ignore: (),
     Hallucinate: (),
     Censor: ("worst_value", "max_delay", "inflate"),
+    Hyperparameters: ("lengthscale", "noise_var"),
 }
 
 

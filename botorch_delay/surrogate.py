@@ -6,7 +6,7 @@ import copy
 import logging
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,13 +21,15 @@ from botorch.models.utils.gpytorch_modules import (
     get_gaussian_likelihood_with_lognormal_prior,
 )
 from gpytorch.kernels import Kernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
+from gpytorch.priors import LogNormalPrior
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_delay import checks
 from botorch_delay.domains import Domain, Encoding
-from botorch_delay.exceptions import FitWarning, StorageError
+from botorch_delay.exceptions import FitWarning, InputError, InputTypeError, StorageError
 from botorch_delay.kernels import build_kernel, covariance, describe_kernel, hyperparameters
 from botorch_delay.posterior import Evidence, PointwisePosterior, factorize, posterior_at
 
@@ -36,8 +38,36 @@ logger = logging.getLogger(__name__)
 # With fewer answers the priors alone decide.
 MIN_ANSWERS_TO_FIT = 3
 MAX_FITS = 5
+# Log-normal priors around what another study has learned: one standard deviation is a factor of
+# 1.6 in a lengthscale and 2.7 in the noise.
+LENGTHSCALE_SPREAD = 0.5
+NOISE_SPREAD = 1.0
 # Above so many answers a fit is to a random subset, so that it takes no longer and longer.
 MAX_ANSWERS_TO_FIT = 500
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """What a study has learned, in units that another study can begin from.
+
+    Where they are given, the priors of lengthscales and noise are log-normal with these modes
+    instead of BoTorch's: the first asks use them as they are, and answers move them.
+
+    Args:
+        lengthscale: one per column of the encoded inputs, in sides of the domain's bounding box.
+        noise_var: in squared standard deviations of the values.
+
+    Raises:
+        InputError: if a number is not above 0 and finite.
+    """
+
+    lengthscale: Sequence[float]
+    noise_var: float
+
+    def __post_init__(self) -> None:
+        scales = [checks.positive(value, "lengthscale") for value in self.lengthscale]
+        object.__setattr__(self, "lengthscale", scales)
+        object.__setattr__(self, "noise_var", checks.positive(self.noise_var, "noise_var"))
 
 
 @dataclass(frozen=True)
@@ -198,6 +228,7 @@ def fit_surrogate(
     *,
     seed: int,
     previous: Surrogate | None = None,
+    warm_start: Hyperparameters | None = None,
 ) -> Surrogate:
     """Kernel and noise by maximum a posteriori, with BoTorch's default priors.
 
@@ -212,11 +243,9 @@ def fit_surrogate(
         noise_var: known noise variance of each answer, or None.
         seed: for the random restarts of a fit that fails at first.
         previous: kept, with a :class:`FitWarning`, if the fit fails.
+        warm_start: modes of the priors, instead of BoTorch's.
     """
-    points = domain.like
-    columns = domain.encoding.bounds(domain.bounds).shape[-1]
-    kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=columns).to(points).eval()
-    likelihood = get_gaussian_likelihood_with_lognormal_prior().to(points)
+    kernel, likelihood = _prior_modules(domain, warm_start)
     prior = _learned(kernel, domain, noise_var=likelihood.noise.item(), offset=0.0, scale=1.0)
     if len(y) == 0:
         return replace(prior, scaled=False)
@@ -231,7 +260,8 @@ def fit_surrogate(
     try:
         rows = _subset(len(y), seed)
         noise_there = None if known is None else known[rows]
-        model = _fit(prior.inputs(X[rows]), standard[rows], noise_there, seed)
+        inputs = prior.inputs(X[rows])
+        model = _fit(inputs, standard[rows], noise_there, seed, domain, warm_start)
     except (ModelFittingError, RuntimeError, ValueError) as error:
         kept = "the previous ones stay" if previous is not None else "the priors' modes are used"
         warnings.warn(
@@ -246,6 +276,58 @@ def fit_surrogate(
     fitted = _learned(kernel, domain, noise, offset + scale * constant, scale)
     logger.info("fitted to %d answers: %s", len(y), fitted.hyperparameters())
     return fitted
+
+
+def check_warm_start(warm_start: Hyperparameters | None, domain: Domain, fixed: bool) -> None:
+    """Find out early whether a study can begin there.
+
+    Raises:
+        InputError: if kernel and noise are given, or the lengthscales do not fit the domain.
+    """
+    if warm_start is None:
+        return
+    if not isinstance(warm_start, Hyperparameters):
+        raise InputTypeError(
+            "warm_start must be Hyperparameters, such as another study's opt.hyperparameters, "
+            f"got {type(warm_start).__name__}."
+        )
+    if fixed:
+        raise InputError(
+            "warm_start is where learning begins, and covar_module and noise_var are given; "
+            "pass either."
+        )
+    columns = domain.encoding.bounds(domain.bounds).shape[-1]
+    if len(warm_start.lengthscale) != columns:
+        raise InputError(
+            f"warm_start has {len(warm_start.lengthscale)} lengthscales, and the domain has "
+            f"{columns} encoded columns."
+        )
+
+
+def _prior_modules(
+    domain: Domain, warm_start: Hyperparameters | None
+) -> tuple[Kernel, GaussianLikelihood]:
+    """Kernel and likelihood at the modes of their priors."""
+    points = domain.like
+    columns = domain.encoding.bounds(domain.bounds).shape[-1]
+    kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=columns).to(points).eval()
+    likelihood = get_gaussian_likelihood_with_lognormal_prior().to(points)
+    if warm_start is not None:
+        for module, name, spread, mode in (
+            (kernel, "lengthscale", LENGTHSCALE_SPREAD, points.new_tensor(warm_start.lengthscale)),
+            (
+                likelihood.noise_covar,
+                "noise",
+                NOISE_SPREAD,
+                points.new_tensor([warm_start.noise_var]),
+            ),
+        ):
+            lowest = getattr(module, f"raw_{name}_constraint").lower_bound
+            mode = torch.maximum(mode, 1.01 * lowest.to(mode))
+            prior = LogNormalPrior(mode.log() + spread**2, spread).to(points)
+            module.register_prior(f"{name}_prior", prior, name)
+            module.initialize(**{name: mode})
+    return kernel, likelihood
 
 
 def _learned(
@@ -276,7 +358,14 @@ def _standardization(y: Tensor) -> tuple[float, float]:
     return offset, scale if scale > rounding else 1.0
 
 
-def _fit(X: Tensor, Y: Tensor, Yvar: Tensor | None, seed: int) -> SingleTaskGP:
+def _fit(
+    X: Tensor,
+    Y: Tensor,
+    Yvar: Tensor | None,
+    seed: int,
+    domain: Domain,
+    warm_start: Hyperparameters | None,
+) -> SingleTaskGP:
     """BoTorch's fit; after a failure from other start values, drawn from the priors.
 
     BoTorch's own restarts draw from the global generators, which are not ours to touch.
@@ -291,7 +380,15 @@ def _fit(X: Tensor, Y: Tensor, Yvar: Tensor | None, seed: int) -> SingleTaskGP:
         warnings.simplefilter("ignore", BotorchWarning)
         warnings.simplefilter("ignore", NumericalWarning)
         for attempt in range(MAX_FITS):
-            model = SingleTaskGP(X, Y, Yvar, outcome_transform=None)
+            kernel, likelihood = _prior_modules(domain, warm_start)
+            model = SingleTaskGP(
+                X,
+                Y,
+                Yvar,
+                likelihood if Yvar is None else None,
+                covar_module=kernel.train(),
+                outcome_transform=None,
+            )
             if attempt:
                 _draw_start(model, generator)
             mll = ExactMarginalLogLikelihood(model.likelihood, model)

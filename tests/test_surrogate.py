@@ -1,4 +1,5 @@
 import json
+import math
 import warnings
 
 import pytest
@@ -13,7 +14,7 @@ from botorch_delay import FiniteDomain
 from botorch_delay import surrogate as module
 from botorch_delay.exceptions import FitWarning, StorageError
 from botorch_delay.kernels import covariance
-from botorch_delay.surrogate import Surrogate, fit_surrogate
+from botorch_delay.surrogate import Hyperparameters, Surrogate, fit_surrogate
 
 POINTS = 10 * scattered(60) - 4
 X = POINTS[:25]
@@ -210,3 +211,25 @@ def test_categories_have_no_order():
         for s, X in ((one, points), (other, relabelled))
     ]
     torch.testing.assert_close(*means, atol=1e-4, rtol=1e-4)
+
+
+def test_a_warm_start_is_where_learning_begins():
+    learned = fit()
+    scales = learned.covar_module.lengthscale.flatten().tolist()
+    begin = Hyperparameters(scales, learned.noise_var)
+    nothing = fit(X[:0], Y[:0], [], warm_start=begin)
+    assert nothing.covar_module.lengthscale.flatten().tolist() == pytest.approx(scales)
+    assert nothing.noise_var == pytest.approx(max(learned.noise_var, 1e-4), rel=0.02)
+    # Few answers hardly move it; without it they are judged with BoTorch's priors.
+    warm = fit(X[:4], Y[:4], NONE[:4], warm_start=begin)
+    cold = fit(X[:4], Y[:4], NONE[:4])
+
+    def distance(surrogate):
+        ratio = surrogate.covar_module.lengthscale / learned.covar_module.lengthscale
+        return ratio.log().abs().max().item()
+
+    assert distance(warm) < 0.5 < distance(cold)
+    # Many answers outweigh where it began.
+    far = Hyperparameters([4.0 * s for s in scales], 4.0 * learned.noise_var)
+    assert distance(fit(warm_start=far)) < 0.7
+    assert distance(fit(X[:0], Y[:0], [], warm_start=far)) == pytest.approx(math.log(4.0))

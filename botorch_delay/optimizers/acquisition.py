@@ -40,7 +40,13 @@ from botorch_delay.rules import (
 )
 from botorch_delay.sampling import PriorPaths
 from botorch_delay.states import brief, is_whole
-from botorch_delay.surrogate import MIN_ANSWERS_TO_FIT, Surrogate, fit_surrogate
+from botorch_delay.surrogate import (
+    MIN_ANSWERS_TO_FIT,
+    Hyperparameters,
+    Surrogate,
+    check_warm_start,
+    fit_surrogate,
+)
 from botorch_delay.ties import lowest_of_largest
 from botorch_delay.trials import Attached, Trial, TrialState
 
@@ -85,6 +91,8 @@ class AcquisitionOptimizer(Optimizer):
         covar_module: the kernel, fixed; None to learn kernel and noise, again whenever the
             answers have grown by a fifth.
         noise_var: lambda^2, given if and only if the kernel is.
+        warm_start: what another study has learned, ``other.hyperparameters``: where learning
+            begins; None for BoTorch's priors.
         rule: :class:`UCB`, :class:`ThompsonSampling`, :class:`BotorchRule`, or what the latter
             takes: a BoTorch acquisition class, or a function of ``model`` and ``X_pending``.
         pending: how pending points enter; :class:`Hallucinate` if None.
@@ -118,11 +126,14 @@ class AcquisitionOptimizer(Optimizer):
         noise_var: float | None = None,
         rule: Rule | Callable[..., AcquisitionFunction] | None = None,
         pending: Pending | None = None,
+        warm_start: Hyperparameters | None = None,
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
         super().__init__(domain, horizon, seed=seed, maximize=maximize)
         self._fixed = given_surrogate(covar_module, noise_var, domain.like)
+        check_warm_start(warm_start, domain, self._fixed is not None)
+        self._warm_start = warm_start
         self._rule = UCB(6.0) if rule is None else as_rule(rule)
         self._pending = check_combination(self._rule, Hallucinate() if pending is None else pending)
         if isinstance(self._pending, Censor):
@@ -221,14 +232,15 @@ class AcquisitionOptimizer(Optimizer):
             raise NumericsError(f"{self.method} is not finite at any point that may be asked.")
         costly = isinstance(self._rule, BotorchRule)
         count = min(8 if costly else 64, len(scores))
-        best, reach = scores.topk(count).indices, 1.0
+        best, reach, function = scores.topk(count).indices, 1.0, self._function()
         if self._surrogate.learned:
             # Not into the corners: new places are spread points, climbs stay near the best ones.
             best = torch.cat([best[:1], self._values.posterior.mean.topk(count).indices])
             reach = LOCAL_REACH
+            function = self._function(self._pool[best])
         generator = generator_for(self._seed, len(self._ledger), torch.device("cpu"))
         X, found = maximize(
-            self._function(),
+            function,
             domain,
             self._pool[best],
             generator=generator,
@@ -240,12 +252,19 @@ class AcquisitionOptimizer(Optimizer):
         x = X[lowest_of_largest(found)].clone()
         return Choice(None, round=1, slot=len(self._ledger), x=x)
 
-    def _function(self) -> Callable[[Tensor], Tensor]:
-        """What is maximised, at any points: ``n x d`` to ``n``, differentiable."""
+    def _function(self, starts: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """What is climbed, at any points: ``n x d`` to ``n``, differentiable.
+
+        With ``starts``, one per row, a confidence bound gains nothing from a deviation above
+        that of the start: else every climb would lead to the edge of the box.
+        """
         if isinstance(self._rule, BotorchRule):
             return self._acquisition or self._spread
         if isinstance(self._rule, UCB):
             factor = self._rule.factor + sum(self._widths)
+            if starts is not None:
+                cap = self._spread(starts)
+                return lambda X: self._mean_at(X) + factor * torch.minimum(self._spread(X), cap)
             return lambda X: self._mean_at(X) + factor * self._spread(X)
         assert isinstance(self._rule, ThompsonSampling)
         assert self._drawn is not None
@@ -469,7 +488,15 @@ class AcquisitionOptimizer(Optimizer):
             # The worst value tells about the scale as long as answers do not.
             worst = y.new_tensor([self._sign * self._pending.worst_value])
             X, y, noise_var = X[:0], torch.cat([y[:1], worst]), [None, None]
-        return fit_surrogate(self._domain, X, y, noise_var, seed=self._seed, previous=previous)
+        return fit_surrogate(
+            self._domain,
+            X,
+            y,
+            noise_var,
+            seed=self._seed,
+            previous=previous,
+            warm_start=self._warm_start,
+        )
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         beta = self._rule.beta if isinstance(self._rule, UCB) else 6.0
@@ -486,6 +513,7 @@ class AcquisitionOptimizer(Optimizer):
             **describe_given(self._fixed, self._domain.like),
             "rule": describe_part(self._rule),
             "pending": describe_part(self._pending),
+            "warm_start": describe_part(self._warm_start),
             "seed": self._seed,
             "maximize": self._maximize,
         }

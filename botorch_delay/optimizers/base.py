@@ -24,6 +24,7 @@ from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
     NoAnswerError,
+    NotSupportedError,
     StorageError,
     TrialError,
 )
@@ -31,7 +32,7 @@ from botorch_delay.optimizers.recommendation import Recommendation, best_of
 from botorch_delay.posterior import Evidence
 from botorch_delay.regions import Region
 from botorch_delay.rules import generator_for
-from botorch_delay.surrogate import Surrogate
+from botorch_delay.surrogate import Hyperparameters, Surrogate
 from botorch_delay.trials import Attached, Ledger, Trial, TrialState, trials_table
 
 if TYPE_CHECKING:
@@ -124,6 +125,22 @@ class Optimizer(ABC):
     @abstractmethod
     def guarantee(self) -> Guarantee:
         """What is claimed for this configuration, and why not more."""
+
+    @property
+    def hyperparameters(self) -> Hyperparameters:
+        """What the answers say of lengthscales and noise; another study's ``warm_start``.
+
+        Raises:
+            NotSupportedError: if kernel and noise are given; pass them on as they are.
+        """
+        surrogate = self._judgement()[0]
+        if not surrogate.learned:
+            raise NotSupportedError(
+                "Kernel and noise were given, not learned; pass the same covar_module and "
+                "noise_var to the other study."
+            )
+        scales = surrogate.covar_module.lengthscale.flatten().tolist()
+        return Hyperparameters(scales, surrogate.noise_var)
 
     @overload
     def ask(self, n: None = None) -> Trial: ...

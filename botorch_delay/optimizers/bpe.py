@@ -35,7 +35,12 @@ from botorch_delay.optimizers.progress import Progress, read_progress, write_pro
 from botorch_delay.records import describe_part
 from botorch_delay.regions import BoxActiveSet
 from botorch_delay.rounds import ArrivalRounds, RoundRecord, RoundRule, ScheduledRounds
-from botorch_delay.surrogate import Surrogate, fit_surrogate
+from botorch_delay.surrogate import (
+    Hyperparameters,
+    Surrogate,
+    check_warm_start,
+    fit_surrogate,
+)
 from botorch_delay.trials import Attached, Trial, TrialState
 
 logger = logging.getLogger(__name__)
@@ -76,6 +81,8 @@ class BPEDelayOptimizer(Optimizer):
         horizon: T, how many asks are planned.
         covar_module: the kernel, fixed; None to learn kernel and noise whenever a round opens.
         noise_var: lambda^2, given if and only if the kernel is.
+        warm_start: what another study has learned, ``other.hyperparameters``: where learning
+            begins; None for BoTorch's priors.
         confidence: bounds that eliminate; ``FixedBeta(6.0)`` if None.
         delay: a delay law, for rounds of fixed length.
         delta: failure probability of the guarantee, in (0, 1).
@@ -121,12 +128,15 @@ class BPEDelayOptimizer(Optimizer):
         exploit: None = None,
         explore_fraction: float = 1.0,
         evidence: str = "round",
+        warm_start: Hyperparameters | None = None,
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
         super().__init__(domain, checks.whole(horizon, "horizon", 1), seed=seed, maximize=maximize)
         _refuse_unavailable(rounds, exploit, explore_fraction, evidence)
         self._fixed = given_surrogate(covar_module, noise_var, domain.like)
+        check_warm_start(warm_start, domain, self._fixed is not None)
+        self._warm_start = warm_start
         self._confidence = FixedBeta(6.0) if confidence is None else confidence
         if not isinstance(self._confidence, Confidence):
             raise InputTypeError(
@@ -498,7 +508,15 @@ class BPEDelayOptimizer(Optimizer):
 
     def _fit(self, seed: int, previous: Surrogate | None) -> Surrogate:
         X, y, noise_var = self._all_data()
-        return fit_surrogate(self._domain, X, y, noise_var, seed=seed, previous=previous)
+        return fit_surrogate(
+            self._domain,
+            X,
+            y,
+            noise_var,
+            seed=seed,
+            previous=previous,
+            warm_start=self._warm_start,
+        )
 
     def _config(self) -> dict[str, Any]:
         return {
@@ -507,6 +525,7 @@ class BPEDelayOptimizer(Optimizer):
             "confidence": describe_part(self._confidence),
             "delay": describe_part(self._delay),
             "delta": self._delta,
+            "warm_start": describe_part(self._warm_start),
             "seed": self._seed,
             "maximize": self._maximize,
             "as_published": self._as_published,

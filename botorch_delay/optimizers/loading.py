@@ -179,7 +179,10 @@ def _build(state: Mapping[str, Any], domain: Domain, parts: _Parts) -> Optimizer
         "maximize": config.get("maximize"),
     }
     if name == BPEDelayOptimizer.__name__:
-        make = BPEDelayOptimizer.as_published if config["as_published"] else BPEDelayOptimizer
+        make: Callable[..., BPEDelayOptimizer] = BPEDelayOptimizer.as_published
+        if not config["as_published"]:
+            make = BPEDelayOptimizer
+            common["warm_start"] = build_part(config.get("warm_start"), "warm_start")
         return make(
             finite,
             config["horizon"],
@@ -196,6 +199,7 @@ def _build(state: Mapping[str, Any], domain: Domain, parts: _Parts) -> Optimizer
             finite,
             rule=parts.rule or build_part(config["rule"], "rule"),
             pending=build_part(config["pending"], "pending"),
+            warm_start=build_part(config.get("warm_start"), "warm_start"),
             **common,
         )
     if name == ThreDSOptimizer.__name__:

@@ -1,0 +1,57 @@
+"""A study that begins with the hyperparameters of another."""
+
+import pytest
+import torch
+from cases import scattered, se
+
+import botorch_delay as bd
+from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
+
+POINTS = scattered(80)
+OPTIMIZERS = [
+    lambda domain, **options: bd.BPEDelayOptimizer(domain, 40, **options),
+    bd.AcquisitionOptimizer,
+]
+
+
+def value(x):
+    return 3.0 + torch.sin(9.0 * x).sum().item()
+
+
+def play(opt, asks):
+    for _ in range(asks):
+        trial = opt.ask()
+        opt.tell(trial, value(trial.x))
+    return opt
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+def test_from_one_study_to_the_next_and_through_a_file(make, tmp_path):
+    first = play(make(bd.FiniteDomain(POINTS)), 20)
+    learned = first.hyperparameters
+    assert len(learned.lengthscale) == 2
+    second = make(bd.FiniteDomain(POINTS), warm_start=learned)
+    assert second.hyperparameters.lengthscale == pytest.approx(learned.lengthscale)
+    cold = make(bd.FiniteDomain(POINTS))
+    assert cold.hyperparameters.lengthscale != pytest.approx(learned.lengthscale)
+    play(second, 4)
+    second.save(tmp_path / "study.db")
+    loaded = bd.load(tmp_path / "study.db")
+    assert loaded.hyperparameters == second.hyperparameters
+    assert [t.index for t in loaded.ask(5)] == [t.index for t in second.ask(5)]
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+def test_bad_input(make):
+    domain = bd.FiniteDomain(POINTS)
+    with pytest.raises(InputTypeError, match=r"opt\.hyperparameters"):
+        make(domain, warm_start=make(domain))
+    with pytest.raises(InputError, match=r"1 lengthscales.*2 encoded columns"):
+        make(domain, warm_start=bd.Hyperparameters([0.3], 0.01))
+    given = bd.Hyperparameters([0.3, 0.3], 0.01)
+    with pytest.raises(InputError, match="pass either"):
+        make(domain, covar_module=se(), noise_var=0.01, warm_start=given)
+    with pytest.raises(InputError, match="lengthscale"):
+        bd.Hyperparameters([0.3, -1.0], 0.01)
+    with pytest.raises(NotSupportedError, match="were given, not learned"):
+        _ = make(domain, covar_module=se(), noise_var=0.01).hyperparameters
