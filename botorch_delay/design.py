@@ -1,17 +1,26 @@
 """Greedy maximum-variance design: each point is where the points so far leave most variance.
 
-The k-th point maximises sigma_{k-1} (paper, equation maxvar). The design keeps, for every
-candidate, its variance and one row per pick of W = L^-1 K(picks, candidates), where L is the
-Cholesky factor of K(picks, picks) + lambda^2 I. Picking p appends
+The k-th point maximises sigma_{k-1} (paper, equation maxvar). With L the Cholesky factor of
+K(picks, picks) + lambda^2 I and W = L^-1 K(picks, candidates), picking p appends to W the row
 
     w = (k(p, .) - W[:, p]' W) / sqrt(v_p + lambda^2),      v <- v - w^2,
 
-one kernel row and one product with W: O(N k) work and N numbers of memory for pick k. This is
-a pivoted Cholesky factorization of K + lambda^2 I in which a pivot may come again, since a
-point that is evaluated twice has two independent noises. No value enters: a round can be
-designed before any answer arrives.
+and w at p together with the root is the new row of L. This is a pivoted Cholesky factorization
+of K + lambda^2 I in which a pivot may come again, since a point that is evaluated twice has two
+independent noises. No value enters: a round can be designed before any answer arrives.
 
-Ties go to the lowest index whose variance is at least (1 - 1e-8) times the largest.
+Kept in full, W has one row of N numbers per pick, and pick k reads all k of them. Two forms
+avoid that. `_Rows` keeps W, and where there are few candidates folds it, a block of rows at a
+time, into their covariance C <- C - W'W: an ask then costs the same however many went before,
+also when picks outnumber candidates. `_Lazy` keeps no W for all candidates. Variances only fall
+as points are added, so that every variance computed earlier is an upper bound: only candidates
+whose bound reaches the largest variance need to be looked at. It computes those anew, by a
+triangular solve with L, keeps the ones within a hair of the largest on a shortlist whose W does
+grow pick by pick, and goes back to the others when the shortlist's largest falls to the
+threshold below which everything else is known to lie.
+
+Ties go to the lowest index whose variance is at least (1 - 1e-8) times the largest, in every
+form.
 """
 
 from __future__ import annotations
@@ -25,11 +34,28 @@ from torch import Tensor
 from botorch_delay import checks
 from botorch_delay.exceptions import ExhaustedDesignError, NumericsError
 from botorch_delay.kernels import check_kernel, covariance, prior_variance
-from botorch_delay.ties import lowest_of_largest
+from botorch_delay.posterior import factorize
+from botorch_delay.ties import largest_and_tied, lowest_of_largest, tie_tolerance
+
+# Up to so many candidates their covariance is kept: 134 MB in double.
+MAX_FOLDED = 4096
+# Rows of W between two foldings.
+BLOCK = 192
+# Kernel values computed at a time: they should stay in the processor's cache.
+CACHE_ELEMENTS = 2**18
+# The shortlist holds what is within this share of the largest variance, and at most so many.
+SHORTLIST_SHARE = 0.02
+SHORTLIST_MIN = 64
+SHORTLIST_MAX = 65_536
+# Repeated picks are merged when there are so many more rows of L than distinct picks.
+SPARE_ROWS = 256
 
 
 class GreedyDesign:
     """A greedy design that grows one pick at a time.
+
+    Up to 4,096 candidates, and on CUDA, W is kept; see the module. On CUDA :meth:`extend` makes
+    all its picks without waiting for the device.
 
     Args:
         covar_module: the kernel.
@@ -41,13 +67,14 @@ class GreedyDesign:
     def __init__(
         self, covar_module: Kernel, candidates: Tensor, noise_var: float, picks: Iterable[int] = ()
     ) -> None:
-        self._kernel = covar_module
+        few = len(candidates) <= MAX_FOLDED
+        self._form: _Rows | _Lazy
+        if few or candidates.is_cuda:
+            self._form = _Rows(covar_module, candidates, noise_var, fold=few)
+        else:
+            self._form = _Lazy(covar_module, candidates, noise_var)
+        self._excluded: set[int] = set()
         self._candidates = candidates
-        self._noise = noise_var
-        with torch.no_grad():
-            self._variance = prior_variance(covar_module, candidates).clone()
-        self._excluded = torch.zeros(len(candidates), dtype=torch.bool, device=candidates.device)
-        self._rows = candidates.new_empty(0, len(candidates))
         self._picks: list[int] = []
         for index in picks:
             self.add(index)
@@ -60,11 +87,15 @@ class GreedyDesign:
     @property
     def variance(self) -> Tensor:
         """Posterior variance of every candidate given the picks, ``N``."""
-        return self._variance
+        return self._form.variance
 
     def exclude(self, index: int, excluded: bool = True) -> None:
         """Keep a candidate from being picked, or allow it again; its past picks still count."""
-        self._excluded[index] = excluded
+        if excluded:
+            self._excluded.add(index)
+        else:
+            self._excluded.discard(index)
+        self._form.mask = self._mask()
 
     def next(self) -> int:
         """The index that the rule picks now.
@@ -72,40 +103,323 @@ class GreedyDesign:
         Raises:
             ExhaustedDesignError: if every candidate is excluded.
         """
-        variance = self._variance.masked_fill(self._excluded, -torch.inf)
-        largest = variance.max()
-        if not torch.isfinite(largest):
-            if self._excluded.all():
-                raise ExhaustedDesignError("Every candidate of the design is excluded.")
-            raise NumericsError("The variance of some candidate is not finite.")
-        return lowest_of_largest(variance)
+        if len(self._excluded) == len(self._candidates):
+            raise ExhaustedDesignError("Every candidate of the design is excluded.")
+        return self._form.next()
 
     def add(self, index: int) -> None:
-        """Count ``index`` as picked: one more row, every variance reduced."""
-        k = len(self._picks)
-        self._reserve(k + 1)
-        rows = self._rows[:k]
-        with torch.no_grad():
-            point = self._candidates[index : index + 1]
-            row = covariance(self._kernel, point, self._candidates).squeeze(0)
-            row = row - rows[:, index] @ rows
-            row = row / (self._variance[index] + self._noise).sqrt()
-            self._rows[k] = row
-            self._variance.sub_(row.square()).clamp_min_(0.0)
+        """Count ``index`` as picked."""
+        self._form.add(index)
         self._picks.append(index)
 
     def extend(self, n: int) -> list[int]:
         """Pick ``n`` more points by the rule and return their indices."""
+        if isinstance(self._form, _Rows) and not self._excluded:
+            made = self._form.extend(n)
+            self._picks += made
+            return made
         for _ in range(n):
             self.add(self.next())
         return self._picks[len(self._picks) - n :]
 
-    def _reserve(self, rows: int) -> None:
-        if rows <= len(self._rows):
+    def _mask(self) -> Tensor | None:
+        if not self._excluded:
+            return None
+        mask = torch.zeros(len(self._candidates), dtype=torch.bool, device=self._candidates.device)
+        mask[torch.tensor(sorted(self._excluded), device=mask.device)] = True
+        return mask
+
+
+class _Rows:
+    """The variance of every candidate, and W in blocks of rows.
+
+    Args:
+        kernel: the kernel.
+        points: ``N x d``.
+        noise: lambda^2.
+        fold: whether full blocks are folded into the covariance of the candidates.
+    """
+
+    def __init__(self, kernel: Kernel, points: Tensor, noise: float, fold: bool) -> None:
+        self.mask: Tensor | None = None
+        self._kernel, self._points, self._noise, self._fold = kernel, points, noise, fold
+        with torch.no_grad():
+            self.variance = prior_variance(kernel, points).clone()
+        self._blocks: list[Tensor] = []
+        self._used = BLOCK  # rows of the last block
+        self._covariance: Tensor | None = None
+
+    def next(self) -> int:
+        masked = self.variance
+        if self.mask is not None:
+            masked = masked.masked_fill(self.mask, -torch.inf)
+        _check_finite(masked.max())
+        return lowest_of_largest(masked)
+
+    def add(self, index: int) -> None:
+        self._add(torch.tensor([index], device=self._points.device))
+
+    def extend(self, n: int) -> list[int]:
+        """So many picks by the rule; the host looks at them only when all are made."""
+        made = []
+        for _ in range(n):
+            _, tied = largest_and_tied(self.variance)
+            made.append(tied.byte().argmax().unsqueeze(0))
+            self._add(made[-1])
+        picks: list[int] = torch.cat(made).tolist() if made else []
+        _check_finite(self.variance.max())
+        return picks
+
+    @torch.no_grad()
+    def _add(self, index: Tensor) -> None:
+        """Count a pick, a LongTensor of shape 1."""
+        if self._used == BLOCK:
+            self._begin_block()
+        row = self._blocks[-1][self._used]
+        if self._covariance is None:
+            point = self._points.index_select(0, index)
+            row.copy_(covariance(self._kernel, point, self._points).squeeze(0))
+        else:
+            row.copy_(self._covariance.index_select(0, index).squeeze(0))
+        for number, block in enumerate(self._blocks):
+            last = number == len(self._blocks) - 1
+            rows = block[: self._used] if last else block
+            row.addmv_(rows.mT, rows.index_select(1, index).squeeze(1), alpha=-1.0)
+        row.div_((self.variance.index_select(0, index) + self._noise).sqrt())
+        self.variance.addcmul_(row, row, value=-1.0).clamp_min_(0.0)
+        self._used += 1
+
+    def _begin_block(self) -> None:
+        self._used = 0
+        if self._fold and self._blocks:
+            self._fold_in(self._blocks[0])
+        else:
+            self._blocks.append(self._points.new_empty(BLOCK, len(self._points)))
+
+    def _fold_in(self, rows: Tensor) -> None:
+        n = len(self._points)
+        first = self._covariance is None
+        if self._covariance is None:
+            self._covariance = self._points.new_empty(n, n)
+        stripe = max(CACHE_ELEMENTS // n, 1)
+        for start in range(0, n, stripe) if first else ():
+            part = self._points[start : start + stripe]
+            self._covariance[start : start + stripe] = covariance(self._kernel, part, self._points)
+        self._covariance.addmm_(rows.mT, rows, alpha=-1.0)
+
+
+class _Lazy:
+    """Upper bounds on the variance of every candidate, and exact ones on a shortlist.
+
+    Args:
+        kernel: the kernel.
+        points: ``N x d``.
+        noise: lambda^2.
+    """
+
+    def __init__(self, kernel: Kernel, points: Tensor, noise: float) -> None:
+        self._kernel, self._points, self._noise = kernel, points, noise
+        with torch.no_grad():
+            self._prior = prior_variance(kernel, points)
+            self._upper = self._prior.clone()
+        self._mask: Tensor | None = None
+        self._fresh = torch.zeros(len(points), dtype=torch.int32)  # picks that a bound counts
+        self._rows: dict[int, int] = {}  # how often each candidate was picked
+        self._picked = points.new_empty(0, points.shape[1])
+        self._factor = points.new_empty(0, 0)
+        self._size = 0
+        self._shortlist: _Shortlist | None = None
+
+    @property
+    def mask(self) -> Tensor | None:
+        """The excluded candidates, ``N``; None if there are none."""
+        return self._mask
+
+    @mask.setter
+    def mask(self, mask: Tensor | None) -> None:
+        self._drop_shortlist()
+        self._mask = mask
+
+    @property
+    def variance(self) -> Tensor:
+        """Every candidate's, computed anew where it is out of date."""
+        self._drop_shortlist()
+        self._refresh((self._fresh < self._size).nonzero().flatten())
+        return self._upper
+
+    def next(self) -> int:
+        if not self._size:
+            bounds = self._open_bounds()
+            _check_finite(bounds.max())
+            return lowest_of_largest(bounds)
+        index = None if self._shortlist is None else self._shortlist.next()
+        if index is None:
+            self._drop_shortlist()
+            self._shortlist = self._screen()
+            index = self._shortlist.next()
+            assert index is not None
+        return index
+
+    @torch.no_grad()
+    def add(self, index: int) -> None:
+        if self._size >= 2 * len(self._rows) + SPARE_ROWS:
+            self._merge()
+        k, shortlist = self._size, self._shortlist
+        row = None if shortlist is None else shortlist.column(index)
+        if row is None:
+            row = self._solve(self._points[index : index + 1]).squeeze(1)
+        variance = (self._prior[index] - row.square().sum()).clamp_min(0.0)
+        root = (variance + self._noise).sqrt()
+        self._reserve(k + 1)
+        self._factor[k, :k], self._factor[k, k] = row, root
+        self._picked[k] = self._points[index]
+        if shortlist is not None:
+            shortlist.add(
+                covariance(self._kernel, self._picked[k : k + 1], shortlist.points), row, root
+            )
+        self._size += 1
+        self._rows[index] = self._rows.get(index, 0) + 1
+
+    def _screen(self) -> _Shortlist:
+        """A shortlist of everything whose variance is within a share of the largest."""
+        bounds = self._open_bounds()
+        top = threshold = bounds.max()
+        _check_finite(top)
+        while True:
+            # Where bounds fell by more than the share, the largest is further down.
+            threshold = torch.minimum(threshold, top) * (1.0 - SHORTLIST_SHARE)
+            reach = (bounds >= threshold).nonzero().flatten()
+            stale = reach[self._fresh[reach] < self._size]
+            self._refresh(stale)
+            bounds[stale] = self._upper[stale]
+            kept = reach[bounds[reach] >= threshold]
+            if len(kept) >= min(SHORTLIST_MIN, len(bounds)) or not bool(threshold > 0.0):
+                break
+            top = bounds.max()
+        ceiling, beyond = threshold, 0
+        if len(kept) > SHORTLIST_MAX:
+            # Of many that share the least variance, those of the lowest index come first.
+            values, tolerance = bounds[kept], tie_tolerance(bounds.dtype)
+            least = values.topk(SHORTLIST_MAX).values[-1]
+            above = (values > least * (1.0 + tolerance)).nonzero().flatten()
+            tied = (values >= least * (1.0 - tolerance)).nonzero().flatten()
+            tied = tied[values[tied] <= least * (1.0 + tolerance)]
+            tied, left = tied.tensor_split((SHORTLIST_MAX - len(above),))
+            ceiling = least * (1.0 - tolerance)
+            if len(left):
+                ceiling, beyond = values[left].max(), int(kept[left[0]])
+            kept = kept[torch.cat([above, tied]).sort().values]
+        rows = self._solve(self._points[kept])
+        return _Shortlist(kept, self._points[kept], rows, bounds[kept], ceiling, beyond)
+
+    def _refresh(self, indices: Tensor) -> None:
+        """Present variances of some candidates."""
+        if not len(indices):
             return
-        grown = self._rows.new_empty(max(2 * len(self._rows), rows, 8), self._rows.shape[1])
-        grown[: len(self._rows)] = self._rows
-        self._rows = grown
+        for part in indices.split(max(CACHE_ELEMENTS // max(self._size, 1), 1)):
+            explained = self._solve(self._points[part]).square_().sum(dim=0)
+            self._upper[part] = (self._prior[part] - explained).clamp_min_(0.0)
+        self._fresh[indices] = self._size
+
+    @torch.no_grad()
+    def _solve(self, X: Tensor) -> Tensor:
+        """``L^-1 K(picks, X)``, ``k x n``."""
+        k = self._size
+        out = X.new_empty(k, len(X))
+        if not k:
+            return out
+        size = max(CACHE_ELEMENTS // k, 1)
+        for start in range(0, len(X), size):
+            cross = covariance(self._kernel, self._picked[:k], X[start : start + size])
+            out[:, start : start + size] = torch.linalg.solve_triangular(
+                self._factor[:k, :k], cross, upper=False
+            )
+        return out
+
+    def _drop_shortlist(self) -> None:
+        if self._shortlist is not None:
+            members = self._shortlist.members
+            self._upper[members] = self._shortlist.variance
+            self._fresh[members] = self._size
+            self._shortlist = None
+
+    def _open_bounds(self) -> Tensor:
+        if self._mask is None:
+            return self._upper.clone()
+        return self._upper.masked_fill(self._mask, -torch.inf)
+
+    def _merge(self) -> None:
+        """One row of L per distinct pick: n picks of noise lambda^2 are one of lambda^2 / n."""
+        self._drop_shortlist()
+        indices = torch.tensor(list(self._rows))
+        counts = self._prior.new_tensor(list(self._rows.values()))
+        self._size = len(indices)
+        self._picked = self._points[indices]
+        K = covariance(self._kernel, self._picked, self._picked)
+        self._factor, _ = factorize(K, self._noise / counts)
+        self._fresh.clamp_max_(self._size - 1)  # valid bounds still
+
+    def _reserve(self, rows: int) -> None:
+        if rows <= len(self._picked):
+            return
+        size, k = max(2 * len(self._picked), rows, 64), self._size
+        picked, factor = self._picked[:k], self._factor[:k, :k]
+        self._picked = picked.new_empty(size, picked.shape[1])
+        self._factor = factor.new_zeros(size, size)
+        self._picked[:k], self._factor[:k, :k] = picked, factor
+
+
+class _Shortlist:
+    """Candidates with exact variances, and what is known of the rest.
+
+    Args:
+        members: indices, ``n``, increasing.
+        points: ``n x d``.
+        rows: W at them, ``k x n``.
+        variance: ``n``.
+        ceiling: no other candidate has more, but those counted on by ``beyond``.
+        beyond: others from this index on may have as much as the ceiling; 0 for all.
+    """
+
+    def __init__(
+        self,
+        members: Tensor,
+        points: Tensor,
+        rows: Tensor,
+        variance: Tensor,
+        ceiling: Tensor,
+        beyond: int,
+    ) -> None:
+        self.members, self.points, self.variance = members, points, variance
+        self._ceiling, self._beyond = float(ceiling), beyond
+        self._rows, self._size = rows, len(rows)
+
+    def next(self) -> int | None:
+        """The index that the rule picks; None where it may be elsewhere."""
+        top = float(self.variance.max())
+        floor = (1.0 - tie_tolerance(self.variance.dtype)) * max(top, self._ceiling)
+        if top < floor or (self._ceiling >= floor and not self._beyond):
+            return None
+        index = int(self.members[(self.variance >= floor).byte().argmax()])
+        return index if self._ceiling < floor or index < self._beyond else None
+
+    def column(self, index: int) -> Tensor | None:
+        """W at a candidate, ``k``; None if it is no member."""
+        position = int(torch.searchsorted(self.members, index))
+        if position == len(self.members) or int(self.members[position]) != index:
+            return None
+        return self._rows[: self._size, position].clone()
+
+    def add(self, cross: Tensor, row: Tensor, root: Tensor) -> None:
+        """One pick more: its kernel values ``1 x n``, W at it, and the new diagonal of L."""
+        if self._size == len(self._rows):
+            grown = self._rows.new_empty(self._size + 64, len(self.members))
+            grown[: self._size] = self._rows
+            self._rows = grown
+        new = (cross.squeeze(0) - row @ self._rows[: self._size]) / root
+        self._rows[self._size] = new
+        self._size += 1
+        self.variance.sub_(new.square()).clamp_min_(0.0)
 
 
 def greedy_max_variance(
@@ -138,3 +452,8 @@ def greedy_max_variance(
     design = GreedyDesign(covar_module, candidates, noise)
     picks = design.extend(checks.whole(n, "n", 1))
     return torch.tensor(picks, dtype=torch.long, device=candidates.device)
+
+
+def _check_finite(largest: Tensor) -> None:
+    if not torch.isfinite(largest):
+        raise NumericsError("The variance of some candidate is not finite.")
