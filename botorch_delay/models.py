@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +29,7 @@ from torch import Tensor
 from botorch_delay import checks
 from botorch_delay.exceptions import InputError, NotSupportedError
 from botorch_delay.kernels import ExactKernel, check_kernel, covariance, prior_variance
-from botorch_delay.posterior import factorize
+from botorch_delay.posterior import factorize, solve_lower
 
 
 class DelayedGP(SingleTaskGP):
@@ -203,7 +204,7 @@ class DelayedGP(SingleTaskGP):
                 torch.cat([self._noise_diagonal(), noise]),
                 self._X_pending[:0],
             )
-            fantasy._cache["observed"] = (joint, white)
+            fantasy._cache["observed"] = (_Factor(joint), white)
             self._cache["fantasy"] = fantasy
         return self._cache["fantasy"]
 
@@ -313,9 +314,7 @@ class DelayedGP(SingleTaskGP):
         """Give ``model``, which has one more answer at ``x``, what is known of its factors."""
         factor, white = self._cache["observed"]
         with torch.no_grad():
-            row = torch.linalg.solve_triangular(
-                factor, covariance(self.covar_module, self.train_inputs[0], x), upper=False
-            )
+            row = solve_lower(factor.matrix, covariance(self.covar_module, self.train_inputs[0], x))
             pivot = prior_variance(self.covar_module, x) + noise - row.square().sum()
             if pivot.item() <= 0.0:  # lost to rounding: let the new model factorize, with a warning
                 return
@@ -323,7 +322,7 @@ class DelayedGP(SingleTaskGP):
             residual = model.train_targets[-1] - self.mean_module(x).squeeze()
             tail = (residual - row.squeeze(-1) @ white) / pivot
             model._cache["observed"] = (
-                _block_lower(factor, row.mT, pivot.unsqueeze(-1)),
+                factor.extended(row.squeeze(-1), pivot),
                 torch.cat([white, tail]),
             )
             if "pending" not in self._cache or not keep.any():
@@ -347,8 +346,9 @@ class DelayedGP(SingleTaskGP):
                 white = residual
                 if X.shape[-2]:
                     white = torch.linalg.solve_triangular(factor, residual, upper=False)
-            self._cache["observed"] = (factor, white.squeeze(-1))
-        return self._cache["observed"]
+            self._cache["observed"] = (_Factor(factor), white.squeeze(-1))
+        factor, white = self._cache["observed"]
+        return factor.matrix, white
 
     def _pending_block(self) -> tuple[Tensor, Tensor]:
         """``W = L^-1 K(X, X_pending)`` and the Schur complement ``K + D - W'W`` of the pending."""
@@ -368,7 +368,7 @@ class DelayedGP(SingleTaskGP):
             return X.new_zeros(*X.shape[:-2], 0, X.shape[-2])
         if train.dim() == 2:  # one solve for the whole batch
             flat = covariance(self.covar_module, train, X.reshape(-1, X.shape[-1]))
-            V = torch.linalg.solve_triangular(factor, flat, upper=False)
+            V = solve_lower(factor, flat)
             return V.reshape(len(train), *X.shape[:-1]).movedim(0, -2)
         batch = torch.broadcast_shapes(train.shape[:-2], X.shape[:-2])
         cross = covariance(
@@ -433,6 +433,41 @@ class DelayedGP(SingleTaskGP):
         model._noise_var = self._noise_var
         model._X_pending = X_pending
         return model.eval()
+
+
+class _Factor:
+    """A lower Cholesky factor which grows by a row without being copied.
+
+    Models that follow from each other share a buffer with room to spare. A row is written once,
+    by the first model that needs it; a second one that starts from the same answers gets a
+    buffer of its own. So no model ever changes.
+
+    Args:
+        matrix: ``n x n``.
+    """
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.matrix = matrix
+        self._buffer = matrix
+        self._used = [len(matrix)]  # rows of the buffer, the same list for all who share it
+        self._lock = threading.Lock()
+
+    def extended(self, row: Tensor, pivot: Tensor) -> _Factor:
+        """The factor with one row more: ``n`` entries left of the diagonal, and the diagonal."""
+        n = len(self.matrix)
+        grown = copy.copy(self)
+        with self._lock:
+            if self._used[0] != n or len(self._buffer) == n:
+                room = n + max(n // 8, 64)
+                grown._buffer = self.matrix.new_zeros(room, room)
+                grown._buffer[:n, :n] = self.matrix
+                grown._used = [n]
+                grown._lock = threading.Lock()
+            grown._buffer[n, :n] = row
+            grown._buffer[n, n] = pivot.squeeze()
+            grown._used[0] = n + 1
+        grown.matrix = grown._buffer[: n + 1, : n + 1]
+        return grown
 
 
 def _block_lower(upper_left: Tensor, lower_left: Tensor, lower_right: Tensor) -> Tensor:

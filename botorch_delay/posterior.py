@@ -17,7 +17,9 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.exceptions import NumericsError, NumericsWarning
-from botorch_delay.kernels import CHUNK_ELEMENTS, covariance, prior_variance
+from botorch_delay.kernels import covariance, prior_variance, rows_per_chunk
+
+_BLOCK = 256  # rows of a factor that is solved in parts
 
 
 @dataclass(frozen=True)
@@ -174,9 +176,8 @@ def posterior_at(
         if m and backward > 0.1 * noise.min().item():
             _warn_coarse(noise.min().item(), X.dtype)
         alpha_norm = _solve(factor, white, transpose=True).norm()
-        rows = max(CHUNK_ELEMENTS // max(m, 1), 1)
         parts = []
-        for chunk in X.split(rows):
+        for chunk in X.split(rows_per_chunk(m, X)):
             prior = prior_variance(covar_module, chunk)
             V = _solve(factor, covariance(covar_module, evidence.X, chunk))  # L^-1 k_X(x)
             mean = (V * white).sum(dim=0)
@@ -203,6 +204,28 @@ def _warn_coarse(noise_var: float, dtype: torch.dtype) -> None:
         NumericsWarning,
         stacklevel=3,
     )
+
+
+def solve_lower(factor: Tensor, right: Tensor) -> Tensor:
+    """``L^-1 B`` for a lower factor that may be part of a larger matrix; differentiable in B.
+
+    PyTorch's solver copies such a factor at every call. Here its blocks are used in place.
+
+    Args:
+        factor: ``n x n``, rows contiguous.
+        right: ``n x m``.
+    """
+    n = len(factor)
+    if n <= 2 * _BLOCK or factor.is_contiguous():
+        return _solve(factor, right)
+    parts: list[Tensor] = []
+    for start in range(0, n, _BLOCK):
+        stop = min(start + _BLOCK, n)
+        left = right[start:stop]
+        if parts:
+            left = left - factor[start:stop, :start] @ torch.cat(parts)
+        parts.append(_solve(factor[start:stop, start:stop], left))
+    return torch.cat(parts)
 
 
 def _solve(factor: Tensor, right: Tensor, *, transpose: bool = False) -> Tensor:

@@ -18,7 +18,7 @@ from scipy.linalg.lapack import dpstrf
 from torch import Tensor
 
 from botorch_delay.exceptions import NotSupportedError
-from botorch_delay.kernels import CHUNK_ELEMENTS, covariance, prior_variance
+from botorch_delay.kernels import covariance, prior_variance, rows_per_chunk
 
 MAX_EXACT_POINTS = 5_000
 MAX_KEPT_ELEMENTS = 2**26
@@ -82,7 +82,7 @@ class PriorPaths:
             weights = _normal(self._n_features, generator, self._points)
             if self._matrix is not None:
                 return self._matrix @ weights
-            rows = max(CHUNK_ELEMENTS // len(weights), 1)
+            rows = rows_per_chunk(len(weights), self._points)
             return torch.cat([self._features(part) @ weights for part in self._points.split(rows)])
 
 

@@ -193,3 +193,23 @@ def test_cuda_picks_equal_the_cpu_s():
     on_device = bd.greedy_max_variance(se().cuda(), X.cuda(), 1e-3, 60)
     assert on_device.device.type == "cuda"
     assert on_device.tolist() == bd.greedy_max_variance(se(), X, 1e-3, 60).tolist()
+
+
+def test_what_was_picked_ahead_is_taken_back_to_the_last_bit(monkeypatch):
+    monkeypatch.setattr(design_module, "BLOCK", 24)
+    X = scattered(60)
+    ahead, plain = GreedyDesign(se(), X, 1e-3), keep_all_rows(se(), X, 1e-3)
+    plain._fold = True
+    for number in range(70):
+        pick = ahead.next()
+        if number % 7 == 3:
+            pick = 59 - pick  # another one than the rule's: the picks made ahead no longer hold
+        if number % 11 == 5:
+            ahead.exclude(3)
+            ahead.exclude(3, excluded=False)
+        ahead.add(pick)
+        plain.add(pick)
+        if number % 5 == 0:
+            assert torch.equal(ahead.variance, plain.variance)
+    assert len(ahead.picks) == 70
+    assert torch.equal(ahead.variance, plain.variance)

@@ -7,9 +7,9 @@ from cases import KERNELS, normal, scattered, se
 from gpytorch.kernels import ScaleKernel
 from oracle import kernel_function, posterior
 
-from botorch_delay import posterior as module
+from botorch_delay import kernels
 from botorch_delay.exceptions import NumericsError, NumericsWarning
-from botorch_delay.posterior import Evidence, factorize, posterior_at
+from botorch_delay.posterior import Evidence, factorize, posterior_at, solve_lower
 
 
 def single(X, y, noise_var):
@@ -43,7 +43,7 @@ def test_the_prior_without_answers():
 def test_chunks_make_no_difference(monkeypatch):
     X, y, at = scattered(20), normal(20), scattered(101, seed=1)
     whole = posterior_at(se(), single(X, y, 1e-3), at)
-    monkeypatch.setattr(module, "CHUNK_ELEMENTS", 20 * 7)
+    monkeypatch.setattr(kernels, "CACHE_ELEMENTS", 20 * 7)
     parts = posterior_at(se(), single(X, y, 1e-3), at)
     torch.testing.assert_close(parts.mean, whole.mean, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(parts.variance, whole.variance, rtol=1e-12, atol=1e-12)
@@ -98,3 +98,15 @@ def test_an_indefinite_matrix_is_mended_with_a_warning():
 def test_a_matrix_that_cannot_be_mended_is_an_error():
     with pytest.raises(NumericsError, match="positive definite"):
         factorize(torch.full((2, 2), torch.nan).double(), torch.ones(2).double())
+
+
+def test_a_factor_inside_a_larger_matrix_is_solved_with_in_place():
+    generator = torch.Generator().manual_seed(0)
+    buffer = torch.randn(700, 700, generator=generator, dtype=torch.double).tril()
+    buffer.diagonal().add_(40.0)
+    factor, right = buffer[:650, :650], normal(650 * 3).reshape(650, 3).requires_grad_(True)
+    solution = solve_lower(factor, right)
+    torch.testing.assert_close(factor @ solution, right)
+    (slope,) = torch.autograd.grad(solution.sum(), right)
+    expected = torch.linalg.solve(factor.mT.contiguous(), torch.ones(650, 3, dtype=torch.double))
+    torch.testing.assert_close(slope, expected)

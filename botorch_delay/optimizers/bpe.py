@@ -468,12 +468,15 @@ class BPEDelayOptimizer(Optimizer):
 
     def _report_stragglers(self) -> None:
         """Log the trial that holds the round up longest, once it is late beyond doubt."""
+        assert self._open is not None
+        usual = max(self._longest_wait, self._open.design_size, 10)
+        oldest = self._open.oldest_unsettled()
+        if oldest is None or len(self._ledger) - 1 - oldest < 4 * usual:
+            return
         stragglers = self.stragglers
         if not stragglers:
             return
         trial, asks = stragglers[0].trial, stragglers[0].asks
-        assert self._open is not None
-        usual = max(self._longest_wait, self._open.design_size, 10)
         if asks < self._reported.get(trial.id, 4 * usual):
             return
         self._reported[trial.id] = 2 * asks

@@ -183,6 +183,10 @@ class OpenRound:
         """Whether no trial of the round is running."""
         return not self._running
 
+    def oldest_unsettled(self) -> int | None:
+        """The first trial of the design points that are outstanding; None if there are none."""
+        return self.slots[min(self._unsettled)].trials[0] if self._unsettled else None
+
     def holding(self) -> list[int]:
         """Running trials of the first q_r slots, once all of those have been asked."""
         if len(self.slots) < self.design_size:
