@@ -1,0 +1,395 @@
+"""A rule played on all data: posteriors of answered and pending points, and the best point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from botorch_delay import sampling
+from botorch_delay.box_search import maximize, snapped
+from botorch_delay.boxes import BoxDomain
+from botorch_delay.domains import Domain, FiniteDomain, PointKeys
+from botorch_delay.exceptions import NumericsError
+from botorch_delay.kernels import covariance, prior_variance
+from botorch_delay.optimizers.averages import Averages
+from botorch_delay.optimizers.botorch_scores import build, score
+from botorch_delay.optimizers.feasibility import Feasibility, nothing_to_ask
+from botorch_delay.regions import Region
+from botorch_delay.rules import (
+    UCB,
+    BotorchRule,
+    Censor,
+    Hallucinate,
+    Pending,
+    Rule,
+    ThompsonSampling,
+    generator_for,
+    method_name,
+)
+from botorch_delay.sampling import PriorPaths
+from botorch_delay.surrogate import Surrogate
+from botorch_delay.ties import lowest_of_largest
+from botorch_delay.trials import Attached, Ledger, Trial, TrialState
+
+# Points of a box from which climbs begin, beside some moved to its boundary.
+BOX_POOL = 2048
+# How far climbs get from where the mean is best, as a share of each side.
+LOCAL_REACH = 0.1
+
+
+class IndexMethod:
+    """Where a rule is largest, given what has arrived and what is pending.
+
+    Args:
+        domain: where points may be asked.
+        ledger: the trials; read, never written.
+        rule: what is maximised.
+        pending: how pending points enter.
+        seed: of everything random.
+        sign: -1 where the user minimises.
+        surrogate: that judges until :meth:`restart`.
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        ledger: Ledger,
+        rule: Rule,
+        pending: Pending,
+        *,
+        seed: int,
+        sign: float,
+        surrogate: Surrogate,
+    ) -> None:
+        self._domain, self._ledger, self._rule, self._pending = domain, ledger, rule, pending
+        self.seed, self._sign = seed, sign
+        self._surrogate = surrogate
+        self.pool = self._make_pool()
+        self.censored: set[int] = set()  # trials whose answers came too late
+        self.widths: list[float] = []  # sigma at the last points, when they were asked
+        self._keys = PointKeys()  # of points that are no candidates
+        self._paths_elsewhere = 0
+        self._paths: PriorPaths | None = None
+        self._drawn: Callable[[Tensor], Tensor] | None = None  # a path on a box
+        self._acquisition: Callable[[Tensor], Tensor] | None = None
+        self.restart(surrogate)
+
+    @property
+    def name(self) -> str:
+        """The name under which this combination was published, or what it is made of."""
+        name = method_name(self._rule, self._pending)
+        return f"{name} (approximate samples)" if self.approximate else name
+
+    @property
+    def approximate(self) -> bool:
+        """Whether Thompson samples are."""
+        return self._paths is not None and not self._paths.exact
+
+    @property
+    def mean(self) -> Tensor:
+        """Of the surrogate at every candidate, as of the last :meth:`flush`: ``N``."""
+        return self._values.posterior.mean
+
+    @property
+    def deviation(self) -> Tensor:
+        """Likewise, with pending points counted as the rule does: ``N``."""
+        return (self._design or self._values).posterior.deviation
+
+    def choose(
+        self, among: Tensor | None = None, inside: Callable[[Tensor], Tensor] | None = None
+    ) -> int | Tensor:
+        """The next point: its row on a finite set, the point itself (``d``) on a box.
+
+        Args:
+            among: rows of a finite set to choose from; all if None.
+            inside: where points of a box may lie, ``n x d`` to bool ``n``; anywhere if None.
+
+        Raises:
+            EmptyDomainError: if nothing may be asked.
+            NumericsError: if the rule is finite nowhere.
+        """
+        self.flush()
+        scores = self.scores()
+        if isinstance(self._domain, BoxDomain):
+            return self._choose_on_box(self._domain, scores, inside)
+        closed = self._feasibility.closed()
+        if among is not None:
+            masked = torch.full_like(scores, -torch.inf)
+            masked[among] = scores[among]
+            scores = masked
+        if closed:
+            rows = torch.tensor(closed, device=scores.device)
+            left = len(scores) if among is None else len(among)
+            shut = rows if among is None else rows[torch.isin(rows, among)]
+            if len(shut) == left:
+                raise nothing_to_ask(left)
+            scores = scores.index_fill(0, rows, -torch.inf)
+        if not bool(torch.isfinite(scores.max())):
+            raise NumericsError(f"{self.name} is not finite at any point that may be asked.")
+        # An acquisition function has a scale of its own, which may be tiny.
+        scale = 0.0 if isinstance(self._rule, BotorchRule) else self._tie_scale
+        return lowest_of_largest(scores, scale)
+
+    def _choose_on_box(
+        self, domain: BoxDomain, scores: Tensor, inside: Callable[[Tensor], Tensor] | None
+    ) -> Tensor:
+        """The best of the pool's best points after a climb."""
+        closed = [self._keys.points[-1 - key] for key in self._feasibility.closed()]
+
+        def may_ask(X: Tensor) -> Tensor:
+            allowed = torch.ones(len(X), dtype=torch.bool, device=X.device)
+            if inside is not None:
+                allowed = inside(X)
+            for x in closed:
+                allowed &= ~(x == X).all(dim=1)
+            return allowed
+
+        allowed = may_ask(self.pool)
+        if not bool(allowed.any()):
+            raise nothing_to_ask(len(self.pool))
+        scores = scores.masked_fill(~allowed, -torch.inf)
+        if not bool(torch.isfinite(scores.max())):
+            raise NumericsError(f"{self.name} is not finite at any point that may be asked.")
+        costly = isinstance(self._rule, BotorchRule)
+        count = min(8 if costly else 64, len(scores))
+        best, reach, function = scores.topk(count).indices, 1.0, self._function()
+        if self._surrogate.learned:
+            # Not into the corners: new places are spread points, climbs stay near the best ones.
+            best = torch.cat([best[:1], self._values.posterior.mean.topk(count).indices])
+            reach = LOCAL_REACH
+            function = self._function(self.pool[best])
+        generator = generator_for(self.seed, len(self._ledger), torch.device("cpu"))
+        X, found = maximize(
+            function,
+            domain,
+            self.pool[best],
+            generator=generator,
+            steps=12 if costly else 24,
+            inside=may_ask,
+            reach=reach,
+        )
+        found = torch.where(torch.isfinite(found), found, scores[best])
+        return X[lowest_of_largest(found)].clone()
+
+    def _function(self, starts: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """What is climbed, at any points: ``n x d`` to ``n``, differentiable.
+
+        With ``starts``, one per row, a confidence bound gains nothing from a deviation above
+        that of the start: else every climb would lead to the edge of the box.
+        """
+        if isinstance(self._rule, BotorchRule):
+            return self._acquisition or self._spread
+        if isinstance(self._rule, UCB):
+            factor = self._rule.factor + sum(self.widths)
+            if starts is not None:
+                cap = self._spread(starts)
+                return lambda X: self._mean_at(X) + factor * torch.minimum(self._spread(X), cap)
+            return lambda X: self._mean_at(X) + factor * self._spread(X)
+        assert isinstance(self._rule, ThompsonSampling)
+        assert self._drawn is not None
+        drawn, factor = self._drawn, self._rule.beta**0.5
+        return lambda X: self._mean_at(X) + factor * drawn(X)
+
+    def _mean_at(self, X: Tensor) -> Tensor:
+        answers, inputs = self._values.ordered, self._surrogate.inputs(X)
+        if not len(answers):
+            return 0.0 * inputs.sum(dim=-1)
+        weights = answers.solve(answers.values)
+        return weights @ covariance(self._surrogate.covar_module, answers.points, inputs)
+
+    def _spread(self, X: Tensor) -> Tensor:
+        design, inputs = (self._design or self._values).ordered, self._surrogate.inputs(X)
+        prior = prior_variance(self._surrogate.covar_module, inputs) + 0.0 * inputs.sum(dim=-1)
+        if not len(design):
+            return prior.sqrt()
+        cross = covariance(self._surrogate.covar_module, design.points, inputs)
+        variance = prior - design.whiten(cross).square().sum(dim=0)
+        return variance.clamp_min(1e-12 * float(prior.detach().max())).sqrt()
+
+    def asked(self, trial: Trial) -> None:
+        """Note a new trial."""
+        if isinstance(self._pending, Censor) and self._pending.inflate:
+            assert self._pending.max_delay is not None
+            if trial.index is None:
+                self.widths.append(self._spread(trial.x.unsqueeze(0)).item())
+            else:
+                self.widths.append(self.deviation[trial.index].item())
+            excess = max(len(self.widths) - self._pending.max_delay, 0)
+            self.widths = self.widths[excess:]
+        self._feasibility.add(trial)
+        self._count(trial)
+
+    def settled(self, trial: Trial) -> None:
+        """Note that a trial was answered, failed or abandoned."""
+        limit = self._pending.max_delay if isinstance(self._pending, Censor) else None
+        taken = len(self._ledger) - 1 - trial.id  # asks since it was asked
+        if trial.state is TrialState.COMPLETED and limit is not None and taken > limit:
+            self.censored.add(trial.id)
+        self._feasibility.note(trial)
+        self._count(trial)
+
+    def attached(self, results: Sequence[Attached]) -> None:
+        """Note results from elsewhere, which the ledger holds already."""
+        for number, result in enumerate(results, len(self._ledger.attached) - len(results)):
+            self._count_attached(number, result)
+
+    def scores(self) -> Tensor:
+        """The rule at every candidate, ``N``."""
+        if isinstance(self._rule, BotorchRule):
+            return self._evaluate(self._rule)
+        deviation = self.deviation
+        if isinstance(self._rule, UCB):
+            factor = self._rule.factor + sum(self.widths)
+            return self._values.posterior.mean + factor * deviation
+        assert isinstance(self._rule, ThompsonSampling)
+        return self._values.posterior.mean + self._rule.beta**0.5 * self._path()
+
+    def _path(self) -> Tensor:
+        """A path of the centred posterior at every candidate."""
+        posterior = (self._design or self._values).posterior
+        generator = generator_for(self.seed, len(self._ledger), torch.device("cpu"))
+        if self._paths is None or len(self._keys.points) != self._paths_elsewhere:
+            self._paths = self._make_paths()
+        if isinstance(self._domain, BoxDomain):
+            self._drawn = self._draw_on_box(self._paths, generator)
+            with torch.no_grad():
+                return self._drawn(self.pool)
+        path = self._paths.draw(generator)
+        places = [key if key >= 0 else len(self.pool) - 1 - key for key in posterior.keys]
+        # One number per place, so that the order in which points were entered does not matter.
+        noise = torch.randn(len(path), generator=generator, dtype=path.dtype).to(path)
+        rows = torch.tensor(places, dtype=torch.long, device=path.device)
+        residual = path[rows] + posterior.noise_var.sqrt() * noise[rows]
+        return path[: len(self.pool)] - posterior.correction(residual)
+
+    def _draw_on_box(
+        self, paths: PriorPaths, generator: torch.Generator
+    ) -> Callable[[Tensor], Tensor]:
+        """A path of the centred posterior, at any points."""
+        design, kernel = (self._design or self._values).ordered, self._surrogate.covar_module
+        prior = paths.draw_function(generator)
+        noise = torch.randn(len(design), generator=generator, dtype=torch.double).to(self.pool)
+        with torch.no_grad():
+            residual = prior(design.points) + design.noise_var.sqrt() * noise
+            weights = design.solve(residual)
+
+        def path(X: Tensor) -> Tensor:
+            inputs = self._surrogate.inputs(X)
+            if not len(design):
+                return prior(inputs)
+            return prior(inputs) - weights @ covariance(kernel, design.points, inputs)
+
+        return path
+
+    def _make_paths(self) -> PriorPaths:
+        assert isinstance(self._rule, ThompsonSampling)
+        finite = isinstance(self._domain, FiniteDomain)
+        points = self._surrogate.inputs(self.pool)
+        self._paths_elsewhere = len(self._keys.points)
+        if finite and self._keys.points:
+            others = self._surrogate.inputs(torch.stack(self._keys.points))
+            points = torch.cat([points, others])
+        exact = finite and len(self.pool) <= sampling.MAX_EXACT_POINTS
+        return PriorPaths(
+            self._surrogate.covar_module, points, self._rule.n_features, self.seed, exact=exact
+        )
+
+    def _evaluate(self, rule: BotorchRule) -> Tensor:
+        """A BoTorch acquisition function at every candidate."""
+        posterior = self._values.posterior
+        self._acquisition = None
+        if not len(posterior):
+            return (self._design or self._values).posterior.deviation
+        generator = generator_for(self.seed, len(self._ledger), torch.device("cpu"))
+        seed = int(torch.randint(2**31, (), generator=generator))
+        function = build(rule, self._surrogate, self._values.ordered, self._waiting(), seed)
+        self._acquisition = function
+        return score(function, self.pool, len(posterior) + sum(1 for _ in self._ledger.running()))
+
+    def _waiting(self) -> Tensor | None:
+        """Points that count as pending, in the inputs of the model; None if there are none."""
+        if not isinstance(self._pending, Hallucinate):
+            return None
+        waiting = [t.x for t in self._ledger.running()]
+        known = {self._key(t) for t in self._ledger.trials if t.state is not TrialState.FAILED}
+        failed = sorted(key for key in self._feasibility.suspects if key not in known)
+        waiting += [self._design.point(k) for k in failed] if self._design is not None else []
+        if not waiting:
+            return None
+        return self._surrogate.inputs(torch.stack(waiting))
+
+    def _make_pool(self) -> Tensor:
+        """The candidates: all points of a set; on a box spread points, some on its boundary."""
+        if isinstance(self._domain, FiniteDomain):
+            return self._domain.points
+        assert isinstance(self._domain, BoxDomain)
+        generator = generator_for(self.seed, 0, torch.device("cpu"))
+        spread = Region(self._domain, seed=self.seed).sample(BOX_POOL, generator).points
+        if self._surrogate.learned:
+            return spread
+        edge = snapped(self._domain, spread[: BOX_POOL // 4], generator)
+        return torch.unique(torch.cat([spread, edge[self._domain.contains(edge)]]), dim=0)
+
+    def flush(self) -> None:
+        """Bring the posteriors up to date with what happened since the last ask."""
+        self._values.flush()
+        if self._design is not None:
+            self._design.flush()
+
+    def restart(self, surrogate: Surrogate, pool: Tensor | None = None) -> None:
+        """Posteriors of a surrogate from all trials.
+
+        Args:
+            surrogate: that judges from now on.
+            pool: other candidates on a box, ``N x d``.
+        """
+        self._surrogate = surrogate
+        self.pool = self.pool if pool is None else pool
+        self._values = Averages(surrogate, self.pool)
+        self._design: Averages | None = None
+        if isinstance(self._pending, Hallucinate):
+            self._design = Averages(surrogate, self.pool)
+        self._tie_scale = self._values.posterior.deviation.max().item()
+        self._acquisition = self._drawn = None
+        self._keys = PointKeys()
+        self.answers = 0
+        self._feasibility = Feasibility(self._ledger.trials, self._key)
+        for trial in self._ledger.trials:
+            self._count(trial)
+        for number, result in enumerate(self._ledger.attached):
+            self._count_attached(number, result)
+        if isinstance(self._rule, ThompsonSampling):
+            self._paths = self._make_paths()
+
+    def _count(self, trial: Trial) -> None:
+        """Enter a trial where its state says that it counts, and take it out elsewhere."""
+        key, x, state = self._key(trial), trial.x, trial.state
+        value = trial.value
+        if state is TrialState.COMPLETED:
+            self.answers += 1
+        counted = state is not TrialState.ABANDONED
+        missing = value is None or trial.id in self.censored
+        if isinstance(self._pending, Censor) and counted and missing:
+            value = self._pending.worst_value
+        if value is not None:
+            self._values.put(key, trial.id, x, self._sign * value, trial.noise_var)
+        elif trial.id in self._values:
+            self._values.drop(trial.id)
+        if self._design is not None:
+            if counted:
+                self._design.put(key, trial.id, x, None, trial.noise_var)
+            elif trial.id in self._design:
+                self._design.drop(trial.id)
+
+    def _count_attached(self, number: int, result: Attached) -> None:
+        key = -1 - self._keys.of(result.x) if result.index is None else result.index
+        source = -1 - number
+        self._values.put(key, source, result.x, self._sign * result.value, None)
+        if self._design is not None:
+            self._design.put(key, source, result.x, None, None)
+
+    def _key(self, trial: Trial) -> int:
+        """A candidate's row, or a number below 0 for a point of a box."""
+        return -1 - self._keys.of(trial.x) if trial.index is None else trial.index
