@@ -18,7 +18,7 @@ from botorch_delay.exceptions import StorageError
 from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.botorch_scores import try_out
 from botorch_delay.optimizers.given import describe_given, given_surrogate, recipe_of
-from botorch_delay.optimizers.index_method import IndexMethod
+from botorch_delay.optimizers.index_method import IndexMethod, read_fit
 from botorch_delay.records import describe_part
 from botorch_delay.rules import (
     UCB,
@@ -31,7 +31,7 @@ from botorch_delay.rules import (
     as_rule,
     check_combination,
 )
-from botorch_delay.states import brief, is_whole
+from botorch_delay.states import is_whole
 from botorch_delay.surrogate import (
     MIN_ANSWERS_TO_FIT,
     Hyperparameters,
@@ -40,9 +40,6 @@ from botorch_delay.surrogate import (
     fit_surrogate,
 )
 from botorch_delay.trials import Attached, Trial, TrialState
-
-# A learned kernel is fitted again when there are this many times the answers of the last fit.
-GROWTH_TO_REFIT = 1.2
 
 
 class AcquisitionOptimizer(Optimizer):
@@ -124,7 +121,6 @@ class AcquisitionOptimizer(Optimizer):
         self._pending = check_combination(self._rule, Hallucinate() if pending is None else pending)
         if isinstance(self._pending, Censor):
             checks.answer(self._pending.worst_value, domain.like)
-        self._surrogate = self._fixed or self._fit(None)
         self._played = IndexMethod(
             domain,
             self._ledger,
@@ -132,12 +128,12 @@ class AcquisitionOptimizer(Optimizer):
             self._pending,
             seed=self._seed,
             sign=self._sign,
-            surrogate=self._surrogate,
+            fixed=self._fixed,
+            fit=self._fit,
         )
         if isinstance(self._rule, BotorchRule):
             hallucinate = isinstance(self._pending, Hallucinate)
-            try_out(self._rule, self._surrogate, self._played.pool, hallucinate)
-        self._fitted_to = 0  # answers
+            try_out(self._rule, self._played.surrogate, self._played.pool, hallucinate)
         self._recommender: tuple[int, Surrogate] | None = None
 
     @property
@@ -177,7 +173,7 @@ class AcquisitionOptimizer(Optimizer):
         points are those of ``pool``.
         """
         self._played.flush()
-        scale, offset = self._surrogate.scale, self._surrogate.offset
+        scale, offset = self._played.surrogate.scale, self._played.surrogate.offset
         mean = self._sign * (offset + scale * self._played.mean)
         return mean, scale * self._played.deviation
 
@@ -187,7 +183,6 @@ class AcquisitionOptimizer(Optimizer):
         return self._played.pool
 
     def _choose(self) -> Choice:
-        self._refit()
         point = self._played.choose()
         slot = len(self._ledger)
         if isinstance(point, int):
@@ -202,17 +197,6 @@ class AcquisitionOptimizer(Optimizer):
 
     def _attached(self, results: list[Attached]) -> None:
         self._played.attached(results)
-
-    def _refit(self) -> None:
-        """Learn kernel, noise and scale again where the answers have grown enough."""
-        answers = len(self._ledger.attached) + self._played.answers
-        if self._fixed is not None or answers == self._fitted_to:
-            return
-        # Before there can be a fit, every answer tells something about the scale of values.
-        if answers < MIN_ANSWERS_TO_FIT or answers >= GROWTH_TO_REFIT * self._fitted_to:
-            self._surrogate = self._fit(self._surrogate)
-            self._fitted_to = answers
-            self._played.restart(self._surrogate)
 
     def _fit(self, previous: Surrogate | None) -> Surrogate:
         X, y, noise_var = self._all_data()
@@ -236,7 +220,7 @@ class AcquisitionOptimizer(Optimizer):
             return self._fixed, FixedBeta(beta), 0.1
         revision = self._ledger.revision
         if self._recommender is None or self._recommender[0] != revision:
-            self._recommender = (revision, self._fit(self._surrogate))
+            self._recommender = (revision, self._fit(self._played.surrogate))
         return self._recommender[1], FixedBeta(beta), 0.1
 
     def _config(self) -> dict[str, Any]:
@@ -254,12 +238,10 @@ class AcquisitionOptimizer(Optimizer):
         return recipe_of(self._fixed)
 
     def _progress(self) -> dict[str, Any]:
-        learned = self._fixed is None
         values = {
             "censored": sorted(self._played.censored),
             "widths": list(self._played.widths),
-            "surrogate": self._surrogate.describe() if learned else None,
-            "fitted_to": self._fitted_to,
+            **self._played.describe(),
         }
         return {"rounds": [], "arrays": {}, "arrays_version": 0, "values": values}
 
@@ -273,21 +255,15 @@ class AcquisitionOptimizer(Optimizer):
             raise StorageError("The stored censored trials are not answered trials.")
         if not isinstance(widths, list) or not all(isinstance(w, float) for w in widths):
             raise StorageError("The stored widths are no numbers.")
-        fitted_to, record = values.get("fitted_to"), values.get("surrogate")
-        if not is_whole(fitted_to, 0) or fitted_to > len(answered) + len(attached):
-            raise StorageError(f"The last fit was to {brief(fitted_to)} answers, it says.")
-        if self._fixed is not None and (record is not None or fitted_to):
-            raise StorageError("A fit is stored, and the kernel is not learned.")
-        surrogate = self._fixed or Surrogate.rebuild(record, self._domain)
+        known = len(answered) + len(attached)
+        surrogate, fitted_to = read_fit(values, self._fixed, self._domain, known)
         return _Progress(set(censored), widths, surrogate, fitted_to)
 
     def _restore(self, progress: _Progress) -> None:
         self._played.censored = progress.censored
         self._played.widths = list(progress.widths)
-        self._surrogate = progress.surrogate
-        self._fitted_to = progress.fitted_to
         self._recommender = None
-        self._played.restart(self._surrogate)
+        self._played.resume(progress.surrogate, progress.fitted_to)
 
 
 def _whole(value: Any) -> int:

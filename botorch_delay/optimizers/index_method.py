@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from botorch_delay import sampling
 from botorch_delay.box_search import maximize, snapped
 from botorch_delay.boxes import BoxDomain
 from botorch_delay.domains import Domain, FiniteDomain, PointKeys
-from botorch_delay.exceptions import NumericsError
+from botorch_delay.exceptions import NumericsError, StorageError
 from botorch_delay.kernels import covariance, prior_variance
 from botorch_delay.optimizers.averages import Averages
 from botorch_delay.optimizers.botorch_scores import build, score
@@ -29,10 +30,13 @@ from botorch_delay.rules import (
     method_name,
 )
 from botorch_delay.sampling import PriorPaths
-from botorch_delay.surrogate import Surrogate
+from botorch_delay.states import brief, is_whole
+from botorch_delay.surrogate import MIN_ANSWERS_TO_FIT, Surrogate
 from botorch_delay.ties import lowest_of_largest
 from botorch_delay.trials import Attached, Ledger, Trial, TrialState
 
+# A learned kernel is fitted again when there are this many times the answers of the last fit.
+GROWTH_TO_REFIT = 1.2
 # Points of a box from which climbs begin, beside some moved to its boundary.
 BOX_POOL = 2048
 # How far climbs get from where the mean is best, as a share of each side.
@@ -49,7 +53,16 @@ class IndexMethod:
         pending: how pending points enter.
         seed: of everything random.
         sign: -1 where the user minimises.
-        surrogate: that judges until :meth:`restart`.
+        fixed: the surrogate, if kernel and noise are given.
+        fit: learns one from the answers, beginning from an earlier one or None.
+
+    Attributes:
+        surrogate: that judges now.
+        fitted_to: how many answers it was last fitted to.
+        pool: the candidates, ``N x d``.
+        censored: trials whose answers came too late.
+        widths: sigma at the last points, when they were asked.
+        answers: how many trials have been answered.
     """
 
     def __init__(
@@ -61,20 +74,23 @@ class IndexMethod:
         *,
         seed: int,
         sign: float,
-        surrogate: Surrogate,
+        fixed: Surrogate | None,
+        fit: Callable[[Surrogate | None], Surrogate],
     ) -> None:
         self._domain, self._ledger, self._rule, self._pending = domain, ledger, rule, pending
         self.seed, self._sign = seed, sign
-        self._surrogate = surrogate
+        self._fit = fit
+        self.surrogate = fixed or fit(None)
+        self.fitted_to = 0
         self.pool = self._make_pool()
-        self.censored: set[int] = set()  # trials whose answers came too late
-        self.widths: list[float] = []  # sigma at the last points, when they were asked
+        self.censored: set[int] = set()
+        self.widths: list[float] = []
         self._keys = PointKeys()  # of points that are no candidates
         self._paths_elsewhere = 0
         self._paths: PriorPaths | None = None
         self._drawn: Callable[[Tensor], Tensor] | None = None  # a path on a box
         self._acquisition: Callable[[Tensor], Tensor] | None = None
-        self.restart(surrogate)
+        self.restart()
 
     @property
     def name(self) -> str:
@@ -110,6 +126,7 @@ class IndexMethod:
             EmptyDomainError: if nothing may be asked.
             NumericsError: if the rule is finite nowhere.
         """
+        self._refit()
         self.flush()
         scores = self.scores()
         if isinstance(self._domain, BoxDomain):
@@ -155,7 +172,7 @@ class IndexMethod:
         costly = isinstance(self._rule, BotorchRule)
         count = min(8 if costly else 64, len(scores))
         best, reach, function = scores.topk(count).indices, 1.0, self._function()
-        if self._surrogate.learned:
+        if self.surrogate.learned:
             # Not into the corners: new places are spread points, climbs stay near the best ones.
             best = torch.cat([best[:1], self._values.posterior.mean.topk(count).indices])
             reach = LOCAL_REACH
@@ -193,18 +210,18 @@ class IndexMethod:
         return lambda X: self._mean_at(X) + factor * drawn(X)
 
     def _mean_at(self, X: Tensor) -> Tensor:
-        answers, inputs = self._values.ordered, self._surrogate.inputs(X)
+        answers, inputs = self._values.ordered, self.surrogate.inputs(X)
         if not len(answers):
             return 0.0 * inputs.sum(dim=-1)
         weights = answers.solve(answers.values)
-        return weights @ covariance(self._surrogate.covar_module, answers.points, inputs)
+        return weights @ covariance(self.surrogate.covar_module, answers.points, inputs)
 
     def _spread(self, X: Tensor) -> Tensor:
-        design, inputs = (self._design or self._values).ordered, self._surrogate.inputs(X)
-        prior = prior_variance(self._surrogate.covar_module, inputs) + 0.0 * inputs.sum(dim=-1)
+        design, inputs = (self._design or self._values).ordered, self.surrogate.inputs(X)
+        prior = prior_variance(self.surrogate.covar_module, inputs) + 0.0 * inputs.sum(dim=-1)
         if not len(design):
             return prior.sqrt()
-        cross = covariance(self._surrogate.covar_module, design.points, inputs)
+        cross = covariance(self.surrogate.covar_module, design.points, inputs)
         variance = prior - design.whiten(cross).square().sum(dim=0)
         return variance.clamp_min(1e-12 * float(prior.detach().max())).sqrt()
 
@@ -268,7 +285,7 @@ class IndexMethod:
         self, paths: PriorPaths, generator: torch.Generator
     ) -> Callable[[Tensor], Tensor]:
         """A path of the centred posterior, at any points."""
-        design, kernel = (self._design or self._values).ordered, self._surrogate.covar_module
+        design, kernel = (self._design or self._values).ordered, self.surrogate.covar_module
         prior = paths.draw_function(generator)
         noise = torch.randn(len(design), generator=generator, dtype=torch.double).to(self.pool)
         with torch.no_grad():
@@ -276,7 +293,7 @@ class IndexMethod:
             weights = design.solve(residual)
 
         def path(X: Tensor) -> Tensor:
-            inputs = self._surrogate.inputs(X)
+            inputs = self.surrogate.inputs(X)
             if not len(design):
                 return prior(inputs)
             return prior(inputs) - weights @ covariance(kernel, design.points, inputs)
@@ -286,14 +303,14 @@ class IndexMethod:
     def _make_paths(self) -> PriorPaths:
         assert isinstance(self._rule, ThompsonSampling)
         finite = isinstance(self._domain, FiniteDomain)
-        points = self._surrogate.inputs(self.pool)
+        points = self.surrogate.inputs(self.pool)
         self._paths_elsewhere = len(self._keys.points)
         if finite and self._keys.points:
-            others = self._surrogate.inputs(torch.stack(self._keys.points))
+            others = self.surrogate.inputs(torch.stack(self._keys.points))
             points = torch.cat([points, others])
         exact = finite and len(self.pool) <= sampling.MAX_EXACT_POINTS
         return PriorPaths(
-            self._surrogate.covar_module, points, self._rule.n_features, self.seed, exact=exact
+            self.surrogate.covar_module, points, self._rule.n_features, self.seed, exact=exact
         )
 
     def _evaluate(self, rule: BotorchRule) -> Tensor:
@@ -304,7 +321,7 @@ class IndexMethod:
             return (self._design or self._values).posterior.deviation
         generator = generator_for(self.seed, len(self._ledger), torch.device("cpu"))
         seed = int(torch.randint(2**31, (), generator=generator))
-        function = build(rule, self._surrogate, self._values.ordered, self._waiting(), seed)
+        function = build(rule, self.surrogate, self._values.ordered, self._waiting(), seed)
         self._acquisition = function
         return score(function, self.pool, len(posterior) + sum(1 for _ in self._ledger.running()))
 
@@ -318,7 +335,7 @@ class IndexMethod:
         waiting += [self._design.point(k) for k in failed] if self._design is not None else []
         if not waiting:
             return None
-        return self._surrogate.inputs(torch.stack(waiting))
+        return self.surrogate.inputs(torch.stack(waiting))
 
     def _make_pool(self) -> Tensor:
         """The candidates: all points of a set; on a box spread points, some on its boundary."""
@@ -327,7 +344,7 @@ class IndexMethod:
         assert isinstance(self._domain, BoxDomain)
         generator = generator_for(self.seed, 0, torch.device("cpu"))
         spread = Region(self._domain, seed=self.seed).sample(BOX_POOL, generator).points
-        if self._surrogate.learned:
+        if self.surrogate.learned:
             return spread
         edge = snapped(self._domain, spread[: BOX_POOL // 4], generator)
         return torch.unique(torch.cat([spread, edge[self._domain.contains(edge)]]), dim=0)
@@ -338,14 +355,13 @@ class IndexMethod:
         if self._design is not None:
             self._design.flush()
 
-    def restart(self, surrogate: Surrogate, pool: Tensor | None = None) -> None:
-        """Posteriors of a surrogate from all trials.
+    def restart(self, pool: Tensor | None = None) -> None:
+        """Posteriors of the present surrogate from all trials.
 
         Args:
-            surrogate: that judges from now on.
-            pool: other candidates on a box, ``N x d``.
+            pool: other candidates on a box, ``N x d``; those of before if None.
         """
-        self._surrogate = surrogate
+        surrogate = self.surrogate
         self.pool = self.pool if pool is None else pool
         self._values = Averages(surrogate, self.pool)
         self._design: Averages | None = None
@@ -362,6 +378,35 @@ class IndexMethod:
             self._count_attached(number, result)
         if isinstance(self._rule, ThompsonSampling):
             self._paths = self._make_paths()
+
+    def describe(self) -> dict[str, Any]:
+        """What cannot be derived from the trials, JSON-ready."""
+        return {
+            "surrogate": self.surrogate.describe() if self.surrogate.learned else None,
+            "fitted_to": self.fitted_to,
+        }
+
+    def resume(self, surrogate: Surrogate, fitted_to: int, pool: Tensor | None = None) -> None:
+        """Go on from what :func:`read_fit` gave.
+
+        Args:
+            surrogate: that judges from now on.
+            fitted_to: answers that it was fitted to.
+            pool: other candidates on a box, ``N x d``; those of before if None.
+        """
+        self.surrogate, self.fitted_to = surrogate, fitted_to
+        self.restart(pool)
+
+    def _refit(self) -> None:
+        """Learn kernel, noise and scale again where the answers have grown enough."""
+        answers = len(self._ledger.attached) + self.answers
+        if not self.surrogate.learned or answers == self.fitted_to:
+            return
+        # Before there can be a fit, every answer tells something about the scale of values.
+        if answers < MIN_ANSWERS_TO_FIT or answers >= GROWTH_TO_REFIT * self.fitted_to:
+            self.surrogate = self._fit(self.surrogate)
+            self.fitted_to = answers
+            self.restart()
 
     def _count(self, trial: Trial) -> None:
         """Enter a trial where its state says that it counts, and take it out elsewhere."""
@@ -393,3 +438,27 @@ class IndexMethod:
     def _key(self, trial: Trial) -> int:
         """A candidate's row, or a number below 0 for a point of a box."""
         return -1 - self._keys.of(trial.x) if trial.index is None else trial.index
+
+
+def read_fit(
+    values: Mapping[str, Any], fixed: Surrogate | None, domain: Domain, answers: int
+) -> tuple[Surrogate, int]:
+    """Surrogate and number of answers of a stored :meth:`IndexMethod.describe`.
+
+    Args:
+        values: as stored.
+        fixed: the surrogate, if kernel and noise are given.
+        domain: of the study.
+        answers: how many are stored, attached ones included.
+
+    Raises:
+        StorageError: if they are malformed.
+    """
+    fitted_to, record = values.get("fitted_to"), values.get("surrogate")
+    if not isinstance(fitted_to, int) or not is_whole(fitted_to, 0) or fitted_to > answers:
+        raise StorageError(f"The last fit was to {brief(fitted_to)} answers, it says.")
+    if fixed is not None and (record is not None or fitted_to):
+        raise StorageError("A fit is stored, and the kernel is not learned.")
+    if fixed is None and not isinstance(record, Mapping):
+        raise StorageError("The learned kernel is missing.")
+    return fixed or Surrogate.rebuild(record or {}, domain), fitted_to

@@ -410,7 +410,7 @@ def test_a_learned_kernel_is_fitted_again_as_the_answers_grow(rule, scale):
     for _ in range(12):
         trial = opt.ask()
         opt.tell(trial, scale * (3.0 + value(trial)))
-        fits.add(opt._fitted_to)
+        fits.add(opt._played.fitted_to)
     assert fits == {0, 1, 2, 3, 4, 5, 6, 8, 10}
     best = opt.recommend()
     assert best.lower <= best.mean <= best.upper
