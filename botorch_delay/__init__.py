@@ -38,7 +38,7 @@ from botorch_delay.optimizers import (
     editing,
     load,
 )
-from botorch_delay.rounds import RoundRecord, round_lengths
+from botorch_delay.rounds import GeometricRounds, HorizonRounds, RoundRecord, round_lengths
 from botorch_delay.rules import (
     UCB,
     BotorchRule,
@@ -73,8 +73,10 @@ __all__ = [
     "FiniteDomain",
     "FixedBeta",
     "GeometricDelay",
+    "GeometricRounds",
     "Guarantee",
     "Hallucinate",
+    "HorizonRounds",
     "Hyperparameters",
     "Ignore",
     "MaxVariance",

@@ -82,16 +82,19 @@ class Guarantee:
         delta: that probability's complement.
         assumptions: what it rests on; to be judged by the user.
         missing: why not more is claimed; empty if and only if ``holds``.
+        factor: how many times the bound of Theorem 1 the claimed regret bound is.
     """
 
     holds: bool
     delta: float
     assumptions: tuple[str, ...]
     missing: tuple[str, ...]
+    factor: float = 1.0
 
     def __str__(self) -> str:
         head = (
-            f"Guaranteed with probability {1.0 - self.delta:g}, assuming:"
+            f"Guaranteed with probability {1.0 - self.delta:g}, at {self.factor:.3g} times the "
+            "bound of Theorem 1, assuming:"
             if self.holds
             else "No guarantee:"
         )

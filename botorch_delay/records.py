@@ -25,6 +25,7 @@ from botorch_delay.delays import (
 )
 from botorch_delay.exceptions import BotorchDelayError, StorageError
 from botorch_delay.kernels import covariance, describe_kernel, hyperparameters
+from botorch_delay.rounds import GeometricRounds, HorizonRounds
 from botorch_delay.rules import (
     UCB,
     BotorchRule,
@@ -51,6 +52,8 @@ _PARTS: dict[type, tuple[str, ...]] = {
     Hallucinate: (),
     Censor: ("worst_value", "max_delay", "inflate"),
     Hyperparameters: ("lengthscale", "noise_var"),
+    HorizonRounds: (),
+    GeometricRounds: ("first", "growth"),
 }
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from botorch_delay import checks
+from botorch_delay.exceptions import InputError
 
 
 def round_lengths(horizon: int, wait: float) -> tuple[list[int], list[int]]:
@@ -88,12 +89,11 @@ class RoundRecord:
 
 
 class RoundRule(ABC):
-    """When a round closes, which answers its bounds use, and how many rounds there can be."""
+    """When a round closes, which answers its bounds use, and its share of delta."""
 
-    @property
     @abstractmethod
-    def max_rounds(self) -> int:
-        """R, by which the failure probability is divided."""
+    def share(self, number: int) -> int:
+        """By how much delta is divided for round ``number``; the reciprocals sum to at most 1."""
 
     @abstractmethod
     def design_size(self, number: int, previous: int) -> int:
@@ -121,9 +121,8 @@ class ScheduledRounds(RoundRule):
         self.wait = wait
         self._q, self._t = round_lengths(horizon, wait)
 
-    @property
-    def max_rounds(self) -> int:
-        """The number of rounds of the schedule."""
+    def share(self, number: int) -> int:
+        """R, the number of rounds of the schedule."""
         return len(self._q)
 
     def design_size(self, number: int, previous: int) -> int:
@@ -143,25 +142,36 @@ class ScheduledRounds(RoundRule):
 class ArrivalRounds(RoundRule):
     """A round closes when its first q_r design points are settled; bounds use exactly those.
 
-    Nothing about the delays needs to be known. Every round takes at least q_r asks, so there
-    are at most as many rounds as in the schedule without delay.
+    Nothing about the delays needs to be known. The k-th design point of the run is not asked
+    before ask ``1 + (k - 1) / rho``, which bounds the number of rounds.
 
     Args:
-        horizon: T.
+        horizon: T; None where no end is planned.
+        schedule: gives the design sizes.
+        fraction: rho, the share of asks that are design points.
     """
 
-    def __init__(self, horizon: int) -> None:
-        self._horizon = horizon
-        self._max_rounds = len(round_lengths(horizon, 0.0)[0])
+    def __init__(
+        self, horizon: int | None, schedule: RoundSchedule | None = None, fraction: float = 1.0
+    ) -> None:
+        self._schedule = HorizonRounds() if schedule is None else schedule
+        self._horizon, self._fraction = horizon, fraction
+        self._max_rounds: int | None = None
+        if horizon is not None:
+            size, points, number = 1, 0, 0
+            while points < fraction * (horizon - 1) + 1:
+                number += 1
+                size = self.design_size(number, size)
+                points += size
+            self._max_rounds = number
 
-    @property
-    def max_rounds(self) -> int:
-        """The number of rounds of the schedule without delay."""
-        return self._max_rounds
+    def share(self, number: int) -> int:
+        """How many rounds there can be; ``r (r + 1)`` where no end is planned."""
+        return number * (number + 1) if self._max_rounds is None else self._max_rounds
 
     def design_size(self, number: int, previous: int) -> int:
-        """``ceil(sqrt(T q_{r-1}))``."""
-        return next_design_size(self._horizon, previous)
+        """As the schedule has it."""
+        return self._schedule.design_size(number, previous, self._horizon, self._fraction)
 
     def length(self, number: int) -> int | None:
         """Not fixed: the round ends when its answers are there."""
@@ -171,3 +181,61 @@ class ArrivalRounds(RoundRule):
     def on_arrival(self) -> bool:
         """Yes."""
         return True
+
+
+class RoundSchedule(ABC):
+    """How many design points each round has."""
+
+    @abstractmethod
+    def design_size(self, number: int, previous: int, horizon: int | None, fraction: float) -> int:
+        """q_r of round ``number``, after a round with ``previous`` design points.
+
+        Args:
+            number: r, from 1.
+            previous: q_{r-1}, at least 1.
+            horizon: T, or None.
+            fraction: rho, the share of asks that are design points.
+        """
+
+
+class HorizonRounds(RoundSchedule):
+    """``q_0 = 1``, ``q_r = ceil(sqrt(rho T q_{r-1}))``: the paper's where rho is 1."""
+
+    def design_size(self, number: int, previous: int, horizon: int | None, fraction: float) -> int:
+        """``ceil(sqrt(rho T q_{r-1}))``."""
+        assert horizon is not None
+        if fraction == 1.0:
+            return next_design_size(horizon, previous)
+        return math.ceil(math.sqrt(fraction * horizon * previous))
+
+    def __repr__(self) -> str:
+        return "HorizonRounds()"
+
+
+class GeometricRounds(RoundSchedule):
+    """``q_1 = first``, ``q_r = ceil(growth * q_{r-1})``, for any horizon or none.
+
+    Without a horizon round r has the share ``delta / (r (r + 1))`` of delta. Take ``first`` of
+    the order of the wait for an answer: each early round waits once, whatever its size.
+
+    Args:
+        first: q_1, at least 1.
+        growth: g, above 1.
+
+    Raises:
+        InputError: if a number is out of its range.
+    """
+
+    def __init__(self, first: int, growth: float) -> None:
+        self.first = checks.whole(first, "first", 1)
+        self.growth = checks.positive(growth, "growth")
+        if self.growth <= 1.0:
+            raise InputError(f"growth must be above 1, got {self.growth:g}.")
+
+    def design_size(self, number: int, previous: int, horizon: int | None, fraction: float) -> int:
+        """``ceil(growth * q_{r-1})``, at most the horizon."""
+        size = self.first if number == 1 else math.ceil(self.growth * previous)
+        return size if horizon is None else min(size, horizon)
+
+    def __repr__(self) -> str:
+        return f"GeometricRounds({self.first}, {self.growth:g})"

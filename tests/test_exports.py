@@ -10,11 +10,12 @@ PACKAGE = Path(bd.__file__).parent
 
 CONTRACT = """
 ActiveSet BPEDelayOptimizer ConstantDelay DelayedGP FiniteDomain FixedBeta GeometricDelay
-Guarantee MaxVariance NoDelay PoissonDelay RKHSConfidence Recommendation RoundRecord Straggler
-SubExponentialDelay Trial TrialState Confidence DelayLaw effective_dimension
-AcquisitionOptimizer BotorchRule BoxDomain Censor Epoch Hallucinate Hyperparameters Ignore
-Optimizer Pending QueuedOptimizer RandomOptimizer Rule ThompsonSampling ThreDSOptimizer UCB
-editing greedy_max_variance information_gain load rkhs_bounds round_lengths exceptions benchmarks
+GeometricRounds Guarantee MaxVariance NoDelay PoissonDelay RKHSConfidence Recommendation
+RoundRecord Straggler SubExponentialDelay Trial TrialState Confidence DelayLaw effective_dimension
+AcquisitionOptimizer BotorchRule BoxDomain Censor Epoch Hallucinate HorizonRounds
+Hyperparameters Ignore Optimizer Pending QueuedOptimizer RandomOptimizer Rule ThompsonSampling
+ThreDSOptimizer UCB editing greedy_max_variance information_gain load rkhs_bounds round_lengths
+exceptions benchmarks
 """
 
 

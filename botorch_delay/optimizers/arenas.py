@@ -6,6 +6,7 @@ on a box. States are never changed, so that a round is judged in full before any
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from torch import Tensor
 from botorch_delay.box_design import BoxDesign, corners
 from botorch_delay.box_search import snapped, stretched
 from botorch_delay.boxes import BoxDomain
-from botorch_delay.confidence import Confidence, side_delta
+from botorch_delay.confidence import Confidence, scaled_gain, side_delta
 from botorch_delay.design import GreedyDesign
 from botorch_delay.domains import Domain, FiniteDomain, PointKeys
 from botorch_delay.elimination import ActiveSet, surviving
@@ -31,6 +32,8 @@ from botorch_delay.rounds import RoundRecord
 from botorch_delay.rules import generator_for
 from botorch_delay.surrogate import Surrogate
 from botorch_delay.trials import Trial
+
+logger = logging.getLogger(__name__)
 
 State = TypeVar("State")
 
@@ -86,6 +89,7 @@ class Arena(ABC, Generic[State]):
         evidence: Evidence,
         rounds: int,
         union: int,
+        others: Evidence | None = None,
     ) -> tuple[State, float | None, float]:
         """What survives a round.
 
@@ -96,6 +100,8 @@ class Arena(ABC, Generic[State]):
             evidence: the round's answers.
             rounds: R, over which delta is divided.
             union: over how many points of a finite set the bounds hold at once.
+            others: all answers there are, asked with earlier values in view, whose own bounds
+                count as well; delta is then split evenly.
 
         Returns:
             The state afterwards, the cut-off in units of the values (to be maximised) if
@@ -129,7 +135,7 @@ class Arena(ABC, Generic[State]):
         trials: Sequence[Trial],
         arrays: Mapping[str, Any],
         surrogate_of: Callable[[RoundRecord], Surrogate],
-        rounds: int,
+        share: Callable[[int], int],
     ) -> State:
         """The state after stored rounds.
 
@@ -196,21 +202,44 @@ class FiniteArena(Arena[Tensor]):
         evidence: Evidence,
         rounds: int,
         union: int,
+        others: Evidence | None = None,
     ) -> tuple[Tensor, float | None, float]:
         """Rows whose upper bound reaches the largest lower bound (Algorithm 1, the last line)."""
         ratio = surrogate.noise_ratio(evidence)
-        side = side_delta(self._delta, rounds, union)
-        posterior = surrogate.posterior(
-            evidence, self._domain.points[state], weights=self._confidence.needs_weights
-        )
+        points = self._domain.points[state]
+        delta = self._delta if others is None else self._delta / 2.0
+        side = side_delta(delta, rounds, union)
+        posterior = surrogate.posterior(evidence, points, weights=self._confidence.needs_weights)
         half = self._confidence.half_width(posterior, ratio, side)
-        if not torch.isfinite(posterior.mean + half).all():
+        lower, upper = posterior.mean - half, posterior.mean + half
+        if others is not None:
+            posterior = surrogate.posterior(others, points)
+            half, _ = self._confidence.all_data(
+                posterior,
+                surrogate.noise_ratio(others),
+                scaled_gain(surrogate.covar_module, others),
+                # Half of delta / 2 for all rounds; the bound holds at all times at once.
+                delta / 2.0,
+            )
+            lower = torch.maximum(lower, posterior.mean - half)
+            upper = torch.minimum(upper, posterior.mean + half)
+        if not (torch.isfinite(lower).all() and torch.isfinite(upper).all()):
             raise NumericsError(
                 f"The bounds of round {number} are not finite; check the scale of values "
                 "and noise against the kernel's."
             )
-        lower = posterior.mean - half
-        stay = state[surviving(lower, posterior.mean + half)]
+        kept = surviving(lower, upper)
+        if not bool(kept.any()):  # only where two kinds of bounds contradict each other
+            logger.warning(
+                "round %d: the largest lower bound, %.6g, is above every upper bound, the largest "
+                "of which is %.6g: norm_bound or noise_std is too small, or the kernel is wrong; "
+                "the points with the largest bounds stay",
+                number,
+                lower.max().item(),
+                upper.max().item(),
+            )
+            kept = (upper == upper.max()) | (lower == lower.max())
+        stay = state[kept]
         return stay, lower.max().item(), self._confidence.multiplier(ratio, side)
 
     def multiplier(
@@ -226,7 +255,7 @@ class FiniteArena(Arena[Tensor]):
         trials: Sequence[Trial],
         arrays: Mapping[str, Any],
         surrogate_of: Callable[[RoundRecord], Surrogate],
-        rounds: int,
+        share: Callable[[int], int],
     ) -> Tensor:
         """The rows that no round has eliminated."""
         return active_rows(read_eliminated(arrays["eliminated"], self._domain, len(records)))
@@ -318,6 +347,7 @@ class BoxArena(Arena[Region]):
         evidence: Evidence,
         rounds: int,
         union: int,
+        others: Evidence | None = None,
     ) -> tuple[Region, float | None, float]:
         """The region where the round's upper bound reaches its largest lower bound."""
         condition = make_condition(
@@ -348,7 +378,7 @@ class BoxArena(Arena[Region]):
         trials: Sequence[Trial],
         arrays: Mapping[str, Any],
         surrogate_of: Callable[[RoundRecord], Surrogate],
-        rounds: int,
+        share: Callable[[int], int],
     ) -> Region:
         """The region of the stored cut-offs, each with the bounds of its round's answers."""
         conditions = []
@@ -368,7 +398,7 @@ class BoxArena(Arena[Region]):
                     evidence,
                     self._domain,
                     self._confidence,
-                    rounds,
+                    share(record.number),
                     self._delta,
                     self._sign * float(record.cutoff),
                 )
@@ -392,6 +422,12 @@ def make_arena(
         return BoxArena(domain, confidence, delta, sign, seed)
     assert isinstance(domain, FiniteDomain)
     return FiniteArena(domain, confidence, delta, sign)
+
+
+def same_points(X: Tensor) -> Tensor:
+    """A number for each row of ``X`` (``n x d``), the same where points are equal: ``n``."""
+    _, inverse = torch.unique(X, dim=0, return_inverse=True)
+    return inverse
 
 
 def active_rows(eliminated: Tensor) -> Tensor:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from botorch.acquisition.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
@@ -26,15 +27,26 @@ from botorch_delay.exceptions import (
 )
 from botorch_delay.optimizers.arenas import BoxArena, FiniteArena, make_arena
 from botorch_delay.optimizers.base import Choice, Optimizer
+from botorch_delay.optimizers.botorch_scores import try_out
 from botorch_delay.optimizers.claims import claim
 from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility
 from botorch_delay.optimizers.given import describe_given, given_surrogate, recipe_of
+from botorch_delay.optimizers.index_method import IndexMethod, read_fit
 from botorch_delay.optimizers.judging import judge_round
-from botorch_delay.optimizers.open_round import OpenRound
+from botorch_delay.optimizers.open_round import NO_SLOT, OpenRound
 from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
 from botorch_delay.records import describe_part
 from botorch_delay.regions import BoxActiveSet
-from botorch_delay.rounds import ArrivalRounds, RoundRecord, RoundRule, ScheduledRounds
+from botorch_delay.rounds import (
+    ArrivalRounds,
+    GeometricRounds,
+    HorizonRounds,
+    RoundRecord,
+    RoundRule,
+    RoundSchedule,
+    ScheduledRounds,
+)
+from botorch_delay.rules import UCB, BotorchRule, Hallucinate, Rule, as_rule
 from botorch_delay.surrogate import (
     Hyperparameters,
     Surrogate,
@@ -44,6 +56,9 @@ from botorch_delay.surrogate import (
 from botorch_delay.trials import Attached, Trial, TrialState
 
 logger = logging.getLogger(__name__)
+
+DEFAULT_EXPLOIT = UCB(4.5)
+DEFAULT_FRACTION = 0.02
 
 
 @dataclass(frozen=True)
@@ -67,10 +82,16 @@ class BPEDelayOptimizer(Optimizer):
     its answers eliminate every point whose upper bound is below the largest lower bound.
 
     Without a delay law a round closes when its first q_r design points are settled, and its
-    bounds use exactly those. Asks made while it waits continue the design. With a law, rounds
-    have the lengths ``t_r = ceil(q_r + u_T(delta))`` of Algorithm 1 and bounds use whatever of
-    the round has been answered. A round closes only inside ``ask``, before the point is
-    chosen; the last one when all its asks are settled, or at ``finish``.
+    bounds use exactly those. With a law, rounds have the lengths ``t_r = ceil(q_r + u_T(delta))``
+    of Algorithm 1 and bounds use whatever of the design has been answered. A round closes only
+    inside ``ask``, before the point is chosen; the last one when all its asks are settled, or at
+    ``finish``.
+
+    Every ask that is no design point plays ``exploit`` on all data, restricted to the active set.
+    The regret bound charges every ask of a round the same, whatever active point it plays, and
+    these points enter neither the round's bounds nor the decision when it closes. So the bound
+    stays as it is where design points come first (``explore_fraction`` 1), and grows by at most
+    1 / sqrt(rho) where only a share rho of the asks are design points.
 
     On a box each design point is searched for along the gradient, from a pool of spread points and
     points on the boundary. Where the kernel is learned the pool's spread points are played as they
@@ -78,7 +99,7 @@ class BPEDelayOptimizer(Optimizer):
 
     Args:
         domain: a finite action set, or a box.
-        horizon: T, how many asks are planned.
+        horizon: T, how many asks are planned; None, with :class:`GeometricRounds`, where no end is.
         covar_module: the kernel, fixed; None to learn kernel and noise whenever a round opens.
         noise_var: lambda^2, given if and only if the kernel is.
         warm_start: what another study has learned, ``other.hyperparameters``: where learning
@@ -86,17 +107,23 @@ class BPEDelayOptimizer(Optimizer):
         confidence: bounds that eliminate; ``FixedBeta(6.0)`` if None.
         delay: a delay law, for rounds of fixed length.
         delta: failure probability of the guarantee, in (0, 1).
-        rounds: None; other schedules are not available yet.
-        exploit: None; asks made while a round waits continue its design.
-        explore_fraction: 1.0; not available yet otherwise.
-        evidence: "round", the only value yet: bounds use the round's own answers.
-        seed: of the random restarts when a hyperparameter fit fails at first; nothing else is
-            random.
+        rounds: how many design points each round has; :class:`HorizonRounds` if None.
+        exploit: the rule of the asks that are no design points, with hallucinated pending points:
+            :class:`UCB`, :class:`ThompsonSampling`, :class:`BotorchRule` or what the latter takes;
+            None to continue the design instead, as Algorithm 1 does.
+        explore_fraction: rho in (0, 1], the share of asks that are design points; if None 0.02,
+            and 1 where ``exploit`` is None or a delay law is given.
+        evidence: "round": bounds use the round's own design points. "all": with ``FixedBeta`` they
+            use all answers there are instead; with ``RKHSConfidence`` the self-normalised bound
+            from all answers is intersected with the round's own, delta split evenly. If None
+            "all" where bounds are a heuristic anyway and no delay law is given, else "round".
+        seed: of Thompson samples, of searches on a box, and of restarts of a fit.
         maximize: False minimises; all public values keep the user's sign.
 
     Raises:
-        InputError: if an argument is out of its range, or only one of kernel and noise given.
-        NotSupportedError: if an option has a value that is not available yet.
+        InputError: if an argument is out of its range, only one of kernel and noise is given, or
+            options contradict each other.
+        NotSupportedError: on a box, for ``evidence="all"`` with ``RKHSConfidence``.
 
     Example:
         >>> from gpytorch.kernels import RBFKernel
@@ -112,28 +139,25 @@ class BPEDelayOptimizer(Optimizer):
         True
     """
 
-    _horizon: int
-
     def __init__(
         self,
         domain: Domain,
-        horizon: int,
+        horizon: int | None,
         *,
         covar_module: Kernel | None = None,
         noise_var: float | None = None,
         confidence: Confidence | None = None,
         delay: DelayLaw | None = None,
         delta: float = 0.1,
-        rounds: None = None,
-        exploit: None = None,
-        explore_fraction: float = 1.0,
-        evidence: str = "round",
+        rounds: RoundSchedule | None = None,
+        exploit: Rule | Callable[..., AcquisitionFunction] | None = DEFAULT_EXPLOIT,
+        explore_fraction: float | None = None,
+        evidence: str | None = None,
         warm_start: Hyperparameters | None = None,
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
-        super().__init__(domain, checks.whole(horizon, "horizon", 1), seed=seed, maximize=maximize)
-        _refuse_unavailable(rounds, exploit, explore_fraction, evidence)
+        super().__init__(domain, horizon, seed=seed, maximize=maximize)
         self._fixed = given_surrogate(covar_module, noise_var, domain.like)
         check_warm_start(warm_start, domain, self._fixed is not None)
         self._warm_start = warm_start
@@ -149,11 +173,15 @@ class BPEDelayOptimizer(Optimizer):
         self._delay = delay
         self._delta = checks.probability(delta, "delta")
         self._as_published = False
-        self._rule: RoundRule = (
-            ArrivalRounds(self._horizon)
-            if delay is None
-            else ScheduledRounds(self._horizon, delay.upper_bound(self._horizon, self._delta))
-        )
+        self._exploit = None if exploit is None else as_rule(exploit)
+        self._fraction = _fraction(explore_fraction, self._exploit, delay)
+        self._schedule = HorizonRounds() if rounds is None else rounds
+        self._evidence = evidence
+        if evidence is None:
+            heuristic = bool(self._confidence.missing) and self._exploit is not None
+            self._evidence = "all" if heuristic and delay is None else "round"
+        self._check_options()
+        self._rule = self._make_rule()
         self._arena: FiniteArena | BoxArena = self._make_arena()
         if isinstance(self._arena, BoxArena):
             self._arena.check(self._fixed)
@@ -168,7 +196,22 @@ class BPEDelayOptimizer(Optimizer):
         self._feasibility = Feasibility(key=self._arena.key)
         self._reported: dict[int, int] = {}  # when a straggler is next worth a line
         self._longest_wait = 0  # of an answer, in asks
+        self._designed = 0  # design points asked, in all rounds
         self._fitted: tuple[int, Surrogate] | None = None  # at which revision, for recommend
+        self._player: IndexMethod | None = None
+        if self._exploit is not None:
+            self._player = IndexMethod(
+                domain,
+                self._ledger,
+                self._exploit,
+                Hallucinate(),
+                seed=self._seed,
+                sign=self._sign,
+                fixed=self._fixed,
+                fit=lambda previous: self._fit(self._seed, previous),
+            )
+            if isinstance(self._exploit, BotorchRule):
+                try_out(self._exploit, self._player.surrogate, self._player.pool, True)
 
     @classmethod
     def as_published(
@@ -220,6 +263,7 @@ class BPEDelayOptimizer(Optimizer):
             confidence=confidence,
             delay=delay,
             delta=delta,
+            exploit=None,
             seed=seed,
             maximize=maximize,
         )
@@ -227,9 +271,9 @@ class BPEDelayOptimizer(Optimizer):
         return optimizer
 
     @property
-    def horizon(self) -> int:
-        """How many asks are planned."""
-        return self._horizon
+    def explore_fraction(self) -> float:
+        """Rho, the share of asks that are design points while a design lasts."""
+        return self._fraction
 
     @property
     def active_set(self) -> ActiveSet | BoxActiveSet:
@@ -306,6 +350,9 @@ class BPEDelayOptimizer(Optimizer):
             learned=self._fixed is None,
             resets=self._resets,
             on_box=isinstance(self._arena, BoxArena),
+            fraction=self._fraction,
+            geometric=isinstance(self._schedule, GeometricRounds),
+            pooled=self._evidence == "all",
         )
 
     def _choose(self) -> Choice:
@@ -315,6 +362,11 @@ class BPEDelayOptimizer(Optimizer):
             self._close(open_next=True)
         current = self._open
         slot = current.next_retry()
+        if slot is None and self._player is not None and not self._design_is_due(current):
+            choice = self._play(self._player, current)
+            if choice is not None:
+                self._report_stragglers()
+                return choice
         if slot is None:
             try:
                 key = current.next_key()
@@ -327,8 +379,35 @@ class BPEDelayOptimizer(Optimizer):
         self._report_stragglers()
         return self._arena.choice(key, current.number, slot)
 
+    def _design_is_due(self, current: OpenRound) -> bool:
+        """Whether the next ask is a design point, where a share of the asks are.
+
+        Which points are asked is fixed when the round opens; when they are asked follows from
+        the number of asks alone.
+        """
+        if current.design_is_asked():
+            return False
+        return self._designed <= self._fraction * len(self._ledger)
+
+    def _play(self, player: IndexMethod, current: OpenRound) -> Choice | None:
+        """An ask outside the design; None if no active point may be asked."""
+        number = current.number
+        try:
+            if isinstance(self._arena, BoxArena):
+                point = player.choose(inside=self._state.contains if number > 1 else None)
+            else:
+                point = player.choose(among=self._state)
+        except EmptyDomainError:
+            return None
+        if isinstance(point, int):
+            return Choice(point, round=number, slot=NO_SLOT)
+        return Choice(None, round=number, slot=NO_SLOT, x=point)
+
     def _asked(self, trial: Trial) -> None:
         assert self._open is not None
+        if self._player is not None:
+            self._player.asked(trial)
+        self._designed += trial.slot == len(self._open.slots)
         self._open.take(trial)
         self._feasibility.add(trial)
         self._update_standing(trial)
@@ -337,6 +416,8 @@ class BPEDelayOptimizer(Optimizer):
         if trial.state is TrialState.COMPLETED:
             self._longest_wait = max(self._longest_wait, len(self._ledger) - 1 - trial.id)
         self._feasibility.note(trial)
+        if self._player is not None:
+            self._player.settled(trial)
         current = self._open
         if current is None:
             return
@@ -350,6 +431,10 @@ class BPEDelayOptimizer(Optimizer):
         key = self._arena.key(trial)
         if self._open is not None and key in self._feasibility.suspects:
             self._open.set_standing(key, self._feasibility.standing(key))
+
+    def _attached(self, results: list[Attached]) -> None:
+        if self._player is not None:
+            self._player.attached(results)
 
     def _close_last(self) -> None:
         if self._open is not None:
@@ -394,7 +479,14 @@ class BPEDelayOptimizer(Optimizer):
         """
         current = self._open
         assert current is not None
+        proves = not self._confidence.missing and self._fixed is not None
         used = current.answered(current.design_size if self._rule.on_arrival else None)
+        pooled = None
+        if self._evidence == "all":
+            if not proves:
+                used = [trial.id for trial in self._ledger.completed()]
+            if isinstance(self._arena, FiniteArena):
+                pooled = self._all_data()
         union = 1
         if isinstance(self._domain, FiniteDomain):
             union = len(self._domain if self._as_published else self._state)
@@ -409,7 +501,8 @@ class BPEDelayOptimizer(Optimizer):
             self._domain.like,
             sign=self._sign,
             union=union,
-            proves=not self._confidence.missing and self._fixed is not None,
+            proves=proves,
+            pooled=pooled,
         )
         following = None
         if open_next:
@@ -420,6 +513,7 @@ class BPEDelayOptimizer(Optimizer):
             self._eliminated[state] = 0
         self._state = state
         self._records.append(record)
+        self._follow_state()
         what = "points" if isinstance(self._domain, FiniteDomain) else "of the box"
         logger.info(
             "round %d closed after %d asks: %d answers used, %.6g of %.6g %s stay active",
@@ -430,6 +524,11 @@ class BPEDelayOptimizer(Optimizer):
             record.active_before,
             what,
         )
+
+    def _follow_state(self) -> None:
+        """On a box, let the asks outside the design choose among points of the active set."""
+        if self._player is not None and isinstance(self._arena, BoxArena):
+            self._player.use_pool(self._state.pool.points if self._state.conditions else None)
 
     def _reset_active(self, current: OpenRound) -> None:
         """Go on with every feasible point where none of the active ones is."""
@@ -448,6 +547,7 @@ class BPEDelayOptimizer(Optimizer):
             self._state, self._since = region, len(self._records)
             self._resets += 1
             current.restart(arena.candidates(region, current.number))
+            self._follow_state()
             return
         feasible = arena.without(arena.everything(), infeasible)
         if not len(feasible):
@@ -528,6 +628,10 @@ class BPEDelayOptimizer(Optimizer):
             "confidence": describe_part(self._confidence),
             "delay": describe_part(self._delay),
             "delta": self._delta,
+            "rounds": describe_part(self._schedule),
+            "exploit": describe_part(self._exploit),
+            "explore_fraction": self._fraction,
+            "evidence": self._evidence,
             "warm_start": describe_part(self._warm_start),
             "seed": self._seed,
             "maximize": self._maximize,
@@ -539,6 +643,7 @@ class BPEDelayOptimizer(Optimizer):
 
     def _progress(self) -> dict[str, Any]:
         finite = isinstance(self._arena, FiniteArena)
+        played = None if self._player is None else self._player.describe()
         return write_progress(
             Progress(
                 self._eliminated if finite else None,
@@ -548,6 +653,7 @@ class BPEDelayOptimizer(Optimizer):
                 self._arena,
                 self._state,
                 self._since,
+                played,
             ),
             learned=self._fixed is None,
         )
@@ -568,9 +674,14 @@ class BPEDelayOptimizer(Optimizer):
             current.replay([t for t in trials if t.round == number])
             return current
 
-        return read_progress(
+        found = read_progress(
             progress, trials, arena, self._rule, self._horizon, surrogate_of, make_round
         )
+        if self._player is None:
+            return found
+        values = progress["values"].get("played") or {}
+        known = len(attached) + sum(t.state is TrialState.COMPLETED for t in trials)
+        return replace(found, played=read_fit(values, self._fixed, self._domain, known))
 
     def _restore(self, progress: Progress) -> None:
         if progress.eliminated is not None:
@@ -584,20 +695,59 @@ class BPEDelayOptimizer(Optimizer):
         self._feasibility = Feasibility(self._ledger.trials, self._arena.key)
         self._reported = {}
         self._longest_wait = 0
+        self._designed = len({(t.round, t.slot) for t in self._ledger.trials if t.slot >= 0})
         self._fitted = None
+        if self._player is not None:
+            self._player.resume(*progress.played)
+            self._follow_state()
 
+    def _make_rule(self) -> RoundRule:
+        if self._delay is None:
+            return ArrivalRounds(self._horizon, self._schedule, self._fraction)
+        assert self._horizon is not None
+        wait = self._delay.upper_bound(self._horizon, self._delta)
+        return ScheduledRounds(self._horizon, wait)
 
-def _refuse_unavailable(
-    rounds: object, exploit: object, explore_fraction: object, evidence: object
-) -> None:
-    available = {
-        "rounds": (rounds, None),
-        "exploit": (exploit, None),
-        "explore_fraction": (explore_fraction, 1.0),
-        "evidence": (evidence, "round"),
-    }
-    for name, (given, only) in available.items():
-        if given != only:
-            raise NotSupportedError(
-                f"{name}={given!r} is not available yet; the only value is {only!r}."
+    def _check_options(self) -> None:
+        """Refuse what contradicts itself."""
+        if not isinstance(self._schedule, RoundSchedule):
+            raise InputTypeError(
+                "rounds must be HorizonRounds() or GeometricRounds(first, growth), got "
+                f"{type(self._schedule).__name__}."
             )
+        geometric = isinstance(self._schedule, GeometricRounds)
+        if self._horizon is None and not geometric:
+            raise InputError(
+                "Without a horizon rounds cannot follow from it; pass "
+                "rounds=GeometricRounds(first, growth), or a horizon."
+            )
+        if self._delay is not None and (geometric or self._fraction < 1.0):
+            raise InputError(
+                "With a delay law rounds have the lengths of Algorithm 1; leave out delay to use "
+                "GeometricRounds or an explore_fraction below 1."
+            )
+        if self._evidence not in ("round", "all"):
+            raise InputError(f"evidence must be 'round' or 'all', got {self._evidence!r}.")
+        pooled = self._evidence == "all" and not self._confidence.missing
+        if pooled and not isinstance(self._domain, FiniteDomain):
+            raise NotSupportedError(
+                "evidence='all' with RKHSConfidence needs a FiniteDomain; on a box use 'round'."
+            )
+
+
+def _fraction(given: float | None, exploit: Rule | None, delay: DelayLaw | None) -> float:
+    """Rho.
+
+    Raises:
+        InputError: if it is out of its range, or there is nothing else to play.
+    """
+    if given is None:
+        return 1.0 if exploit is None or delay is not None else DEFAULT_FRACTION
+    fraction = checks.real(given, "explore_fraction")
+    if not 0.0 < fraction <= 1.0:
+        raise InputError(f"explore_fraction must be above 0 and at most 1, got {given}.")
+    if fraction < 1.0 and exploit is None:
+        raise InputError(
+            "An explore_fraction below 1 needs a rule for the other asks; pass exploit=UCB(5.0)."
+        )
+    return fraction

@@ -14,6 +14,9 @@ def claim(
     learned: bool,
     resets: int,
     on_box: bool = False,
+    fraction: float = 1.0,
+    geometric: bool = False,
+    pooled: bool = False,
 ) -> Guarantee:
     """The regret bound of Theorem 1, or what is missing for it.
 
@@ -24,6 +27,9 @@ def claim(
         learned: whether kernel and noise are learned.
         resets: how often all active points turned out to be infeasible.
         on_box: whether points are searched for on a box.
+        fraction: rho, the share of asks that are design points.
+        geometric: whether rounds grow by a constant factor.
+        pooled: whether bounds from all answers are intersected with the round's own.
     """
     missing = list(confidence.missing)
     if learned:
@@ -62,4 +68,13 @@ def claim(
             f"delays are independent, with the law {delay!r}, and do not depend on the noise given "
             "the point"
         )
-    return Guarantee(not missing, delta, tuple(assumptions), tuple(missing))
+    if geometric:
+        assumptions.append(
+            "rounds grow by a constant factor, of which the regret bound has one for each"
+        )
+    if pooled:
+        assumptions.append(
+            "half of the bounds' share of delta is for the self-normalised bound from all answers"
+        )
+    factor = fraction**-0.5
+    return Guarantee(not missing, delta, tuple(assumptions), tuple(missing), factor)

@@ -82,7 +82,7 @@ class IndexMethod:
         self._fit = fit
         self.surrogate = fixed or fit(None)
         self.fitted_to = 0
-        self.pool = self._make_pool()
+        self._own_pool = self.pool = self._make_pool()
         self.censored: set[int] = set()
         self.widths: list[float] = []
         self._keys = PointKeys()  # of points that are no candidates
@@ -355,14 +355,14 @@ class IndexMethod:
         if self._design is not None:
             self._design.flush()
 
-    def restart(self, pool: Tensor | None = None) -> None:
-        """Posteriors of the present surrogate from all trials.
+    def use_pool(self, pool: Tensor | None) -> None:
+        """Other candidates on a box, ``N x d``; those of the beginning if None."""
+        self.pool = self._own_pool if pool is None else pool
+        self.restart()
 
-        Args:
-            pool: other candidates on a box, ``N x d``; those of before if None.
-        """
+    def restart(self) -> None:
+        """Posteriors of the present surrogate from all trials."""
         surrogate = self.surrogate
-        self.pool = self.pool if pool is None else pool
         self._values = Averages(surrogate, self.pool)
         self._design: Averages | None = None
         if isinstance(self._pending, Hallucinate):
@@ -386,16 +386,10 @@ class IndexMethod:
             "fitted_to": self.fitted_to,
         }
 
-    def resume(self, surrogate: Surrogate, fitted_to: int, pool: Tensor | None = None) -> None:
-        """Go on from what :func:`read_fit` gave.
-
-        Args:
-            surrogate: that judges from now on.
-            fitted_to: answers that it was fitted to.
-            pool: other candidates on a box, ``N x d``; those of before if None.
-        """
+    def resume(self, surrogate: Surrogate, fitted_to: int) -> None:
+        """Go on from what :func:`read_fit` gave: the surrogate, and its number of answers."""
         self.surrogate, self.fitted_to = surrogate, fitted_to
-        self.restart(pool)
+        self.restart()
 
     def _refit(self) -> None:
         """Learn kernel, noise and scale again where the answers have grown enough."""

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from botorch_delay.optimizers.arenas import Arena
+from botorch_delay.optimizers.arenas import Arena, same_points
 from botorch_delay.optimizers.open_round import OpenRound
 from botorch_delay.rounds import RoundRecord, RoundRule
 from botorch_delay.trials import Trial
@@ -28,6 +28,7 @@ def judge_round(
     sign: float,
     union: int,
     proves: bool,
+    pooled: tuple[Tensor, Tensor, list[float | None]] | None = None,
 ) -> tuple[RoundRecord, State]:
     """The record of a round and the state that it leaves.
 
@@ -43,12 +44,21 @@ def judge_round(
         sign: -1 where the user minimises.
         union: over how many points of a finite set the bounds have to hold at once.
         proves: whether anything is promised of the bounds.
+        pooled: points, values and noise variances of all answers there are, if bounds are to use
+            them too.
 
     Raises:
         NumericsError: if a bound is not finite.
     """
     surrogate, evidence = arena.evidence(current.surrogate, trials, like)
-    rounds = rule.max_rounds
+    others = None
+    if pooled is not None:
+        X, y, noise_var = pooled
+        surrogate = surrogate.standardized(y)
+        others = surrogate.evidence(X, y, noise_var, group=same_points(X))
+        if not proves:  # nothing is lost by mixing them
+            evidence, others = others, None
+    rounds = rule.share(current.number)
     stay = arena.without(state, infeasible)
     cutoff = None
     if arena.is_empty(stay):  # all failed: the next ask goes on with every feasible point
@@ -56,7 +66,7 @@ def judge_round(
         multiplier = arena.multiplier(surrogate, evidence, rounds, union)
     elif surrogate.scaled:
         stay, cutoff, multiplier = arena.judge(
-            current.number, stay, surrogate, evidence, rounds, union
+            current.number, stay, surrogate, evidence, rounds, union, others
         )
     else:  # without a scale nothing is known of the width of the bounds
         multiplier = arena.multiplier(surrogate, evidence, rounds, union)

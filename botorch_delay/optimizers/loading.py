@@ -183,6 +183,10 @@ def _build(state: Mapping[str, Any], domain: Domain, parts: _Parts) -> Optimizer
         if not config["as_published"]:
             make = BPEDelayOptimizer
             common["warm_start"] = build_part(config.get("warm_start"), "warm_start")
+            common["rounds"] = build_part(config["rounds"], "rounds")
+            common["exploit"] = parts.rule or build_part(config["exploit"], "rule")
+            common["explore_fraction"] = config["explore_fraction"]
+            common["evidence"] = config["evidence"]
         return make(
             finite,
             config["horizon"],

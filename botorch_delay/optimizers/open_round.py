@@ -12,6 +12,8 @@ from botorch_delay.optimizers.feasibility import MAX_FAILURES, Standing
 from botorch_delay.surrogate import Surrogate
 from botorch_delay.trials import Trial, TrialState
 
+NO_SLOT = -1  # of a trial that serves no design point
+
 
 class SlotState(enum.Enum):
     """Where a design point stands."""
@@ -139,6 +141,8 @@ class OpenRound:
         key = self._candidates.key(trial)
         self.asks += 1
         self._running.add(trial.id)
+        if trial.slot == NO_SLOT:
+            return
         if trial.slot == len(self.slots):
             self.slots.append(Slot(key))
             if self._design is not None:
@@ -151,6 +155,8 @@ class OpenRound:
     def settle(self, trial: Trial) -> None:
         """A trial of this round was answered, failed or abandoned."""
         self._running.discard(trial.id)
+        if trial.slot == NO_SLOT:
+            return
         slot = self.slots[trial.slot]
         if trial.id != slot.trials[-1] or slot.outcome is TrialState.ABANDONED:
             return
@@ -174,6 +180,10 @@ class OpenRound:
         """Go on with other points; picks outside them no longer count."""
         self._candidates = candidates
         self._design = None
+
+    def design_is_asked(self) -> bool:
+        """Whether the first q_r design points have been asked."""
+        return len(self.slots) >= self.design_size
 
     def design_is_settled(self) -> bool:
         """Whether the first q_r design points have been asked and none is outstanding."""
@@ -214,8 +224,8 @@ class OpenRound:
         """
         for trial in trials:
             key = self._candidates.key(trial)
-            fits = trial.slot < len(self.slots) and self.slots[trial.slot].key == key
-            if not (fits or trial.slot == len(self.slots)):
+            fits = 0 <= trial.slot < len(self.slots) and self.slots[trial.slot].key == key
+            if not (fits or trial.slot in (len(self.slots), NO_SLOT)):
                 raise StorageError(f"Stored trial {trial.id} has an impossible slot {trial.slot}.")
             self.take(trial)
         for trial in trials:

@@ -34,6 +34,8 @@ class Progress:
         arena: set or box.
         state: what the closed rounds left.
         since: how many closed rounds count no more on a box.
+        played: the surrogate of the asks outside the design, and how many answers it was fitted
+            to; as a record where it is written. None if there are no such asks.
     """
 
     eliminated: Tensor | None
@@ -43,6 +45,7 @@ class Progress:
     arena: FiniteArena | BoxArena
     state: Any
     since: int = 0
+    played: Any = None
 
 
 def write_progress(progress: Progress, *, learned: bool) -> dict[str, Any]:
@@ -58,7 +61,12 @@ def write_progress(progress: Progress, *, learned: bool) -> dict[str, Any]:
         "rounds": [asdict(r) | {"trial_ids": list(r.trial_ids)} for r in progress.records],
         "arrays": _arrays(progress),
         "arrays_version": len(progress.records) + progress.resets,
-        "values": {"open": opened, "resets": progress.resets, "since": progress.since},
+        "values": {
+            "open": opened,
+            "resets": progress.resets,
+            "since": progress.since,
+            "played": progress.played,
+        },
     }
 
 
@@ -67,7 +75,7 @@ def read_progress(
     trials: list[Trial],
     arena: FiniteArena | BoxArena,
     rule: RoundRule,
-    horizon: int,
+    horizon: int | None,
     surrogate_of: Callable[[Any], Surrogate],
     make_round: MakeRound,
 ) -> Progress:
@@ -89,11 +97,11 @@ def _read(
     trials: list[Trial],
     arena: FiniteArena | BoxArena,
     rule: RoundRule,
-    horizon: int,
+    horizon: int | None,
     surrogate_of: Callable[[Any], Surrogate],
     make_round: MakeRound,
 ) -> Progress:
-    if len(trials) > horizon:
+    if horizon is not None and len(trials) > horizon:
         raise StorageError(f"{len(trials)} trials are stored for a horizon of {horizon}.")
     records = []
     for number, record in enumerate(stored["rounds"], start=1):
@@ -111,7 +119,7 @@ def _read(
         trials,
         arrays,
         lambda record: surrogate_of(record.surrogate),
-        rule.max_rounds,
+        rule.share,
     )
     opened, last = stored["values"]["open"], len(records)
     current = None

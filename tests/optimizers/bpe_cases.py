@@ -12,6 +12,7 @@ NOISE = 1e-2
 def make(n=60, horizon=100, **options):
     domain = bd.FiniteDomain(scattered(n))
     options = {"covar_module": se(), "noise_var": NOISE} | options
+    options = {"exploit": None} | options  # only design points, unless a test is about others
     return bd.BPEDelayOptimizer(domain, horizon, **options)
 
 

@@ -122,7 +122,7 @@ def test_without_delay_it_is_bpe():
     histories = []
     for delay in (bd.NoDelay(), None):  # rounds of fixed length, rounds that close on arrival
         opt = bd.BPEDelayOptimizer(
-            problem.domain, 100, covar_module=se(), noise_var=NOISE, delay=delay
+            problem.domain, 100, covar_module=se(), noise_var=NOISE, delay=delay, exploit=None
         )
         histories.append(simulate(opt, problem, bd.NoDelay(), 100, seed=3))
         assert [r.length for r in opt.rounds] == bd.round_lengths(100, 0.0)[1]

@@ -15,7 +15,6 @@ from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
     NoAnswerError,
-    NotSupportedError,
     TrialError,
 )
 
@@ -44,10 +43,19 @@ from botorch_delay.exceptions import (
         ({"seed": -1}, InputError, "at least 0"),
         ({"seed": 0.5}, InputTypeError, "whole"),
         ({"maximize": 1}, InputTypeError, "True or False"),
-        ({"exploit": "ucb"}, NotSupportedError, "exploit='ucb'"),
-        ({"rounds": "geometric"}, NotSupportedError, "not available yet"),
-        ({"explore_fraction": 0.1}, NotSupportedError, "explore_fraction=0.1"),
-        ({"evidence": "all"}, NotSupportedError, "only value is 'round'"),
+        ({"exploit": "ucb"}, InputTypeError, "rule"),
+        ({"rounds": "geometric"}, InputTypeError, "GeometricRounds"),
+        ({"horizon": None}, InputError, "GeometricRounds"),
+        ({"explore_fraction": 0.1}, InputError, "needs a rule"),
+        ({"explore_fraction": 0.0, "exploit": bd.UCB(6.0)}, InputError, "above 0"),
+        ({"explore_fraction": "x", "exploit": bd.UCB(6.0)}, InputTypeError, "explore_fraction"),
+        (
+            {"delay": bd.NoDelay(), "explore_fraction": 0.5, "exploit": bd.UCB(6.0)},
+            InputError,
+            "leave out delay",
+        ),
+        ({"delay": bd.NoDelay(), "rounds": bd.GeometricRounds(4, 2.0)}, InputError, "leave out"),
+        ({"evidence": "some"}, InputError, "'round' or 'all'"),
     ],
 )
 def test_bad_arguments(change, error, message):

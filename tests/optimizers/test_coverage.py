@@ -13,6 +13,7 @@ import botorch_delay as bd
 from botorch_delay.benchmarks import FiniteProblem, simulate
 from botorch_delay.kernels import covariance
 from botorch_delay.posterior import Evidence, posterior_at
+from botorch_delay.rounds import ArrivalRounds
 
 N, HORIZON, DELTA, NOISE_STD = 400, 150, 0.1, 0.2
 POINTS = scattered(N, seed=11)
@@ -38,7 +39,7 @@ def random_problem(seed):
     return FiniteProblem(POINTS, f, NOISE_STD), norm
 
 
-def coverage(repeats, *, tight, divide=1.0, delay=None):
+def coverage(repeats, *, tight, divide=1.0, delay=None, **options):
     """Play ``repeats`` functions; bounds are computed anew from the audit of each round."""
     failed = lost = 0
     widths = []
@@ -54,6 +55,7 @@ def coverage(repeats, *, tight, divide=1.0, delay=None):
             confidence=confidence,
             delay=delay,
             delta=DELTA,
+            **({"exploit": None} | options),
         )
         simulate(opt, problem, law, HORIZON, seed=seed)
         any_failure = False
@@ -63,7 +65,7 @@ def coverage(repeats, *, tight, divide=1.0, delay=None):
             X = POINTS[[t.index for t in trials]]
             evidence = Evidence.single(X, y, torch.full_like(y, NOISE_STD**2))
             posterior = posterior_at(KERNEL, evidence, POINTS)
-            rounds = len(bd.round_lengths(HORIZON, 0.0)[0])
+            rounds = ArrivalRounds(HORIZON, None, opt.explore_fraction).share(record.number)
             if delay is not None:
                 rounds = len(bd.round_lengths(HORIZON, delay.upper_bound(HORIZON, DELTA))[0])
             side = DELTA / (4 * rounds * N)
@@ -87,6 +89,15 @@ def test_bounds_hold_and_the_maximiser_stays(delay):
         assert result.failed <= DELTA
         assert result.lost <= DELTA
     assert results[True].width < results[False].width
+
+
+@pytest.mark.parametrize("options", [{}, {"evidence": "all"}], ids=["round", "all"])
+def test_asks_outside_the_design_break_no_promise(options):
+    options = {"exploit": bd.UCB(4.0), "explore_fraction": 0.3} | options
+    result = coverage(15, tight=True, **options)
+    assert result.failed <= DELTA
+    assert result.lost <= DELTA
+    assert coverage(15, tight=True, divide=5.0, **options).failed > upper_limit(15)
 
 
 def test_with_constants_five_times_too_small_the_promise_is_broken():

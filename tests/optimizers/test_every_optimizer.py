@@ -53,7 +53,8 @@ def threds(maximize=True, horizon=HORIZON):
 
 
 def bpe(maximize=True, horizon=HORIZON):
-    return bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), horizon, maximize=maximize, **FIXED)
+    options = FIXED | {"maximize": maximize, "exploit": None}
+    return bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), horizon, **options)
 
 
 def search(domain):
@@ -117,7 +118,23 @@ def bpe_on_box(**options):
     return make
 
 
+def exploiting(**options):
+    def make(maximize=True, horizon=HORIZON):
+        given = FIXED | {"maximize": maximize} | options
+        return bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), horizon, **given)
+
+    return make
+
+
 OPTIMIZERS |= {
+    "BPE, few design points": exploiting(explore_fraction=0.3, evidence="round"),
+    "BPE, all evidence": exploiting(
+        explore_fraction=0.3, evidence="all", confidence=bd.RKHSConfidence(1.0, 0.2)
+    ),
+    "BPE, geometric, TS": exploiting(
+        exploit=bd.ThompsonSampling(), rounds=bd.GeometricRounds(3, 1.5), explore_fraction=0.5
+    ),
+    "BPE, learned": exploiting(covar_module=None, noise_var=None, explore_fraction=0.3),
     "UCB, box": on_box(rule=bd.UCB(4.0)),
     "UCB, censor, box": on_box(rule=bd.UCB(4.0), pending=bd.Censor(-3.0, 5, inflate=True)),
     "TS, box": on_box(rule=bd.ThompsonSampling(n_features=256)),
