@@ -92,9 +92,9 @@ class Guarantee:
     factor: float = 1.0
 
     def __str__(self) -> str:
+        times = "" if self.factor == 1.0 else f", at {self.factor:.3g} times the regret bound"
         head = (
-            f"Guaranteed with probability {1.0 - self.delta:g}, at {self.factor:.3g} times the "
-            "bound of Theorem 1, assuming:"
+            f"Guaranteed with probability {1.0 - self.delta:g}{times}, assuming:"
             if self.holds
             else "No guarantee:"
         )

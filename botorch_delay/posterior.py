@@ -176,7 +176,12 @@ def posterior_at(
         if m and backward > 0.1 * noise.min().item():
             _warn_coarse(noise.min().item(), X.dtype)
         alpha_norm = _solve(factor, white, transpose=True).norm()
+        fields = 7
+        grad = torch.is_grad_enabled() and X.requires_grad
+        # One result to write into: small pieces between large ones would scatter the memory.
+        whole = X.new_empty(fields, 0 if grad else len(X))
         parts = []
+        start = 0
         for chunk in X.split(rows_per_chunk(m, X)):
             prior = prior_variance(covar_module, chunk)
             V = _solve(factor, covariance(covar_module, evidence.X, chunk))  # L^-1 k_X(x)
@@ -191,10 +196,16 @@ def posterior_at(
                 penalty = (z2 * noise.unsqueeze(-1)).sum(dim=0)
                 z_norm = z2.sum(dim=0).sqrt()
             mean_rounding = backward * alpha_norm * z_norm
-            parts.append(
-                (mean, variance, prior, noise_norm, penalty, relative * prior, mean_rounding)
-            )
-    return PointwisePosterior(*(torch.cat(field) for field in zip(*parts, strict=True)))
+            values = (mean, variance, prior, noise_norm, penalty, relative * prior, mean_rounding)
+            if grad:
+                parts.append(torch.stack(values))
+                continue
+            for row, value in zip(whole, values, strict=True):
+                row[start : start + len(chunk)] = value
+            start += len(chunk)
+        if grad:
+            whole = torch.cat(parts, dim=1)
+    return PointwisePosterior(*whole)
 
 
 def _warn_coarse(noise_var: float, dtype: torch.dtype) -> None:

@@ -113,7 +113,7 @@ def _revive_trial(record: Mapping[str, Any], number: int, domain: Domain) -> Tri
         inside = index is None and bool(domain.contains(x.unsqueeze(0)))
     if record["id"] != number or not inside:
         raise ValueError(f"id {record['id']!r}, or x is not point {index} of the domain")
-    if not (is_whole(record["round"], 1) and is_whole(record["slot"], -1)):
+    if not (is_whole(record["round"], 1) and is_whole(record["slot"], -2)):
         raise ValueError(f"round {record['round']!r}, slot {record['slot']!r}")
     value, noise_var = record["value"], record["noise_var"]
     if (value is not None) != (state is TrialState.COMPLETED):

@@ -40,7 +40,7 @@ class Trial:
         x: the point, a tensor of shape ``d``.
         index: row of the point in a finite domain; None on a box.
         round: counted from 1.
-        slot: which design point of the round it serves, counted from 0; -1 for none.
+        slot: which design point of the round it serves, counted from 0; below 0 for none.
         state: where it stands.
         value: the answer as it was told, or None.
         noise_var: the known noise variance of the answer, or None.

@@ -24,7 +24,7 @@ from botorch_delay.trials import TrialState
 
 
 def make(n=21, horizon=40, **options):
-    options = {"covar_module": se(0.3), "noise_var": 1e-4} | options
+    options = {"covar_module": se(0.3), "noise_var": 1e-4, "exploit": None} | options
     return bd.BPEDelayOptimizer(bd.FiniteDomain(line(n)), horizon, **options)
 
 

@@ -32,7 +32,7 @@ CONFIDENCES = [None, bd.FixedBeta(2.0), bd.RKHSConfidence(1.5, 0.1, tight=False)
 
 def make(horizon=60, seed=0, kernel="se", **options):
     domain = bd.FiniteDomain(scattered(40, seed=seed))
-    options = {"covar_module": KERNELS[kernel](), "noise_var": 1e-2} | options
+    options = {"covar_module": KERNELS[kernel](), "noise_var": 1e-2, "exploit": None} | options
     return bd.BPEDelayOptimizer(domain, horizon, **options)
 
 

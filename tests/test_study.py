@@ -133,10 +133,10 @@ def test_arms_that_differ_in_the_last_digit_look_different(command, tmp_path):
 
 
 def test_the_round_names_whom_it_waits_for(study):
-    study("ask", "study.db", "-n", 6)  # q_1 = 4
-    for trial_id in (0, 1, 3, 4, 5):
+    study("ask", "study.db", "-n", 6)  # the first is the round's design point
+    for trial_id in (1, 2, 3, 4, 5):
         study("tell", "study.db", trial_id, 0.1 * trial_id)
-    assert "waits for trial 2" in study("show", "study.db")[1]
+    assert "waits for trial 0" in study("show", "study.db")[1]
 
 
 def test_a_list_of_arms(command, tmp_path):

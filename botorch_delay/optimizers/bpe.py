@@ -14,7 +14,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import checks
-from botorch_delay.confidence import Confidence, FixedBeta, Guarantee
+from botorch_delay.confidence import Confidence, FixedBeta, Guarantee, RKHSConfidence
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.elimination import ActiveSet
@@ -28,12 +28,13 @@ from botorch_delay.exceptions import (
 from botorch_delay.optimizers.arenas import BoxArena, FiniteArena, make_arena
 from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.botorch_scores import try_out
-from botorch_delay.optimizers.claims import claim
-from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility
+from botorch_delay.optimizers.budget import Budget
+from botorch_delay.optimizers.claims import BudgetTerms, claim
+from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility, row_of
 from botorch_delay.optimizers.given import describe_given, given_surrogate, recipe_of
 from botorch_delay.optimizers.index_method import IndexMethod, read_fit
 from botorch_delay.optimizers.judging import judge_round
-from botorch_delay.optimizers.open_round import NO_SLOT, OpenRound
+from botorch_delay.optimizers.open_round import NO_SLOT, WAITING_SLOT, OpenRound
 from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
 from botorch_delay.records import describe_part
 from botorch_delay.regions import BoxActiveSet
@@ -102,6 +103,10 @@ class BPEDelayOptimizer(Optimizer):
         horizon: T, how many asks are planned; None, with :class:`GeometricRounds`, where no end is.
         covar_module: the kernel, fixed; None to learn kernel and noise whenever a round opens.
         noise_var: lambda^2, given if and only if the kernel is.
+        regret_factor: F >= 1; ``exploit`` plays every ask as long as what it may have cost,
+            certified by bounds from all answers, leaves room for BPE-Delay's own regret bound
+            within F times that bound; see :mod:`botorch_delay.optimizers.budget`. Needs a finite
+            domain, a given kernel and ``RKHSConfidence``. None for no budget.
         warm_start: what another study has learned, ``other.hyperparameters``: where learning
             begins; None for BoTorch's priors.
         confidence: bounds that eliminate; ``FixedBeta(6.0)`` if None.
@@ -153,6 +158,7 @@ class BPEDelayOptimizer(Optimizer):
         exploit: Rule | Callable[..., AcquisitionFunction] | None = DEFAULT_EXPLOIT,
         explore_fraction: float | None = None,
         evidence: str | None = None,
+        regret_factor: float | None = None,
         warm_start: Hyperparameters | None = None,
         seed: int = 0,
         maximize: bool = True,
@@ -180,6 +186,10 @@ class BPEDelayOptimizer(Optimizer):
         if evidence is None:
             heuristic = bool(self._confidence.missing) and self._exploit is not None
             self._evidence = "all" if heuristic and delay is None else "round"
+        self._regret_factor = None
+        if regret_factor is not None:
+            self._regret_factor = checks.real(regret_factor, "regret_factor")
+            self._evidence, self._fraction = "round", 1.0
         self._check_options()
         self._rule = self._make_rule()
         self._arena: FiniteArena | BoxArena = self._make_arena()
@@ -198,6 +208,7 @@ class BPEDelayOptimizer(Optimizer):
         self._longest_wait = 0  # of an answer, in asks
         self._designed = 0  # design points asked, in all rounds
         self._fitted: tuple[int, Surrogate] | None = None  # at which revision, for recommend
+        self._budget = self._make_budget()
         self._player: IndexMethod | None = None
         if self._exploit is not None:
             self._player = IndexMethod(
@@ -271,6 +282,20 @@ class BPEDelayOptimizer(Optimizer):
         return optimizer
 
     @property
+    def certified_regret(self) -> float:
+        """A bound on the cumulative regret of all asks so far, in units of the values.
+
+        It holds with probability ``1 - delta / 2`` at all times at once, whatever the delays.
+
+        Raises:
+            NotSupportedError: without ``regret_factor``.
+        """
+        if self._budget is None:
+            raise NotSupportedError("Regret is certified where regret_factor is given.")
+        self._budget.active(self._state)
+        return self._budget.certified
+
+    @property
     def explore_fraction(self) -> float:
         """Rho, the share of asks that are design points while a design lasts."""
         return self._fraction
@@ -281,7 +306,8 @@ class BPEDelayOptimizer(Optimizer):
         infeasible = self._feasibility.infeasible()
         if isinstance(self._arena, BoxArena):
             return self._arena.active_set(self._state, infeasible)
-        return self._arena.active_set(self._arena.without(self._state, infeasible))
+        rows = self._state if self._budget is None else self._budget.active(self._state)
+        return self._arena.active_set(self._arena.without(rows, infeasible))
 
     @property
     def eliminated(self) -> Tensor:
@@ -353,6 +379,7 @@ class BPEDelayOptimizer(Optimizer):
             fraction=self._fraction,
             geometric=isinstance(self._schedule, GeometricRounds),
             pooled=self._evidence == "all",
+            budget=self._budget_terms(),
         )
 
     def _choose(self) -> Choice:
@@ -362,7 +389,12 @@ class BPEDelayOptimizer(Optimizer):
             self._close(open_next=True)
         current = self._open
         slot = current.next_retry()
-        if slot is None and self._player is not None and not self._design_is_due(current):
+        if slot is None and self._budget is not None:
+            choice = self._play_within(self._budget, current)
+            if choice is not None:
+                self._report_stragglers()
+                return choice
+        elif slot is None and self._player is not None and not self._design_is_due(current):
             choice = self._play(self._player, current)
             if choice is not None:
                 self._report_stragglers()
@@ -389,6 +421,22 @@ class BPEDelayOptimizer(Optimizer):
             return False
         return self._designed <= self._fraction * len(self._ledger)
 
+    def _play_within(self, budget: Budget, current: OpenRound) -> Choice | None:
+        """The rule's point if the budget allows it or the round waits; None for a design point."""
+        assert self._player is not None
+        number = current.number
+        rows = budget.active(self._state)
+        try:
+            row = self._player.choose(among=rows)
+        except EmptyDomainError:
+            return None
+        assert isinstance(row, int)
+        if budget.affords(row, number, len(current.slots)):
+            return Choice(row, round=number, slot=NO_SLOT)
+        if current.design_is_asked():
+            return Choice(row, round=number, slot=WAITING_SLOT)
+        return None
+
     def _play(self, player: IndexMethod, current: OpenRound) -> Choice | None:
         """An ask outside the design; None if no active point may be asked."""
         number = current.number
@@ -408,6 +456,9 @@ class BPEDelayOptimizer(Optimizer):
         if self._player is not None:
             self._player.asked(trial)
         self._designed += trial.slot == len(self._open.slots)
+        if self._budget is not None:
+            number = None if trial.slot == NO_SLOT else trial.round
+            self._budget.ask(row_of(trial), number, waiting=trial.slot == WAITING_SLOT)
         self._open.take(trial)
         self._feasibility.add(trial)
         self._update_standing(trial)
@@ -418,6 +469,8 @@ class BPEDelayOptimizer(Optimizer):
         self._feasibility.note(trial)
         if self._player is not None:
             self._player.settled(trial)
+        if self._budget is not None and trial.state is TrialState.COMPLETED:
+            self._budget.tell(trial)
         current = self._open
         if current is None:
             return
@@ -470,7 +523,9 @@ class BPEDelayOptimizer(Optimizer):
         return OpenRound(number, design_size, surrogate, candidates, standings)
 
     def _make_arena(self) -> FiniteArena | BoxArena:
-        return make_arena(self._domain, self._confidence, self._delta, self._sign, self._seed)
+        # A budget's own bounds take half of what the rounds' bounds have otherwise.
+        delta = self._delta if self._regret_factor is None else self._delta / 2.0
+        return make_arena(self._domain, self._confidence, delta, self._sign, self._seed)
 
     def _close(self, *, open_next: bool) -> None:
         """Close the open round and, unless it was the last, open the next.
@@ -632,6 +687,7 @@ class BPEDelayOptimizer(Optimizer):
             "exploit": describe_part(self._exploit),
             "explore_fraction": self._fraction,
             "evidence": self._evidence,
+            "regret_factor": self._regret_factor,
             "warm_start": describe_part(self._warm_start),
             "seed": self._seed,
             "maximize": self._maximize,
@@ -644,7 +700,7 @@ class BPEDelayOptimizer(Optimizer):
     def _progress(self) -> dict[str, Any]:
         finite = isinstance(self._arena, FiniteArena)
         played = None if self._player is None else self._player.describe()
-        return write_progress(
+        written = write_progress(
             Progress(
                 self._eliminated if finite else None,
                 self._records,
@@ -657,6 +713,11 @@ class BPEDelayOptimizer(Optimizer):
             ),
             learned=self._fixed is None,
         )
+        if self._budget is not None:  # its arrays change with every ask and answer
+            self._budget.active(self._state)
+            written["arrays"] |= self._budget.arrays()
+            written["arrays_version"] = self._ledger.revision
+        return written
 
     def _check_progress(
         self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
@@ -679,9 +740,13 @@ class BPEDelayOptimizer(Optimizer):
         )
         if self._player is None:
             return found
+        budget = self._make_budget()
+        if budget is not None:
+            budget.restore(progress["arrays"], trials)
         values = progress["values"].get("played") or {}
         known = len(attached) + sum(t.state is TrialState.COMPLETED for t in trials)
-        return replace(found, played=read_fit(values, self._fixed, self._domain, known))
+        played = read_fit(values, self._fixed, self._domain, known)
+        return replace(found, played=played, budget=budget)
 
     def _restore(self, progress: Progress) -> None:
         if progress.eliminated is not None:
@@ -697,9 +762,34 @@ class BPEDelayOptimizer(Optimizer):
         self._longest_wait = 0
         self._designed = len({(t.round, t.slot) for t in self._ledger.trials if t.slot >= 0})
         self._fitted = None
+        self._budget = progress.budget
         if self._player is not None:
             self._player.resume(*progress.played)
             self._follow_state()
+
+    def _make_budget(self) -> Budget | None:
+        if self._regret_factor is None:
+            return None
+        assert isinstance(self._domain, FiniteDomain)
+        assert isinstance(self._confidence, RKHSConfidence)
+        assert self._fixed is not None
+        assert self._horizon is not None
+        return Budget(
+            self._domain,
+            self._fixed,
+            self._confidence,
+            self._rule,
+            self._horizon,
+            self._delta,
+            self._regret_factor,
+            self._sign,
+        )
+
+    def _budget_terms(self) -> BudgetTerms | None:
+        budget = self._budget
+        if budget is None or self._regret_factor is None:
+            return None
+        return BudgetTerms(self._regret_factor, budget.bound, budget.trivial, budget.refuted)
 
     def _make_rule(self) -> RoundRule:
         if self._delay is None:
@@ -728,10 +818,28 @@ class BPEDelayOptimizer(Optimizer):
             )
         if self._evidence not in ("round", "all"):
             raise InputError(f"evidence must be 'round' or 'all', got {self._evidence!r}.")
+        if self._regret_factor is not None:
+            self._check_budget(geometric)
         pooled = self._evidence == "all" and not self._confidence.missing
         if pooled and not isinstance(self._domain, FiniteDomain):
             raise NotSupportedError(
                 "evidence='all' with RKHSConfidence needs a FiniteDomain; on a box use 'round'."
+            )
+
+    def _check_budget(self, geometric: bool) -> None:
+        if self._regret_factor is not None and self._regret_factor < 1.0:
+            raise InputError(f"regret_factor must be at least 1, got {self._regret_factor:g}.")
+        if not isinstance(self._domain, FiniteDomain):
+            raise NotSupportedError("regret_factor needs a FiniteDomain; leave it out on a box.")
+        if self._fixed is None or not isinstance(self._confidence, RKHSConfidence):
+            raise InputError(
+                "regret_factor needs bounds that are valid; pass covar_module, noise_var and "
+                "confidence=RKHSConfidence(norm_bound, noise_std)."
+            )
+        if self._exploit is None or self._delay is not None or geometric:
+            raise InputError(
+                "regret_factor needs a rule to play, and the rounds of the horizon that close on "
+                "arrival; leave out exploit, delay and rounds."
             )
 
 

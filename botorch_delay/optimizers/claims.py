@@ -2,8 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from botorch_delay.confidence import Confidence, Guarantee
 from botorch_delay.delays import DelayLaw, SubExponentialDelay
+
+
+@dataclass(frozen=True)
+class BudgetTerms:
+    """What a budget claims.
+
+    Attributes:
+        factor: F.
+        bound: B, BPE-Delay's own regret bound without waiting.
+        trivial: what any sequence of asks may cost.
+        refuted: whether the answers contradict the assumptions.
+    """
+
+    factor: float
+    bound: float
+    trivial: float
+    refuted: bool
 
 
 def claim(
@@ -17,6 +36,7 @@ def claim(
     fraction: float = 1.0,
     geometric: bool = False,
     pooled: bool = False,
+    budget: BudgetTerms | None = None,
 ) -> Guarantee:
     """The regret bound of Theorem 1, or what is missing for it.
 
@@ -30,6 +50,7 @@ def claim(
         fraction: rho, the share of asks that are design points.
         geometric: whether rounds grow by a constant factor.
         pooled: whether bounds from all answers are intersected with the round's own.
+        budget: for asks that are not BPE-Delay's own; None without one.
     """
     missing = list(confidence.missing)
     if learned:
@@ -77,4 +98,15 @@ def claim(
             "half of the bounds' share of delta is for the self-normalised bound from all answers"
         )
     factor = fraction**-0.5
+    if budget is not None:
+        factor = budget.factor
+        if budget.refuted:
+            missing.append(
+                "the answers contradict norm_bound and noise_std: no function of that norm fits."
+            )
+        assumptions.append(
+            f"the regret bound is {budget.factor:g} x {budget.bound:.6g}, plus what asks cost "
+            f"while a round waits (any asks cost at most {budget.trivial:.6g}); the bounds that "
+            "certify it hold whatever the delays, failures and missing answers depend on"
+        )
     return Guarantee(not missing, delta, tuple(assumptions), tuple(missing), factor)

@@ -187,6 +187,7 @@ def _build(state: Mapping[str, Any], domain: Domain, parts: _Parts) -> Optimizer
             common["exploit"] = parts.rule or build_part(config["exploit"], "rule")
             common["explore_fraction"] = config["explore_fraction"]
             common["evidence"] = config["evidence"]
+            common["regret_factor"] = config.get("regret_factor")
         return make(
             finite,
             config["horizon"],

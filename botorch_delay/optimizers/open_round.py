@@ -13,6 +13,7 @@ from botorch_delay.surrogate import Surrogate
 from botorch_delay.trials import Trial, TrialState
 
 NO_SLOT = -1  # of a trial that serves no design point
+WAITING_SLOT = -2  # likewise, asked because a round waits though a budget says no
 
 
 class SlotState(enum.Enum):
@@ -141,7 +142,7 @@ class OpenRound:
         key = self._candidates.key(trial)
         self.asks += 1
         self._running.add(trial.id)
-        if trial.slot == NO_SLOT:
+        if trial.slot < 0:
             return
         if trial.slot == len(self.slots):
             self.slots.append(Slot(key))
@@ -155,7 +156,7 @@ class OpenRound:
     def settle(self, trial: Trial) -> None:
         """A trial of this round was answered, failed or abandoned."""
         self._running.discard(trial.id)
-        if trial.slot == NO_SLOT:
+        if trial.slot < 0:
             return
         slot = self.slots[trial.slot]
         if trial.id != slot.trials[-1] or slot.outcome is TrialState.ABANDONED:
@@ -225,7 +226,7 @@ class OpenRound:
         for trial in trials:
             key = self._candidates.key(trial)
             fits = 0 <= trial.slot < len(self.slots) and self.slots[trial.slot].key == key
-            if not (fits or trial.slot in (len(self.slots), NO_SLOT)):
+            if not (fits or trial.slot in (len(self.slots), NO_SLOT, WAITING_SLOT)):
                 raise StorageError(f"Stored trial {trial.id} has an impossible slot {trial.slot}.")
             self.take(trial)
         for trial in trials:

@@ -11,6 +11,7 @@ from torch import Tensor
 from botorch_delay import checks
 from botorch_delay.exceptions import InputError, StorageError
 from botorch_delay.optimizers.arenas import BoxArena, FiniteArena, read_eliminated
+from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.open_round import OpenRound
 from botorch_delay.rounds import RoundRecord, RoundRule
 from botorch_delay.surrogate import Surrogate
@@ -36,6 +37,7 @@ class Progress:
         since: how many closed rounds count no more on a box.
         played: the surrogate of the asks outside the design, and how many answers it was fitted
             to; as a record where it is written. None if there are no such asks.
+        budget: for such asks, if there is one.
     """
 
     eliminated: Tensor | None
@@ -46,6 +48,7 @@ class Progress:
     state: Any
     since: int = 0
     played: Any = None
+    budget: Budget | None = None
 
 
 def write_progress(progress: Progress, *, learned: bool) -> dict[str, Any]:

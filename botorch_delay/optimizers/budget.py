@@ -1,0 +1,259 @@
+"""A budget for asks that BPE-Delay would not have made: any rule plays, and pays for what it risks.
+
+Let B be BPE-Delay's own regret bound: q_r asks in round r, each charged at most
+
+    rate_1 = D = C max d_k,    rate_{r+1} = min(rate_r, 4 max_x h_r(x)),
+
+where h_r is the half-width from the greedy design of q_r points on the whole set, known before the
+first ask. Bounds U, L from all answers hold at all times at once (``ellipsoid``). An ask at x is
+billed min(D, max U - L(x)), a bound on its regret, and every bill is priced anew when the bounds
+tighten. The rule's point is asked if
+
+    bills so far + its bill + what BPE-Delay may still cost - waits <= F B;
+
+otherwise the next design point of BPE-Delay is asked, or, while its round waits for answers, the
+rule's point among the round's points, charged at rate_r and counted under waits.
+
+*Theorem.* With probability ``1 - delta / 2``, whatever the delays, the regret after T asks is at
+most ``max(F B, B') + W + E``. B' is B with the bounds' smaller share of delta, W the sum of rate_r
+over waiting asks (at most u_T sum_r rate_r if delays obey u_T: the delay is paid once, not F
+times), and E what realised rates exceed the rates above, which were taken on the whole set, by.
+
+*Proof.* On the event of all bounds every bill dominates the regret of its ask, at every later
+time. Let t be the last ask that was billed; if there is none, the run is BPE-Delay's own. The
+regret of asks 1 to t is at most bills so far + bill. Later asks are BPE-Delay's: those that do not
+wait continue its rounds in order, at most T - t of them, and cost at most what was reserved, plus
+E; those that wait cost what W counts, and the waits before t were taken off the sum. Together
+F B + W + E. QED
+
+In round r + 1 every point that is left has regret at most 4 max h_r: its own bound, and that of the
+point that eliminates, are both at most 2 h_r off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from botorch_delay.confidence import RKHSConfidence, side_delta
+from botorch_delay.design import greedy_max_variance
+from botorch_delay.domains import FiniteDomain
+from botorch_delay.ellipsoid import Ellipsoid
+from botorch_delay.exceptions import StorageError
+from botorch_delay.kernels import covariance, prior_variance, rows_per_chunk
+from botorch_delay.optimizers.feasibility import row_of
+from botorch_delay.rounds import RoundRule
+from botorch_delay.surrogate import Surrogate
+from botorch_delay.trials import Trial, TrialState
+
+
+class Budget:
+    """What was asked beyond BPE-Delay's own asks, and what it may have cost.
+
+    Args:
+        domain: the set.
+        surrogate: kernel and noise, as given.
+        confidence: valid bounds.
+        rule: gives the design sizes.
+        horizon: T.
+        delta: of the guarantee.
+        factor: F, at least 1.
+        sign: -1 where the user minimises.
+
+    Attributes:
+        bound: B, in units of the values.
+        trivial: D T, what any sequence of asks may cost.
+        waits: W so far.
+    """
+
+    def __init__(
+        self,
+        domain: FiniteDomain,
+        surrogate: Surrogate,
+        confidence: RKHSConfidence,
+        rule: RoundRule,
+        horizon: int,
+        delta: float,
+        factor: float,
+        sign: float,
+    ) -> None:
+        self._sign, self._horizon, self._factor = sign, horizon, factor
+        self._ellipsoid = Ellipsoid(
+            surrogate.covar_module,
+            domain.points,
+            confidence.norm_bound,
+            confidence.noise_std,
+            delta / 4.0,
+        )
+        self._sizes = _sizes(rule, horizon)
+        largest = confidence.norm_bound * _widest(surrogate, domain.points)
+        full, own = _rates(domain, surrogate, confidence, self._sizes, largest, delta)
+        self.bound = _charge(self._sizes, full, 0, horizon)
+        self.trivial = largest * horizon
+        self._rates = own
+        self.waits = 0.0
+        self._rows: list[int] = []
+        self._caps: list[float] = []
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the answers contradict the assumptions."""
+        return self._ellipsoid.refuted
+
+    @property
+    def certified(self) -> float:
+        """A bound on the regret of all asks so far, in units of the values."""
+        return float(self._bills().sum())
+
+    def tell(self, trial: Trial) -> None:
+        """A trial was answered."""
+        assert trial.value is not None
+        self._ellipsoid.tell(row_of(trial), self._sign * trial.value, trial.id + 1)
+
+    def active(self, rows: Tensor) -> Tensor:
+        """Those of some rows (LongTensor) that may be the maximiser; all if none seems to be."""
+        self._ellipsoid.update()
+        upper, lower = self._ellipsoid.upper, self._ellipsoid.lower
+        kept = rows[upper[rows] >= lower.max()]
+        return kept if len(kept) else rows
+
+    def affords(self, row: int, number: int, done: int) -> bool:
+        """Whether the rule's point may be asked.
+
+        Args:
+            row: of the point.
+            number: of the open round.
+            done: design points of it that were asked.
+        """
+        left = self._horizon - len(self._rows) - 1
+        sizes = [*self._sizes[number - 1 : -1], 2 * self._horizon]
+        future = _charge(sizes, self._rates[number - 1 :], done, left)
+        spent = self.certified + self._price(row, math.inf)
+        return spent + future - self.waits <= self._factor * self.bound
+
+    def ask(self, row: int, number: int | None, *, waiting: bool = False) -> None:
+        """An ask was made.
+
+        Args:
+            row: its point.
+            number: of the round by which it is charged; None for a bill.
+            waiting: whether it is made while a round waits.
+        """
+        cap = math.inf if number is None else self._rate(number)
+        price = self._price(row, cap)
+        self._rows.append(row)
+        self._caps.append(price)
+        if waiting:
+            self.waits += price
+
+    def arrays(self) -> dict[str, Tensor]:
+        """What cannot be derived from the trials: bounds of the past, and prices."""
+        like = self._ellipsoid.upper
+        return {
+            "upper": like.clone(),
+            "lower": self._ellipsoid.lower.clone(),
+            "prices": like.new_tensor(self._caps),
+            "waits": like.new_tensor([self.waits, float(self.refuted)]),
+        }
+
+    def restore(self, arrays: Mapping[str, Any], trials: list[Trial]) -> None:
+        """Go on from stored trials and :meth:`arrays`, on a fresh object.
+
+        Raises:
+            StorageError: if they are malformed.
+        """
+        like = self._ellipsoid.upper
+        shapes = {"upper": len(like), "lower": len(like), "prices": len(trials), "waits": 2}
+        for name, length in shapes.items():
+            array = arrays.get(name)
+            if not isinstance(array, Tensor) or array.shape != (length,) or array.isnan().any():
+                raise StorageError(f"The stored budget has no proper {name!r}.")
+        for trial in trials:
+            self._rows.append(row_of(trial))
+            if trial.state is TrialState.COMPLETED:
+                self.tell(trial)
+        self._ellipsoid.update(tighten=False)
+        self._ellipsoid.upper = arrays["upper"].to(like).clone()
+        self._ellipsoid.lower = arrays["lower"].to(like).clone()
+        self._caps = arrays["prices"].tolist()
+        self.waits, refuted = arrays["waits"].tolist()
+        self._ellipsoid.refuted = bool(refuted)
+
+    def _rate(self, number: int) -> float:
+        return self._rates[min(number, len(self._rates)) - 1]
+
+    def _price(self, row: int, cap: float) -> float:
+        best = float(self._ellipsoid.upper.max())
+        return min(cap, self._rates[0], best - float(self._ellipsoid.lower[row]))
+
+    def _bills(self) -> Tensor:
+        lower = self._ellipsoid.lower
+        if not self._rows:
+            return lower[:0]
+        now = self._ellipsoid.upper.max() - lower[torch.tensor(self._rows, device=lower.device)]
+        return torch.minimum(lower.new_tensor(self._caps), now)
+
+
+def _sizes(rule: RoundRule, horizon: int) -> list[int]:
+    """q_r of every round of BPE-Delay without waiting."""
+    sizes: list[int] = []
+    size = 1
+    while sum(sizes) < horizon:
+        size = rule.design_size(len(sizes) + 1, size)
+        sizes.append(size)
+    return sizes
+
+
+def _widest(surrogate: Surrogate, points: Tensor) -> float:
+    """The largest distance between two points in the kernel's metric: d_k^2 = k - 2 k' + k''."""
+    kernel, X = surrogate.covar_module, surrogate.inputs(points)
+    largest = 0.0
+    with torch.no_grad():
+        prior = prior_variance(kernel, X)
+        if bool((prior == prior[0]).all()) and len(X) > 20_000:
+            return float(2.0 * prior[0].sqrt())  # the triangle inequality, instead of all pairs
+        for part in torch.arange(len(X), device=X.device).split(rows_per_chunk(len(X), X)):
+            square = prior[part].unsqueeze(1) + prior - 2.0 * covariance(kernel, X[part], X)
+            largest = max(largest, float(square.max()))
+    return math.sqrt(max(largest, 0.0))
+
+
+def _rates(
+    domain: FiniteDomain,
+    surrogate: Surrogate,
+    confidence: RKHSConfidence,
+    sizes: list[int],
+    largest: float,
+    delta: float,
+) -> tuple[list[float], list[float]]:
+    """The largest regret of an ask of each round, with all of delta and with half of it."""
+    full, own = [largest], [largest]
+    if len(sizes) == 1:
+        return full, own
+    X, noise = surrogate.inputs(domain.points), surrogate.noise_var
+    design = greedy_max_variance(surrogate.covar_module, X, noise, sizes[-2])
+    for size in sizes[:-1]:
+        picks = design[:size]
+        y = X.new_zeros(size)
+        evidence = surrogate.evidence(domain.points[picks], y, [None] * size, group=picks)
+        posterior = surrogate.posterior(evidence, domain.points, weights=confidence.needs_weights)
+        ratio = surrogate.noise_ratio(evidence)
+        for rates, share in ((full, delta), (own, delta / 2.0)):
+            side = side_delta(share, len(sizes), len(domain))
+            half = float(confidence.half_width(posterior, ratio, side).max())
+            rates.append(min(rates[-1], 4.0 * half))
+    return full, own
+
+
+def _charge(sizes: list[int], rates: list[float], done: int, asks: int) -> float:
+    """What so many asks of BPE-Delay cost at most, after ``done`` asks of the first round."""
+    total, start, end = 0.0, 0, done + asks
+    for size, rate in zip(sizes, rates, strict=True):
+        first, last = max(start, done), min(start + size, end)
+        total += max(last - first, 0) * rate
+        start += size
+    return total
