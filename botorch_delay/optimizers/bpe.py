@@ -743,7 +743,7 @@ class BPEDelayOptimizer(Optimizer):
         budget = self._make_budget()
         if budget is not None:
             budget.restore(progress["arrays"], trials)
-        values = progress["values"].get("played") or {}
+        values = progress["values"].get("played")
         known = len(attached) + sum(t.state is TrialState.COMPLETED for t in trials)
         played = read_fit(values, self._fixed, self._domain, known)
         return replace(found, played=played, budget=budget)

@@ -435,7 +435,7 @@ class IndexMethod:
 
 
 def read_fit(
-    values: Mapping[str, Any], fixed: Surrogate | None, domain: Domain, answers: int
+    values: Any, fixed: Surrogate | None, domain: Domain, answers: int
 ) -> tuple[Surrogate, int]:
     """Surrogate and number of answers of a stored :meth:`IndexMethod.describe`.
 
@@ -448,6 +448,8 @@ def read_fit(
     Raises:
         StorageError: if they are malformed.
     """
+    if not isinstance(values, Mapping):
+        raise StorageError(f"A fit is stored as {brief(values)}.")
     fitted_to, record = values.get("fitted_to"), values.get("surrogate")
     if not isinstance(fitted_to, int) or not is_whole(fitted_to, 0) or fitted_to > answers:
         raise StorageError(f"The last fit was to {brief(fitted_to)} answers, it says.")

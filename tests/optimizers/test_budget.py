@@ -1,0 +1,220 @@
+"""Asks under a budget: never more than certified, BPE-Delay where the budget says so."""
+
+import itertools
+
+import pytest
+import torch
+from cases import generator, scattered, se
+
+import botorch_delay as bd
+from botorch_delay.benchmarks import FiniteProblem, simulate
+from botorch_delay.exceptions import InputError, NotSupportedError
+from botorch_delay.kernels import covariance
+
+POINTS = scattered(200, seed=8)
+KERNEL, NOISE = se(0.25), 0.1
+HORIZON, DELTA = 150, 0.1
+
+
+def random_problem(seed):
+    g = generator(seed)
+    centres = POINTS[torch.randperm(200, generator=g)[:20]]
+    weights = torch.randn(20, generator=g, dtype=torch.double)
+    f = covariance(KERNEL, POINTS, centres) @ weights
+    norm = (weights @ covariance(KERNEL, centres, centres) @ weights).sqrt().item()
+    return FiniteProblem(POINTS, f, NOISE), norm
+
+
+def optimizer(problem, norm, factor=1.25, divide=1.0, **options):
+    given = {
+        "covar_module": KERNEL,
+        "noise_var": NOISE**2,
+        "confidence": bd.RKHSConfidence(norm / divide, NOISE / divide),
+        "regret_factor": factor,
+        "delta": DELTA,
+    }
+    return bd.BPEDelayOptimizer(problem.domain, HORIZON, **(given | options))
+
+
+def slots(opt):
+    return [min(trial.slot, 0) for trial in opt.trials]
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.25])
+@pytest.mark.parametrize("delay", [bd.NoDelay(), bd.PoissonDelay(12.0)], ids=["none", "poisson"])
+def test_what_is_certified_holds(factor, delay):
+    for seed in range(6):
+        problem, norm = random_problem(seed)
+        opt = optimizer(problem, norm, factor)
+        history = simulate(opt, problem, delay, HORIZON, seed=seed)
+        regret = history.regret[-1].item()
+        assert regret <= opt.certified_regret
+        assert int(problem.values.argmax()) in opt.active_set.indices
+        assert not opt._budget.refuted
+        assert opt.certified_regret <= factor * opt._budget.bound + opt._budget.waits + 1e-9
+
+
+def test_with_constants_five_times_too_small_nothing_is_certified():
+    broken = 0
+    for seed in range(8):
+        problem, norm = random_problem(seed)
+        opt = optimizer(problem, norm, 1.25, divide=5.0)
+        history = simulate(opt, problem, bd.PoissonDelay(5.0), HORIZON, seed=seed)
+        lost = int(problem.values.argmax()) not in opt.active_set.indices
+        broken += lost or opt._budget.refuted or history.regret[-1].item() > opt.certified_regret
+    assert broken >= 5
+
+
+def test_where_the_budget_says_no_bpe_delay_plays():
+    problem, norm = random_problem(0)
+    opt = optimizer(problem, norm, 1.0)
+    simulate(opt, problem, bd.PoissonDelay(30.0), HORIZON, seed=1)
+    kinds = slots(opt)
+    assert kinds[0] == 0  # a design point: nothing is certified yet
+    design = [t.index for t in opt.trials if t.slot >= 0 and t.round == 1]
+    alone = bd.greedy_max_variance(KERNEL, POINTS, NOISE**2, len(design)).tolist()
+    assert design == alone
+    assert -1 in kinds
+    problem, norm = random_problem(1)
+    waiting = optimizer(problem, norm, 1.0)
+    waiting.ask(HORIZON)  # no answer ever comes
+    assert slots(waiting).count(-2) > 50
+    assert waiting._budget.waits > 0.0
+
+
+def test_every_price_is_what_the_documentation_says():
+    problem, norm = random_problem(2)
+    opt = optimizer(problem, norm, 1.25)
+    noise = NOISE * torch.randn(HORIZON, generator=generator(3), dtype=torch.double)
+    for _ in range(60):
+        trial = opt.ask()
+        bounds = opt._budget._ellipsoid
+        if trial.slot == -1:
+            gap = bounds.upper.max() - bounds.lower[trial.index]
+            expected = min(opt._budget._rates[0], gap.item())
+            assert opt._budget._caps[-1] == pytest.approx(expected)
+        opt.tell(trial, problem.values[trial.index].item() + noise[trial.id].item())
+    assert opt._budget.bound <= opt._budget.trivial
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.25])
+@pytest.mark.parametrize("maximize", [True, False])
+def test_a_run_resumed_goes_on_as_it_would_have(factor, maximize, tmp_path):
+    problem, norm = random_problem(4)
+    sign = 1.0 if maximize else -1.0
+    opt = optimizer(problem, norm, factor, maximize=maximize)
+
+    def go(opt, asks):
+        waiting = list(opt.pending)
+        for _ in range(asks):
+            waiting.append(opt.ask())
+            if len(waiting) > 5:
+                trial = waiting.pop(0)
+                opt.tell(trial, sign * problem.values[trial.index].item())
+
+    go(opt, 50)
+    opt.mark_failed(opt.pending[0])
+    opt.mark_abandoned(opt.pending[0])
+    opt.save(tmp_path / "study.db")
+    loaded = bd.load(tmp_path / "study.db")
+    assert loaded.certified_regret == opt.certified_regret
+    assert loaded.guarantee == opt.guarantee
+    go(opt, 40)
+    go(loaded, 40)
+    assert [(t.index, t.slot) for t in opt.trials] == [(t.index, t.slot) for t in loaded.trials]
+    assert loaded.certified_regret == pytest.approx(opt.certified_regret)
+    opt.save(tmp_path / "study.db")
+
+
+def test_a_budget_that_was_tampered_with_is_refused():
+    problem, norm = random_problem(4)
+    opt = optimizer(problem, norm)
+    opt.tell(opt.ask(), 0.3)
+    state = opt.state_dict()
+    for name, value in (
+        ("upper", torch.zeros(3)),
+        ("prices", torch.zeros(9)),
+        ("waits", None),
+        ("lower", torch.full((200,), torch.nan)),
+    ):
+        arrays = dict(state["progress"]["arrays"]) | {name: value}
+        forged = state | {"progress": state["progress"] | {"arrays": arrays}}
+        with pytest.raises(bd.exceptions.StorageError):
+            optimizer(problem, norm).load_state_dict(forged)
+
+
+def test_the_guarantee_says_what_it_costs():
+    problem, norm = random_problem(4)
+    guarantee = optimizer(problem, norm, 1.5).guarantee
+    assert guarantee.holds
+    assert guarantee.factor == 1.5
+    assert "1.5 times the regret bound" in str(guarantee)
+    assert "any asks cost at most" in str(guarantee)
+    opt = optimizer(problem, 1e-3)
+    for trial in opt.ask(5):
+        opt.tell(trial, 40.0)
+    opt.ask()
+    assert "contradict" in str(opt.guarantee)
+    assert len(opt.active_set.indices) >= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"regret_factor": 0.9}, InputError, "at least 1"),
+        ({"confidence": bd.FixedBeta(6.0)}, InputError, "RKHSConfidence"),
+        ({"covar_module": None, "noise_var": None}, InputError, "covar_module"),
+        ({"exploit": None}, InputError, "rule to play"),
+        ({"delay": bd.NoDelay()}, InputError, "leave out"),
+        ({"rounds": bd.GeometricRounds(4, 2.0)}, InputError, "leave out"),
+    ],
+)
+def test_bad_arguments(change, error, message):
+    problem, norm = random_problem(0)
+    with pytest.raises(error, match=message):
+        optimizer(problem, norm, **change)
+    box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
+    options = {"covar_module": se(), "noise_var": 0.01, "confidence": bd.RKHSConfidence(1.0, 0.1)}
+    with pytest.raises(NotSupportedError, match="FiniteDomain"):
+        bd.BPEDelayOptimizer(box, 20, regret_factor=1.5, **options)
+    with pytest.raises(NotSupportedError, match="regret_factor"):
+        _ = bd.BPEDelayOptimizer(problem.domain, 20).certified_regret
+
+
+@pytest.mark.heavy
+def test_three_hundred_runs_under_adversarial_delays(capsys):
+    """Delays that depend on the point, on its part in the method, and on the value itself."""
+
+    def late_if(bad):
+        return lambda trial, y, f: 40 if bad(trial, y, f) else 0
+
+    adversaries = {
+        "best points": late_if(lambda trial, y, f: f[trial.index] > 0.5 * f.max()),
+        "design points": late_if(lambda trial, y, f: trial.slot >= 0),
+        "large values": late_if(lambda trial, y, f: y > f.mean()),
+        "positive noise": late_if(lambda trial, y, f: y > f[trial.index]),
+        "never the best": lambda trial, y, f: 10**6 if f[trial.index] > 0.9 * f.max() else 3,
+    }
+    lines = []
+    for (name, delay), factor in itertools.product(adversaries.items(), (1.0, 1.5)):
+        lost = uncertified = 0
+        for seed in range(30):
+            problem, norm = random_problem(seed)
+            opt = optimizer(problem, norm, factor)
+            g, due, regret = generator(1000 + seed), [], 0.0
+            for number in range(HORIZON):
+                for entry in [e for e in due if e[0] < number]:
+                    due.remove(entry)
+                    opt.tell(entry[1], entry[2])
+                trial = opt.ask()
+                f = problem.values
+                regret += (f.max() - f[trial.index]).item()
+                noise = NOISE * torch.randn((), generator=g, dtype=torch.double).item()
+                y = f[trial.index].item() + noise
+                due.append((number + delay(trial, y, f), trial, y))
+            lost += int(problem.values.argmax()) not in opt.active_set.indices
+            uncertified += regret > opt.certified_regret
+        lines.append(f"{name}, F = {factor}: maximiser lost {lost}, not certified {uncertified}")
+        assert lost + uncertified <= 30 * DELTA
+    with capsys.disabled():
+        print("\n" + "\n".join(lines))
