@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from botorch_delay.exceptions import BotorchDelayError, InputError
+from botorch_delay.speed import add_parser as add_speed_parser
+from botorch_delay.speed import run as run_speed
 
 # What argparse takes for a number and not for an option: -1e-3 and -inf as well as -1.
 _NEGATIVE = re.compile(r"^-(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$|^-(inf|nan)", re.IGNORECASE)
@@ -62,6 +64,11 @@ def _parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--quick", action="store_true", help="small, in half a minute")
     reproduce.add_argument("--redraw", action="store_true", help="new functions in every repeat")
     reproduce.add_argument("--workers", type=int, help="processes (default: one per core)")
+
+    text = "methods and machines side by side"
+    bench = commands.add_parser("bench", help=text, description=text)
+    suites = bench.add_subparsers(required=True, metavar="COMMAND")
+    add_speed_parser(suites).set_defaults(command=_bench_speed)
 
     init = add("init", _init, "start a study in a new file")
     init.add_argument("study", type=Path, help="the file to make")
@@ -130,6 +137,17 @@ def _reproduce(arguments: argparse.Namespace) -> int:
     result = reproduce(arguments.out, setting, workers=arguments.workers)
     print(describe(result))
     return 0
+
+
+def _bench_speed(arguments: argparse.Namespace) -> int:
+    def progress(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    result = run_speed(arguments, progress)
+    print(result.text)
+    if not result.correct:
+        print("botorch-delay: some results are wrong, see the table", file=sys.stderr)
+    return 0 if result.correct else 1
 
 
 def _init(arguments: argparse.Namespace) -> int:
