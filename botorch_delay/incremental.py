@@ -133,6 +133,11 @@ class CandidatePosterior:
         return self._root[: len(self), : len(self)]
 
     @property
+    def rows(self) -> Tensor:
+        """W, with ``W'W`` what the answers explain of the prior covariance: ``m x N``."""
+        return self._rows[: len(self)]
+
+    @property
     def values(self) -> Tensor:
         """Mean answers of the evaluated points, ``m``."""
         return self._values

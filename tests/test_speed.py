@@ -13,7 +13,6 @@ from botorch_delay import cli
 from botorch_delay.design import GreedyDesign
 from botorch_delay.exceptions import InputError, RunError
 from botorch_delay.models import DelayedGP
-from botorch_delay.optimizers import AcquisitionOptimizer
 from botorch_delay.speed import bounds, clocks, cuda, designs, loops, suite, updates
 from botorch_delay.speed.isolation import isolated
 from botorch_delay.speed.rows import (
@@ -165,8 +164,8 @@ def test_a_wrong_update_is_noticed(monkeypatch):
 
 
 def test_a_wrong_index_is_noticed(monkeypatch):
-    right = AcquisitionOptimizer._scores
-    monkeypatch.setattr(AcquisitionOptimizer, "_scores", lambda self: -right(self))
+    right = IndexMethod.scores
+    monkeypatch.setattr(IndexMethod, "scores", lambda self: -right(self))
     (row,) = measure("index")
     assert row.correct is False
     assert "picks: 2 differ" in str(row.checks[0])

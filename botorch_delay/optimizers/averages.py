@@ -8,10 +8,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from botorch_delay.folded import MAX_CANDIDATES, FoldedPosterior
 from botorch_delay.incremental import CandidatePosterior
 from botorch_delay.kernels import covariance
 from botorch_delay.posterior import factorize
 from botorch_delay.surrogate import Surrogate
+
+# From so many distinct points, as a share of the candidates, an update of all pairs is cheaper.
+SHARE_TO_FOLD = 1.0 / 16.0
 
 
 class Ordered:
@@ -80,7 +84,10 @@ class Averages:
     def __init__(self, surrogate: Surrogate, points: Tensor) -> None:
         self._surrogate = surrogate
         self._noise = surrogate.noise_var
-        self.posterior = CandidatePosterior(surrogate.covar_module, surrogate.inputs(points))
+        self._candidates = surrogate.inputs(points)
+        self.posterior: CandidatePosterior | FoldedPosterior = CandidatePosterior(
+            surrogate.covar_module, self._candidates
+        )
         self._sources: dict[int, tuple[int, float, float]] = {}  # key, value, noise
         self._x: dict[int, Tensor] = {}
         self._ordered: Ordered | None = None
@@ -171,4 +178,28 @@ class Averages:
         self._changed.clear()
         self._stale.clear()
         self._new.clear()
+        if isinstance(self.posterior, FoldedPosterior) and min(changes) < 0:
+            self.posterior = self._as_rows()  # a point that is no candidate
         self.posterior.update(changes)
+        self._fold()
+
+    def _fold(self) -> None:
+        """Keep the candidates' covariance where there are few of them for so many points asked."""
+        posterior = self.posterior
+        few = len(self._candidates) <= MAX_CANDIDATES
+        if few and isinstance(posterior, CandidatePosterior):
+            many = len(posterior) > SHARE_TO_FOLD * len(self._candidates)
+            if many and min(posterior.keys) >= 0:
+                kernel = self._surrogate.covar_module
+                self.posterior = FoldedPosterior(kernel, self._candidates, posterior)
+
+    def _as_rows(self) -> CandidatePosterior:
+        kernel = self._surrogate.covar_module
+        posterior = CandidatePosterior(kernel, self._candidates)
+        before: dict[int, tuple[Tensor, float, float] | None] = {}
+        for key, (precision, weighted) in self._sums.items():
+            if key in self.posterior:
+                point = self._surrogate.inputs(self._x[key].unsqueeze(0)).squeeze(0)
+                before[key] = (point, weighted / precision, 1.0 / precision)
+        posterior.update(before)
+        return posterior

@@ -372,6 +372,7 @@ def _pure_exploration(problem: FiniteProblem, horizon: int, beta: float) -> BPED
         covar_module=problem.covar_module,
         noise_var=NOISE_VAR,
         confidence=FixedBeta(beta),
+        exploit=None,
     )
 
 

@@ -1,0 +1,156 @@
+"""The posterior on few candidates, kept up to date whatever the number of answers.
+
+With C the posterior covariance of all N candidates, p their precisions (the sum of 1 / noise over
+their answers) and w the sums of answer / noise, the mean is C w. An answer at candidate i changes
+p_i by dp and w_i by dw; with c = C e_i and g = 1 + dp c_i,
+
+    mean <- mean + c (dw - dp mean_i) / g,      C <- C - (dp / g) c c'.
+
+The rank-one terms are kept as rows, and folded into C a block at a time: an update costs O(N) times
+the rows since the last folding, and folding N^2 per row in one matrix product. Nothing grows with
+the number of answers, or of distinct points.
+"""
+
+from __future__ import annotations
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from botorch_delay.incremental import CandidatePosterior
+from botorch_delay.kernels import covariance, prior_variance, rows_per_chunk
+
+# Up to so many candidates their covariance is kept: 134 MB in double.
+MAX_CANDIDATES = 4096
+_BLOCK = 128
+
+
+class FoldedPosterior:
+    """Zero-mean posterior of a Gaussian process at candidates that are the only points asked.
+
+    Args:
+        covar_module: the kernel.
+        candidates: ``N x d``.
+        before: the same posterior so far, as rows.
+
+    Attributes:
+        mean: at every candidate, ``N``; not to be written to.
+        variance: likewise, never negative.
+    """
+
+    def __init__(
+        self, covar_module: Kernel, candidates: Tensor, before: CandidatePosterior
+    ) -> None:
+        n = len(candidates)
+        self._precision = candidates.new_zeros(n)
+        self._weighted = candidates.new_zeros(n)
+        self._asked: dict[int, None] = {}
+        self._blocks = candidates.new_empty(_BLOCK, n)
+        self._signs = candidates.new_empty(_BLOCK)
+        self._used = 0
+        with torch.no_grad():
+            self._covariance = candidates.new_empty(n, n)
+            for start in range(0, n, stripe := rows_per_chunk(n, candidates)):
+                part = candidates[start : start + stripe]
+                self._covariance[start : start + stripe] = covariance(
+                    covar_module, part, candidates
+                )
+            rows = before.rows
+            self._covariance.addmm_(rows.mT, rows, alpha=-1.0)
+            self.variance = (
+                prior_variance(covar_module, candidates) - rows.square().sum(dim=0)
+            ).clamp_min_(0.0)
+        self.mean = before.mean.clone()
+        if len(before):
+            keys = torch.tensor(before.keys, device=candidates.device)
+            self._precision[keys] = 1.0 / before.noise_var
+            self._weighted[keys] = before.values / before.noise_var
+            self._asked = dict.fromkeys(before.keys)
+
+    def __len__(self) -> int:
+        """How many distinct points have been evaluated."""
+        return len(self._asked)
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._asked
+
+    @property
+    def deviation(self) -> Tensor:
+        """Sigma, ``N``."""
+        return self.variance.sqrt()
+
+    @property
+    def keys(self) -> list[int]:
+        """Rows of the evaluated candidates."""
+        return list(self._asked)
+
+    @property
+    def noise_var(self) -> Tensor:
+        """Noise variances of their mean answers, ``m``."""
+        return 1.0 / self._precision[self._rows()]
+
+    def correction(self, residual: Tensor) -> Tensor:
+        """``K(candidates, X) (K + D)^-1 residual``, ``N``, for one residual per key."""
+        rows = self._rows()
+        weights = torch.zeros_like(self._precision)
+        weights[rows] = residual * self._precision[rows]
+        return self._times(weights)
+
+    @torch.no_grad()
+    def update(self, changes: dict[int, tuple[Tensor, float, float] | None]) -> None:
+        """Set, change or take out points; see :meth:`CandidatePosterior.update`.
+
+        No key may be negative: every point is a candidate.
+        """
+        replaced = False
+        for key, change in changes.items():
+            precision = weighted = 0.0
+            if change is None:
+                self._asked.pop(key, None)
+            else:
+                _, value, noise_var = change
+                self._asked[key] = None
+                precision, weighted = 1.0 / noise_var, value / noise_var
+            self._change(
+                key,
+                precision - self._precision[key].item(),
+                weighted - self._weighted[key].item(),
+            )
+            replaced |= precision <= self._precision[key].item()
+            self._precision[key], self._weighted[key] = precision, weighted
+        self.variance.clamp_min_(0.0)
+        if replaced:  # differences of values may be far larger than what is left of them
+            self.mean = self._times(self._weighted)
+
+    def _change(self, row: int, precision: float, weighted: float) -> None:
+        if precision == 0.0 and weighted == 0.0:
+            return
+        if self._used == _BLOCK:
+            self._fold()
+        rows, signs = self._blocks[: self._used], self._signs[: self._used]
+        column = self._covariance[row] - (signs * rows[:, row]) @ rows
+        growth = 1.0 + precision * max(column[row].item(), 0.0)
+        if growth <= 0.0:  # lost to rounding: an answer taken back that explained everything
+            growth = torch.finfo(column.dtype).eps
+        self.mean += column * ((weighted - precision * self.mean[row].item()) / growth)
+        if precision == 0.0:
+            return
+        scaled = column * (abs(precision) / growth) ** 0.5
+        sign = 1.0 if precision > 0.0 else -1.0
+        self.variance.addcmul_(scaled, scaled, value=-sign)
+        self._blocks[self._used], self._signs[self._used] = scaled, sign
+        self._used += 1
+
+    def _fold(self) -> None:
+        rows, signs = self._blocks[: self._used], self._signs[: self._used]
+        self._covariance.addmm_((signs.unsqueeze(1) * rows).mT, rows, alpha=-1.0)
+        self._used = 0
+        # What rounding did to many small changes of the mean ends here.
+        self.mean = self._covariance @ self._weighted
+
+    def _times(self, weights: Tensor) -> Tensor:
+        rows, signs = self._blocks[: self._used], self._signs[: self._used]
+        return self._covariance @ weights - (signs * (rows @ weights)) @ rows
+
+    def _rows(self) -> Tensor:
+        return torch.tensor(list(self._asked), dtype=torch.long, device=self.mean.device)
