@@ -107,7 +107,7 @@ def bench(
         suite: or the name of one.
         folder: where to write; made if it does not exist.
         shard: play only one part of the runs.
-        workers: processes; as many as there are cores if None.
+        workers: processes, 1 for this one alone; as many as there are cores if None.
         again: play the chosen runs anew, also those that are done.
         progress: whether to show a progress bar.
 
@@ -134,8 +134,9 @@ def bench(
         path = file_of(runs, cell)
         if again or not is_done(path, suite.steps):
             jobs[path] = (Task.play, (Task.of(suite, cell),))
-    if jobs:
+    if jobs and count > 1:
         _check_portable([task for _, (task,) in jobs.values()])
+    if jobs:
         _note_versions(folder)
     play_all(jobs, _text, total=len(wanted), workers=count, progress=progress)
     return summarize(folder)
@@ -235,8 +236,8 @@ def describe(result: Benchmark) -> str:
         width = max(map(len, wins))
         lines.append(f"{RECOMMENDED}: {REFERENCE} against each method, in cells")
         lines += [
-            f"  {name.ljust(width)}  less in {w.count(False)}, more in {w.count(True)}, not decided "
-            f"in {w.count(None)}"
+            f"  {name.ljust(width)}  less in {w.count(False)}, more in {w.count(True)}, "
+            f"not decided in {w.count(None)}"
             for name, w in wins.items()
         ]
     lines += [
@@ -310,5 +311,5 @@ def _check_portable(tasks: Sequence[Task]) -> None:
         except Exception as error:
             raise InputTypeError(
                 f"A registered problem, delay or method cannot be sent to another process "
-                f"({error}); define it at the top level of a module."
+                f"({error}); define it at the top level of a module, or use one worker."
             ) from error

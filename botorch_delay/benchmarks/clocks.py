@@ -107,9 +107,15 @@ class GrowingClock(Clock):
 
     Attributes:
         largest_mean: the mean delay of the best point, in steps, above 0.
+
+    Raises:
+        InputError: if the mean is not above 0.
     """
 
     largest_mean: float
+
+    def __post_init__(self) -> None:
+        checks.positive(self.largest_mean, "largest_mean")
 
     def outcomes(self, steps: int, seed: int) -> Outcomes:
         """Geometric delays, by inversion of one uniform number per ask."""

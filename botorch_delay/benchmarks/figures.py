@@ -1,26 +1,30 @@
-"""Regret against asks, a figure for every problem and up to three delays."""
+"""Regret against asks and time, a figure for every problem and up to three delays."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from botorch_delay.benchmarks.results import Result
 
 COLUMNS = 3
-# Eight colours that stay apart for colour-blind readers (Okabe and Ito), then dashed.
+# Eight colours that stay apart for colour-blind readers (Okabe and Ito), then other dashes.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#7F7F7F")
-_STYLES = ("-", "--", ":")
+_DASHES = ("-", "--", ":")
+_GRID = 80
+
+Style = Mapping[str, Any]
 
 
 def draw_figures(folder: Path, results: Sequence[Result], reference: str) -> list[Path]:
     """PNG files in ``folder``: means over seeds, the reference in black.
 
-    Above, cumulative regret; below, regret of the recommended point on a logarithmic axis. The
-    methods of a legend are ordered by their last value in the last column.
+    Above, cumulative regret against asks; below, regret of the recommended point against time,
+    on an axis that is logarithmic down to the smallest mean above 0, and holds 0.
     """
     drawn = []
     styles = _styles(results, reference)
@@ -34,18 +38,20 @@ def draw_figures(folder: Path, results: Sequence[Result], reference: str) -> lis
     return drawn
 
 
-def _styles(results: Sequence[Result], reference: str) -> dict[str, dict[str, Any]]:
-    """The same colour for a method in every figure."""
-    names = sorted({name for result in results for name in result.players} - {reference})
-    styles: dict[str, dict[str, Any]] = {
+def _styles(results: Sequence[Result], reference: str) -> dict[str, Style]:
+    """The same line for a method in every figure."""
+    names = list(dict.fromkeys(name for result in results for name in result.players))
+    others = [name for name in names if name != reference]
+    styles: dict[str, Style] = {
         name: {
             "color": _COLOURS[place % len(_COLOURS)],
-            "linestyle": _STYLES[place // len(_COLOURS) % len(_STYLES)],
-            "linewidth": 1.4,
+            "linestyle": _DASHES[place // len(_COLOURS) % len(_DASHES)],
+            "linewidth": 1.5,
         }
-        for place, name in enumerate(names)
+        for place, name in enumerate(others)
     }
-    styles[reference] = {"color": "black", "linewidth": 2.4}
+    if reference in names:
+        styles[reference] = {"color": "black", "linewidth": 2.4}
     return styles
 
 
@@ -54,73 +60,57 @@ def _draw(
     problem: str,
     delays: Sequence[str],
     results: Sequence[Result],
-    styles: dict[str, dict[str, Any]],
+    styles: Mapping[str, Style],
 ) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.2 * len(delays) + 3.2, 7.0), layout="constrained")
-    axes = figure.subplots(2, len(delays), squeeze=False, sharex=True)
+    figure = Figure(figsize=(4.3 * len(delays) + 3.0, 7.0), layout="constrained")
+    axes = figure.subplots(2, len(delays), squeeze=False)
+    lines: dict[str, Any] = {}
     for column, delay in enumerate(delays):
         here = [result for result in results if result.cell.delay == delay]
         upper, lower = axes[0][column], axes[1][column]
-        floor = _draw_recommended(lower, here, styles)
+        lines |= _draw_recommended(lower, here, styles)
         _draw_cumulative(upper, here, styles)
-        upper.set(title=delay, ylim=(0, None))
-        lower.set(xlabel="asks")
-        lower.set_yscale("log")
-        if floor is not None:
-            lower.annotate(
-                "0",
-                (0.0, floor),
-                xycoords=("axes fraction", "data"),
-                xytext=(-4, 0),
-                textcoords="offset points",
-                ha="right",
-                va="center",
-            )
+        upper.set(title=delay, xlabel="asks", ylim=(0, None))
+        lower.set(xlabel="time, in the clock's own unit")
     axes[0][0].set_ylabel("cumulative regret")
     axes[1][0].set_ylabel("regret of the recommended point")
-    for row in axes:
-        row[-1].legend(
-            *_ordered(row[-1]), frameon=False, loc="center left", bbox_to_anchor=(1.02, 0.5)
-        )
-    figure.suptitle(f"{problem}: mean over seeds, best in the last column first")
+    shown = [name for name in styles if name in lines]
+    figure.legend([lines[name] for name in shown], shown, frameon=False, loc="outside right center")
+    figure.suptitle(f"{problem}: means over seeds")
     figure.savefig(path, dpi=100)
 
 
-def _draw_cumulative(ax: Any, results: Sequence[Result], styles: dict[str, dict[str, Any]]) -> None:
+def _draw_cumulative(ax: Any, results: Sequence[Result], styles: Mapping[str, Style]) -> None:
     for method in dict.fromkeys(result.cell.method for result in results):
         runs = [result for result in results if result.cell.method == method]
-        name = method if method in styles else next(iter(runs[0].players))
-        ax.plot(
-            runs[0].asks,
-            np.mean([r.cumulative for r in runs], axis=0),
-            label=method,
-            **styles[name],
-        )
+        mean = np.mean([run.cumulative for run in runs], axis=0)
+        ax.plot(runs[0].asks, mean, **styles[method])
 
 
 def _draw_recommended(
-    ax: Any, results: Sequence[Result], styles: dict[str, dict[str, Any]]
-) -> float | None:
-    """Draw means; where one is 0 it is drawn on a floor below all others, which is returned."""
-    means: dict[str, Any] = {}
+    ax: Any, results: Sequence[Result], styles: Mapping[str, Style]
+) -> dict[str, Any]:
+    runs: dict[str, list[tuple[Result, NDArray[np.float64]]]] = {}
     for result in results:
         for name, regret in result.players.items():
-            means.setdefault(name, []).append((result.asks, regret))
+            runs.setdefault(name, []).append((result, regret))
+    end = max(result.time[-1] for result in results)
+    grid = np.linspace(min(result.time[0] for result in results), end, _GRID)
     curves = {
-        name: (runs[0][0], np.mean([r for _, r in runs], axis=0)) for name, runs in means.items()
+        name: np.mean([_at(grid, result.time, regret) for result, regret in played], axis=0)
+        for name, played in runs.items()
     }
-    positive = [v for _, curve in curves.values() for v in curve if v > 0]
+    positive = [value for curve in curves.values() for value in curve if value > 0.0]
     smallest = min(positive, default=1.0)
-    floor = smallest / 3
-    touched = any((curve <= 0).any() for _, curve in curves.values())
-    for name, (asks, curve) in curves.items():
-        ax.plot(asks, np.maximum(curve, floor), label=name, **styles[name])
-    return floor if touched else None
+    ax.set_yscale("symlog", linthresh=smallest, linscale=0.3)
+    ax.set_ylim(-0.1 * smallest, 1.3 * max(positive, default=1.0))
+    return {name: ax.plot(grid, curve, **styles[name])[0] for name, curve in curves.items()}
 
 
-def _ordered(ax: Any) -> tuple[list[Any], list[str]]:
-    lines = sorted(ax.get_lines(), key=lambda line: -line.get_ydata()[-1])
-    lines.reverse()
-    return lines, [line.get_label() for line in lines]
+def _at(
+    grid: NDArray[np.float64], time: NDArray[np.float64], values: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """What was recommended last at each time; before the first recommendation, the first one."""
+    return values[np.maximum(np.searchsorted(time, grid, side="right") - 1, 0)]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from tqdm.auto import tqdm
 
 from botorch_delay.exceptions import InputError, MissingExtraError, RunError
@@ -56,8 +58,11 @@ def play_all(
 ) -> None:
     """Call functions in worker processes and write each result to its file when it is there.
 
+    A single worker is this process itself; torch uses one thread meanwhile, as it does in others.
+
     Args:
-        jobs: by file, a function and its arguments, which can be sent to another process.
+        jobs: by file, a function and its arguments, which can be sent to another process if
+            there is one.
         as_text: what is written, from file and result.
         total: jobs in all, with those that were done before.
         workers: processes, at least 1.
@@ -68,6 +73,12 @@ def play_all(
     """
     bar = tqdm(total=total, initial=total - len(jobs), unit="run", disable=not progress)
     with bar:
+        if workers == 1:
+            with _one_thread():
+                for path, (call, args) in jobs.items():
+                    write_whole(path, as_text(path, call(*args)))
+                    bar.update()
+            return
         if not jobs:
             return
         with spawned_pool(min(workers, len(jobs))) as pool:
@@ -86,6 +97,17 @@ def play_all(
                 for future in futures:
                     future.cancel()
                 raise
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """As in a worker process, so that times can be compared."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def require_matplotlib() -> None:

