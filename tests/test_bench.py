@@ -16,6 +16,7 @@ from botorch_delay.benchmarks.bench import Shard, bench, describe, merge, summar
 from botorch_delay.benchmarks.comparison import bootstrap
 from botorch_delay.benchmarks.functions import gp_draw
 from botorch_delay.benchmarks.methods import gp_bucb
+from botorch_delay.benchmarks.play import play
 from botorch_delay.benchmarks.players import Method
 from botorch_delay.benchmarks.registries import DELAYS, METHODS, PROBLEMS
 from botorch_delay.benchmarks.report import number
@@ -150,7 +151,7 @@ def test_what_is_done_is_not_played_again(made):
     before = {path: path.stat().st_mtime_ns for path in files}
     texts = [path.read_text() for path in files[:3]]
     files[0].unlink()
-    files[1].write_text(texts[1][: len(texts[1]) // 2])
+    files[1].write_text(texts[1].partition("end,")[0])  # all asks, but not to the end
     files[2].write_bytes(b"\xff\xfe")
     (files[0].parent / "note.csv.part").write_text("left by a kill")
     again = bench(TINY, made.folder, workers=1, progress=False)
@@ -359,6 +360,16 @@ def test_numbers_as_people_write_them():
 def test_a_task_is_all_that_a_process_needs():
     task = Task.of(TINY, TINY.cells()[0])
     assert [a.point for a in task.play().asks] == [a.point for a in task.play().asks]
+
+
+def test_stragglers_are_not_logged(caplog):
+    lost = StepClock(NoDelay(), lost=1.0)
+    task = Task(PROBLEMS["se-0.02"], lost, METHODS["bpe-delay"], seed=0, steps=60, every=60)
+    task.play()
+    assert caplog.records == []
+    problem = task.problem(0)
+    play(task.method.make(problem, lost, 60, 0), problem, lost, 60, 0, every=60)
+    assert "mark_abandoned" in caplog.text  # as is right elsewhere
 
 
 def call(*arguments, capsys):

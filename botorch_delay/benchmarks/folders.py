@@ -36,9 +36,7 @@ def runs_folder(folder: Path) -> Path:
     runs = folder / "runs"
     try:
         runs.mkdir(parents=True, exist_ok=True)
-        if not os.access(runs, os.W_OK):
-            raise InputError(f"Cannot write to {runs}.")
-        # Access rights do not tell of a file system that is mounted read-only, or full.
+        # Rights alone do not tell of a file system that is mounted read-only, or full.
         for place in (folder, runs):
             probe = place / f".probe-{os.getpid()}"
             probe.write_text("x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -165,17 +166,23 @@ class Task:
         )
 
     def play(self) -> Record:
-        """Play it."""
+        """Play it, without what optimizers log of stragglers."""
         problem = made_problem(self.problem, self.seed)
-        return play(
-            self.method.make(problem, self.clock, self.steps, self.seed),
-            problem,
-            self.clock,
-            self.steps,
-            self.seed,
-            every=self.every,
-            instant=self.method.instant,
-        )
+        logger = logging.getLogger("botorch_delay.optimizers")
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        try:
+            return play(
+                self.method.make(problem, self.clock, self.steps, self.seed),
+                problem,
+                self.clock,
+                self.steps,
+                self.seed,
+                every=self.every,
+                instant=self.method.instant,
+            )
+        finally:
+            logger.setLevel(level)
 
 
 QUICK = Suite(
