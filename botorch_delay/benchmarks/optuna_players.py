@@ -189,6 +189,6 @@ def optuna_gp(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
 
 
 OPTUNA_METHODS = {
-    "tpe": Method(tpe, "Optuna's TPESampler as it ships"),
-    "optuna-gp": Method(optuna_gp, "Optuna's GPSampler as it ships"),
+    "tpe": Method(tpe, "Optuna's TPESampler as it ships", package="optuna"),
+    "optuna-gp": Method(optuna_gp, "Optuna's GPSampler as it ships", package="optuna"),
 }

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from botorch_delay.benchmarks.clocks import Clock
 from botorch_delay.benchmarks.problems import Point, Problem
 from botorch_delay.domains import FiniteDomain
-from botorch_delay.exceptions import NoAnswerError
+from botorch_delay.exceptions import MissingExtraError, NoAnswerError
 from botorch_delay.optimizers import Optimizer
 
 OWN = "own"
@@ -86,6 +87,7 @@ class Method:
         needs_kernel: it cannot learn a kernel.
         needs_law: it has to be told the law of the delays.
         needs_set: it cannot play on a box.
+        package: that has to be installed for it; empty if none.
     """
 
     make: MakePlayer
@@ -94,6 +96,18 @@ class Method:
     needs_kernel: bool = False
     needs_law: bool = False
     needs_set: bool = False
+    package: str = ""
+
+    def require(self) -> None:
+        """That its package is installed, found out before the work starts.
+
+        Raises:
+            MissingExtraError: if it is not.
+        """
+        if self.package and find_spec(self.package) is None:
+            raise MissingExtraError(
+                f"{self.label} needs {self.package}: pip install 'botorch-delay[bench]'."
+            )
 
     def applies(self, problem: Problem, clock: Clock) -> bool:
         """Whether it can play this problem with this clock."""
