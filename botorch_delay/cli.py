@@ -118,8 +118,8 @@ def _add_bench(parser: _Parser) -> None:
         return added
 
     for name, text in {
-        "quick": "a few minutes: draws of Gaussian processes",
-        "full": "every problem, delay and method; days on one core",
+        "quick": "draws of Gaussian processes; a minute or two",
+        "full": "every problem, delay and method; for many machines",
         "hpo": "real tuning tables with 4 and 16 workers",
     }.items():
         suite = add(name, _bench, text)

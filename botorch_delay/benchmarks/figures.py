@@ -17,14 +17,15 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 _DASHES = ("-", "--", ":")
 _GRID = 80
 
-Style = Mapping[str, Any]
+Style = dict[str, Any]
 
 
 def draw_figures(folder: Path, results: Sequence[Result], reference: str) -> list[Path]:
     """PNG files in ``folder``: means over seeds, the reference in black.
 
     Above, cumulative regret against asks; below, regret of the recommended point against time,
-    on an axis that is logarithmic down to the smallest mean above 0, and holds 0.
+    on an axis that is logarithmic down to the smallest mean above 0, and holds 0. Time is
+    logarithmic unless it is counted in steps.
     """
     drawn = []
     styles = _styles(results, reference)
@@ -41,15 +42,19 @@ def draw_figures(folder: Path, results: Sequence[Result], reference: str) -> lis
 def _styles(results: Sequence[Result], reference: str) -> dict[str, Style]:
     """The same line for a method in every figure."""
     names = list(dict.fromkeys(name for result in results for name in result.players))
-    others = [name for name in names if name != reference]
+    methods = dict.fromkeys(result.cell.method for result in results)
+    others = [method for method in methods if method != reference]
     styles: dict[str, Style] = {
-        name: {
+        method: {
             "color": _COLOURS[place % len(_COLOURS)],
             "linestyle": _DASHES[place // len(_COLOURS) % len(_DASHES)],
             "linewidth": 1.5,
         }
-        for place, name in enumerate(others)
+        for place, method in enumerate(others)
     }
+    for name in names:  # another recommendation from the same runs
+        if name not in styles and name != reference:
+            styles[name] = styles[name.partition(",")[0]] | {"linestyle": "-.", "linewidth": 1.0}
     if reference in names:
         styles[reference] = {"color": "black", "linewidth": 2.4}
     return styles
@@ -73,7 +78,6 @@ def _draw(
         lines |= _draw_recommended(lower, here, styles)
         _draw_cumulative(upper, here, styles)
         upper.set(title=delay, xlabel="asks", ylim=(0, None))
-        lower.set(xlabel="time, in the clock's own unit")
     axes[0][0].set_ylabel("cumulative regret")
     axes[1][0].set_ylabel("regret of the recommended point")
     shown = [name for name in styles if name in lines]
@@ -97,7 +101,12 @@ def _draw_recommended(
         for name, regret in result.players.items():
             runs.setdefault(name, []).append((result, regret))
     end = max(result.time[-1] for result in results)
-    grid = np.linspace(min(result.time[0] for result in results), end, _GRID)
+    begin = min(result.time[result.time > 0.0].min(initial=end) for result in results)
+    in_steps = all((result.time == result.time.round()).all() for result in results)
+    grid = np.linspace(begin, end, _GRID) if in_steps else np.geomspace(begin, end, _GRID)
+    # Durations are spread over orders of magnitude.
+    ax.set_xscale("linear" if in_steps else "log")
+    ax.set_xlabel("time, in steps" if in_steps else "time, in the problem's unit")
     curves = {
         name: np.mean([_at(grid, result.time, regret) for result, regret in played], axis=0)
         for name, played in runs.items()
