@@ -17,6 +17,7 @@ from botorch_delay.benchmarks.registries import (
     MakeProblem,
     made_problem,
 )
+from botorch_delay.benchmarks.tables import DATASETS
 from botorch_delay.exceptions import InputError
 
 
@@ -195,7 +196,7 @@ QUICK = Suite(
     every=5,
     extra=(("se-0.02", "poisson-10", "qlognei-learned"),),
 )
-_SYNTHETIC = tuple(name for name in PROBLEMS if "bench" not in name and "hpolib" not in name)
+_SYNTHETIC = tuple(name for name in PROBLEMS if name.partition("-")[0] not in DATASETS)
 FULL = Suite(
     name="full",
     problems=_SYNTHETIC
