@@ -13,7 +13,7 @@ import torch
 from botorch_delay import cli
 from botorch_delay.benchmarks import StepClock, register_delay, register_method
 from botorch_delay.benchmarks.bench import Shard, bench, describe, merge, summarize
-from botorch_delay.benchmarks.comparison import bootstrap
+from botorch_delay.benchmarks.comparison import bootstrap, decided
 from botorch_delay.benchmarks.functions import gp_draw
 from botorch_delay.benchmarks.methods import gp_bucb
 from botorch_delay.benchmarks.play import play
@@ -360,6 +360,17 @@ def test_bootstrap_intervals():
     assert bootstrap(np.array([2.0, 1.0])).less is False
     assert bootstrap(np.array([-2.0, 1.0])).less is None
     assert bootstrap(np.array([-2.0])).less is None
+
+
+def test_a_single_pair_is_not_counted():
+    values = {
+        ("a", "x"): {"ours": {0: 2.0, 1: 2.0}, "theirs": {0: 1.0, 1: 1.0}},
+        ("b", "x"): {"ours": {0: 2.0}, "theirs": {0: 1.0, 1: 1.0}},
+        ("c", "x"): {"ours": {0: 2.0, 1: 2.0}},
+    }
+    assert decided(values, "theirs", "ours") == [True]
+    assert decided(values, "ours", "theirs") == [False]
+    assert decided(values, "ours", "ours") == []
 
 
 def test_numbers_as_people_write_them():

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from botorch_delay import checks
-from botorch_delay.benchmarks.comparison import RECOMMENDED, compare, finals
+from botorch_delay.benchmarks.comparison import RECOMMENDED, decided, finals
 from botorch_delay.benchmarks.figures import draw_figures
 from botorch_delay.benchmarks.folders import (
     play_all,
@@ -228,11 +228,8 @@ def merge(sources: Sequence[Path], folder: Path) -> Benchmark:
 def describe(result: Benchmark) -> str:
     """The result in short, as the command line prints it."""
     values = finals(result.results)[RECOMMENDED]
-    wins: dict[str, list[bool | None]] = {}
-    for here in values.values():
-        for name in here:
-            if (difference := compare(here, name, REFERENCE)) is not None:
-                wins.setdefault(name, []).append(difference.less)
+    names = dict.fromkeys(name for here in values.values() for name in here)
+    wins = {name: won for name in names if (won := decided(values, name, REFERENCE))}
     lines = [""]
     if wins:
         width = max(map(len, wins))

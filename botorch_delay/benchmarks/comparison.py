@@ -74,6 +74,14 @@ def finals(results: Iterable[Result]) -> dict[str, dict[Place, dict[str, dict[in
     return found
 
 
+def decided(
+    values: Mapping[Place, Mapping[str, Mapping[int, float]]], method: str, reference: str
+) -> list[bool | None]:
+    """At each place with two pairs or more, whether a method has less regret; None if open."""
+    found = [compare(here, method, reference) for here in values.values()]
+    return [difference.less for difference in found if difference and difference.seeds > 1]
+
+
 def compare(
     values: Mapping[str, Mapping[int, float]], method: str, reference: str
 ) -> Difference | None:

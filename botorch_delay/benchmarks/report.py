@@ -17,6 +17,7 @@ from botorch_delay.benchmarks.comparison import (
     RECOMMENDED,
     Finals,
     compare,
+    decided,
     finals,
 )
 from botorch_delay.benchmarks.players import Method
@@ -119,7 +120,7 @@ def _verdicts(values: Finals, names: Sequence[str]) -> list[str]:
         f"## {REFERENCE} against the others",
         "",
         f"In how many cells (problem and delay) `{REFERENCE}` has less regret, more, or it is not "
-        "decided.",
+        "decided; cells with a single common seed are left out.",
         "",
         "| against | "
         + " | ".join(f"{measure}: less | more | not decided" for measure in MEASURES)
@@ -129,11 +130,7 @@ def _verdicts(values: Finals, names: Sequence[str]) -> list[str]:
     for name in names:
         row: list[str] = []
         for measure in MEASURES:
-            counted = Counter(
-                difference.less
-                for here in values[measure].values()
-                if (difference := compare(here, name, REFERENCE)) is not None
-            )
+            counted = Counter(decided(values[measure], name, REFERENCE))
             # What is less for the method is more for the reference.
             row += [str(counted[word]) if counted else "" for word in (False, True, None)]
         if any(row):
