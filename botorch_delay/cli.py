@@ -65,10 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--redraw", action="store_true", help="new functions in every repeat")
     reproduce.add_argument("--workers", type=int, help="processes (default: one per core)")
 
-    text = "methods and machines side by side"
-    bench = commands.add_parser("bench", help=text, description=text)
-    suites = bench.add_subparsers(required=True, metavar="COMMAND")
-    add_speed_parser(suites).set_defaults(command=_bench_speed)
+    text = "problems, delays and methods side by side"
+    _add_bench(commands.add_parser("bench", help=text, description=text))
 
     init = add("init", _init, "start a study in a new file")
     init.add_argument("study", type=Path, help="the file to make")
@@ -110,6 +108,41 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_bench(parser: _Parser) -> None:
+    """Every subcommand of ``bench``."""
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, command: Callable[[argparse.Namespace], int], text: str) -> _Parser:
+        added = commands.add_parser(name, help=text, description=text)
+        added.set_defaults(command=command)
+        return added
+
+    for name, text in {
+        "quick": "draws of Gaussian processes; a minute or two",
+        "full": "every problem, delay and method; for many machines",
+        "hpo": "real tuning tables with 4 and 16 workers",
+    }.items():
+        suite = add(name, _bench, text)
+        suite.set_defaults(suite=name)
+        suite.add_argument("--out", type=Path, default=Path(f"bench-{name}"), help="a folder")
+        suite.add_argument("--shard", metavar="K/N", help="play one of N parts, merge them later")
+        for choice in ("problems", "delays", "methods"):
+            suite.add_argument(
+                f"--{choice}", metavar="NAME,NAME", help="only these; see bench list"
+            )
+        suite.add_argument("--seeds", metavar="N or A-B", help="so many from 0, or from A to B")
+        suite.add_argument("--steps", type=int, help="asks in a run")
+        suite.add_argument("--workers", type=int, help="processes (default: one per core)")
+        suite.add_argument("--again", action="store_true", help="also what is done already")
+
+    merged = add("merge", _bench_merge, "bring the outputs of shards together")
+    merged.add_argument("folders", type=Path, nargs="+", metavar="DIR")
+    merged.add_argument("--out", type=Path, required=True, help="a folder")
+
+    add("list", _bench_list, "the problems, delays and methods there are")
+    add_speed_parser(commands).set_defaults(command=_bench_speed)
+
+
 def _demo(arguments: argparse.Namespace) -> int:
     from botorch_delay.demo import check_picture, describe, draw, run_demo
 
@@ -148,6 +181,69 @@ def _bench_speed(arguments: argparse.Namespace) -> int:
     if not result.correct:
         print("botorch-delay: some results are wrong, see the table", file=sys.stderr)
     return 0 if result.correct else 1
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from botorch_delay.benchmarks.bench import Shard, bench, describe
+    from botorch_delay.benchmarks.suites import SUITES
+
+    suite = SUITES[arguments.suite].narrowed(
+        problems=_names(arguments.problems),
+        delays=_names(arguments.delays),
+        methods=_names(arguments.methods),
+        seeds=_seeds(arguments.seeds),
+        steps=arguments.steps,
+    )
+    result = bench(
+        suite,
+        arguments.out,
+        shard=None if arguments.shard is None else Shard.of(arguments.shard),
+        workers=arguments.workers,
+        again=arguments.again,
+    )
+    print(describe(result))
+    return 0
+
+
+def _bench_merge(arguments: argparse.Namespace) -> int:
+    from botorch_delay.benchmarks.bench import describe, merge
+
+    print(describe(merge(arguments.folders, arguments.out)))
+    return 0
+
+
+def _bench_list(arguments: argparse.Namespace) -> int:
+    from botorch_delay.benchmarks.registries import DELAYS, METHODS, PROBLEMS
+    from botorch_delay.benchmarks.report import split_of
+
+    print("problems")
+    for name in PROBLEMS:
+        print(f"  {name:<34}{split_of(name)}")
+    print("delays")
+    for name, clock in DELAYS.items():
+        print(f"  {name:<34}{clock}")
+    print("methods")
+    for name, method in METHODS.items():
+        print(f"  {name:<34}{method.label}")
+    return 0
+
+
+def _names(text: str | None) -> list[str] | None:
+    """Names between commas."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _seeds(text: str | None) -> range | None:
+    """``N`` seeds from 0, or those from A to B."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    if not found:
+        raise InputError(f"--seeds takes a number, or two such as 1000-1009; got {text!r}.")
+    first, last = (0, int(found[1]) - 1) if found[2] is None else (int(found[1]), int(found[2]))
+    if last < first or last - first >= 100_000:
+        raise InputError(f"--seeds must name at least one seed and at most 100,000, got {text!r}.")
+    return range(first, last + 1)
 
 
 def _init(arguments: argparse.Namespace) -> int:

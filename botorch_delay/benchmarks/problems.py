@@ -2,20 +2,103 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from gpytorch.kernels import Kernel, RBFKernel
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
 from botorch_delay import checks
-from botorch_delay.domains import FiniteDomain
+from botorch_delay.boxes import BoxDomain
+from botorch_delay.domains import Domain, FiniteDomain
+from botorch_delay.exceptions import InputError
 from botorch_delay.kernels import covariance
 
+# Points of a box from which the spread of its values is estimated.
+SPREAD_POINTS = 4096
 
-class FiniteProblem:
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """Where f is evaluated.
+
+    Attributes:
+        x: the point, ``d``.
+        index: its row in a finite domain; None on a box.
+    """
+
+    x: Tensor
+    index: int | None
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What is random about one evaluation; the same for every method.
+
+    Attributes:
+        normal: standard normal.
+        uniform: in [0, 1).
+    """
+
+    normal: float
+    uniform: float
+
+
+@dataclass(frozen=True)
+class Observation:
+    """An evaluation.
+
+    Attributes:
+        value: with noise.
+        duration: how long it took, above 0, in the problem's own unit; None if it has none.
+    """
+
+    value: float
+    duration: float | None = None
+
+
+class Problem(ABC):
+    """A function to be maximised, known without noise wherever it is asked.
+
+    Attributes:
+        domain: where it may be asked.
+        covar_module: the kernel that methods are given; None where they learn one.
+        noise_std: standard deviation of the noise that methods are given with the kernel.
+        highest: the largest value of f without noise.
+        lowest: the smallest, or a lower estimate of it.
+    """
+
+    domain: Domain
+    covar_module: Kernel | None = None
+    noise_std: float
+    highest: float
+    lowest: float
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Kernel and noise as the arguments of an optimizer; empty where they are learned."""
+        if self.covar_module is None:
+            return {}
+        return {"covar_module": self.covar_module, "noise_var": self.noise_std**2}
+
+    @abstractmethod
+    def truth(self, point: Point) -> float:
+        """F without noise at a point."""
+
+    def observe(self, point: Point, draw: Draw) -> Observation:
+        """An evaluation with noise."""
+        return Observation(self.truth(point) + self.noise_std * draw.normal)
+
+
+class FiniteProblem(Problem):
     """A function known at every point of a finite set, observed with Gaussian noise.
 
     Args:
-        points: ``N x d``.
+        points: ``N x d``, or a finite domain with names, logarithms and categories.
         values: f without noise at every point, ``N`` or ``N x 1``.
         noise_std: standard deviation of the noise, at least 0, in units of the values.
         covar_module: a kernel that fits f, if one is known.
@@ -25,20 +108,29 @@ class FiniteProblem:
         InputError: if an argument is malformed.
     """
 
+    domain: FiniteDomain
+
     def __init__(
         self,
-        points: Tensor,
+        points: Tensor | FiniteDomain,
         values: Tensor,
         noise_std: float,
         *,
         covar_module: Kernel | None = None,
         norm: float | None = None,
     ) -> None:
-        self.domain = FiniteDomain(points)
+        self.domain = points if isinstance(points, FiniteDomain) else FiniteDomain(points)
         self.values = checks.column(values, "values", self.domain.points)
         self.noise_std = checks.nonnegative(noise_std, "noise_std")
         self.covar_module = covar_module
         self.norm = norm
+        self.highest = self.values.max().item()
+        self.lowest = self.values.min().item()
+
+    def truth(self, point: Point) -> float:
+        """F without noise at a point's row."""
+        assert point.index is not None
+        return self.values[point.index].item()
 
     @property
     def points(self) -> Tensor:
@@ -55,6 +147,48 @@ class FiniteProblem:
         if maximize:
             return self.values.max() - self.values
         return self.values - self.values.min()
+
+
+class BoxProblem(Problem):
+    """A function on a box with a known maximum, observed with Gaussian noise.
+
+    Args:
+        domain: the box.
+        function: f without noise, ``n x d`` to ``n``, to be maximised.
+        highest: its maximum.
+        noise_share: the noise's standard deviation as a share of that of f over the box, at
+            least 0.
+
+    Raises:
+        InputError: if the share is negative, or f exceeds its maximum somewhere.
+    """
+
+    domain: BoxDomain
+
+    def __init__(
+        self,
+        domain: BoxDomain,
+        function: Callable[[Tensor], Tensor],
+        highest: float,
+        noise_share: float,
+    ) -> None:
+        self.domain = domain
+        self.function = function
+        self.highest = checks.real(highest, "highest")
+        unit = SobolEngine(domain.dim, scramble=True, seed=0).draw(
+            SPREAD_POINTS, dtype=torch.double
+        )
+        values = function(domain.from_unit(unit.to(domain.like)))
+        if values.max() > self.highest + 1e-6 * values.std():
+            raise InputError(
+                f"highest must be the maximum of f, got {highest}; f takes {values.max().item()}."
+            )
+        self.lowest = values.min().item()
+        self.noise_std = checks.nonnegative(noise_share, "noise_share") * values.std().item()
+
+    def truth(self, point: Point) -> float:
+        """F without noise at a point."""
+        return self.function(point.x.unsqueeze(0)).item()
 
 
 def paper_problem(

@@ -9,14 +9,11 @@ import torch
 from torch import Tensor
 
 from botorch_delay import checks
+from botorch_delay.benchmarks.clocks import NOISE_STREAM
 from botorch_delay.benchmarks.problems import FiniteProblem
 from botorch_delay.delays import DelayLaw, check_delays
 from botorch_delay.exceptions import HorizonError, InputError, InputTypeError
 from botorch_delay.optimizers.base import Optimizer
-
-# The delays and the noise of one seed come from generators of their own, so that neither
-# depends on how much of the other was drawn.
-_NOISE_STREAM = 0x5EED << 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +82,7 @@ def simulate(
     else:
         raise InputTypeError(f"delay must be a delay law, got {type(delay).__name__}.")
     if noise is None:
-        generator = torch.Generator().manual_seed(seed ^ _NOISE_STREAM)
+        generator = torch.Generator().manual_seed(seed ^ NOISE_STREAM)
         noise = problem.noise_std * torch.randn(steps, dtype=torch.double, generator=generator)
     elif not isinstance(noise, Tensor) or noise.shape != (steps,):
         got = tuple(noise.shape) if isinstance(noise, Tensor) else type(noise).__name__

@@ -6,17 +6,20 @@ import csv
 import json
 import os
 from collections.abc import Iterable
-from concurrent.futures import as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from botorch_delay import checks
-from botorch_delay.exceptions import InputError, MissingExtraError, RunError
+from botorch_delay.benchmarks.folders import (
+    play_all,
+    require_matplotlib,
+    runs_folder,
+    versions,
+    write_whole,
+)
+from botorch_delay.exceptions import InputError
 from botorch_delay.reproduction.cells import (
     DELTA,
     FUNCTIONS,
@@ -42,7 +45,6 @@ from botorch_delay.reproduction.verdicts import (
     read_curves,
 )
 from botorch_delay.rounds import round_lengths
-from botorch_delay.workers import spawned_pool
 
 EVERY = 10  # steps between rows of the table
 TABLE = "regret.csv"
@@ -92,18 +94,24 @@ def reproduce(
     """
     workers = (os.cpu_count() or 1) if workers is None else workers
     workers = checks.whole(workers, "workers", 1)
-    _require_matplotlib()
+    require_matplotlib()
     runs = _prepare(folder, setting)
     wanted = cells(setting)
     missing = [cell for cell in wanted if _read_run(runs, cell, setting) is None]
-    _play_all(runs, setting, missing, len(wanted), min(workers, len(missing)), progress)
+    play_all(
+        {_file(runs, cell): (play, (setting, cell)) for cell in missing},
+        lambda _, regret: json.dumps(regret),
+        total=len(wanted),
+        workers=workers,
+        progress=progress,
+    )
     table = folder / TABLE
     _write_table(table, runs, wanted, setting)
     steps, curves = read_curves(table)
     figures = draw_figures(folder, setting, steps, curves)
     verdicts = [*judge_setup(table), *judge(table)]
     report = folder / REPORT
-    _write(report, _report(setting, curves, verdicts))
+    write_whole(report, _report(setting, curves, verdicts))
     return Reproduction(table, figures, report, verdicts)
 
 
@@ -112,15 +120,6 @@ def describe(result: Reproduction) -> str:
     width = max(len(verdict.word) for verdict in result.verdicts)
     lines = [f"{verdict.word.ljust(width)}  {verdict.sentence}" for verdict in result.verdicts]
     return "\n".join(["", *lines, "", f"report   {result.report}", f"table    {result.table}"])
-
-
-def _require_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401  # only whether it is there
-    except ImportError as error:
-        raise MissingExtraError(
-            "The figures need Matplotlib: pip install 'botorch-delay[plots]'."
-        ) from error
 
 
 def _prepare(folder: Path, setting: Setting) -> Path:
@@ -134,43 +133,15 @@ def _prepare(folder: Path, setting: Setting) -> Path:
                 raise InputError(
                     f"{folder} is not empty and holds no reproduction; choose another."
                 )
-            _write(note, described)
+            write_whole(note, described)
         elif note.read_text() != described:
             raise InputError(
                 f"{folder} holds a reproduction with another setting ({note.read_text()}); choose "
                 "another folder, or delete it."
             )
-        runs = folder / "runs"
-        runs.mkdir(exist_ok=True)
-        if not os.access(runs, os.W_OK):
-            raise InputError(f"Cannot write to {runs}.")
     except OSError as error:
         raise InputError(f"Cannot write to {folder}: {error.strerror}.") from error
-    return runs
-
-
-def _play_all(
-    runs: Path, setting: Setting, missing: list[Cell], total: int, workers: int, progress: bool
-) -> None:
-    bar = tqdm(total=total, initial=total - len(missing), unit="run", disable=not progress)
-    with bar:
-        if not missing:
-            return
-        with spawned_pool(workers) as pool:
-            futures = {pool.submit(play, setting, cell): cell for cell in missing}
-            try:
-                for future in as_completed(futures):
-                    _write(_file(runs, futures[future]), json.dumps(future.result()))
-                    bar.update()
-            except BrokenProcessPool as error:
-                raise RunError(
-                    f"A worker process died: {error}. Every run that was done is kept; the same "
-                    "command goes on from there."
-                ) from error
-            except BaseException:
-                for future in futures:
-                    future.cancel()
-                raise
+    return runs_folder(folder)
 
 
 def _file(runs: Path, cell: Cell) -> Path:
@@ -185,13 +156,6 @@ def _read_run(runs: Path, cell: Cell, setting: Setting) -> list[float] | None:
         return None
     whole = isinstance(regret, list) and len(regret) == setting.horizon
     return regret if whole and all(isinstance(r, float) for r in regret) else None
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file so that it is there in full or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text)
-    part.replace(path)
 
 
 def _write_table(path: Path, runs: Path, wanted: Iterable[Cell], setting: Setting) -> None:
@@ -225,8 +189,6 @@ def _report(setting: Setting, curves: Curves, verdicts: list[Verdict]) -> str:
     paper = Setting()
     drawn = "drawn anew in every repeat" if setting.redraw else "one of each, as in the paper"
     same = "the paper's" if setting == paper else "not the paper's"
-    names = ("botorch-delay", "botorch", "gpytorch", "torch")
-    versions = ", ".join(f"{name} {_version(name)}" for name in names)
     lines = [
         "# The paper's experiments, reproduced",
         "",
@@ -234,7 +196,7 @@ def _report(setting: Setting, curves: Curves, verdicts: list[Verdict]) -> str:
         f"points, noise {NOISE_STD}, T = {setting.horizon}, {setting.repeats} repeats, Poisson "
         f"delays with means {', '.join(map(str, setting.delays))}; every method sees the same "
         "noise and delays in a repeat. xi = 9, b = 1, beta = 6, delta = "
-        f"{DELTA}. {versions}.",
+        f"{DELTA}. {versions()}.",
         "",
         "## Final cumulative regret",
         "",
@@ -272,13 +234,6 @@ def _report(setting: Setting, curves: Curves, verdicts: list[Verdict]) -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "of a source tree"
 
 
 def _regret_table(setting: Setting, curves: Curves) -> list[str]:

