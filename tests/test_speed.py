@@ -13,6 +13,7 @@ from botorch_delay import cli
 from botorch_delay.design import GreedyDesign
 from botorch_delay.exceptions import InputError, RunError
 from botorch_delay.models import DelayedGP
+from botorch_delay.optimizers.index_method import IndexMethod
 from botorch_delay.speed import bounds, clocks, cuda, designs, loops, suite, updates
 from botorch_delay.speed.isolation import isolated
 from botorch_delay.speed.rows import (
