@@ -141,14 +141,16 @@ def test_a_wrong_ask_is_noticed(monkeypatch, one_process):
     monkeypatch.setattr(
         GreedyDesign, "next", lambda self: 5 if len(self.picks) == 7 else right(self)
     )
-    assert not any(row.correct for row in measure("horizon-100k"))
+    # Where other asks are played a design of this length has fewer points.
+    rows = [row for row in measure("horizon-100k") if not row.work.startswith("exploiting")]
+    assert not any(row.correct for row in rows)
     assert not any(row.correct for row in measure("ask"))
 
 
 def test_a_wrong_last_ask_is_noticed():
     """Beyond the first picks of a round only the variance at the last one is looked at."""
     problem = loops.paper_problem(0.8, side=8)
-    opt = loops._pure_exploration(problem, 400, loops.KEEPS_ALL)
+    opt = loops._optimizer(problem, 400, loops.KEEPS_ALL, exploit=False)
     asks = loops.Asks.empty(60)
     assert list(loops.play(opt, problem, 60, 5, asks))[-1] == 60
     assert loops.wrong_picks(opt, problem, 1) == (0, pytest.approx(0.0, abs=1e-8))

@@ -85,9 +85,20 @@ def long_horizon(*, side: int, horizon: int, delay: int, checked: int) -> list[R
     """
     rows = []
     records = isolated(records_alone, side=side, horizon=horizon, delay=delay)
-    for beta, variant in ((ELIMINATES, "eliminating"), (KEEPS_ALL, "nothing eliminated")):
+    variants = (
+        (ELIMINATES, False, "eliminating"),
+        (KEEPS_ALL, False, "nothing eliminated"),
+        (KEEPS_ALL, True, "exploiting, nothing eliminated"),
+    )
+    for beta, exploit, variant in variants:
         found = isolated(
-            play_alone, side=side, horizon=horizon, delay=delay, beta=beta, checked=checked
+            play_alone,
+            side=side,
+            horizon=horizon,
+            delay=delay,
+            beta=beta,
+            exploit=exploit,
+            checked=checked,
         )
         checks = (
             Check("first picks of each round", found["differ"]),
@@ -128,10 +139,12 @@ def long_horizon(*, side: int, horizon: int, delay: int, checked: int) -> list[R
     return rows
 
 
-def play_alone(*, side: int, horizon: int, delay: int, beta: float, checked: int) -> dict[str, Any]:
+def play_alone(
+    *, side: int, horizon: int, delay: int, beta: float, exploit: bool, checked: int
+) -> dict[str, Any]:
     """One run: times of its asks, memory, and what was found wrong with its picks."""
     problem = paper_problem(LENGTHSCALE, side=side)
-    opt = _pure_exploration(problem, horizon, beta)
+    opt = _optimizer(problem, horizon, beta, exploit)
     begin = time.perf_counter()
     asks = Asks.empty(horizon)
     memory = _memory(play(opt, problem, horizon, delay, asks), horizon)
@@ -237,6 +250,8 @@ def wrong_picks(opt: BPEDelayOptimizer, problem: FiniteProblem, checked: int) ->
     picks: dict[int, list[int]] = {}
     for trial in opt.trials:
         assert trial.index is not None
+        if trial.slot < 0:
+            continue
         picks.setdefault(trial.round, []).append(trial.index)
     differ, short = 0.0, 0.0
     for number, made in picks.items():
@@ -261,7 +276,7 @@ def ready_ask(*, side: int, steps: int, delay: int) -> list[Row]:
         delay: of every answer, in steps.
     """
     problem = paper_problem(LENGTHSCALE, side=side)
-    opt = _pure_exploration(problem, 40 * steps, KEEPS_ALL)
+    opt = _optimizer(problem, 40 * steps, KEEPS_ALL, exploit=False)
     asks = Asks.empty(steps)
     for _ in play(opt, problem, steps, delay, asks):
         pass
@@ -365,14 +380,17 @@ def _scores_jointly(kernel: Kernel, problem: FiniteProblem, rows: Tensor, y: Ten
     return (posterior.mean + BETA**0.5 * posterior.variance.sqrt()).squeeze(-1)
 
 
-def _pure_exploration(problem: FiniteProblem, horizon: int, beta: float) -> BPEDelayOptimizer:
+def _optimizer(
+    problem: FiniteProblem, horizon: int, beta: float, exploit: bool
+) -> BPEDelayOptimizer:
+    other: dict[str, Any] = {} if exploit else {"exploit": None}
     return BPEDelayOptimizer(
         problem.domain,
         horizon,
         covar_module=problem.covar_module,
         noise_var=NOISE_VAR,
         confidence=FixedBeta(beta),
-        exploit=None,
+        **other,
     )
 
 
