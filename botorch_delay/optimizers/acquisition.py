@@ -90,6 +90,7 @@ class AcquisitionOptimizer(Optimizer):
 
     Example:
         >>> from gpytorch.kernels import RBFKernel
+        >>> from botorch_delay.domains import FiniteDomain
         >>> domain = FiniteDomain(torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1))
         >>> opt = AcquisitionOptimizer(
         ...     domain, covar_module=RBFKernel().double(), noise_var=1e-4, rule=UCB(6.0)
