@@ -19,7 +19,7 @@ from torch import Tensor
 from botorch_delay.exceptions import NumericsError, NumericsWarning
 from botorch_delay.kernels import covariance, prior_variance, rows_per_chunk
 
-_BLOCK = 256  # rows of a factor that is solved in parts
+_BLOCK = 128  # rows of a factor that is solved in parts
 
 
 @dataclass(frozen=True)
@@ -229,14 +229,25 @@ def solve_lower(factor: Tensor, right: Tensor) -> Tensor:
     n = len(factor)
     if n <= 2 * _BLOCK or factor.is_contiguous():
         return _solve(factor, right)
-    parts: list[Tensor] = []
+    if torch.is_grad_enabled() and (right.requires_grad or factor.requires_grad):
+        parts: list[Tensor] = []
+        for start in range(0, n, _BLOCK):
+            stop = min(start + _BLOCK, n)
+            left = right[start:stop]
+            if parts:
+                left = left - factor[start:stop, :start] @ torch.cat(parts)
+            parts.append(_solve(factor[start:stop, start:stop], left))
+        return torch.cat(parts)
+    solution = right.clone()
     for start in range(0, n, _BLOCK):
-        stop = min(start + _BLOCK, n)
-        left = right[start:stop]
-        if parts:
-            left = left - factor[start:stop, :start] @ torch.cat(parts)
-        parts.append(_solve(factor[start:stop, start:stop], left))
-    return torch.cat(parts)
+        part = solution[start : start + _BLOCK]
+        rows = factor[start : start + _BLOCK]
+        if start and right.shape[1] == 1:
+            part[:, 0].addmv_(rows[:, :start], solution[:start, 0], alpha=-1.0)
+        elif start:
+            part.addmm_(rows[:, :start], solution[:start], alpha=-1.0)
+        part.copy_(_solve(rows[:, start : start + len(part)], part))
+    return solution
 
 
 def _solve(factor: Tensor, right: Tensor, *, transpose: bool = False) -> Tensor:

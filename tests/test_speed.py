@@ -73,8 +73,9 @@ def test_every_case_measures_and_finds_results_right(name, one_process):
     assert rows
     for row in rows:
         assert row.correct is True, row
-        assert row.reach is not None
-        assert row.met is not None
+        if not row.work.endswith("prediction"):  # shown beside, not to be reached
+            assert row.reach is not None
+            assert row.met is not None
         assert math.isfinite(row.ours)
         assert row.ours >= 0.0
         assert row.peer is None or row.peer >= 0.0
