@@ -289,7 +289,9 @@ class _Lazy:
             self._drop_shortlist()
             self._shortlist = self._screen()
             index = self._shortlist.next()
-            assert index is not None
+        if index is None:  # nothing stands out: every variance is 0, or tied
+            _ = self.variance
+            return lowest_of_largest(self._open_bounds())
         return index
 
     @torch.no_grad()
@@ -317,6 +319,7 @@ class _Lazy:
         bounds = self._open_bounds()
         top = threshold = bounds.max()
         _check_finite(top)
+        least = min(SHORTLIST_MIN, int((bounds > 0.0).sum()))
         while True:
             # Where bounds fell by more than the share, the largest is further down.
             threshold = torch.minimum(threshold, top) * (1.0 - SHORTLIST_SHARE)
@@ -325,19 +328,19 @@ class _Lazy:
             self._refresh(stale)
             bounds[stale] = self._upper[stale]
             kept = reach[bounds[reach] >= threshold]
-            if len(kept) >= min(SHORTLIST_MIN, len(bounds)) or not bool(threshold > 0.0):
+            if len(kept) >= least or float(threshold) <= torch.finfo(bounds.dtype).tiny:
                 break
             top = bounds.max()
         ceiling, beyond = threshold, 0
         if len(kept) > SHORTLIST_MAX:
             # Of many that share the least variance, those of the lowest index come first.
             values, tolerance = bounds[kept], tie_tolerance(bounds.dtype)
-            least = values.topk(SHORTLIST_MAX).values[-1]
-            above = (values > least * (1.0 + tolerance)).nonzero().flatten()
-            tied = (values >= least * (1.0 - tolerance)).nonzero().flatten()
-            tied = tied[values[tied] <= least * (1.0 + tolerance)]
+            lowest = values.topk(SHORTLIST_MAX).values[-1]
+            above = (values > lowest * (1.0 + tolerance)).nonzero().flatten()
+            tied = (values >= lowest * (1.0 - tolerance)).nonzero().flatten()
+            tied = tied[values[tied] <= lowest * (1.0 + tolerance)]
             tied, left = tied.tensor_split((SHORTLIST_MAX - len(above),))
-            ceiling = least * (1.0 - tolerance)
+            ceiling = lowest * (1.0 - tolerance)
             if len(left):
                 ceiling, beyond = values[left].max(), int(kept[left[0]])
             kept = kept[torch.cat([above, tied]).sort().values]

@@ -29,6 +29,7 @@ problem, where the self-normalised bound has 30. No union over points, rounds or
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -41,6 +42,9 @@ _GRID = (0.02, 0.04, 0.08, 0.13, 0.2, 0.3, 0.4)
 # The deviations of the noise that serve as ridges, in units of its scale: the first is best for
 # points that were asked often, the second everywhere else.
 RIDGES = (1.0, 10.0)
+# A ridge is at least this share of the largest prior variance, whatever the noise: any ridge is
+# valid, and what is lost is less than what rounding would take.
+SMALLEST_RIDGE = 1e-6
 
 
 def noise_energy(asks: int, delta: float) -> float:
@@ -62,7 +66,7 @@ class Ellipsoid:
 
     Args:
         covar_module: the kernel.
-        candidates: ``N x d``.
+        candidates: ``N x d``; all is computed in double precision.
         norm_bound: C.
         noise_std: s.
         delta: failure probability of all bounds at all times.
@@ -82,8 +86,10 @@ class Ellipsoid:
         delta: float,
     ) -> None:
         self._norm_bound, self._noise_std, self._delta = norm_bound, noise_std, delta
-        self._posteriors = [CandidatePosterior(covar_module, candidates) for _ in RIDGES]
+        kernel, candidates = copy.deepcopy(covar_module).double(), candidates.double()
+        self._posteriors = [CandidatePosterior(kernel, candidates) for _ in RIDGES]
         self._candidates = candidates
+        self._largest = float(self._posteriors[0].variance.max())
         self.upper = norm_bound * self._posteriors[0].deviation
         self.lower = -self.upper
         self.refuted = False
@@ -107,10 +113,8 @@ class Ellipsoid:
         Args:
             tighten: whether the bounds follow; otherwise they are left to be restored.
         """
-        if not self._changed:
-            return
         for ridge, posterior in zip(RIDGES, self._posteriors, strict=True):
-            noise_var = (ridge * self._noise_std) ** 2
+            noise_var = max((ridge * self._noise_std) ** 2, SMALLEST_RIDGE * self._largest)
             posterior.update(
                 {
                     row: (
@@ -130,16 +134,21 @@ class Ellipsoid:
         explained = (posterior.root @ posterior.values).square().sum().item()
         explained += self._squares / noise_var
         size = self._norm_bound**2 + energy
-        # Rounding may have taken this from what cancels.
-        slack = 64.0 * (len(posterior) + 1) * torch.finfo(posterior.mean.dtype).eps
-        square = size - explained + slack * (size + explained)
+        # What rounding may have done: to a variance, and to what is solved for.
+        eps = (len(posterior) + 1) * torch.finfo(posterior.mean.dtype).eps
+        solved = 16.0 * eps * max(self._largest / float(posterior.noise_var.min()), 1.0)
+        square = size - explained + solved * (size + explained)
         if square < 0.0:
             self.refuted = True
             return
-        deviation = (posterior.variance + slack).sqrt()
-        half = math.sqrt(square) * deviation + slack * posterior.mean.abs().max()
-        self.upper = torch.minimum(self.upper, posterior.mean + half)
-        self.lower = torch.maximum(self.lower, posterior.mean - half)
+        deviation = (posterior.variance + 64.0 * eps * self._largest).sqrt()
+        half = math.sqrt(square) * deviation + solved * posterior.mean.abs().max()
+        upper, lower = posterior.mean + half, posterior.mean - half
+        if not (math.isfinite(square) and upper.isfinite().all() and lower.isfinite().all()):
+            return
+        self.upper = torch.minimum(self.upper, upper)
+        self.lower = torch.maximum(self.lower, lower)
+        self.refuted |= bool((self.lower > self.upper).any())
 
 
 def _spread(values: list[float]) -> float:

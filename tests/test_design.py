@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from cases import KERNELS, scattered, se
-from gpytorch.kernels import RBFKernel
+from gpytorch.kernels import LinearKernel, RBFKernel
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import greedy_design, kernel_function, posterior
@@ -213,3 +213,17 @@ def test_what_was_picked_ahead_is_taken_back_to_the_last_bit(monkeypatch):
             assert torch.equal(ahead.variance, plain.variance)
     assert len(ahead.picks) == 70
     assert torch.equal(ahead.variance, plain.variance)
+
+
+def test_the_lazy_form_where_hardly_anything_varies():
+    line = torch.linspace(1, 2, 5000, dtype=torch.double).unsqueeze(-1)
+    kernel = LinearKernel().double()
+    kernel.variance = 1.0
+    kernel.requires_grad_(False)
+    assert bd.greedy_max_variance(kernel, line, 1e-16, 6).tolist()[0] == 4999
+    X = scattered(5000)
+    design = GreedyDesign(se(), X, 1e-2)
+    for index in range(4990):
+        design._excluded.add(index)
+    design.exclude(0)
+    assert min(design.extend(5)) >= 4990

@@ -52,6 +52,11 @@ class Arena(ABC, Generic[State]):
         self._delta = delta
         self._sign = sign
 
+    @property
+    def delta(self) -> float:
+        """Failure probability of which half is the bounds'."""
+        return self._delta
+
     @abstractmethod
     def everything(self) -> State:
         """The state before the first round."""

@@ -189,6 +189,12 @@ class BPEDelayOptimizer(Optimizer):
         self._regret_factor = None
         if regret_factor is not None:
             self._regret_factor = checks.real(regret_factor, "regret_factor")
+            if evidence == "all" or explore_fraction not in (None, 1.0):
+                raise InputError(
+                    "With regret_factor bounds from all answers are used anyway, and the budget "
+                    "decides how many asks are design points; leave out evidence and "
+                    "explore_fraction."
+                )
             self._evidence, self._fraction = "round", 1.0
         self._check_options()
         self._rule = self._make_rule()
@@ -292,7 +298,6 @@ class BPEDelayOptimizer(Optimizer):
         """
         if self._budget is None:
             raise NotSupportedError("Regret is certified where regret_factor is given.")
-        self._budget.active(self._state)
         return self._budget.certified
 
     @property
@@ -306,8 +311,8 @@ class BPEDelayOptimizer(Optimizer):
         infeasible = self._feasibility.infeasible()
         if isinstance(self._arena, BoxArena):
             return self._arena.active_set(self._state, infeasible)
-        rows = self._state if self._budget is None else self._budget.active(self._state)
-        return self._arena.active_set(self._arena.without(rows, infeasible))
+        rows = self._arena.without(self._state, infeasible)
+        return self._arena.active_set(rows if self._budget is None else self._budget.active(rows))
 
     @property
     def eliminated(self) -> Tensor:
@@ -379,6 +384,7 @@ class BPEDelayOptimizer(Optimizer):
             fraction=self._fraction,
             geometric=isinstance(self._schedule, GeometricRounds),
             pooled=self._evidence == "all",
+            exploits=self._player is not None,
             budget=self._budget_terms(),
         )
 
@@ -396,20 +402,25 @@ class BPEDelayOptimizer(Optimizer):
                 return choice
         elif slot is None and self._player is not None and not self._design_is_due(current):
             choice = self._play(self._player, current)
-            if choice is not None:
-                self._report_stragglers()
-                return choice
+            if choice is None:  # held points are all that is left; they are no design points here
+                choice = self._arena.choice(self._next_key(current), current.number, NO_SLOT)
+            self._report_stragglers()
+            return choice
         if slot is None:
-            try:
-                key = current.next_key()
-            except ExhaustedDesignError:
-                self._reset_active(current)
-                key = current.next_key()
+            key = self._next_key(current)
             slot = len(current.slots)
         else:
             key = current.slots[slot].key
         self._report_stragglers()
         return self._arena.choice(key, current.number, slot)
+
+    def _next_key(self, current: OpenRound) -> int:
+        """What the design picks next, on every feasible point if no active one is left."""
+        try:
+            return current.next_key()
+        except ExhaustedDesignError:
+            self._reset_active(current)
+            return current.next_key()
 
     def _design_is_due(self, current: OpenRound) -> bool:
         """Whether the next ask is a design point, where a share of the asks are.
@@ -425,7 +436,9 @@ class BPEDelayOptimizer(Optimizer):
         """The rule's point if the budget allows it or the round waits; None for a design point."""
         assert self._player is not None
         number = current.number
-        rows = budget.active(self._state)
+        arena = self._arena
+        assert isinstance(arena, FiniteArena)
+        rows = budget.active(arena.without(self._state, self._feasibility.infeasible()))
         try:
             row = self._player.choose(among=rows)
         except EmptyDomainError:
@@ -455,10 +468,12 @@ class BPEDelayOptimizer(Optimizer):
         assert self._open is not None
         if self._player is not None:
             self._player.asked(trial)
-        self._designed += trial.slot == len(self._open.slots)
+        new = trial.slot == len(self._open.slots)
+        self._designed += new
         if self._budget is not None:
-            number = None if trial.slot == NO_SLOT else trial.round
-            self._budget.ask(row_of(trial), number, waiting=trial.slot == WAITING_SLOT)
+            # Of BPE-Delay's own asks these are none that its bound counts.
+            again = trial.slot >= 0 and (not new or trial.slot >= self._open.design_size)
+            self._budget.ask(row_of(trial), waiting=again or trial.slot == WAITING_SLOT)
         self._open.take(trial)
         self._feasibility.add(trial)
         self._update_standing(trial)
@@ -552,7 +567,7 @@ class BPEDelayOptimizer(Optimizer):
             self._state,
             self._feasibility.infeasible(),
             self._rule,
-            self._delta,
+            self._arena.delta / 2.0 if pooled is not None and proves else self._arena.delta,
             self._domain.like,
             sign=self._sign,
             union=union,
@@ -714,7 +729,6 @@ class BPEDelayOptimizer(Optimizer):
             learned=self._fixed is None,
         )
         if self._budget is not None:  # its arrays change with every ask and answer
-            self._budget.active(self._state)
             written["arrays"] |= self._budget.arrays()
             written["arrays_version"] = self._ledger.revision
         return written
@@ -789,7 +803,15 @@ class BPEDelayOptimizer(Optimizer):
         budget = self._budget
         if budget is None or self._regret_factor is None:
             return None
-        return BudgetTerms(self._regret_factor, budget.bound, budget.trivial, budget.refuted)
+        given_up = any(record.observed < record.design_size for record in self._records)
+        own_noise = any(t.noise_var is not None for t in self._ledger.trials)
+        return BudgetTerms(
+            self._regret_factor,
+            max(self._regret_factor * budget.bound, budget.own_bound),
+            budget.trivial,
+            budget.refuted,
+            given_up or own_noise,
+        )
 
     def _make_rule(self) -> RoundRule:
         if self._delay is None:

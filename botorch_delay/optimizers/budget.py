@@ -12,18 +12,21 @@ tighten. The rule's point is asked if
     bills so far + its bill + what BPE-Delay may still cost - waits <= F B;
 
 otherwise the next design point of BPE-Delay is asked, or, while its round waits for answers, the
-rule's point among the round's points, charged at rate_r and counted under waits.
+rule's point. Asks while a round waits, and asks of points that failed before, are billed as well,
+and counted under waits.
 
 *Theorem.* With probability ``1 - delta / 2``, whatever the delays, the regret after T asks is at
-most ``max(F B, B') + W + E``. B' is B with the bounds' smaller share of delta, W the sum of rate_r
-over waiting asks (at most u_T sum_r rate_r if delays obey u_T: the delay is paid once, not F
-times), and E what realised rates exceed the rates above, which were taken on the whole set, by.
+most ``max(F B, B') + W + E``. B' is B with the bounds' smaller share of delta, W the bills of the
+asks under waits (without failures at most D u_T for each round if delays obey u_T: the delay is
+paid once, not F times), and E what 4 times the half-widths that the rounds come to exceed the
+rates above by, times their asks: those were taken with the whole set and every design point
+answered. What is certified, the sum of all bills, bounds the regret without B, W or E.
 
 *Proof.* On the event of all bounds every bill dominates the regret of its ask, at every later
 time. Let t be the last ask that was billed; if there is none, the run is BPE-Delay's own. The
-regret of asks 1 to t is at most bills so far + bill. Later asks are BPE-Delay's: those that do not
-wait continue its rounds in order, at most T - t of them, and cost at most what was reserved, plus
-E; those that wait cost what W counts, and the waits before t were taken off the sum. Together
+regret of asks 1 to t is at most bills so far + bill. Later asks are BPE-Delay's: those not under
+waits continue its rounds in order, at most T - t of them, and cost at most what was reserved, plus
+E; the others cost what W counts, and the waits before t were taken off the sum. Together
 F B + W + E. QED
 
 In round r + 1 every point that is left has regret at most 4 max h_r: its own bound, and that of the
@@ -66,6 +69,7 @@ class Budget:
 
     Attributes:
         bound: B, in units of the values.
+        own_bound: B'.
         trivial: D T, what any sequence of asks may cost.
         waits: W so far.
     """
@@ -93,6 +97,7 @@ class Budget:
         largest = confidence.norm_bound * _widest(surrogate, domain.points)
         full, own = _rates(domain, surrogate, confidence, self._sizes, largest, delta)
         self.bound = _charge(self._sizes, full, 0, horizon)
+        self.own_bound = _charge(self._sizes, own, 0, horizon)
         self.trivial = largest * horizon
         self._rates = own
         self.waits = 0.0
@@ -110,15 +115,20 @@ class Budget:
         return float(self._bills().sum())
 
     def tell(self, trial: Trial) -> None:
-        """A trial was answered."""
+        """A trial was answered: the bounds follow at once, so that reading them changes nothing."""
+        self._tell(trial)
+        self._ellipsoid.update()
+
+    def _tell(self, trial: Trial) -> None:
         assert trial.value is not None
         self._ellipsoid.tell(row_of(trial), self._sign * trial.value, trial.id + 1)
 
     def active(self, rows: Tensor) -> Tensor:
-        """Those of some rows (LongTensor) that may be the maximiser; all if none seems to be."""
-        self._ellipsoid.update()
-        upper, lower = self._ellipsoid.upper, self._ellipsoid.lower
-        kept = rows[upper[rows] >= lower.max()]
+        """Those of some rows (LongTensor) that may be the best of them; all if none seems to be."""
+        if not len(rows):
+            return rows
+        upper, lower = self._ellipsoid.upper[rows], self._ellipsoid.lower[rows]
+        kept = rows[upper >= lower.max()]
         return kept if len(kept) else rows
 
     def affords(self, row: int, number: int, done: int) -> bool:
@@ -129,22 +139,22 @@ class Budget:
             number: of the open round.
             done: design points of it that were asked.
         """
+        if self.refuted:
+            return False
         left = self._horizon - len(self._rows) - 1
         sizes = [*self._sizes[number - 1 : -1], 2 * self._horizon]
         future = _charge(sizes, self._rates[number - 1 :], done, left)
-        spent = self.certified + self._price(row, math.inf)
+        spent = self.certified + self._price(row)
         return spent + future - self.waits <= self._factor * self.bound
 
-    def ask(self, row: int, number: int | None, *, waiting: bool = False) -> None:
+    def ask(self, row: int, *, waiting: bool = False) -> None:
         """An ask was made.
 
         Args:
             row: its point.
-            number: of the round by which it is charged; None for a bill.
-            waiting: whether it is made while a round waits.
+            waiting: whether it is counted under waits.
         """
-        cap = math.inf if number is None else self._rate(number)
-        price = self._price(row, cap)
+        price = self._price(row)
         self._rows.append(row)
         self._caps.append(price)
         if waiting:
@@ -175,7 +185,7 @@ class Budget:
         for trial in trials:
             self._rows.append(row_of(trial))
             if trial.state is TrialState.COMPLETED:
-                self.tell(trial)
+                self._tell(trial)
         self._ellipsoid.update(tighten=False)
         self._ellipsoid.upper = arrays["upper"].to(like).clone()
         self._ellipsoid.lower = arrays["lower"].to(like).clone()
@@ -183,19 +193,16 @@ class Budget:
         self.waits, refuted = arrays["waits"].tolist()
         self._ellipsoid.refuted = bool(refuted)
 
-    def _rate(self, number: int) -> float:
-        return self._rates[min(number, len(self._rates)) - 1]
-
-    def _price(self, row: int, cap: float) -> float:
-        best = float(self._ellipsoid.upper.max())
-        return min(cap, self._rates[0], best - float(self._ellipsoid.lower[row]))
+    def _price(self, row: int) -> float:
+        gap = float(self._ellipsoid.upper.max()) - float(self._ellipsoid.lower[row])
+        return max(min(self._rates[0], gap), 0.0)
 
     def _bills(self) -> Tensor:
         lower = self._ellipsoid.lower
         if not self._rows:
             return lower[:0]
         now = self._ellipsoid.upper.max() - lower[torch.tensor(self._rows, device=lower.device)]
-        return torch.minimum(lower.new_tensor(self._caps), now)
+        return torch.minimum(lower.new_tensor(self._caps), now).clamp_min(0.0)
 
 
 def _sizes(rule: RoundRule, horizon: int) -> list[int]:

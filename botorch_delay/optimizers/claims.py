@@ -14,15 +14,17 @@ class BudgetTerms:
 
     Attributes:
         factor: F.
-        bound: B, BPE-Delay's own regret bound without waiting.
+        bound: max(F B, B'), where B is BPE-Delay's own regret bound without waiting.
         trivial: what any sequence of asks may cost.
         refuted: whether the answers contradict the assumptions.
+        unplanned: whether a design point was given up or answered with a noise of its own.
     """
 
     factor: float
     bound: float
     trivial: float
     refuted: bool
+    unplanned: bool
 
 
 def claim(
@@ -36,6 +38,7 @@ def claim(
     fraction: float = 1.0,
     geometric: bool = False,
     pooled: bool = False,
+    exploits: bool = False,
     budget: BudgetTerms | None = None,
 ) -> Guarantee:
     """The regret bound of Theorem 1, or what is missing for it.
@@ -50,6 +53,7 @@ def claim(
         fraction: rho, the share of asks that are design points.
         geometric: whether rounds grow by a constant factor.
         pooled: whether bounds from all answers are intersected with the round's own.
+        exploits: whether a rule is played outside the design.
         budget: for asks that are not BPE-Delay's own; None without one.
     """
     missing = list(confidence.missing)
@@ -79,7 +83,14 @@ def claim(
             "the search for the largest deviation on the box finds at least a constant share of "
             "it, which enters the regret bound as a factor; elimination does not rest on it"
         )
-    if delay is None:
+    if exploits:
+        assumptions.append("no trial outside the design fails")
+    if pooled:
+        assumptions.append(
+            "half of the bounds' share of delta is for the self-normalised bound from all answers: "
+            "delays, failures and attached results do not depend on the noise given the point"
+        )
+    elif delay is None:
         assumptions.append(
             "delays may depend on the points; on the values too as long as no trial fails or is "
             "abandoned and finish() is not called before the last round's answers are there"
@@ -93,10 +104,6 @@ def claim(
         assumptions.append(
             "rounds grow by a constant factor, of which the regret bound has one for each"
         )
-    if pooled:
-        assumptions.append(
-            "half of the bounds' share of delta is for the self-normalised bound from all answers"
-        )
     factor = fraction**-0.5
     if budget is not None:
         factor = budget.factor
@@ -104,9 +111,15 @@ def claim(
             missing.append(
                 "the answers contradict norm_bound and noise_std: no function of that norm fits."
             )
+        if budget.unplanned:
+            missing.append(
+                "a design point was given up, or answered with a noise variance of its own: rounds "
+                "may be wider than the budget planned for; certified_regret holds all the same."
+            )
         assumptions.append(
-            f"the regret bound is {budget.factor:g} x {budget.bound:.6g}, plus what asks cost "
-            f"while a round waits (any asks cost at most {budget.trivial:.6g}); the bounds that "
-            "certify it hold whatever the delays, failures and missing answers depend on"
+            f"the regret bound is {budget.bound:.6g}, plus what asks cost while a round waits or a "
+            "point is asked again, plus what rounds on the active set come to beyond their plan on "
+            f"the whole set (any asks cost at most {budget.trivial:.6g}); certified_regret needs "
+            "none of that, and holds whatever delays, failures and missing answers depend on"
         )
     return Guarantee(not missing, delta, tuple(assumptions), tuple(missing), factor)

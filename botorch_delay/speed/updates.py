@@ -176,10 +176,10 @@ def _rows(work: str, times: dict[str, list[Timed]], alone: list[Timed], error: f
     alone_row = Row(
         work,
         told.median,
-        peer=anew.median - (ours.median - told.median),
+        peer=max(anew.median - (ours.median - told.median), 0.0),
         against="DelayedGP anew",
         cpu=told.median_cpu,
-        peer_cpu=anew.median_cpu - (ours.median_cpu - told.median_cpu),
+        peer_cpu=max(anew.median_cpu - (ours.median_cpu - told.median_cpu), 0.0),
         reach=Reach(ratio=20.0),
         checks=checks,
         note="without the prediction",

@@ -143,6 +143,97 @@ def test_a_budget_that_was_tampered_with_is_refused():
             optimizer(problem, norm).load_state_dict(forged)
 
 
+def test_reading_and_saving_change_nothing():
+    problem, norm = random_problem(1)
+    quiet, watched = (optimizer(problem, norm, 1.05) for _ in range(2))
+    noise = 0.3 * torch.randn(HORIZON, generator=generator(3), dtype=torch.double)
+    waiting = []
+    for _ in range(80):
+        pair = quiet.ask(), watched.ask()
+        assert pair[0].index == pair[1].index
+        waiting.append(pair)
+        if len(waiting) > 4:
+            for opt, trial in zip((quiet, watched), waiting.pop(0), strict=True):
+                opt.tell(trial, problem.values[trial.index].item() + noise[trial.id].item())
+        _ = watched.certified_regret, watched.active_set, watched.guarantee
+        watched.state_dict()
+    assert quiet.certified_regret == watched.certified_regret
+
+
+def test_a_point_that_cannot_be_asked_eliminates_nobody():
+    problem, norm = random_problem(6)
+    domain = bd.FiniteDomain(POINTS[:12])
+    opt = bd.BPEDelayOptimizer(
+        domain,
+        HORIZON,
+        covar_module=KERNEL,
+        noise_var=1e-4,
+        confidence=bd.RKHSConfidence(norm, 0.01),
+        regret_factor=1.5,
+    )
+    best = int(problem.values[:12].argmax())
+    answered = False
+    for _ in range(100):
+        trial = opt.ask()
+        if trial.index == best and answered:
+            opt.mark_failed(trial)
+        else:
+            answered |= trial.index == best
+            opt.tell(trial, problem.values[trial.index].item())
+        assert len(opt.active_set.indices) > 0
+
+
+@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.InputDataWarning")
+@pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.NumericsWarning")
+@pytest.mark.parametrize("std", [1e-3, 1e-5])
+def test_single_precision_and_tiny_noise_give_no_nan(std):
+    points = POINTS[:60].float()
+    kernel = se(0.25).float()
+    f = covariance(KERNEL, POINTS[:60], POINTS[:1]).squeeze(1)
+    opt = bd.BPEDelayOptimizer(
+        bd.FiniteDomain(points),
+        HORIZON,
+        covar_module=kernel,
+        noise_var=1e-4,
+        confidence=bd.RKHSConfidence(1.0, std),
+        regret_factor=1.25,
+    )
+    regret = 0.0
+    for trial in (opt.ask() for _ in range(120)):
+        regret += (f.max() - f[trial.index]).item()
+        opt.tell(trial, f[trial.index].item())
+    assert regret <= opt.certified_regret < 120.0
+    assert opt.guarantee.holds
+    other = bd.BPEDelayOptimizer(
+        bd.FiniteDomain(points),
+        HORIZON,
+        covar_module=kernel,
+        noise_var=1e-4,
+        confidence=bd.RKHSConfidence(1.0, std),
+        regret_factor=1.25,
+    )
+    other.load_state_dict(opt.state_dict())
+    assert other.certified_regret == opt.certified_regret
+
+
+def test_what_was_not_planned_is_said():
+    problem, norm = random_problem(0)
+    opt = optimizer(problem, norm, 1.0)
+    while not opt.rounds:
+        trial = opt.ask()
+        if trial.slot == 0 and trial.round == 1:
+            opt.mark_abandoned(trial)
+        else:
+            opt.tell(trial, problem.values[trial.index].item())
+        if len(opt.trials) == HORIZON:
+            break
+    if opt.rounds:
+        assert "given up" in str(opt.guarantee)
+    opt = optimizer(problem, norm)
+    opt.tell(opt.ask(), 0.1, noise_var=0.5)
+    assert "noise variance of its own" in str(opt.guarantee)
+
+
 def test_the_guarantee_says_what_it_costs():
     problem, norm = random_problem(4)
     guarantee = optimizer(problem, norm, 1.5).guarantee
@@ -166,6 +257,8 @@ def test_the_guarantee_says_what_it_costs():
         ({"covar_module": None, "noise_var": None}, InputError, "covar_module"),
         ({"exploit": None}, InputError, "rule to play"),
         ({"delay": bd.NoDelay()}, InputError, "leave out"),
+        ({"evidence": "all"}, InputError, "leave out evidence"),
+        ({"explore_fraction": 0.5}, InputError, "explore_fraction"),
         ({"rounds": bd.GeometricRounds(4, 2.0)}, InputError, "leave out"),
     ],
 )
