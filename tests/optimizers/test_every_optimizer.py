@@ -282,7 +282,7 @@ class TestMachine(Machine.TestCase):
 
 @pytest.mark.heavy
 class TestMachineAtLength(Machine.TestCase):
-    settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+    settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
 
 
 def value(trial):

@@ -231,4 +231,4 @@ class TestMachine(Machine.TestCase):
 
 @pytest.mark.heavy
 class TestMachineAtLength(Machine.TestCase):
-    settings = settings(max_examples=400, stateful_step_count=80, deadline=None)
+    settings = settings(max_examples=200, stateful_step_count=80, deadline=None)
