@@ -31,6 +31,7 @@ from botorch_delay.speed.rows import (
 TINY = {
     "design-20k": {"n_candidates": 300, "n_picks": 12, "every": 4, "repeats": 1},
     "design-1m": {"n_candidates": 6000, "n_picks": 12, "repeats": 1},
+    "design-box": {"n_picks": 12, "every": 6, "repeats": 1},
     "horizon-100k": {"side": 8, "horizon": 80, "delay": 5, "checked": 20},
     "answers": {"answered": 20, "pending": 5, "updates": 2, "told": 12},
     "index": {"side": 8, "answered": 10, "steps": 2},

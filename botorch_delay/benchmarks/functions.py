@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from botorch.test_functions.synthetic import (
     Ackley,
@@ -17,6 +19,7 @@ from torch.quasirandom import SobolEngine
 from botorch_delay import checks
 from botorch_delay.benchmarks.problems import BoxProblem, FiniteProblem
 from botorch_delay.boxes import BoxDomain
+from botorch_delay.domains import FiniteDomain
 from botorch_delay.exceptions import InputError
 from botorch_delay.kernels import covariance
 
@@ -29,7 +32,7 @@ NOISE_SHARE = 0.05
 JITTER = 1e-9
 
 SMOOTHNESS = {"se": None, "matern52": 2.5, "matern12": 0.5}
-TEST_FUNCTIONS = ("branin", "hartmann6", "ackley5", "michalewicz5")
+TEST_FUNCTIONS = ("branin", "branin-mixed", "hartmann6", "ackley5", "michalewicz5")
 
 
 def gp_draw(
@@ -70,55 +73,72 @@ def _kernel(name: str, lengthscale: float) -> Kernel:
 
 
 def function_on_arms(name: str, seed: int = 0) -> FiniteProblem:
-    """A test function, negated, on 2,048 Sobol points of its box; kernels are learned.
+    """A test function, negated, on up to 2,048 Sobol points of its box; kernels are learned.
 
     Args:
-        name: "branin", "hartmann6", "ackley5" or "michalewicz5".
+        name: one of :data:`TEST_FUNCTIONS`.
         seed: takes no part: the points are the same for every seed.
 
     Raises:
         InputError: if the name is not known.
     """
-    function = _test_function(name)
-    unit = SobolEngine(function.dim, scramble=True, seed=0).draw(ARMS, dtype=torch.double)
-    points = _box(function).from_unit(unit)
+    function, domain, _ = _test_function(name)
+    unit = SobolEngine(domain.dim, scramble=True, seed=0).draw(ARMS, dtype=torch.double)
+    points = torch.unique(domain.from_unit(unit), dim=0) if domain.lists else domain.from_unit(unit)
     values = function(points)
-    return FiniteProblem(points, values, NOISE_SHARE * values.std().item())
+    arms = FiniteDomain(points, cat_dims=sorted(domain.cat_dims))
+    return FiniteProblem(arms, values, NOISE_SHARE * values.std().item())
 
 
 def function_on_box(name: str, seed: int = 0) -> BoxProblem:
     """A test function, negated, on its whole box; kernels are learned.
 
     Args:
-        name: "branin", "hartmann6", "ackley5" or "michalewicz5".
+        name: one of :data:`TEST_FUNCTIONS`.
         seed: takes no part: the function is the same for every seed.
 
     Raises:
         InputError: if the name is not known.
     """
-    function = _test_function(name)
-    highest = function.optimal_value
-    return BoxProblem(_box(function), lambda X: _values(function, X), highest, NOISE_SHARE)
+    function, domain, highest = _test_function(name)
+    return BoxProblem(domain, function, highest, NOISE_SHARE)
 
 
-def _values(function: SyntheticTestFunction, X: Tensor) -> Tensor:
-    with torch.no_grad():
-        return function(X)
-
-
-def _test_function(name: str) -> SyntheticTestFunction:
-    if name == "branin":
-        return Branin(negate=True, dtype=torch.double)
-    if name == "hartmann6":
-        return Hartmann(dim=6, negate=True, dtype=torch.double)
-    if name == "ackley5":
-        return Ackley(dim=5, negate=True, dtype=torch.double)
-    if name == "michalewicz5":
-        return Michalewicz(dim=5, negate=True, dtype=torch.double)
-    raise InputError(f"name must be one of {', '.join(TEST_FUNCTIONS)}, got {name!r}.")
-
-
-def _box(function: SyntheticTestFunction) -> BoxDomain:
+def _test_function(name: str) -> tuple[Callable[[Tensor], Tensor], BoxDomain, float]:
+    """The function to be maximised, where, and its maximum."""
+    made: dict[str, Callable[[], SyntheticTestFunction]] = {
+        "branin": lambda: Branin(negate=True, dtype=torch.double),
+        "branin-mixed": lambda: Branin(negate=True, dtype=torch.double),
+        "hartmann6": lambda: Hartmann(dim=6, negate=True, dtype=torch.double),
+        "ackley5": lambda: Ackley(dim=5, negate=True, dtype=torch.double),
+        "michalewicz5": lambda: Michalewicz(dim=5, negate=True, dtype=torch.double),
+    }
+    if name not in made:
+        raise InputError(f"name must be one of {', '.join(TEST_FUNCTIONS)}, got {name!r}.")
+    function = made[name]()
     bounds = function.bounds
     assert isinstance(bounds, Tensor)
-    return BoxDomain(bounds)
+
+    def value(X: Tensor) -> Tensor:
+        with torch.no_grad():
+            return function(X)
+
+    if name != "branin-mixed":
+        return value, BoxDomain(bounds), function.optimal_value
+    # The first column on a grid, and a third one that names categories, each with a penalty.
+    low, high = bounds[0, 0].item(), bounds[1, 0].item()
+    grid = torch.linspace(low, high, 16, dtype=torch.double)
+    penalty = torch.tensor([0.0, 1.0, 3.0], dtype=torch.double)
+    box = BoxDomain(
+        torch.cat([bounds, bounds.new_tensor([[0.0], [2.0]])], dim=1),
+        discrete_dims={0: grid.tolist()},
+        cat_dims={2: [0, 1, 2]},
+    )
+    # The maximum on the grid: the best second coordinate of each of its values, finely searched.
+    fine = torch.linspace(bounds[0, 1].item(), bounds[1, 1].item(), 150_001, dtype=torch.double)
+    highest = max(value(torch.stack([x.expand_as(fine), fine], dim=1)).max().item() for x in grid)
+
+    def mixed(X: Tensor) -> Tensor:
+        return value(X[:, :2]) - penalty[X[:, 2].long()]
+
+    return mixed, box, highest

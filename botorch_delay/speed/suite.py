@@ -19,6 +19,7 @@ import torch
 from botorch_delay import checks
 from botorch_delay.exceptions import InputError
 from botorch_delay.speed.bounds import elimination
+from botorch_delay.speed.boxes import against_optimize_acqf
 from botorch_delay.speed.cuda import cuda
 from botorch_delay.speed.designs import against_botorch, against_plain
 from botorch_delay.speed.loops import index_method, long_horizon, ready_ask
@@ -54,6 +55,11 @@ CASES: dict[str, Case] = {
         against_plain,
         {"n_candidates": 1_000_000, "n_picks": 500, "repeats": 3},
         {"n_candidates": 20_000, "n_picks": 60, "repeats": 1},
+    ),
+    "design-box": Case(
+        against_optimize_acqf,
+        {"n_picks": 200, "every": 10, "repeats": 3},
+        {"n_picks": 30, "every": 10, "repeats": 1},
     ),
     "horizon-100k": Case(
         long_horizon,

@@ -46,6 +46,7 @@ def test_the_learner_s_lengthscale_can_be_wrong():
 def test_functions_on_arms_and_boxes_are_the_same_function(name):
     arms, box = function_on_arms(name), function_on_box(name, 7)
     assert len(arms.domain) == 2048
+    assert bool(box.domain.contains(arms.points).all())
     assert arms.given == box.given == {}
     rows = torch.tensor([0, 5, 2047])
     on_box = [box.truth(Point(arms.points[row], None)) for row in rows]
