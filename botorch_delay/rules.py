@@ -116,8 +116,7 @@ class BotorchRule(Rule):
     def __init__(self, factory: Callable[..., AcquisitionFunction], **options: Any) -> None:
         if not callable(factory):
             raise InputTypeError(
-                "rule must be UCB, ThompsonSampling or an acquisition function's factory, got "
-                f"{type(factory).__name__}."
+                f"factory must make an acquisition function, got {type(factory).__name__}."
             )
         self.factory = factory
         self.options = options
@@ -189,15 +188,20 @@ class BotorchRule(Rule):
         return f"BotorchRule({self.name}{options})"
 
 
-def as_rule(rule: Any) -> Rule:
+def as_rule(rule: Any, name: str = "rule") -> Rule:
     """The rule itself, or one around a factory of BoTorch acquisition functions."""
     if isinstance(rule, type) and issubclass(rule, Rule):
         raise InputTypeError(
-            f"rule must be an instance, such as {rule.__name__}(...), not a class."
+            f"{name} must be an instance, such as {rule.__name__}(...), not a class."
         )
     if isinstance(rule, Rule) and not isinstance(rule, UCB | ThompsonSampling | BotorchRule):
         raise InputTypeError(
-            f"rule must be UCB, ThompsonSampling or BotorchRule, got {type(rule).__name__}."
+            f"{name} must be UCB, ThompsonSampling or BotorchRule, got {type(rule).__name__}."
+        )
+    if not isinstance(rule, Rule) and not callable(rule):
+        raise InputTypeError(
+            f"{name} must be UCB, ThompsonSampling or an acquisition function's factory, got "
+            f"{type(rule).__name__}."
         )
     return rule if isinstance(rule, Rule) else BotorchRule(rule)
 

@@ -24,7 +24,7 @@ from botorch_delay.benchmarks.folders import (
 )
 from botorch_delay.benchmarks.play import Record
 from botorch_delay.benchmarks.registries import METHODS
-from botorch_delay.benchmarks.report import REFERENCE, number, write_report
+from botorch_delay.benchmarks.report import REFERENCE, write_report
 from botorch_delay.benchmarks.results import (
     RUNS,
     Result,
@@ -240,7 +240,7 @@ def describe(result: Benchmark) -> str:
             for name, w in wins.items()
         ]
     lines += [
-        f"runs     {number(len(result.results))}",
+        f"runs     {len(result.results):,}",
         f"report   {result.report}",
         f"tables   {result.cells}, {result.curves}",
     ]

@@ -8,6 +8,7 @@ from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -114,12 +115,8 @@ def require_matplotlib() -> None:
     Raises:
         MissingExtraError: without Matplotlib.
     """
-    try:
-        import matplotlib  # noqa: F401  # only whether it is there
-    except ImportError as error:
-        raise MissingExtraError(
-            "The figures need Matplotlib: pip install 'botorch-delay[plots]'."
-        ) from error
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError("The figures need Matplotlib: pip install 'botorch-delay[plots]'.")
 
 
 def versions(*names: str) -> str:

@@ -35,19 +35,12 @@ from botorch_delay.optimizers.given import describe_given, given_surrogate, reci
 from botorch_delay.optimizers.index_method import IndexMethod, read_fit
 from botorch_delay.optimizers.judging import judge_round
 from botorch_delay.optimizers.open_round import NO_SLOT, WAITING_SLOT, OpenRound
+from botorch_delay.optimizers.options import DEFAULT_EXPLOIT, choose_options
 from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
 from botorch_delay.records import describe_part
 from botorch_delay.regions import BoxActiveSet
-from botorch_delay.rounds import (
-    ArrivalRounds,
-    GeometricRounds,
-    HorizonRounds,
-    RoundRecord,
-    RoundRule,
-    RoundSchedule,
-    ScheduledRounds,
-)
-from botorch_delay.rules import UCB, BotorchRule, Hallucinate, Rule, as_rule
+from botorch_delay.rounds import RoundRecord, RoundSchedule
+from botorch_delay.rules import BotorchRule, Hallucinate, Rule
 from botorch_delay.surrogate import (
     Hyperparameters,
     Surrogate,
@@ -57,9 +50,6 @@ from botorch_delay.surrogate import (
 from botorch_delay.trials import Attached, Trial, TrialState
 
 logger = logging.getLogger(__name__)
-
-DEFAULT_EXPLOIT = UCB(4.5)
-DEFAULT_FRACTION = 0.01
 
 
 @dataclass(frozen=True)
@@ -179,25 +169,19 @@ class BPEDelayOptimizer(Optimizer):
         self._delay = delay
         self._delta = checks.probability(delta, "delta")
         self._as_published = False
-        self._exploit = None if exploit is None else as_rule(exploit)
-        self._fraction = _fraction(explore_fraction, self._exploit, delay)
-        self._schedule = HorizonRounds() if rounds is None else rounds
-        self._evidence = evidence
-        if evidence is None:
-            heuristic = bool(self._confidence.missing) and self._exploit is not None
-            self._evidence = "all" if heuristic and delay is None else "round"
-        self._regret_factor = None
-        if regret_factor is not None:
-            self._regret_factor = checks.real(regret_factor, "regret_factor")
-            if evidence == "all" or explore_fraction not in (None, 1.0):
-                raise InputError(
-                    "With regret_factor bounds from all answers are used anyway, and the budget "
-                    "decides how many asks are design points; leave out evidence and "
-                    "explore_fraction."
-                )
-            self._evidence, self._fraction = "round", 1.0
-        self._check_options()
-        self._rule = self._make_rule()
+        self._options = choose_options(
+            rounds,
+            exploit,
+            explore_fraction,
+            evidence,
+            regret_factor,
+            domain=domain,
+            horizon=self._horizon,
+            given=self._fixed is not None,
+            confidence=self._confidence,
+            delay=delay,
+        )
+        self._rule = self._options.rule(self._horizon, delay, self._delta)
         self._arena: FiniteArena | BoxArena = self._make_arena()
         if isinstance(self._arena, BoxArena):
             self._arena.check(self._fixed)
@@ -216,19 +200,20 @@ class BPEDelayOptimizer(Optimizer):
         self._fitted: tuple[int, Surrogate] | None = None  # at which revision, for recommend
         self._budget = self._make_budget()
         self._player: IndexMethod | None = None
-        if self._exploit is not None:
+        rule = self._options.exploit
+        if rule is not None:
             self._player = IndexMethod(
                 domain,
                 self._ledger,
-                self._exploit,
+                rule,
                 Hallucinate(),
                 seed=self._seed,
                 sign=self._sign,
                 fixed=self._fixed,
                 fit=lambda previous: self._fit(self._seed, previous),
             )
-            if isinstance(self._exploit, BotorchRule):
-                try_out(self._exploit, self._player.surrogate, self._player.pool, True)
+            if isinstance(rule, BotorchRule):
+                try_out(rule, self._player.surrogate, self._player.pool, True)
 
     @classmethod
     def as_published(
@@ -303,7 +288,7 @@ class BPEDelayOptimizer(Optimizer):
     @property
     def explore_fraction(self) -> float:
         """Rho, the share of asks that are design points while a design lasts."""
-        return self._fraction
+        return self._options.fraction
 
     @property
     def active_set(self) -> ActiveSet | BoxActiveSet:
@@ -381,9 +366,9 @@ class BPEDelayOptimizer(Optimizer):
             learned=self._fixed is None,
             resets=self._resets,
             on_box=isinstance(self._arena, BoxArena),
-            fraction=self._fraction,
-            geometric=isinstance(self._schedule, GeometricRounds),
-            pooled=self._evidence == "all",
+            fraction=self._options.fraction,
+            geometric=self._options.geometric,
+            pooled=self._options.evidence == "all",
             exploits=self._player is not None,
             budget=self._budget_terms(),
         )
@@ -430,7 +415,7 @@ class BPEDelayOptimizer(Optimizer):
         """
         if current.design_is_asked():
             return False
-        return self._designed <= self._fraction * len(self._ledger)
+        return self._designed <= self._options.fraction * len(self._ledger)
 
     def _play_within(self, budget: Budget, current: OpenRound) -> Choice | None:
         """The rule's point if the budget allows it or the round waits; None for a design point."""
@@ -539,7 +524,7 @@ class BPEDelayOptimizer(Optimizer):
 
     def _make_arena(self) -> FiniteArena | BoxArena:
         # A budget's own bounds take half of what the rounds' bounds have otherwise.
-        delta = self._delta if self._regret_factor is None else self._delta / 2.0
+        delta = self._delta if self._options.regret_factor is None else self._delta / 2.0
         return make_arena(self._domain, self._confidence, delta, self._sign, self._seed)
 
     def _close(self, *, open_next: bool) -> None:
@@ -552,7 +537,7 @@ class BPEDelayOptimizer(Optimizer):
         proves = not self._confidence.missing and self._fixed is not None
         used = current.answered(current.design_size if self._rule.on_arrival else None)
         pooled = None
-        if self._evidence == "all":
+        if self._options.evidence == "all":
             if not proves:
                 used = [trial.id for trial in self._ledger.completed()]
             if isinstance(self._arena, FiniteArena):
@@ -698,11 +683,7 @@ class BPEDelayOptimizer(Optimizer):
             "confidence": describe_part(self._confidence),
             "delay": describe_part(self._delay),
             "delta": self._delta,
-            "rounds": describe_part(self._schedule),
-            "exploit": describe_part(self._exploit),
-            "explore_fraction": self._fraction,
-            "evidence": self._evidence,
-            "regret_factor": self._regret_factor,
+            **self._options.describe(),
             "warm_start": describe_part(self._warm_start),
             "seed": self._seed,
             "maximize": self._maximize,
@@ -782,7 +763,7 @@ class BPEDelayOptimizer(Optimizer):
             self._follow_state()
 
     def _make_budget(self) -> Budget | None:
-        if self._regret_factor is None:
+        if self._options.regret_factor is None:
             return None
         assert isinstance(self._domain, FiniteDomain)
         assert isinstance(self._confidence, RKHSConfidence)
@@ -795,89 +776,21 @@ class BPEDelayOptimizer(Optimizer):
             self._rule,
             self._horizon,
             self._delta,
-            self._regret_factor,
+            self._options.regret_factor,
             self._sign,
         )
 
     def _budget_terms(self) -> BudgetTerms | None:
         budget = self._budget
-        if budget is None or self._regret_factor is None:
+        factor = self._options.regret_factor
+        if budget is None or factor is None:
             return None
         given_up = any(record.observed < record.design_size for record in self._records)
         own_noise = any(t.noise_var is not None for t in self._ledger.trials)
         return BudgetTerms(
-            self._regret_factor,
-            max(self._regret_factor * budget.bound, budget.own_bound),
+            factor,
+            max(factor * budget.bound, budget.own_bound),
             budget.trivial,
             budget.refuted,
             given_up or own_noise,
         )
-
-    def _make_rule(self) -> RoundRule:
-        if self._delay is None:
-            return ArrivalRounds(self._horizon, self._schedule, self._fraction)
-        assert self._horizon is not None
-        wait = self._delay.upper_bound(self._horizon, self._delta)
-        return ScheduledRounds(self._horizon, wait)
-
-    def _check_options(self) -> None:
-        """Refuse what contradicts itself."""
-        if not isinstance(self._schedule, RoundSchedule):
-            raise InputTypeError(
-                "rounds must be HorizonRounds() or GeometricRounds(first, growth), got "
-                f"{type(self._schedule).__name__}."
-            )
-        geometric = isinstance(self._schedule, GeometricRounds)
-        if self._horizon is None and not geometric:
-            raise InputError(
-                "Without a horizon rounds cannot follow from it; pass "
-                "rounds=GeometricRounds(first, growth), or a horizon."
-            )
-        if self._delay is not None and (geometric or self._fraction < 1.0):
-            raise InputError(
-                "With a delay law rounds have the lengths of Algorithm 1; leave out delay to use "
-                "GeometricRounds or an explore_fraction below 1."
-            )
-        if self._evidence not in ("round", "all"):
-            raise InputError(f"evidence must be 'round' or 'all', got {self._evidence!r}.")
-        if self._regret_factor is not None:
-            self._check_budget(geometric)
-        pooled = self._evidence == "all" and not self._confidence.missing
-        if pooled and not isinstance(self._domain, FiniteDomain):
-            raise NotSupportedError(
-                "evidence='all' with RKHSConfidence needs a FiniteDomain; on a box use 'round'."
-            )
-
-    def _check_budget(self, geometric: bool) -> None:
-        if self._regret_factor is not None and self._regret_factor < 1.0:
-            raise InputError(f"regret_factor must be at least 1, got {self._regret_factor:g}.")
-        if not isinstance(self._domain, FiniteDomain):
-            raise NotSupportedError("regret_factor needs a FiniteDomain; leave it out on a box.")
-        if self._fixed is None or not isinstance(self._confidence, RKHSConfidence):
-            raise InputError(
-                "regret_factor needs bounds that are valid; pass covar_module, noise_var and "
-                "confidence=RKHSConfidence(norm_bound, noise_std)."
-            )
-        if self._exploit is None or self._delay is not None or geometric:
-            raise InputError(
-                "regret_factor needs a rule to play, and the rounds of the horizon that close on "
-                "arrival; leave out exploit, delay and rounds."
-            )
-
-
-def _fraction(given: float | None, exploit: Rule | None, delay: DelayLaw | None) -> float:
-    """Rho.
-
-    Raises:
-        InputError: if it is out of its range, or there is nothing else to play.
-    """
-    if given is None:
-        return 1.0 if exploit is None or delay is not None else DEFAULT_FRACTION
-    fraction = checks.real(given, "explore_fraction")
-    if not 0.0 < fraction <= 1.0:
-        raise InputError(f"explore_fraction must be above 0 and at most 1, got {given}.")
-    if fraction < 1.0 and exploit is None:
-        raise InputError(
-            "An explore_fraction below 1 needs a rule for the other asks; pass exploit=UCB(5.0)."
-        )
-    return fraction

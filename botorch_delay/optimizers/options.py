@@ -1,0 +1,187 @@
+"""How BPE-Delay divides its asks: options beyond Algorithm 1, defaults, what excludes what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from botorch.acquisition.acquisition import AcquisitionFunction
+
+from botorch_delay import checks
+from botorch_delay.confidence import Confidence, RKHSConfidence
+from botorch_delay.delays import DelayLaw
+from botorch_delay.domains import Domain, FiniteDomain
+from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
+from botorch_delay.records import describe_part
+from botorch_delay.rounds import (
+    ArrivalRounds,
+    GeometricRounds,
+    HorizonRounds,
+    RoundRule,
+    RoundSchedule,
+    ScheduledRounds,
+)
+from botorch_delay.rules import UCB, Rule, as_rule
+
+# Chosen on draws of the paper's problem with seeds from 1000 on.
+DEFAULT_EXPLOIT = UCB(4.5)
+DEFAULT_FRACTION = 0.01
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for, with defaults filled in.
+
+    Attributes:
+        schedule: how many design points each round has.
+        exploit: the rule of the asks that are no design points; None to continue the design.
+        fraction: rho, the share of asks that are design points.
+        evidence: "round" or "all".
+        regret_factor: F of a budget, or None.
+    """
+
+    schedule: RoundSchedule
+    exploit: Rule | None
+    fraction: float
+    evidence: str
+    regret_factor: float | None
+
+    @property
+    def geometric(self) -> bool:
+        """Whether rounds grow by a constant factor."""
+        return isinstance(self.schedule, GeometricRounds)
+
+    def rule(self, horizon: int | None, delay: DelayLaw | None, delta: float) -> RoundRule:
+        """When rounds close."""
+        if delay is None:
+            return ArrivalRounds(horizon, self.schedule, self.fraction)
+        assert horizon is not None
+        return ScheduledRounds(horizon, delay.upper_bound(horizon, delta))
+
+    def describe(self) -> dict[str, Any]:
+        """As arguments of a configuration, JSON-ready."""
+        return {
+            "rounds": describe_part(self.schedule),
+            "exploit": describe_part(self.exploit),
+            "explore_fraction": self.fraction,
+            "evidence": self.evidence,
+            "regret_factor": self.regret_factor,
+        }
+
+
+def choose_options(
+    rounds: RoundSchedule | None,
+    exploit: Rule | Callable[..., AcquisitionFunction] | None,
+    explore_fraction: float | None,
+    evidence: str | None,
+    regret_factor: float | None,
+    *,
+    domain: Domain,
+    horizon: int | None,
+    given: bool,
+    confidence: Confidence,
+    delay: DelayLaw | None,
+) -> Options:
+    """Fill in defaults, and refuse what contradicts itself.
+
+    Args:
+        rounds: as the user gave it, like the next four.
+        exploit: likewise.
+        explore_fraction: likewise.
+        evidence: likewise.
+        regret_factor: likewise.
+        domain: of the study.
+        horizon: T, or None.
+        given: whether kernel and noise are.
+        confidence: the bounds.
+        delay: a delay law, or None.
+
+    Raises:
+        InputError: if an option is out of its range, or two contradict each other.
+        NotSupportedError: for an option that needs a finite set, on a box.
+    """
+    rule = None if exploit is None else as_rule(exploit, "exploit")
+    if regret_factor is not None and (evidence == "all" or explore_fraction not in (None, 1.0)):
+        raise InputError(
+            "With regret_factor bounds from all answers are used anyway, and the budget decides "
+            "how many asks are design points; leave out evidence and explore_fraction."
+        )
+    budgeted = regret_factor is not None
+    if evidence is None:
+        heuristic = bool(confidence.missing) and rule is not None and delay is None
+        evidence = "all" if heuristic and not budgeted else "round"
+    if explore_fraction is None:
+        first = rule is None or delay is not None or budgeted
+        explore_fraction = 1.0 if first else DEFAULT_FRACTION
+    if regret_factor is not None:
+        regret_factor = checks.real(regret_factor, "regret_factor")
+    options = Options(
+        schedule=HorizonRounds() if rounds is None else rounds,
+        exploit=rule,
+        fraction=checks.real(explore_fraction, "explore_fraction"),
+        evidence=evidence,
+        regret_factor=regret_factor,
+    )
+    _check_rounds(options, horizon, delay)
+    if evidence not in ("round", "all"):
+        raise InputError(f"evidence must be 'round' or 'all', got {evidence!r}.")
+    finite = isinstance(domain, FiniteDomain)
+    if evidence == "all" and not confidence.missing and not finite:
+        raise NotSupportedError(
+            "evidence='all' with RKHSConfidence needs a FiniteDomain; on a box use 'round'."
+        )
+    if options.regret_factor is not None:
+        _check_budget(options, options.regret_factor, finite, given, confidence, delay)
+    return options
+
+
+def _check_rounds(options: Options, horizon: int | None, delay: DelayLaw | None) -> None:
+    if not isinstance(options.schedule, RoundSchedule):
+        raise InputTypeError(
+            "rounds must be HorizonRounds() or GeometricRounds(first, growth), got "
+            f"{type(options.schedule).__name__}."
+        )
+    if not 0.0 < options.fraction <= 1.0:
+        raise InputError(
+            f"explore_fraction must be above 0 and at most 1, got {options.fraction:g}."
+        )
+    if options.fraction < 1.0 and options.exploit is None:
+        raise InputError(
+            "An explore_fraction below 1 needs a rule for the other asks; pass "
+            f"exploit={DEFAULT_EXPLOIT!r}."
+        )
+    if horizon is None and not options.geometric:
+        raise InputError(
+            "Without a horizon rounds cannot follow from it; pass "
+            "rounds=GeometricRounds(first, growth), or a horizon."
+        )
+    if delay is not None and (options.geometric or options.fraction < 1.0):
+        raise InputError(
+            "With a delay law rounds have the lengths of Algorithm 1; leave out delay to use "
+            "GeometricRounds or an explore_fraction below 1."
+        )
+
+
+def _check_budget(
+    options: Options,
+    factor: float,
+    finite: bool,
+    given: bool,
+    confidence: Confidence,
+    delay: DelayLaw | None,
+) -> None:
+    if factor < 1.0:
+        raise InputError(f"regret_factor must be at least 1, got {factor:g}.")
+    if not finite:
+        raise NotSupportedError("regret_factor needs a FiniteDomain; leave it out on a box.")
+    if not given or not isinstance(confidence, RKHSConfidence):
+        raise InputError(
+            "regret_factor needs bounds that are valid; pass covar_module, noise_var and "
+            "confidence=RKHSConfidence(norm_bound, noise_std)."
+        )
+    if options.exploit is None or delay is not None or options.geometric:
+        raise InputError(
+            "regret_factor needs a rule to play, and the rounds of the horizon that close on "
+            "arrival; leave out exploit, delay and rounds."
+        )
