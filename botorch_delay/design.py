@@ -33,6 +33,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import checks
+from botorch_delay.evaluated import EvaluatedDesign
 from botorch_delay.exceptions import ExhaustedDesignError, NumericsError
 from botorch_delay.kernels import check_kernel, covariance, prior_variance, rows_per_chunk
 from botorch_delay.posterior import factorize
@@ -124,6 +125,13 @@ class GreedyDesign:
             self._form.add(index)
         self._picks.append(index)
 
+    def evaluated(self) -> EvaluatedDesign | None:
+        """What the picks so far tell once each is answered; None where no covariance is kept."""
+        self._rewind()
+        if not isinstance(self._form, _Rows):
+            return None
+        return self._form.evaluated(self._picks)
+
     def extend(self, n: int) -> list[int]:
         """Pick ``n`` more points by the rule and return their indices."""
         if isinstance(self._form, _Rows) and len(self._excluded) < len(self._candidates):
@@ -169,9 +177,19 @@ class _Rows:
         self._used = BLOCK  # rows of the last block
         self._before = self.variance, 0  # when it was last looked ahead, and the rows then
         self._covariance: Tensor | None = None
+        self._folded = self._lent = False  # whether rows are folded in, and someone else reads it
 
     def add(self, index: int) -> None:
         self._add(torch.tensor([index], device=self._points.device))
+
+    def evaluated(self, picks: list[int]) -> EvaluatedDesign | None:
+        if not self._folded:
+            return None
+        assert self._covariance is not None
+        self._lent = True
+        rows = self._blocks[0][: self._used].clone()
+        counted = torch.tensor(picks, device=rows.device).bincount(minlength=len(self._points))
+        return EvaluatedDesign(self._covariance, rows, self.variance.clone(), counted, self._noise)
 
     def extend(self, n: int) -> list[int]:
         """So many picks by the rule; the host looks at them only when all are made."""
@@ -220,6 +238,8 @@ class _Rows:
         row.div_((self.variance.index_select(0, index) + self._noise).sqrt())
         self.variance.addcmul_(row, row, value=-1.0).clamp_min_(0.0)
         self._used += 1
+        if self._fold and self._covariance is None and self._used > 3 * BLOCK // 4:
+            self._covariance = self._prior_covariance()  # before it is needed: no ask does both
 
     def _begin_block(self) -> None:
         self._used = 0
@@ -229,15 +249,21 @@ class _Rows:
             self._blocks.append(self._points.new_empty(BLOCK, len(self._points)))
 
     def _fold_in(self, rows: Tensor) -> None:
+        assert self._covariance is not None
+        if self._lent:
+            self._covariance = torch.addmm(self._covariance, rows.mT, rows, alpha=-1.0)
+        else:
+            self._covariance.addmm_(rows.mT, rows, alpha=-1.0)
+        self._folded, self._lent = True, False
+
+    def _prior_covariance(self) -> Tensor:
         n = len(self._points)
-        first = self._covariance is None
-        if self._covariance is None:
-            self._covariance = self._points.new_empty(n, n)
+        prior = self._points.new_empty(n, n)
         stripe = rows_per_chunk(n, self._points)
-        for start in range(0, n, stripe) if first else ():
+        for start in range(0, n, stripe):
             part = self._points[start : start + stripe]
-            self._covariance[start : start + stripe] = covariance(self._kernel, part, self._points)
-        self._covariance.addmm_(rows.mT, rows, alpha=-1.0)
+            prior[start : start + stripe] = covariance(self._kernel, part, self._points)
+        return prior
 
 
 class _Lazy:

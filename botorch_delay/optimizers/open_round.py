@@ -33,7 +33,7 @@ _AFTER = {
 }
 
 
-@dataclass
+@dataclass(slots=True)
 class Slot:
     """A design point of the round: one pick of the design, served by one or more trials.
 
