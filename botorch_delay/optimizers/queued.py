@@ -17,6 +17,7 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
+from botorch_delay.locks import exclusive
 from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.states import is_whole
 from botorch_delay.surrogate import Surrogate
@@ -88,6 +89,7 @@ class QueuedOptimizer(Optimizer):
         return self._base
 
     @property
+    @exclusive
     def queued(self) -> list[Trial]:
         """Answered and failed trials that the base has not been told of, by id."""
         return sorted((t for queue in self._queues.values() for t in queue), key=lambda t: t.id)
