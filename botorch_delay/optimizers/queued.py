@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import copy
 from collections import defaultdict, deque
 from collections.abc import Mapping
@@ -129,7 +130,8 @@ class QueuedOptimizer(Optimizer):
     def _settled(self, trial: Trial) -> None:
         assert trial.index is not None
         if trial.state is not TrialState.ABANDONED:
-            self._queues[trial.index].append(trial)
+            # By id: what the base is told does not depend on the order of answers between asks.
+            bisect.insort(self._queues[trial.index], trial, key=lambda t: t.id)
 
     def _attached(self, results: list[Attached]) -> None:
         for result in results:
