@@ -130,7 +130,7 @@ def _revive_trial(record: Mapping[str, Any], number: int, domain: Domain) -> Tri
         raise ValueError("reason is no text")
     return Trial(
         id=number,
-        x=x,
+        source=domain.points if isinstance(domain, FiniteDomain) else x,
         index=index,
         round=record["round"],
         slot=record["slot"],

@@ -28,6 +28,7 @@ from botorch_delay.exceptions import (
     StorageError,
     TrialError,
 )
+from botorch_delay.locks import Lock, exclusive
 from botorch_delay.optimizers.recommendation import Recommendation, best_of
 from botorch_delay.posterior import Evidence
 from botorch_delay.regions import Region
@@ -61,6 +62,10 @@ class Choice:
 class Optimizer(ABC):
     """Ask and tell; the base of every optimizer.
 
+    Threads may share an optimizer: each call has it to itself, and what is asked depends on the
+    order of the calls alone. Copies (``copy.deepcopy``) and changes of ``notes`` are not guarded.
+    Processes do not share one; they share a file, see :func:`botorch_delay.editing`.
+
     Args:
         domain: where points may be asked.
         horizon: how many asks are planned, at least 1; None where no end is planned.
@@ -87,6 +92,7 @@ class Optimizer(ABC):
             raise InputTypeError(f"maximize must be True or False, got {maximize!r}.")
         self._maximize = maximize
         self._finished = False
+        self._lock = Lock()
         self.notes: dict[str, Any] = {}
         self._noted = "{}"
         self._ledger = Ledger(origin=f"{type(self).__name__} {domain.fingerprint()}")
@@ -112,6 +118,7 @@ class Optimizer(ABC):
         return list(self._ledger.trials)
 
     @property
+    @exclusive
     def pending(self) -> list[Trial]:
         """The running trials, in the order of the asks."""
         return list(self._ledger.running())
@@ -127,6 +134,7 @@ class Optimizer(ABC):
         """What is claimed for this configuration, and why not more."""
 
     @property
+    @exclusive
     def hyperparameters(self) -> Hyperparameters:
         """What the answers say of lengthscales and noise; another study's ``warm_start``.
 
@@ -148,6 +156,7 @@ class Optimizer(ABC):
     @overload
     def ask(self, n: int) -> list[Trial]: ...
 
+    @exclusive
     def ask(self, n: int | None = None) -> Trial | list[Trial]:
         """The next trial, or with ``n`` a list of the next ``n``.
 
@@ -186,7 +195,7 @@ class Optimizer(ABC):
                 ) from error
             asked.append(
                 self._ledger.open(
-                    x=self._point(choice),
+                    source=self._source(choice),
                     index=choice.index,
                     round=choice.round,
                     slot=choice.slot,
@@ -195,6 +204,7 @@ class Optimizer(ABC):
             self._asked(asked[-1])
         return asked[0] if n is None else asked
 
+    @exclusive
     def tell(self, trial: Trial | int, y: float | Tensor, noise_var: float | None = None) -> None:
         """The answer of a trial, in any order, also after the horizon.
 
@@ -226,6 +236,7 @@ class Optimizer(ABC):
         )
         self._settled(found)
 
+    @exclusive
     def mark_failed(self, trial: Trial | int, reason: str = "") -> None:
         """The trial crashed: no answer will come, and the point may be at fault.
 
@@ -241,6 +252,7 @@ class Optimizer(ABC):
         self._ledger.settle(found, TrialState.FAILED, reason=reason)
         self._settled(found)
 
+    @exclusive
     def mark_abandoned(self, trial: Trial | int) -> None:
         """The trial will not come back, through no fault of its point.
 
@@ -254,6 +266,7 @@ class Optimizer(ABC):
         self._ledger.settle(found, TrialState.ABANDONED)
         self._settled(found)
 
+    @exclusive
     def attach(self, x: Tensor, y: float | Tensor) -> None:
         """Results obtained elsewhere: used where all data are used, no part of the horizon.
 
@@ -289,6 +302,7 @@ class Optimizer(ABC):
         )
         self._attached(self._ledger.attached[-len(X) :])
 
+    @exclusive
     def finish(self) -> None:
         """End the run: the open round closes with what has arrived, and no ask follows."""
         if not self._finished:
@@ -296,6 +310,7 @@ class Optimizer(ABC):
             self._finished = True
             self._ledger.note("finished")
 
+    @exclusive
     def recommend(self, among: str = "answered") -> Recommendation:
         """The point with the best posterior mean, from all answers.
 
@@ -324,6 +339,7 @@ class Optimizer(ABC):
             rows, candidates = self._answered_points(X)
         return best_of(rows, candidates, surrogate, evidence, confidence, delta, sign=self._sign)
 
+    @exclusive
     def stopping_gap(self) -> float:
         """What further search can still gain: max U - max L over the active set, from all answers.
 
@@ -353,6 +369,7 @@ class Optimizer(ABC):
         gap = (posterior.mean + half).max() - (posterior.mean - half).max()
         return max(gap.item(), 0.0)
 
+    @exclusive
     def to_dataframe(self) -> pandas.DataFrame:
         """The trials as a table, one row each; times are in UTC.
 
@@ -361,6 +378,7 @@ class Optimizer(ABC):
         """
         return trials_table(self._ledger.trials, self._domain.names)
 
+    @exclusive
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to go on: plain values and tensors."""
         return {
@@ -369,6 +387,7 @@ class Optimizer(ABC):
             "attached": [result.record() for result in self._ledger.attached],
         }
 
+    @exclusive
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace this optimizer's state by one of an optimizer made the same way.
 
@@ -412,6 +431,7 @@ class Optimizer(ABC):
         self._noted = json.dumps(state["notes"])
         self._restore(progress)
 
+    @exclusive
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the state to an SQLite file, in one transaction.
 
@@ -427,6 +447,7 @@ class Optimizer(ABC):
         """
         storage.save(path, self._header(), self._ledger, overwrite=overwrite)
 
+    @exclusive
     def _write(self, write: Callable[[Mapping[str, Any], Ledger], None]) -> None:
         """Hand the state to a file that is held open."""
         write(self._header(), self._ledger)
@@ -557,11 +578,8 @@ class Optimizer(ABC):
         """Whether points of a box may still be the maximiser: ``n x d`` to a bool ``n``."""
         return self._domain.contains(X)
 
-    def _point(self, choice: Choice) -> Tensor:
-        if choice.x is not None:
-            return choice.x.clone()
-        assert isinstance(self._domain, FiniteDomain)
-        return self._domain.points[choice.index].clone()
+    def _source(self, choice: Choice) -> Tensor:
+        return self._domain.like if choice.x is None else choice.x.clone()
 
     def _running(self, trial: Trial | int, verb: str) -> Trial:
         found = self._ledger.find(trial)

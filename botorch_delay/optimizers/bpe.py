@@ -27,6 +27,7 @@ from botorch_delay.exceptions import (
     StorageError,
     TrialError,
 )
+from botorch_delay.locks import exclusive
 from botorch_delay.optimizers.arenas import BoxArena, FiniteArena, make_arena
 from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.botorch_scores import try_out
@@ -307,6 +308,7 @@ class BPEDelayOptimizer(Optimizer):
         return replica.optimizer
 
     @property
+    @exclusive
     def certified_regret(self) -> float:
         """A bound on the cumulative regret of all asks so far, in units of the values.
 
@@ -325,6 +327,7 @@ class BPEDelayOptimizer(Optimizer):
         return self._options.fraction
 
     @property
+    @exclusive
     def active_set(self) -> ActiveSet | BoxActiveSet:
         """The points that may still be the maximiser, infeasible ones taken out."""
         infeasible = self._feasibility.infeasible()
@@ -334,6 +337,7 @@ class BPEDelayOptimizer(Optimizer):
         return self._arena.active_set(rows if self._budget is None else self._budget.active(rows))
 
     @property
+    @exclusive
     def eliminated(self) -> Tensor:
         """For each point of the domain the round that took it out, 0 while it is active: ``N``.
 
@@ -347,6 +351,7 @@ class BPEDelayOptimizer(Optimizer):
             raise NotSupportedError("A box has no list of points; use active_set.contains(X).")
         return self._eliminated.clone()
 
+    @exclusive
     def round_that_eliminated(self, X: Tensor) -> Tensor:
         """For each point (``n x d``) the round that took it out, 0 while it is active: ``n``.
 
@@ -372,11 +377,13 @@ class BPEDelayOptimizer(Optimizer):
         return None if self._open is None else self._open.number
 
     @property
+    @exclusive
     def rounds(self) -> list[RoundRecord]:
         """The closed rounds."""
         return list(self._records)
 
     @property
+    @exclusive
     def stragglers(self) -> list[Straggler]:
         """The trials that keep the open round from closing, longest wait first.
 
@@ -391,6 +398,7 @@ class BPEDelayOptimizer(Optimizer):
         return [Straggler(self._ledger[i], now - 1 - i) for i in ids]
 
     @property
+    @exclusive
     def guarantee(self) -> Guarantee:
         """What is claimed for this configuration, and why not more."""
         return claim(

@@ -436,13 +436,13 @@ class IndexMethod:
             value = self._pending.worst_value
         if value is not None:
             self._values.put(key, trial.id, x, self._sign * value, trial.noise_var)
-        elif trial.id in self._values:
-            self._values.drop(trial.id)
+        else:
+            self._values.drop(key, trial.id)
         if self._design is not None:
             if counted:
                 self._design.put(key, trial.id, x, None, trial.noise_var)
-            elif trial.id in self._design:
-                self._design.drop(trial.id)
+            else:
+                self._design.drop(key, trial.id)
 
     def _count_attached(self, number: int, result: Attached) -> None:
         key = -1 - self._keys.of(result.x) if result.index is None else result.index
