@@ -1,9 +1,9 @@
 """The posterior once every pick of a design has been answered, from what the design keeps.
 
-With S the posterior covariance of all N candidates given the picks, n_i answers of noise lambda^2 at
-candidate i and s_i their sum,
+With S the posterior covariance of all N candidates given the picks, n_i answers of noise lambda^2
+at candidate i, s_i their sum and D_i = lambda^2 / n_i,
 
-    mean = S s / lambda^2,    (K + D)^-1 k_X(x) at i = S(x, i) n_i / lambda^2,    D_i = lambda^2 / n_i,
+    mean = S s / lambda^2,      (K + D)^-1 k_X(x) = D^-1 S(X, x),
 
 so that nothing is factorized: the mean costs N^2 multiplications, the norms of the weights as many
 again. S is there as C - W'W; see :mod:`botorch_delay.design`.
