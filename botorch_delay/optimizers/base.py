@@ -7,7 +7,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -18,6 +18,7 @@ from botorch_delay.box_search import maximize
 from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import Confidence, Guarantee, scaled_gain
 from botorch_delay.domains import Domain, FiniteDomain
+from botorch_delay.empirical_delay import EmpiricalDelay
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
@@ -29,7 +30,9 @@ from botorch_delay.exceptions import (
     TrialError,
 )
 from botorch_delay.optimizers.recommendation import Recommendation, best_of
-from botorch_delay.posterior import Evidence
+from botorch_delay.optimizers.replicates import Replicates, replicates
+from botorch_delay.optimizers.waiting import Straggler, describe_running
+from botorch_delay.posterior import Evidence, same_points
 from botorch_delay.regions import Region
 from botorch_delay.rules import generator_for
 from botorch_delay.surrogate import Hyperparameters, Surrogate
@@ -87,6 +90,7 @@ class Optimizer(ABC):
             raise InputTypeError(f"maximize must be True or False, got {maximize!r}.")
         self._maximize = maximize
         self._finished = False
+        self._exact = False
         self.notes: dict[str, Any] = {}
         self._noted = "{}"
         self._ledger = Ledger(origin=f"{type(self).__name__} {domain.fingerprint()}")
@@ -107,6 +111,11 @@ class Optimizer(ABC):
         return self._maximize
 
     @property
+    def exact(self) -> bool:
+        """Whether evaluations have no noise, so that no point is asked twice."""
+        return self._exact
+
+    @property
     def trials(self) -> list[Trial]:
         """Every trial, in the order of the asks."""
         return list(self._ledger.trials)
@@ -115,6 +124,39 @@ class Optimizer(ABC):
     def pending(self) -> list[Trial]:
         """The running trials, in the order of the asks."""
         return list(self._ledger.running())
+
+    def delays(self) -> EmpiricalDelay:
+        """The law of delays that the answers so far suggest, trials that are out counted in.
+
+        Delays are in steps: the asks between a trial's own and its answer. Where no further ask is
+        planned, what was answered after the last one is only known to have taken so long at least.
+
+        Raises:
+            NoAnswerError: before any answer.
+        """
+        ended = self._finished or len(self._ledger) == self._horizon
+        return EmpiricalDelay.from_trials(self._ledger.trials, ended=ended)
+
+    def late(self, share: float = 0.95) -> list[Straggler]:
+        """The running trials that are late, longest wait first; none before any answer.
+
+        Args:
+            share: a trial is late if it has been out so long that at least such a share of answers
+                is estimated to come sooner, in (0, 1).
+
+        Raises:
+            InputError: if ``share`` is out of its range.
+        """
+        share = checks.probability(share, "share")
+        law = self._estimated_law()
+        if law is None:
+            return []
+        running = describe_running(self._ledger.running(), len(self._ledger), law)
+        return [straggler for straggler in running if (straggler.sooner or 0.0) >= share]
+
+    def replicates(self) -> list[Replicates]:
+        """Every distinct point with an answer or a running trial, the most answered first."""
+        return replicates(self._ledger.trials, self._ledger.attached)
 
     @property
     def attached(self) -> list[Attached]:
@@ -218,6 +260,8 @@ class Optimizer(ABC):
                 f"Trial {found.id} was marked failed; hand over a later result with attach(x, y)."
             )
         value = checks.answer(y, self._domain.like)
+        if noise_var is not None and self._exact:
+            raise InputError("Evaluations are exact, so that an answer has no noise_var.")
         if noise_var is not None:
             noise_var = checks.noise_variance(noise_var, "noise_var", self._domain.like)
         late = found.state is TrialState.ABANDONED
@@ -316,13 +360,14 @@ class Optimizer(ABC):
         if not len(y):
             raise NoAnswerError("There is no answer yet to base a recommendation on.")
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.evidence(X, y, noise_var)
+        evidence = surrogate.evidence(X, y, noise_var, group=same_points(X))
         if among == "active":
             rows, candidates = self._active_points()
             candidates = self._climb(surrogate, evidence, candidates)
         else:
             rows, candidates = self._answered_points(X)
-        return best_of(rows, candidates, surrogate, evidence, confidence, delta, sign=self._sign)
+        best = best_of(rows, candidates, surrogate, evidence, confidence, delta, sign=self._sign)
+        return replace(best, count=int((best.x == X).all(dim=1).sum()))
 
     def stopping_gap(self) -> float:
         """What further search can still gain: max U - max L over the active set, from all answers.
@@ -339,7 +384,7 @@ class Optimizer(ABC):
         if not len(y):
             raise NoAnswerError("There is no answer yet to bound what can be gained.")
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.evidence(X, y, noise_var)
+        evidence = surrogate.evidence(X, y, noise_var, group=same_points(X))
         _, candidates = self._active_points()
         if not isinstance(self._domain, FiniteDomain):
             candidates = torch.cat([candidates, X[self._domain.contains(X)]])
@@ -497,6 +542,13 @@ class Optimizer(ABC):
     @abstractmethod
     def _restore(self, progress: Any) -> None:
         """Take over what ``_check_progress`` returned; the ledger is restored already."""
+
+    def _estimated_law(self) -> EmpiricalDelay | None:
+        """The law of delays, if there is an answer to estimate it from."""
+        try:
+            return self.delays()
+        except NoAnswerError:
+            return None
 
     @property
     def _sign(self) -> float:

@@ -1,16 +1,22 @@
-"""The end of a round: bounds from its evidence, and what survives them."""
+"""The end of a round: bounds from its evidence, and what survives them or is left to ask."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
-from botorch_delay.optimizers.arenas import Arena, same_points
+from botorch_delay.exceptions import EmptyDomainError
+from botorch_delay.optimizers.arenas import Arena
+from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility, nothing_to_ask
 from botorch_delay.optimizers.open_round import OpenRound
+from botorch_delay.posterior import same_points
 from botorch_delay.rounds import RoundRecord, RoundRule
 from botorch_delay.trials import Trial
+
+logger = logging.getLogger(__name__)
 
 State = TypeVar("State")
 
@@ -28,6 +34,7 @@ def judge_round(
     sign: float,
     union: int,
     proves: bool,
+    merged: bool = False,
     pooled: tuple[Tensor, Tensor, list[float | None]] | None = None,
 ) -> tuple[RoundRecord, State]:
     """The record of a round and the state that it leaves.
@@ -44,6 +51,8 @@ def judge_round(
         sign: -1 where the user minimises.
         union: over how many points of a finite set the bounds have to hold at once.
         proves: whether anything is promised of the bounds.
+        merged: whether ``pooled`` is the evidence, and not further evidence of its own: where
+            nothing is promised, or answers without noise cannot mislead.
         pooled: points, values and noise variances of all answers there are, if bounds are to use
             them too.
 
@@ -56,7 +65,7 @@ def judge_round(
         X, y, noise_var = pooled
         surrogate = surrogate.standardized(y)
         others = surrogate.evidence(X, y, noise_var, group=same_points(X))
-        if not proves:  # nothing is lost by mixing them
+        if merged:
             evidence, others = others, None
     rounds = rule.share(current.number)
     stay = arena.without(state, infeasible)
@@ -86,3 +95,34 @@ def judge_round(
         surrogate=surrogate.describe() if surrogate.learned else None,
     )
     return record, stay
+
+
+def everything_left(arena: Arena[Any], feasibility: Feasibility, number: int, count: int) -> Any:
+    """Every feasible point, for a round none of whose active points may be asked.
+
+    Args:
+        arena: set or box.
+        feasibility: of its points.
+        number: of the round.
+        count: of the points of a finite set; 0 on a box.
+
+    Raises:
+        EmptyDomainError: if there is none.
+    """
+    infeasible = feasibility.infeasible()
+    state, known = arena.without(arena.everything(), infeasible), feasibility.known()
+    domain = f"all {count} points" if count else "the whole box"
+    if arena.is_empty(state):
+        raise EmptyDomainError(
+            f"Every point of {domain} failed {MAX_FAILURES} times and is infeasible; see the "
+            "reasons in opt.trials."
+        )
+    if known and arena.is_empty(arena.without(state, sorted(known))):
+        raise nothing_to_ask(count, exact=True)
+    logger.warning(
+        "round %d: every active point is infeasible%s; going on with what is feasible of %s",
+        number,
+        " or has been asked, and evaluations are exact" if known else "",
+        domain,
+    )
+    return state
