@@ -159,8 +159,8 @@ class EmpiricalDelay(DelayLaw):
             given = f" of a trial that has been out for {age} asks" if age else ""
             raise NotSupportedError(
                 f"The {p:g} quantile of the delay{given} is not known: from {self.answers} "
-                f"answers, with {self.out} trials still out, the estimate ends at "
-                f"{highest:.3g}, after {self.limit} steps. Ask for a smaller p, or wait for more answers."
+                f"answers, with {self.out} trials still out, the estimate ends at {highest:.3g}, "
+                f"after {self.limit} steps. Ask for a smaller p, or wait for more answers."
             )
         return float(steps[reached[0]])
 

@@ -111,10 +111,11 @@ def everything_left(arena: Arena[Any], feasibility: Feasibility, number: int, co
     """
     infeasible = feasibility.infeasible()
     state, known = arena.without(arena.everything(), infeasible), feasibility.known()
-    domain = f"all {count} points" if count else "the whole box"
+    domain = f"the {count} points" if count else "the box"
     if arena.is_empty(state):
+        which = f"All {count} points" if count else "Every point of the box"
         raise EmptyDomainError(
-            f"Every point of {domain} failed {MAX_FAILURES} times and is infeasible; see the "
+            f"{which} failed {MAX_FAILURES} times and can be asked no more; see the "
             "reasons in opt.trials."
         )
     if known and arena.is_empty(arena.without(state, sorted(known))):
