@@ -93,6 +93,18 @@ class GreedyDesign:
         self._rewind()
         return self._form.variance
 
+    @property
+    def largest(self) -> float:
+        """The largest posterior variance given the picks, of the candidates that are not excluded.
+
+        Raises:
+            ExhaustedDesignError: if every candidate is excluded.
+        """
+        if len(self._excluded) == len(self._candidates):
+            raise ExhaustedDesignError("Every candidate of the design is excluded.")
+        self._rewind()
+        return self._form.largest()
+
     def exclude(self, index: int, excluded: bool = True) -> None:
         """Keep a candidate from being picked, or allow it again; its past picks still count."""
         self._rewind()
@@ -204,6 +216,11 @@ class _Rows:
         picks: list[int] = torch.cat(made).tolist() if made else []
         _check_finite(self.variance.max())
         return picks
+
+    def largest(self) -> float:
+        if self.mask is None:
+            return self.variance.max().item()
+        return self.variance.masked_fill(self.mask, -torch.inf).max().item()
 
     def look_ahead(self, n: int) -> list[int]:
         """At least one pick and at most ``n``, which :meth:`rewind` can take back."""
@@ -320,15 +337,23 @@ class _Lazy:
             return lowest_of_largest(self._open_bounds())
         return index
 
+    def largest(self) -> float:
+        return self._column(self.next())[1].item()
+
+    @torch.no_grad()
+    def _column(self, index: int) -> tuple[Tensor, Tensor]:
+        """A candidate's column of W, and its variance."""
+        row = None if self._shortlist is None else self._shortlist.column(index)
+        if row is None:
+            row = self._solve(self._points[index : index + 1]).squeeze(1)
+        return row, (self._prior[index] - row.square().sum()).clamp_min(0.0)
+
     @torch.no_grad()
     def add(self, index: int) -> None:
         if self._size >= 2 * len(self._rows) + SPARE_ROWS:
             self._merge()
         k, shortlist = self._size, self._shortlist
-        row = None if shortlist is None else shortlist.column(index)
-        if row is None:
-            row = self._solve(self._points[index : index + 1]).squeeze(1)
-        variance = (self._prior[index] - row.square().sum()).clamp_min(0.0)
+        row, variance = self._column(index)
         root = (variance + self._noise).sqrt()
         self._reserve(k + 1)
         self._factor[k, :k], self._factor[k, k] = row, root

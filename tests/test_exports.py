@@ -15,7 +15,7 @@ RoundRecord Straggler SubExponentialDelay Trial TrialState Confidence DelayLaw e
 AcquisitionOptimizer BotorchRule BoxDomain Censor Epoch Hallucinate HorizonRounds
 Hyperparameters Ignore Optimizer Pending QueuedOptimizer RandomOptimizer Rule ThompsonSampling
 ThreDSOptimizer UCB editing greedy_max_variance information_gain load rkhs_bounds round_lengths
-exceptions benchmarks
+exceptions benchmarks EmpiricalDelay Forecast Replicates
 """
 
 

@@ -7,7 +7,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -18,6 +18,7 @@ from botorch_delay.box_search import maximize
 from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import Confidence, Guarantee, scaled_gain
 from botorch_delay.domains import Domain, FiniteDomain
+from botorch_delay.empirical_delay import EmpiricalDelay
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
@@ -30,7 +31,9 @@ from botorch_delay.exceptions import (
 )
 from botorch_delay.locks import Lock, exclusive
 from botorch_delay.optimizers.recommendation import Recommendation, best_of
-from botorch_delay.posterior import Evidence
+from botorch_delay.optimizers.replicates import Replicates, replicates
+from botorch_delay.optimizers.waiting import Straggler, describe_running
+from botorch_delay.posterior import Evidence, same_points
 from botorch_delay.regions import Region
 from botorch_delay.rules import generator_for
 from botorch_delay.surrogate import Hyperparameters, Surrogate
@@ -93,6 +96,7 @@ class Optimizer(ABC):
         self._maximize = maximize
         self._finished = False
         self._lock = Lock()
+        self._exact = False
         self.notes: dict[str, Any] = {}
         self._noted = "{}"
         self._ledger = Ledger(origin=f"{type(self).__name__} {domain.fingerprint()}")
@@ -113,6 +117,11 @@ class Optimizer(ABC):
         return self._maximize
 
     @property
+    def exact(self) -> bool:
+        """Whether evaluations have no noise, so that no point is asked twice."""
+        return self._exact
+
+    @property
     def trials(self) -> list[Trial]:
         """Every trial, in the order of the asks."""
         return list(self._ledger.trials)
@@ -122,6 +131,39 @@ class Optimizer(ABC):
     def pending(self) -> list[Trial]:
         """The running trials, in the order of the asks."""
         return list(self._ledger.running())
+
+    def delays(self) -> EmpiricalDelay:
+        """The law of delays that the answers so far suggest, trials that are out counted in.
+
+        Delays are in steps: the asks between a trial's own and its answer. Where no further ask is
+        planned, what was answered after the last one is only known to have taken so long at least.
+
+        Raises:
+            NoAnswerError: before any answer.
+        """
+        ended = self._finished or len(self._ledger) == self._horizon
+        return EmpiricalDelay.from_trials(self._ledger.trials, ended=ended)
+
+    def late(self, share: float = 0.95) -> list[Straggler]:
+        """The running trials that are late, longest wait first; none before any answer.
+
+        Args:
+            share: a trial is late if it has been out so long that at least such a share of answers
+                is estimated to come sooner, in (0, 1).
+
+        Raises:
+            InputError: if ``share`` is out of its range.
+        """
+        share = checks.probability(share, "share")
+        law = self._estimated_law()
+        if law is None:
+            return []
+        running = describe_running(self._ledger.running(), len(self._ledger), law)
+        return [straggler for straggler in running if (straggler.sooner or 0.0) >= share]
+
+    def replicates(self) -> list[Replicates]:
+        """Every distinct point with an answer or a running trial, the most answered first."""
+        return replicates(self._ledger.trials, self._ledger.attached)
 
     @property
     def attached(self) -> list[Attached]:
@@ -193,15 +235,7 @@ class Optimizer(ABC):
                     f"{error} Of this call trials {ids} were asked before and are running; see "
                     "opt.pending."
                 ) from error
-            asked.append(
-                self._ledger.open(
-                    source=self._source(choice),
-                    index=choice.index,
-                    round=choice.round,
-                    slot=choice.slot,
-                )
-            )
-            self._asked(asked[-1])
+            asked.append(self._open_trial(choice))
         return asked[0] if n is None else asked
 
     @exclusive
@@ -228,6 +262,8 @@ class Optimizer(ABC):
                 f"Trial {found.id} was marked failed; hand over a later result with attach(x, y)."
             )
         value = checks.answer(y, self._domain.like)
+        if noise_var is not None and self._exact:
+            raise InputError("Evaluations are exact, so that an answer has no noise_var.")
         if noise_var is not None:
             noise_var = checks.noise_variance(noise_var, "noise_var", self._domain.like)
         late = found.state is TrialState.ABANDONED
@@ -331,13 +367,14 @@ class Optimizer(ABC):
         if not len(y):
             raise NoAnswerError("There is no answer yet to base a recommendation on.")
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.evidence(X, y, noise_var)
+        evidence = surrogate.evidence(X, y, noise_var, group=same_points(X))
         if among == "active":
             rows, candidates = self._active_points()
             candidates = self._climb(surrogate, evidence, candidates)
         else:
             rows, candidates = self._answered_points(X)
-        return best_of(rows, candidates, surrogate, evidence, confidence, delta, sign=self._sign)
+        best = best_of(rows, candidates, surrogate, evidence, confidence, delta, sign=self._sign)
+        return replace(best, count=int((best.x == X).all(dim=1).sum()))
 
     @exclusive
     def stopping_gap(self) -> float:
@@ -355,7 +392,7 @@ class Optimizer(ABC):
         if not len(y):
             raise NoAnswerError("There is no answer yet to bound what can be gained.")
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.evidence(X, y, noise_var)
+        evidence = surrogate.evidence(X, y, noise_var, group=same_points(X))
         _, candidates = self._active_points()
         if not isinstance(self._domain, FiniteDomain):
             candidates = torch.cat([candidates, X[self._domain.contains(X)]])
@@ -519,6 +556,13 @@ class Optimizer(ABC):
     def _restore(self, progress: Any) -> None:
         """Take over what ``_check_progress`` returned; the ledger is restored already."""
 
+    def _estimated_law(self) -> EmpiricalDelay | None:
+        """The law of delays, if there is an answer to estimate it from."""
+        try:
+            return self.delays()
+        except NoAnswerError:
+            return None
+
     @property
     def _sign(self) -> float:
         return 1.0 if self._maximize else -1.0
@@ -578,8 +622,15 @@ class Optimizer(ABC):
         """Whether points of a box may still be the maximiser: ``n x d`` to a bool ``n``."""
         return self._domain.contains(X)
 
-    def _source(self, choice: Choice) -> Tensor:
-        return self._domain.like if choice.x is None else choice.x.clone()
+    def _open_trial(self, choice: Choice) -> Trial:
+        trial = self._ledger.open(
+            source=self._domain.like if choice.x is None else choice.x.clone(),
+            index=choice.index,
+            round=choice.round,
+            slot=choice.slot,
+        )
+        self._asked(trial)
+        return trial
 
     def _running(self, trial: Trial | int, verb: str) -> Trial:
         found = self._ledger.find(trial)
