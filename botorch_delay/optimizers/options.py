@@ -243,7 +243,7 @@ def _check_stragglers(options: Options, finite: bool, delay: DelayLaw | None) ->
         )
     if not options.repeat_pending:
         raise InputError(
-            "With repeat_pending=False a design point waits for trials that values may have led to, "
+            "With repeat_pending=False design points wait for trials that values may have led to, "
             "and then which of them straggle must not decide what a round's bounds use; leave out "
             "straggler_factor, or repeat_pending."
         )
