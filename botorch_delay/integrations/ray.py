@@ -144,7 +144,8 @@ class DelaySearch(Searcher):
         Raises:
             NoAnswerError: before any answer.
         """
-        return self._known_space().fill(self.optimizer.recommend().x)
+        best = self.optimizer.recommend()
+        return self._known_space().fill(best.x)
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
@@ -293,10 +294,10 @@ class DelaySearch(Searcher):
     def restore(self, checkpoint_path: str) -> None:
         """Go on from a file that :meth:`save` wrote.
 
-        Where the space is known, as in ``Tuner.restore``, the run goes on as if there had been no
-        interruption. A searcher that is restored first and then given to a new ``Tuner`` goes on
-        likewise where ``num_samples`` is the same and asks are left; otherwise the new run begins
-        with the earlier answers as results obtained elsewhere.
+        The run goes on as if there had been no interruption, as it does with ``Tuner.restore``. A
+        searcher that is restored and then given to a new ``Tuner`` with a space goes on likewise
+        where ``num_samples`` is the same and asks are left; otherwise a new run begins, with the
+        earlier answers as results obtained elsewhere.
 
         Raises:
             StorageError: if the file cannot be read, was not written by this searcher, or is of
@@ -304,30 +305,40 @@ class DelaySearch(Searcher):
         """
         state = storage.read(checkpoint_path)
         _check_book(state, checkpoint_path)
-        if self._space is None:
-            self._earlier = state
-        else:
+        if self._space is not None:
             self._optimizer = self._resume(state)
+            return
+        # Tuner.restore hands over a space only if its user does: then it comes before this call.
+        self._earlier = state
+        book = state["notes"][NOTES]
+        self._metric, self._mode = self._metric or book["metric"], self._mode or book["mode"]
 
     def _begin(self) -> Optimizer:
         """The optimizer of a run that begins, or that goes on from what was restored."""
-        space = self._known_space()
         state = self._earlier
-        if state is not None and state["config"].get("horizon") == self._horizon:
+        if state is not None and self._goes_on(state):
             optimizer = self._resume(state)
-            if self._horizon is not None and len(optimizer.trials) >= self._horizon:
-                optimizer = self._renew(state)
         else:
             optimizer = self._renew(state)
         for parameters, value in self._evaluated:
-            optimizer.attach(space.encode(parameters), value)
+            optimizer.attach(self._known_space().encode(parameters), value)
         return optimizer
+
+    def _goes_on(self, state: Mapping[str, Any]) -> bool:
+        """Whether a run that was restored goes on; otherwise a new one begins."""
+        if self._space is None:
+            self._space = _stored_space(state)
+            return True
+        left = self._horizon is None or len(state["trials"]) < self._horizon
+        return left and state["config"].get("horizon") == self._horizon
 
     def _renew(self, state: Mapping[str, Any] | None) -> Optimizer:
         """The optimizer of a new run that knows an earlier one's answers."""
         optimizer = self._make(self._horizon)
         optimizer.notes[NOTES] = {
+            "space": self._known_space().describe(),
             "metric": self._metric,
+            "mode": self._mode,
             "trials": {},
             "first": {},
             "attached": [],
@@ -379,13 +390,10 @@ class DelaySearch(Searcher):
                 f"The stored run had more points_to_evaluate than this one ({len(self._first)}); "
                 "give the same ones."
             )
-        metric = book["metric"]
-        if metric != self._metric or config.get("maximize", self._mode == "max") != (
-            self._mode == "max"
-        ):
+        if (book["metric"], book["mode"]) != (self._metric, self._mode):
             raise StorageError(
-                f"The stored run had metric {metric!r}, this one has {self._metric!r} with mode "
-                f"{self._mode!r}; give the same metric and mode."
+                f"The stored run had metric {book['metric']!r} and mode {book['mode']!r}, this one "
+                f"has {self._metric!r} and {self._mode!r}; give the same metric and mode."
             )
 
     def _known_space(self) -> TuneSpace:
@@ -449,7 +457,7 @@ def _check_metric(metric: Any, mode: Any) -> None:
 def _check_book(state: Mapping[str, Any], path: str) -> None:
     """Refuse a state whose notes were not written here, or were tampered with."""
     book = state["notes"].get(NOTES) if isinstance(state["notes"], dict) else None
-    kinds = {"metric": str, "trials": dict, "first": dict, "attached": list}
+    kinds = {"metric": str, "mode": str, "trials": dict, "first": dict, "attached": list}
     if not isinstance(book, dict) or any(not isinstance(book.get(k), v) for k, v in kinds.items()):
         raise StorageError(f"{path} was not written by DelaySearch, or is damaged.")
     numbers = [*book["trials"].values()]
@@ -457,3 +465,13 @@ def _check_book(state: Mapping[str, Any], path: str) -> None:
         raise StorageError(f"{path} is damaged: it names a trial that it does not hold.")
     if not all(states.is_whole(n, 0) for n in book["first"].values()):
         raise StorageError(f"{path} is damaged: its first points are not numbered.")
+
+
+def _stored_space(state: Mapping[str, Any]) -> TuneSpace:
+    described = state["notes"][NOTES].get("space")
+    if described is None:
+        raise StorageError(
+            "The space of the stored run was not stored, because it holds values that are no plain "
+            "ones; give the Tuner the same param_space."
+        )
+    return TuneSpace.revive(described)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import numbers
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from botorch_delay.exceptions import (
     InputTypeError,
     MissingExtraError,
     NotSupportedError,
+    StorageError,
 )
 from botorch_delay.integrations.spaces import Choice, Number, Space
 
@@ -62,22 +64,59 @@ class TuneSpace:
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self._config = dict(config)
-        fixed, searched, grids = parse_spec_vars(self._config)
+        fixed, searched, grids = parse_spec_vars(dict(config))
         _refuse(fixed, searched, grids)
-        parameters: dict[str, Number | Choice] = {}
-        self._keys: dict[str, Keys] = {}
+        parameters: dict[Keys, Number | Choice] = {}
         for keys, domain in searched:
-            name = _name(keys)
-            if name in parameters:
-                raise InputError(f"Two parameters are called {name}; rename one.")
             try:
-                parameters[name] = _convert(domain)
+                parameters[keys] = _convert(domain)
             except (InputError, NotSupportedError) as error:
-                raise type(error)(f"{name}: {error}") from error
+                raise type(error)(f"{_name(keys)}: {error}") from error
+        self._set(config, parameters)
+
+    def _set(self, config: Mapping[str, Any], parameters: Mapping[Keys, Number | Choice]) -> None:
+        self._config = dict(config)
+        self._keys: dict[str, Keys] = {}
+        for keys in parameters:
+            name = _name(keys)
+            if name in self._keys:
+                raise InputError(f"Two parameters are called {name}; rename one.")
             self._keys[name] = keys
-        self._space = Space(parameters)
+        self._space = Space({_name(keys): p for keys, p in parameters.items()})
         self._names = {*self._keys, *(_name(keys) for keys, _ in _leaves(self._config))}
+
+    def describe(self) -> dict[str, Any] | None:
+        """The space as plain values; None if it holds fixed values of other kinds.
+
+        ``Tuner`` puts placeholders for such values before a searcher sees them.
+        """
+        parameters = [
+            {"keys": list(self._keys[name]), "kind": type(parameter).__name__, **vars(parameter)}
+            for name, parameter in self._space.parameters.items()
+        ]
+        try:
+            return {"config": _pack(self._config), "parameters": _pack(parameters)}
+        except TypeError:
+            return None
+
+    @classmethod
+    def revive(cls, record: Mapping[str, Any]) -> TuneSpace:
+        """The space that :meth:`describe` gave.
+
+        Raises:
+            StorageError: if the record is malformed.
+        """
+        space = cls.__new__(cls)
+        kinds = {"Number": Number, "Choice": Choice}
+        try:
+            parameters = {}
+            for described in _unpack(record["parameters"]):
+                keys = tuple(described.pop("keys"))
+                parameters[keys] = kinds[described.pop("kind")](**described)
+            space._set(_unpack(record["config"]), parameters)
+        except (AttributeError, LookupError, TypeError, ValueError, InputError) as error:
+            raise StorageError(f"The stored search space is malformed: {error!r}.") from error
+        return space
 
     @property
     def domain(self) -> BoxDomain:
@@ -192,3 +231,42 @@ def _holds_space(value: Any) -> bool:
 
 def _name(keys: Keys) -> str:
     return "/".join(map(str, keys))
+
+
+def _pack(value: Any) -> Any:
+    """A nested configuration as JSON; searched parameters, whose values come later, as None.
+
+    Raises:
+        TypeError: if it holds anything but plain values.
+    """
+    if isinstance(value, Domain):
+        return None
+    if isinstance(value, Mapping):
+        return {"dict": [[_pack(key), _pack(item)] for key, item in value.items()]}
+    if isinstance(value, tuple):
+        return {"tuple": [_pack(item) for item in value]}
+    if isinstance(value, list):
+        return [_pack(item) for item in value]
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value) if math.isfinite(value) else {"float": str(float(value))}
+    raise TypeError(f"a {type(value).__name__} is no plain value")
+
+
+def _unpack(record: Any) -> Any:
+    """What :func:`_pack` was given."""
+    if isinstance(record, list):
+        return [_unpack(item) for item in record]
+    if not isinstance(record, dict):
+        return record
+    ((kind, held),) = record.items()
+    if kind == "float":
+        return float(held)
+    if kind == "tuple":
+        return tuple(_unpack(held))
+    if kind != "dict":
+        raise ValueError(f"unknown kind {kind!r}")
+    return {_unpack(key): _unpack(item) for key, item in held}

@@ -99,6 +99,27 @@ def test_every_kind_of_space_is_converted():
     assert torch.equal(space.encode({**config, "deep": {"list": [config["deep"]["list"][0]]}}), x)
 
 
+def test_spaces_are_plain_values_and_back():
+    config = {
+        "u": tune.uniform(-1, 1),
+        "q": tune.qloguniform(1e-2, 1, 1e-2),
+        "c": tune.choice(["a", None, True, 1, 1.5, (1, [2]), {"k": (3,)}]),
+        "deep": {"list": [tune.randint(2, 5), (7, None)], 3: math.inf},
+        "object": ("__ref_ph", "0123"),
+    }
+    space = TuneSpace(config)
+    record = json.loads(json.dumps(space.describe(), allow_nan=False))
+    revived = TuneSpace.revive(record)
+    assert revived.domain.fingerprint() == space.domain.fingerprint()
+    for x in space.domain.from_unit(torch.rand(20, 4, generator=torch.Generator().manual_seed(0))):
+        assert revived.fill(x) == space.fill(x)
+    assert TuneSpace(config | {"object": object()}).describe() is None
+    for key in record:
+        for wrong in ({}, 3, {"float": "x"}, {"odd": 1}):
+            with pytest.raises(StorageError, match="malformed"):
+                TuneSpace.revive(record | {key: wrong})
+
+
 def test_what_tune_itself_draws_is_what_the_space_allows():
     space = {"i": tune.randint(2, 5), "qi": tune.qrandint(5, 20, 5), "q1": tune.qrandint(0, 3, 1)}
     converted = TuneSpace(space)
@@ -387,7 +408,7 @@ def played(search, first, last):
     return configs
 
 
-@pytest.mark.parametrize("first", ["space", "file"])
+@pytest.mark.parametrize("first", ["space", "file", "file alone"])
 def test_a_restored_searcher_goes_on_as_if_nothing_had_happened(tmp_path, first):
     kept = searcher(optimizer=None)
     played(kept, 0, 9)
@@ -397,9 +418,13 @@ def test_a_restored_searcher_goes_on_as_if_nothing_had_happened(tmp_path, first)
         # Tuner.restore does not tell the number of samples.
         restored.set_search_properties(None, None, SPACE, num_samples=1)
         restored.restore(str(tmp_path / "state"))
-    else:
+    elif first == "file":
         restored.restore(str(tmp_path / "state"))
         restored.set_search_properties(None, None, SPACE, num_samples=20)
+    else:  # nor the space, metric and mode, unless they are given again
+        restored = DelaySearch()
+        restored.restore(str(tmp_path / "state"))
+        assert (restored.metric, restored.mode) == ("loss", "min")
     assert restored.optimizer.horizon == 20
     assert played(restored, 9, 20) == played(kept, 9, 20)
     assert restored.suggest("t20") == Searcher.FINISHED
@@ -475,6 +500,18 @@ def test_saving_replaces_in_one_step(tmp_path, monkeypatch):
         search.save(str(tmp_path / "nowhere" / "state"))
 
 
+def test_a_space_that_cannot_be_stored_must_be_given_again(tmp_path):
+    kept = searcher({**SPACE, "data": object()})
+    kept.suggest("a")
+    kept.save(str(tmp_path / "state"))
+    restored = DelaySearch(optimizer=RandomOptimizer)
+    restored.restore(str(tmp_path / "state"))
+    with pytest.raises(StorageError, match="give the Tuner the same param_space"):
+        restored.suggest("b")
+    restored.set_search_properties(None, None, {**SPACE, "data": object()}, num_samples=20)
+    assert len(restored.optimizer.pending) == 1
+
+
 def test_files_that_do_not_fit_are_refused(tmp_path):
     path = str(tmp_path / "state")
     kept = searcher()
@@ -506,7 +543,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(StorageError, match="not written by DelaySearch"):
         fresh.restore(str(tmp_path / "foreign"))
     with sqlite3.connect(path) as db:
-        notes = {NOTES: {"metric": "loss", "trials": {"t0": 7}, "first": {}, "attached": []}}
+        notes = kept.optimizer.notes | {NOTES: kept.optimizer.notes[NOTES] | {"trials": {"t0": 7}}}
         db.execute("UPDATE meta SET value = ? WHERE key = 'notes'", (json.dumps(notes),))
     db.close()
     with pytest.raises(StorageError, match="names a trial that it does not hold"):
