@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import pickle
+import re
 import signal
 import sqlite3
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from readme_blocks import python_blocks
 
 from botorch_delay import AcquisitionOptimizer, BPEDelayOptimizer, RandomOptimizer, load
 from botorch_delay.exceptions import (
@@ -562,6 +564,7 @@ def cluster():
             patch.setenv(name, value)
         ray.init(
             num_cpus=2,
+            num_gpus=1,  # Ray takes our word for it
             object_store_memory=80 * 2**20,
             include_dashboard=False,
             logging_level=logging.CRITICAL,
@@ -571,6 +574,23 @@ def cluster():
             yield ray.get_runtime_context().gcs_address
         finally:
             ray.shutdown()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    python = python_blocks("ray")
+    assert len(python) >= 2
+    samples = re.compile(r'(?<="num_samples": )\d+')
+    assert sum(len(samples.findall(block)) for block in python) == 1
+    namespace = {"__name__": "__main__"}  # as in a script: what it defines is sent by value
+    for number, block in enumerate(python, start=1):
+        block = samples.sub("4", block)  # trials take a second or two to start
+        exec(compile(block, f"README.md, Ray block {number}", "exec"), namespace)
+    assert namespace["results"].num_errors == 0
+    assert len(namespace["results"]) == 4
+    state = max(namespace["shared"].glob("wide/searcher-state-*.db"))
+    assert len(load(state).trials) == 4
 
 
 def tuner(train, folder, search, num_samples, **options):
@@ -593,16 +613,18 @@ def make_train():
     """A trainable that is sent to workers by value: they cannot import this module."""
 
     def train(config):
+        import contextlib
+        import itertools
         import math
         import os
         import pathlib
-        import uuid
 
         from ray import tune
 
-        folder = pathlib.Path(config["folder"])
-        (folder / f"began-{uuid.uuid4().hex}").touch()
-        began = len(list(folder.glob("began-*")))
+        for began in itertools.count(1):  # the trials are numbered as they begin
+            with contextlib.suppress(FileExistsError):
+                pathlib.Path(config["folder"], f"began-{began}").mkdir()
+                break
         if began == config.get("raises"):
             raise RuntimeError("out of memory")
         if began == config.get("dies"):
@@ -617,15 +639,15 @@ def make_train():
 
 def test_failures_on_a_cluster(cluster, tmp_path):
     search = DelaySearch()
-    found = tuner(make_train(), tmp_path, search, 12, raises=3, dies=5, diverges=7).fit()
-    assert len(found) == 12
+    found = tuner(make_train(), tmp_path, search, 9, raises=2, dies=4, diverges=6).fit()
+    assert len(found) == 9
     assert found.num_errors == 2
     trials = search.optimizer.trials
     assert [trial.state for trial in trials].count(TrialState.FAILED) == 3
-    answers = {trial.value for trial in trials if trial.state is TrialState.COMPLETED}
-    losses = {result.metrics["loss"] for result in found if not result.error}
-    assert len(answers) == 9
-    assert answers == {loss for loss in losses if not math.isnan(loss)}
+    answers = [trial.value for trial in trials if trial.state is TrialState.COMPLETED]
+    losses = [result.metrics["loss"] for result in found if not result.error]
+    assert len(answers) == 6
+    assert sorted(answers) == sorted(loss for loss in losses if not math.isnan(loss))
     by_point = {str(search._known_space().fill(trial.x)): trial.value for trial in trials}
     for result in found:
         if not result.error and not math.isnan(result.metrics["loss"]):
@@ -643,7 +665,7 @@ import test_ray
 ray.init(address=sys.argv[2], log_to_driver=False)
 search = test_ray.DelaySearch()
 test_ray.tuner(
-    test_ray.make_train(), sys.argv[1], search, 10, interrupts=6, raises=3, driver=os.getpid()
+    test_ray.make_train(), sys.argv[1], search, 8, interrupts=5, raises=2, driver=os.getpid()
 ).fit()
 """
 
@@ -660,21 +682,21 @@ def test_a_killed_run_is_restored(cluster, tmp_path):
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
     (state,) = (tmp_path / "run").glob("searcher-state-*.db")
     before = load(state)
-    assert 0 < len(before.trials) < 10
+    assert 0 < len(before.trials) < 8
     answered = [t for t in before.trials if t.state is TrialState.COMPLETED]
     assert answered
     restored = tune.Tuner.restore(str(tmp_path / "run"), make_train())
     found = restored.fit()
-    assert len(found) == 10
+    assert len(found) == 8
     search = restored._local_tuner._tune_config.search_alg
     trials = search.optimizer.trials
-    assert search.optimizer.horizon == 10
-    assert len(trials) == 10
+    assert search.optimizer.horizon == 8
+    assert len(trials) == 8
     assert [t.x.tolist() for t in trials[: len(before.trials)]] == [
         t.x.tolist() for t in before.trials
     ]
     assert [trials[t.id].value for t in answered] == [t.value for t in answered]
     assert [t.state for t in trials].count(TrialState.FAILED) == found.num_errors == 1
-    values = {t.value for t in trials if t.state is TrialState.COMPLETED}
-    assert values == {r.metrics["loss"] for r in found if not r.error}
-    assert len(values) == 9
+    values = [t.value for t in trials if t.state is TrialState.COMPLETED]
+    assert sorted(values) == sorted(r.metrics["loss"] for r in found if not r.error)
+    assert len(values) == 7
