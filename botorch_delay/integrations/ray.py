@@ -30,7 +30,7 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
-from botorch_delay.integrations.ray_spaces import TuneSpace
+from botorch_delay.integrations.ray_space import TuneSpace
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
 from botorch_delay.rounds import GeometricRounds
 from botorch_delay.trials import Trial, TrialState
@@ -73,7 +73,8 @@ class DelaySearch(Searcher):
         optimizer: makes the optimizer, called with the box as its first argument, and with
             ``horizon``, ``seed`` and ``maximize``: a class such as
             :class:`~botorch_delay.AcquisitionOptimizer`, or a ``functools.partial`` of one.
-            :class:`~botorch_delay.BPEDelayOptimizer` with a learned kernel if None.
+            :class:`~botorch_delay.BPEDelayOptimizer` with a learned kernel if None, which suggests
+            no point that is being run while there is another.
         points_to_evaluate: configurations to suggest first. Their results are used like results
             obtained elsewhere; they count as samples of Tune's, not as asks.
         seed: of everything random.
@@ -364,6 +365,7 @@ class DelaySearch(Searcher):
         factory = self._factory
         if factory is None:
             factory = BPEDelayOptimizer
+            options["distinct"] = True
             options["rounds"] = OPEN_ENDED if horizon is None else None
         space = self._known_space()
         optimizer = factory(space.domain, maximize=self._mode == "max", **options)

@@ -34,7 +34,7 @@ from ray import tune  # noqa: E402
 from ray.tune.search import ConcurrencyLimiter, Searcher  # noqa: E402
 
 from botorch_delay.integrations.ray import NOTES, DelaySearch  # noqa: E402
-from botorch_delay.integrations.ray_spaces import TuneSpace  # noqa: E402
+from botorch_delay.integrations.ray_space import TuneSpace  # noqa: E402
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -167,7 +167,7 @@ def test_it_plays_the_default_optimizer():
     assert type(search.optimizer) is BPEDelayOptimizer
     assert search.optimizer.horizon == 15
     assert search.optimizer.maximize
-    core = BPEDelayOptimizer(search.optimizer.domain, 15)
+    core = BPEDelayOptimizer(search.optimizer.domain, 15, distinct=True)
     for number in range(15):
         config = search.suggest(f"t{number}")
         trial = core.ask()
