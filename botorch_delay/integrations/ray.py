@@ -45,9 +45,10 @@ except ImportError as error:
 
 logger = logging.getLogger(__name__)
 
+FINISHED: Any = Searcher.FINISHED
 NOTES = "ray"  # the key of what is kept in the optimizer's notes
 # Of a run whose end is not planned.
-OPEN_ENDED = GeometricRounds(8, 1.5)
+OPEN_ENDED = GeometricRounds(1, 2.0)
 
 
 class DelaySearch(Searcher):
@@ -181,7 +182,7 @@ class DelaySearch(Searcher):
         self._space = space
         return True
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
         """The configuration of a trial.
 
         Returns:
@@ -202,12 +203,12 @@ class DelaySearch(Searcher):
         try:
             trial = optimizer.ask()
         except HorizonError:
-            return str(self.FINISHED)
+            return FINISHED
         except EmptyDomainError as error:
             if any(trial.id in self._asked for trial in optimizer.pending):
                 return None  # whether points stay out is for these trials to say
             logger.warning("no further suggestions: %s", error)
-            return str(self.FINISHED)
+            return FINISHED
         self._asked.add(trial.id)
         book["trials"][trial_id] = trial.id
         return space.fill(trial.x)

@@ -27,12 +27,15 @@ from botorch_delay.exceptions import (
 )
 from botorch_delay.trials import TrialState
 
+optuna = pytest.importorskip("optuna", reason="needs pip install 'botorch-delay[optuna]'")
 ray = pytest.importorskip("ray", reason="needs pip install 'botorch-delay[ray]'")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, from many places
 
 from ray import tune  # noqa: E402
 from ray.tune.search import ConcurrencyLimiter, Searcher  # noqa: E402
+from ray.tune.search.optuna import OptunaSearch  # noqa: E402
 
+from botorch_delay.integrations.optuna import DelaySampler  # noqa: E402
 from botorch_delay.integrations.ray import NOTES, DelaySearch  # noqa: E402
 from botorch_delay.integrations.ray_space import TuneSpace  # noqa: E402
 
@@ -412,8 +415,8 @@ def played(search, first, last):
 
 @pytest.mark.parametrize("first", ["space", "file", "file alone"])
 def test_a_restored_searcher_goes_on_as_if_nothing_had_happened(tmp_path, first):
-    kept = searcher(optimizer=None)
-    played(kept, 0, 9)
+    kept = searcher(num_samples=12, optimizer=None)
+    played(kept, 0, 7)
     kept.save(str(tmp_path / "state"))
     restored = DelaySearch("loss", "min")
     if first == "space":
@@ -422,14 +425,14 @@ def test_a_restored_searcher_goes_on_as_if_nothing_had_happened(tmp_path, first)
         restored.restore(str(tmp_path / "state"))
     elif first == "file":
         restored.restore(str(tmp_path / "state"))
-        restored.set_search_properties(None, None, SPACE, num_samples=20)
+        restored.set_search_properties(None, None, SPACE, num_samples=12)
     else:  # nor the space, metric and mode, unless they are given again
         restored = DelaySearch()
         restored.restore(str(tmp_path / "state"))
         assert (restored.metric, restored.mode) == ("loss", "min")
-    assert restored.optimizer.horizon == 20
-    assert played(restored, 9, 20) == played(kept, 9, 20)
-    assert restored.suggest("t20") == Searcher.FINISHED
+    assert restored.optimizer.horizon == 12
+    assert played(restored, 7, 12) == played(kept, 7, 12)
+    assert restored.suggest("t12") == Searcher.FINISHED
     assert os.listdir(tmp_path) == ["state"]
 
 
@@ -553,6 +556,42 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
     assert fresh.optimizer.trials == []
 
 
+# ------------------------------------------------------------------- by way of Optuna
+
+
+def optuna_search(horizon, **spec):
+    search = OptunaSearch(sampler=DelaySampler(horizon, seed=1))
+    assert search.set_search_properties("loss", "min", SPACE, **spec)
+    return search
+
+
+def test_optuna_s_search_plays_the_sampler(tmp_path):
+    search = optuna_search(12)
+    sampler = DelaySampler(12, seed=1)
+    study = optuna.create_study(sampler=sampler, direction="minimize")
+    distributions = OptunaSearch.convert_search_space(SPACE)
+
+    def suggestions(search, first, last):
+        for number in range(first, last):
+            config = search.suggest(f"t{number}")
+            trial = study.ask(fixed_distributions=distributions)
+            names = ("rate", "net/width", "net/act")
+            assert (config["rate"], *config["net"].values()) == tuple(map(trial.params.get, names))
+            if number % 4 == 2:
+                search.on_trial_complete(f"t{number}", error=True)
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            elif number % 4:
+                search.on_trial_complete(f"t{number}", {"loss": config["rate"]})
+                study.tell(trial, config["rate"])
+
+    suggestions(search, 0, 7)
+    assert len(sampler.optimizer(study).trials) >= 6  # all but the first, before a space is known
+    search.save(str(tmp_path / "state"))
+    restored = OptunaSearch()
+    restored.restore(str(tmp_path / "state"))
+    suggestions(restored, 7, 12)
+
+
 # ------------------------------------------------------------------------ a real cluster
 
 
@@ -580,17 +619,17 @@ def cluster():
 def test_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     python = python_blocks("ray")
-    assert len(python) >= 2
+    assert len(python) >= 3
     samples = re.compile(r'(?<="num_samples": )\d+')
     assert sum(len(samples.findall(block)) for block in python) == 1
     namespace = {"__name__": "__main__"}  # as in a script: what it defines is sent by value
     for number, block in enumerate(python, start=1):
-        block = samples.sub("4", block)  # trials take a second or two to start
+        block = samples.sub("3", block)  # trials take a second or two to start
         exec(compile(block, f"README.md, Ray block {number}", "exec"), namespace)
     assert namespace["results"].num_errors == 0
-    assert len(namespace["results"]) == 4
+    assert len(namespace["results"]) == 3
     state = max(namespace["shared"].glob("wide/searcher-state-*.db"))
-    assert len(load(state).trials) == 4
+    assert len(load(state).trials) == 3
 
 
 def tuner(train, folder, search, num_samples, **options):
