@@ -1,0 +1,1 @@
+"""Tuning engines that ask this library for points: translations of the core, nothing more."""
