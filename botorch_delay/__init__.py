@@ -3,7 +3,7 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from botorch_delay import benchmarks, exceptions
-from botorch_delay.acquisition import MaxVariance
+from botorch_delay.acquisition import FantasyUpperConfidenceBound, MaxVariance
 from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import (
     Confidence,
@@ -74,6 +74,7 @@ __all__ = [
     "DelayedGP",
     "EmpiricalDelay",
     "Epoch",
+    "FantasyUpperConfidenceBound",
     "FiniteDomain",
     "FixedBeta",
     "Forecast",
