@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import botorch_delay
-from botorch_delay import integrations
+from botorch_delay.exceptions import MissingExtraError
 
 # What users import; everything else is found under the names that these give it.
 MODULES = [
@@ -25,6 +25,7 @@ MODULES = [
     "botorch_delay.runner",
     "botorch_delay.study",
 ]
+INTEGRATIONS = "botorch_delay.integrations."
 
 
 class Identifiers(HTMLParser):
@@ -51,28 +52,43 @@ def public_names(name: str) -> list[str]:
     ]
 
 
+def identifiers(folder: Path, module: str) -> set[str]:
+    """The names that a module's page describes."""
+    page = Identifiers()
+    page.feed((folder / f"{module.replace('.', '/')}.html").read_text(encoding="utf-8"))
+    return page.found
+
+
+def installed_integrations() -> list[str]:
+    """The integrations whose packages are there; the others are named on stderr."""
+    found = []
+    for module in pkgutil.walk_packages(botorch_delay.__path__, "botorch_delay."):
+        if not module.name.startswith(INTEGRATIONS):
+            continue
+        try:
+            importlib.import_module(module.name)
+        except MissingExtraError as error:
+            print(f"left out: {module.name}: {error}", file=sys.stderr)
+        else:
+            found.append(module.name)
+    return found
+
+
 def main(folder: Path) -> int:
     """0 if the pages were built without a warning and are complete."""
-    found = [
-        f"{integrations.__name__}.{module.name}"
-        for module in pkgutil.iter_modules(integrations.__path__)
-        if not module.name.startswith("_")
-    ]
-    modules = [*MODULES, *found]
+    modules = [*MODULES, *installed_integrations()]
+    names = {f"{module}.{name}": module for module in modules for name in public_names(module)}
+    given = [module for module in modules if module not in names]  # the others follow of themselves
     command = ["-W", "error::UserWarning", "-m", "pdoc", "-d", "google", "--math"]
-    built = subprocess.run([sys.executable, *command, "-o", str(folder), *modules], check=False)
+    built = subprocess.run([sys.executable, *command, "-o", str(folder), *given], check=False)
     if built.returncode:
         return built.returncode
-    missing = []
-    for name in modules:
-        page = Identifiers()
-        page.feed((folder / f"{name.replace('.', '/')}.html").read_text(encoding="utf-8"))
-        submodules = {child for child in modules if child.rpartition(".")[0] == name}
-        missing += [
-            f"{name}.{public}"
-            for public in public_names(name)
-            if public not in page.found and f"{name}.{public}" not in submodules
-        ]
+    found = {module: identifiers(folder, module) for module in modules}
+    missing = [
+        name
+        for name, module in names.items()
+        if name.rpartition(".")[2] not in found[module] and name not in modules
+    ]
     if missing:
         print(f"not on the pages: {', '.join(missing)}", file=sys.stderr)
     else:
