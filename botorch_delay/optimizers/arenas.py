@@ -94,6 +94,7 @@ class Arena(ABC, Generic[State]):
         evidence: Evidence,
         rounds: int,
         union: int,
+        tried: Tensor,
         others: Evidence | None = None,
     ) -> tuple[State, float | None, float]:
         """What survives a round.
@@ -105,6 +106,7 @@ class Arena(ABC, Generic[State]):
             evidence: the round's answers.
             rounds: R, over which delta is divided.
             union: over how many points of a finite set the bounds hold at once.
+            tried: points that were answered, ``m x d``: where a search on a box begins.
             others: all answers there are, asked with earlier values in view, whose own bounds
                 count as well; delta is then split evenly.
 
@@ -207,6 +209,7 @@ class FiniteArena(Arena[Tensor]):
         evidence: Evidence,
         rounds: int,
         union: int,
+        tried: Tensor,
         others: Evidence | None = None,
     ) -> tuple[Tensor, float | None, float]:
         """Rows whose upper bound reaches the largest lower bound (Algorithm 1, the last line)."""
@@ -352,14 +355,13 @@ class BoxArena(Arena[Region]):
         evidence: Evidence,
         rounds: int,
         union: int,
+        tried: Tensor,
         others: Evidence | None = None,
     ) -> tuple[Region, float | None, float]:
         """The region where the round's upper bound reaches its largest lower bound."""
         condition = make_condition(
             surrogate, evidence, self._domain, self._confidence, rounds, self._delta
         )
-        met = self._keys.points
-        tried = torch.stack(met) if met else self._domain.bounds[:0]
         region, cutoff = state.cut(condition, tried)
         if not torch.isfinite(torch.tensor(cutoff)):
             raise NumericsError(

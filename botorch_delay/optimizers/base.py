@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
@@ -504,8 +504,12 @@ class Optimizer(ABC):
 
     def _all_data(self) -> tuple[Tensor, Tensor, list[float | None]]:
         """Every answer and attached result, to be maximised: points, values, noise variances."""
-        answered = list(self._ledger.completed())
-        attached = self._ledger.attached
+        return self._data(list(self._ledger.completed()), self._ledger.attached)
+
+    def _data(
+        self, answered: Sequence[Trial], attached: Sequence[Attached]
+    ) -> tuple[Tensor, Tensor, list[float | None]]:
+        """Some answers and attached results, likewise."""
         like = self._domain.like
         X = (
             torch.stack([t.x for t in answered] + [a.x for a in attached])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,8 @@ from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
     NotSupportedError,
+    StorageError,
+    TrialError,
 )
 from botorch_delay.optimizers.arenas import BoxArena, FiniteArena, make_arena
 from botorch_delay.optimizers.base import Choice, Optimizer
@@ -34,9 +36,11 @@ from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility, row_
 from botorch_delay.optimizers.given import describe_given, given_surrogate, recipe_of
 from botorch_delay.optimizers.index_method import IndexMethod, read_fit
 from botorch_delay.optimizers.judging import judge_round
+from botorch_delay.optimizers.notes import Fit, Note, Opening
 from botorch_delay.optimizers.open_round import NO_SLOT, WAITING_SLOT, OpenRound
 from botorch_delay.optimizers.options import DEFAULT_EXPLOIT, choose_options
 from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
+from botorch_delay.optimizers.replica import PastTrial, Replica
 from botorch_delay.records import describe_part
 from botorch_delay.regions import BoxActiveSet
 from botorch_delay.rounds import RoundRecord, RoundSchedule
@@ -150,6 +154,7 @@ class BPEDelayOptimizer(Optimizer):
         evidence: str | None = None,
         regret_factor: float | None = None,
         warm_start: Hyperparameters | None = None,
+        distinct: bool = False,
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
@@ -175,6 +180,7 @@ class BPEDelayOptimizer(Optimizer):
             explore_fraction,
             evidence,
             regret_factor,
+            distinct,
             domain=domain,
             horizon=self._horizon,
             given=self._fixed is not None,
@@ -197,6 +203,9 @@ class BPEDelayOptimizer(Optimizer):
         self._reported: dict[int, int] = {}  # when a straggler is next worth a line
         self._longest_wait = 0  # of an answer, in asks
         self._designed = 0  # design points asked, in all rounds
+        self._notes: dict[int, Note] = {}
+        self._openings: list[Opening] = []  # since the last ask
+        self._noted_surrogate: Surrogate | None = None
         self._fitted: tuple[int, Surrogate] | None = None  # at which revision, for recommend
         self._budget = self._make_budget()
         self._player: IndexMethod | None = None
@@ -211,7 +220,9 @@ class BPEDelayOptimizer(Optimizer):
                 sign=self._sign,
                 fixed=self._fixed,
                 fit=lambda previous: self._fit(self._seed, previous),
+                distinct=self._options.distinct,
             )
+            self._noted_surrogate = self._player.surrogate
             if isinstance(rule, BotorchRule):
                 try_out(rule, self._player.surrogate, self._player.pool, True)
 
@@ -271,6 +282,29 @@ class BPEDelayOptimizer(Optimizer):
         )
         optimizer._as_published = True
         return optimizer
+
+    @classmethod
+    def from_trials(
+        cls, domain: Domain, horizon: int | None, trials: Iterable[PastTrial], **options: Any
+    ) -> BPEDelayOptimizer:
+        """The optimizer that would exist had these asks been made and answered here.
+
+        A :class:`Replica` takes in newer trials without beginning anew, and asks with notes.
+
+        Args:
+            domain: as in the constructor.
+            horizon: likewise.
+            trials: with the notes of their asks; those without one are results from elsewhere.
+            options: of the constructor.
+
+        Raises:
+            InputError: if a point does not fit the domain, or an option is out of its range.
+            NotSupportedError: with ``regret_factor``.
+            StorageError: if a note is malformed, or rests on trials that are missing.
+        """
+        replica = Replica(lambda: cls(domain, horizon, **options))
+        replica.sync(trials)
+        return replica.optimizer
 
     @property
     def certified_regret(self) -> float:
@@ -375,9 +409,10 @@ class BPEDelayOptimizer(Optimizer):
 
     def _choose(self) -> Choice:
         if self._open is None:
-            self._open = self._new_round(1, 1, self._state)
+            self._begin(self._view())
         elif self._is_due():
-            self._close(open_next=True)
+            self._close(self._view(), open_next=True)
+        assert self._open is not None
         current = self._open
         slot = current.next_retry()
         if slot is None and self._budget is not None:
@@ -415,7 +450,15 @@ class BPEDelayOptimizer(Optimizer):
         """
         if current.design_is_asked():
             return False
-        return self._designed <= self._options.fraction * len(self._ledger)
+        if self._designed > self._options.fraction * len(self._ledger):
+            return False
+        if not self._options.distinct:
+            return True
+        try:
+            key = current.next_key()
+        except ExhaustedDesignError:
+            return True
+        return not any(self._arena.key(trial) == key for trial in self._ledger.running())
 
     def _play_within(self, budget: Budget, current: OpenRound) -> Choice | None:
         """The rule's point if the budget allows it or the round waits; None for a design point."""
@@ -449,17 +492,89 @@ class BPEDelayOptimizer(Optimizer):
             return Choice(point, round=number, slot=NO_SLOT)
         return Choice(None, round=number, slot=NO_SLOT, x=point)
 
+    def note(self, trial: Trial) -> Note:
+        """What the ask of a trial brought about, from which :meth:`ask_again` makes it again.
+
+        Raises:
+            TrialError: if the trial is unknown, foreign, or was asked before a state was loaded.
+        """
+        found = self._notes.get(self._ledger.find(trial).id)
+        if found is None:
+            raise TrialError(f"There is no note of trial {trial.id}: a state was loaded since.")
+        return found
+
+    def ask_again(self, x: Tensor, note: Note) -> Trial:
+        """Make an ask that was made before, elsewhere: rounds open as they did there.
+
+        A design point that another trial serves already becomes one outside the design.
+
+        Args:
+            x: the point that was asked, ``d``.
+            note: of that ask, with the ids of the trials here.
+
+        Raises:
+            InputError: if the point is not in the domain.
+            NotSupportedError: with ``regret_factor``, which counts when answers came.
+            StorageError: if the note does not fit what was asked before.
+        """
+        if self._budget is not None:
+            raise NotSupportedError(
+                "With regret_factor every ask counts with the bounds of its time, which notes do "
+                "not tell; use save and load."
+            )
+        X = checks.matrix(x.unsqueeze(0), "x")
+        checks.matches(X, "x", self._domain.like)
+        if not bool(self._domain.contains(X)):
+            raise InputError(f"x must be a point of the domain, got {x.tolist()}.")
+        for opening in note.openings:
+            if self._open is None and opening.number == 1:
+                self._begin(opening)
+            elif self._open is not None and opening.number == self._open.number + 1:
+                self._close(opening, open_next=True)
+        current = self._open
+        if current is None:
+            raise StorageError("The ask that opened the first round is missing.")
+        while self._resets < note.resets:
+            self._reset_active(current)
+        player, fit = self._player, note.fit
+        if player is not None and fit is not None and fit.answers > player.fitted_to:
+            player.resume(Surrogate.rebuild(fit.surrogate, self._domain), fit.answers)
+        row = self._domain.find(X).item()
+        fields: dict[str, Any] = {"x": x.clone(), "index": None if row < 0 else int(row)}
+        number, slot = note.round, note.slot
+        if number > current.number or (number == current.number and slot >= 0):
+            key = self._arena.key(Trial(id=-1, round=number, slot=slot, **fields))
+            fits = number == current.number and current.make_room(slot, key)
+            number, slot = current.number, slot if fits else NO_SLOT
+        trial = self._ledger.open(round=number, slot=slot, **fields)
+        self._asked(trial)
+        return trial
+
+    def _write_note(self, trial: Trial) -> None:
+        fit, player = None, self._player
+        if player is not None and player.surrogate is not self._noted_surrogate:
+            self._noted_surrogate = player.surrogate
+            if player.surrogate.learned:
+                fit = Fit(player.fitted_to, player.surrogate.describe())
+        self._notes[trial.id] = Note(
+            trial.round, trial.slot, self._resets, tuple(self._openings), fit
+        )
+        self._openings = []
+
     def _asked(self, trial: Trial) -> None:
         assert self._open is not None
+        self._write_note(trial)
         if self._player is not None:
             self._player.asked(trial)
-        new = trial.slot == len(self._open.slots)
+        now = trial.round == self._open.number  # an ask made elsewhere may be of an earlier round
+        new = trial.slot >= 0 and not (now and self._open.is_served(trial.slot))
         self._designed += new
         if self._budget is not None:
             # Of BPE-Delay's own asks these are none that its bound counts.
             again = trial.slot >= 0 and (not new or trial.slot >= self._open.design_size)
             self._budget.ask(row_of(trial), waiting=again or trial.slot == WAITING_SLOT)
-        self._open.take(trial)
+        if now:
+            self._open.take(trial)
         self._feasibility.add(trial)
         self._update_standing(trial)
 
@@ -491,7 +606,7 @@ class BPEDelayOptimizer(Optimizer):
 
     def _close_last(self) -> None:
         if self._open is not None:
-            self._close(open_next=False)
+            self._close(self._view(), open_next=False)
         self._finished = True
 
     def _is_due(self) -> bool:
@@ -499,10 +614,43 @@ class BPEDelayOptimizer(Optimizer):
         assert self._open is not None
         if self._rule.on_arrival:
             return self._open.design_is_settled()
-        return self._open.asks == self._rule.length(self._open.number)
+        length = self._rule.length(self._open.number)
+        assert length is not None
+        return self._open.asks >= length
 
-    def _new_round(self, number: int, previous_size: int, state: Any) -> OpenRound:
+    def _view(self) -> Opening:
+        """What there is to judge the open round by, if it closes now."""
+        current = self._open
+        number = 1 if current is None else current.number + 1
+        infeasible = tuple(map(self._feasibility.first, self._feasibility.infeasible()))
+        used: list[int] = []
+        if current is not None:
+            used = current.answered(current.design_size if self._rule.on_arrival else None)
+        if self._options.evidence != "all" or current is None:
+            return Opening(number, tuple(used), infeasible=infeasible)
+        pool = tuple(trial.id for trial in self._ledger.completed())
+        attached = tuple(range(len(self._ledger.attached)))
+        return Opening(number, tuple(used) if self._proves else pool, pool, attached, infeasible)
+
+    @property
+    def _proves(self) -> bool:
+        return not self._confidence.missing and self._fixed is not None
+
+    def _begin(self, view: Opening) -> None:
+        """Open the first round."""
+        self._open = self._new_round(1, 1, self._state, view.surrogate)
+        self._note_opening(view, self._open)
+
+    def _note_opening(self, view: Opening, opened: OpenRound) -> None:
+        surrogate = opened.surrogate.describe() if opened.surrogate.learned else None
+        self._openings.append(replace(view, surrogate=surrogate))
+
+    def _new_round(
+        self, number: int, previous_size: int, state: Any, learned: Mapping[str, Any] | None
+    ) -> OpenRound:
         surrogate = self._fixed
+        if surrogate is None and learned is not None:
+            surrogate = Surrogate.rebuild(learned, self._domain)
         if surrogate is None:
             last = None if self._open is None else self._open.surrogate
             surrogate = self._fit(self._seed + number, last)
@@ -527,30 +675,29 @@ class BPEDelayOptimizer(Optimizer):
         delta = self._delta if self._options.regret_factor is None else self._delta / 2.0
         return make_arena(self._domain, self._confidence, delta, self._sign, self._seed)
 
-    def _close(self, *, open_next: bool) -> None:
+    def _close(self, view: Opening, *, open_next: bool) -> None:
         """Close the open round and, unless it was the last, open the next.
 
         All that can fail is done before anything is changed.
         """
         current = self._open
         assert current is not None
-        proves = not self._confidence.missing and self._fixed is not None
-        used = current.answered(current.design_size if self._rule.on_arrival else None)
+        proves = self._proves
         pooled = None
-        if self._options.evidence == "all":
-            if not proves:
-                used = [trial.id for trial in self._ledger.completed()]
-            if isinstance(self._arena, FiniteArena):
-                pooled = self._all_data()
+        if self._options.evidence == "all" and isinstance(self._arena, FiniteArena):
+            pooled = self._data(
+                [self._ledger[i] for i in view.pool],
+                [self._ledger.attached[i] for i in view.attached],
+            )
         union = 1
         if isinstance(self._domain, FiniteDomain):
             union = len(self._domain if self._as_published else self._state)
         record, state = judge_round(
             self._arena,
             current,
-            [self._ledger[i] for i in used],
+            [self._ledger[i] for i in view.used],
             self._state,
-            self._feasibility.infeasible(),
+            sorted(self._arena.key(self._ledger[i]) for i in view.infeasible),
             self._rule,
             self._arena.delta / 2.0 if pooled is not None and proves else self._arena.delta,
             self._domain.like,
@@ -561,7 +708,10 @@ class BPEDelayOptimizer(Optimizer):
         )
         following = None
         if open_next:
-            following = self._new_round(current.number + 1, current.design_size, state)
+            following = self._new_round(
+                current.number + 1, current.design_size, state, view.surrogate
+            )
+            self._note_opening(view, following)
         self._open = following
         if isinstance(self._arena, FiniteArena):
             self._eliminated[self._state] = record.number
@@ -757,9 +907,11 @@ class BPEDelayOptimizer(Optimizer):
         self._longest_wait = 0
         self._designed = len({(t.round, t.slot) for t in self._ledger.trials if t.slot >= 0})
         self._fitted = None
+        self._notes, self._openings = {}, []
         self._budget = progress.budget
         if self._player is not None:
             self._player.resume(*progress.played)
+            self._noted_surrogate = self._player.surrogate
             self._follow_state()
 
     def _make_budget(self) -> Budget | None:

@@ -71,6 +71,10 @@ class Feasibility:
         """Ids of the running trials of a point, increasing."""
         return [t.id for t in self._trials[key] if t.state is TrialState.RUNNING]
 
+    def first(self, key: int) -> int:
+        """Id of the first trial of a point that was asked."""
+        return self._trials[key][0].id
+
     def closed(self) -> list[int]:
         """All points that may not be asked now, increasing."""
         return sorted(k for k in self.suspects if self.standing(k) is not Standing.OPEN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from botorch_delay.optimizers.arenas import Arena, same_points
@@ -65,8 +66,9 @@ def judge_round(
         stay = state
         multiplier = arena.multiplier(surrogate, evidence, rounds, union)
     elif surrogate.scaled:
+        tried = torch.stack([t.x for t in trials]) if trials else like[:0]
         stay, cutoff, multiplier = arena.judge(
-            current.number, stay, surrogate, evidence, rounds, union, others
+            current.number, stay, surrogate, evidence, rounds, union, tried, others
         )
     else:  # without a scale nothing is known of the width of the bounds
         multiplier = arena.multiplier(surrogate, evidence, rounds, union)

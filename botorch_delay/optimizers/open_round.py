@@ -137,6 +137,33 @@ class OpenRound:
                 design.exclude(key)
             return pick
 
+    def make_room(self, slot: int, key: int) -> bool:
+        """Whether a point that was chosen elsewhere can serve a slot; earlier slots are opened.
+
+        Those wait to be asked: their trials are not known yet, or never came to be.
+
+        Args:
+            slot: as the trial's note has it.
+            key: of its point.
+        """
+        try:
+            while slot > len(self.slots):
+                self._append(Slot(self.next_key(), outcome=TrialState.FAILED))
+                self._refresh(len(self.slots) - 1)
+        except ExhaustedDesignError:
+            return False
+        if slot == len(self.slots):
+            return True
+        found = self.slots[slot]
+        if not found.trials and found.key != key:  # failures that only its maker knew of
+            found.key = key
+            self._design = None
+        return found.key == key and found.state is SlotState.RETRY
+
+    def is_served(self, slot: int) -> bool:
+        """Whether a slot has a trial."""
+        return slot < len(self.slots) and bool(self.slots[slot].trials)
+
     def take(self, trial: Trial) -> None:
         """A trial was opened for a slot, a new one or one that is tried again."""
         key = self._candidates.key(trial)
@@ -145,9 +172,7 @@ class OpenRound:
         if trial.slot < 0:
             return
         if trial.slot == len(self.slots):
-            self.slots.append(Slot(key))
-            if self._design is not None:
-                self._design.add(key)
+            self._append(Slot(key))
         slot = self.slots[trial.slot]
         slot.trials.append(trial.id)
         slot.outcome = TrialState.RUNNING
@@ -196,7 +221,8 @@ class OpenRound:
 
     def oldest_unsettled(self) -> int | None:
         """The first trial of the design points that are outstanding; None if there are none."""
-        return self.slots[min(self._unsettled)].trials[0] if self._unsettled else None
+        trials = self.slots[min(self._unsettled)].trials if self._unsettled else []
+        return trials[0] if trials else None
 
     def holding(self) -> list[int]:
         """Running trials of the first q_r slots, once all of those have been asked."""
@@ -232,6 +258,11 @@ class OpenRound:
         for trial in trials:
             if trial.state is not TrialState.RUNNING:
                 self.settle(trial)
+
+    def _append(self, slot: Slot) -> None:
+        self.slots.append(slot)
+        if self._design is not None:
+            self._design.add(slot.key)
 
     def _refresh(self, number: int) -> None:
         """Where a slot stands follows from its last trial and the feasibility of its point."""
