@@ -192,8 +192,10 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
         ax.set_ylabel("active share of the box")
     ax.set_yscale("log")
     ticks: list[float] = []
-    for count in sorted(set(counts)):  # those that would overlap are left out
-        if not ticks or count > 1.3 * ticks[-1]:
+    positive = sorted((count for count in set(counts) if count > 0), reverse=True)
+    apart = max((positive[0] / positive[-1]) ** 0.08, 1.05)  # a label's height on a low axis
+    for count in positive:  # those that would overlap with a larger one are left out
+        if not ticks or apart * count < ticks[-1]:
             ticks.append(count)
     ax.set_yticks(ticks, [f"{tick:.{6 if finite else 2}g}" for tick in ticks])
     ax.set_yticks([], minor=True)

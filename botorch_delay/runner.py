@@ -270,15 +270,14 @@ class _Loop:
                 self._fail(trial, str(error))
                 self._repair(str(error))
                 continue
-            except Exception as error:
-                self._abandon(trial)
+            except BaseException as error:
+                self._abandon(trial)  # no worker has it
+                if isinstance(error, StorageError) or not isinstance(error, Exception):
+                    raise
                 raise RunError(
                     f"The executor takes no work ({type(error).__name__}: {error}). Everything "
                     "told so far is kept; with a store, the same call goes on from there."
                 ) from error
-            except BaseException:
-                self._abandon(trial)  # no worker has it
-                raise
             self._in_flight[future] = trial
 
     def _patience(self) -> float | None:

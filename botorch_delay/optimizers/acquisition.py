@@ -50,13 +50,11 @@ from botorch_delay.trials import Attached, Trial, TrialState
 class AcquisitionOptimizer(Optimizer):
     """Ask where a rule is largest, given what has arrived and what is pending.
 
-    ====================  ==========================  ===============  =======================
-    rule                  Ignore                      Hallucinate      Censor
-    ====================  ==========================  ===============  =======================
-    UCB                   GP-UCB on what has arrived  GP-BUCB          GP-UCB-SDF
-    ThompsonSampling      asynchronous TS             GP-BTS           GP-TS-SDF
-    BoTorch acquisition   answers only                ``X_pending``    worst values as answers
-    ====================  ==========================  ===============  =======================
+    | rule | `Ignore` | `Hallucinate` | `Censor` |
+    |---|---|---|---|
+    | UCB | GP-UCB on what has arrived | GP-BUCB | GP-UCB-SDF |
+    | ThompsonSampling | asynchronous TS | GP-BTS | GP-TS-SDF |
+    | BoTorch acquisition | answers only | `X_pending` | worst values as answers |
 
     UCB and Thompson sampling keep the posterior of every candidate up to date: an ask and a
     tell cost at most O(N n) for N candidates and n distinct points asked, in whatever order
