@@ -206,10 +206,12 @@ class LateReport:
     def __init__(self) -> None:
         self._next: dict[int, int] = {}  # when a trial is next worth a line
         self._longest = 0  # wait for an answer, in asks
+        self._answers = 0
 
     def answered(self, asks: int) -> None:
         """An answer came after so many asks."""
         self._longest = max(self._longest, asks)
+        self._answers += 1
 
     def look(
         self, current: OpenRound, feasibility: Feasibility, ledger: Ledger
@@ -224,12 +226,18 @@ class LateReport:
             return None
         worst = waiting[0]
         self._next[worst.trial.id] = 2 * worst.asks
+        sooner = ""
+        if self._answers:
+            law = EmpiricalDelay.from_trials(ledger.trials)
+            worst = describe_running([worst.trial], len(ledger), law)[0]
+            sooner = f" ({worst.sooner:.0%} of answers are estimated to take fewer)"
         logger.warning(
-            "round %d waits for trial %d, asked %d asks ago; if it will not come back, call "
+            "round %d waits for trial %d, asked %d asks ago%s; if it will not come back, call "
             "mark_abandoned(%d)",
             worst.trial.round,
             worst.trial.id,
             worst.asks,
+            sooner,
             worst.trial.id,
         )
         return worst
