@@ -18,6 +18,7 @@ from botorch_delay.kernels import covariance, prior_variance
 from botorch_delay.optimizers.averages import Averages
 from botorch_delay.optimizers.botorch_scores import build, score
 from botorch_delay.optimizers.feasibility import Feasibility, nothing_to_ask
+from botorch_delay.posterior import Evidence, PointwisePosterior
 from botorch_delay.regions import Region
 from botorch_delay.rules import (
     UCB,
@@ -118,6 +119,21 @@ class IndexMethod:
     def deviation(self) -> Tensor:
         """Likewise, with pending points counted as the rule does: ``N``."""
         return (self._design or self._values).posterior.deviation
+
+    def known(self, evidence: Evidence, rows: Tensor, weights: bool) -> PointwisePosterior:
+        """The posterior of all answers at some candidates; rounding is not accounted for.
+
+        Args:
+            evidence: all answers.
+            rows: of the candidates.
+            weights: not to be had here.
+        """
+        assert not weights
+        self.flush()
+        mean, variance = self._values.posterior.mean[rows], self._values.posterior.variance[rows]
+        zero = torch.zeros_like(mean)
+        prior = prior_variance(self.surrogate.covar_module, self.surrogate.inputs(self.pool[rows]))
+        return PointwisePosterior(mean, variance, prior, zero, zero, zero, zero)
 
     def choose(
         self, among: Tensor | None = None, inside: Callable[[Tensor], Tensor] | None = None
