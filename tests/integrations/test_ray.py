@@ -31,7 +31,7 @@ optuna = pytest.importorskip("optuna", reason="needs pip install 'botorch-delay[
 ray = pytest.importorskip("ray", reason="needs pip install 'botorch-delay[ray]'")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, from many places
 
-from ray import tune  # noqa: E402
+from ray import cloudpickle, tune  # noqa: E402
 from ray.tune.search import ConcurrencyLimiter, Searcher  # noqa: E402
 from ray.tune.search.optuna import OptunaSearch  # noqa: E402
 
@@ -330,6 +330,23 @@ def test_evaluated_points_are_attached():
     search.add_evaluated_point(point, 0.1, pruned=True)
     assert [result.value for result in search.optimizer.attached] == [0.5, 0.4]
     assert search.recommend()["rate"] == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("space_first", [True, False])
+def test_evaluated_points_are_not_attached_again_by_a_restore(tmp_path, space_first):
+    point = {"rate": 0.01, "net": {"width": 2, "act": "tanh"}}
+    fresh = DelaySearch("loss", "min", optimizer=RandomOptimizer)
+    fresh.add_evaluated_point(point, 0.5)
+    pickled = cloudpickle.dumps(fresh)  # as Tuner does
+    fresh.set_search_properties(None, None, SPACE, num_samples=5)
+    fresh.suggest("a")
+    fresh.save(str(tmp_path / "state"))
+    restored = cloudpickle.loads(pickled)
+    if space_first:
+        restored.set_search_properties(None, None, SPACE, num_samples=1)
+    restored.restore(str(tmp_path / "state"))
+    restored.add_evaluated_point(point, 0.6)
+    assert [result.value for result in restored.optimizer.attached] == [0.5, 0.6]
 
 
 def test_other_optimizers():
