@@ -30,7 +30,7 @@ from botorch_delay.exceptions import (
 )
 from botorch_delay.locks import Lock, exclusive
 from botorch_delay.optimizers.recommendation import Recommendation, best_of
-from botorch_delay.posterior import Evidence
+from botorch_delay.posterior import Evidence, same_points
 from botorch_delay.regions import Region
 from botorch_delay.rules import generator_for
 from botorch_delay.surrogate import Hyperparameters, Surrogate
@@ -331,7 +331,7 @@ class Optimizer(ABC):
         if not len(y):
             raise NoAnswerError("There is no answer yet to base a recommendation on.")
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.evidence(X, y, noise_var)
+        evidence = surrogate.evidence(X, y, noise_var, same_points(X))
         if among == "active":
             rows, candidates = self._active_points()
             candidates = self._climb(surrogate, evidence, candidates)
@@ -355,7 +355,7 @@ class Optimizer(ABC):
         if not len(y):
             raise NoAnswerError("There is no answer yet to bound what can be gained.")
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.evidence(X, y, noise_var)
+        evidence = surrogate.evidence(X, y, noise_var, same_points(X))
         _, candidates = self._active_points()
         if not isinstance(self._domain, FiniteDomain):
             candidates = torch.cat([candidates, X[self._domain.contains(X)]])
@@ -528,11 +528,13 @@ class Optimizer(ABC):
         answered = list(self._ledger.completed())
         attached = self._ledger.attached
         like = self._domain.like
-        X = (
-            torch.stack([t.x for t in answered] + [a.x for a in attached])
-            if (answered or attached)
-            else like[:0]
-        )
+        X = like[:0]
+        if isinstance(self._domain, FiniteDomain):
+            X = like[[t.index for t in answered]]
+        elif answered:
+            X = torch.stack([t.x for t in answered])
+        if attached:
+            X = torch.cat([X, torch.stack([a.x for a in attached])])
         values = [t.value for t in answered] + [a.value for a in attached]
         y = self._sign * like.new_tensor(values)
         return X, y, [t.noise_var for t in answered] + [None] * len(attached)

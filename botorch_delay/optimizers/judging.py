@@ -7,8 +7,9 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from botorch_delay.optimizers.arenas import Arena, same_points
+from botorch_delay.optimizers.arenas import Arena
 from botorch_delay.optimizers.open_round import OpenRound
+from botorch_delay.posterior import same_points
 from botorch_delay.rounds import RoundRecord, RoundRule
 from botorch_delay.trials import Trial
 
