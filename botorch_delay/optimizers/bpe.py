@@ -810,18 +810,22 @@ class BPEDelayOptimizer(Optimizer):
             self._player.use_pool(self._state.pool.points if self._state.conditions else None)
 
     def _reset_active(self, current: OpenRound) -> None:
-        """Go on with every feasible point where none of the active ones may be asked."""
-        state = everything_left(
-            self._arena, self._feasibility, current.number, len(self._eliminated)
-        )
-        if isinstance(self._arena, FiniteArena):
-            self._eliminated[self._state] = current.number
-            self._eliminated[state] = 0
-        else:
-            self._since = len(self._records)
-        self._state = state
+        """Go on with every feasible point where none of the active ones may be asked.
+
+        Where they may not because their values are known exactly, they stay the active ones.
+        """
+        arena: Any = self._arena
+        feasible = arena.without(self._state, self._feasibility.infeasible())
+        state = everything_left(arena, self._feasibility, current.number, len(self._eliminated))
+        if arena.is_empty(feasible):
+            if isinstance(arena, FiniteArena):
+                self._eliminated[self._state] = current.number
+                self._eliminated[state] = 0
+            else:
+                self._since = len(self._records)
+            self._state = state
         self._resets += 1
-        current.restart(self._arena.candidates(state, current.number))
+        current.restart(arena.candidates(state, current.number))
         self._follow_state()
 
     def _active_points(self) -> tuple[list[int] | None, Tensor]:

@@ -206,14 +206,14 @@ class IndexMethod:
             raise NumericsError(f"{self.name} is not finite at any point that may be asked.")
         costly = isinstance(self._rule, BotorchRule)
         count = min(8 if costly else self._climbs(), len(scores))
-        best, reach, function = scores.topk(count).indices, 1.0, self._function()
+        best, reach = scores.topk(count).indices, 1.0
         if self.surrogate.learned:
             # Not into the corners: new places are spread points, climbs stay near the best ones.
             mean = self._values.posterior.mean.masked_fill(~allowed, -torch.inf)
             best = torch.cat([best[:1], mean.topk(count).indices])
             reach = LOCAL_REACH
-            best = best[allowed[best]]
-            function = self._function(self.pool[best])
+        best = best[allowed[best]]  # of which there is at least the first
+        function = self._function(self.pool[best] if self.surrogate.learned else None)
         generator = generator_for(self.seed, len(self._ledger), torch.device("cpu"))
         X, found = maximize(
             function,

@@ -120,10 +120,8 @@ def everything_left(arena: Arena[Any], feasibility: Feasibility, number: int, co
         )
     if known and arena.is_empty(arena.without(state, sorted(known))):
         raise nothing_to_ask(count, exact=True)
-    logger.warning(
-        "round %d: every active point is infeasible%s; going on with what is feasible of %s",
-        number,
-        " or has been asked, and evaluations are exact" if known else "",
-        domain,
-    )
+    why = "has been asked, and evaluations are exact" if known else "is infeasible"
+    level = logging.INFO if known else logging.WARNING
+    message = "round %d: every active point %s; going on with what is feasible of %s"
+    logger.log(level, message, number, why, domain)
     return state
