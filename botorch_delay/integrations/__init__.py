@@ -1,1 +1,1 @@
-"""Tuning engines that ask this library for points: translations of the core, nothing more."""
+"""Other people's engines: each module needs the extra of the same name, and is imported by name."""

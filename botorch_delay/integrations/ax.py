@@ -30,7 +30,7 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
-from botorch_delay.integrations.ax_spaces import AxSpace
+from botorch_delay.integrations.ax_space import AxSpace
 from botorch_delay.kernels import build_kernel, describe_kernel
 from botorch_delay.optimizers import BPEDelayOptimizer
 from botorch_delay.optimizers.replica import PastTrial, Replica

@@ -72,10 +72,11 @@ class Number:
 
     def at(self, place: int) -> float:
         """The value that many steps above the lower end."""
-        if not place:
+        if not place or self.step is None:
             return self.low
-        assert self.step is not None
-        return self.low + place * self.step
+        value = self.low + place * self.step
+        # As it would be written down: 0.3 and not 0.30000000000000004.
+        return value if self.whole else min(float(f"{value:.15g}"), self.high)
 
     def nearest(self, number: float) -> float:
         """The allowed value next to any number."""

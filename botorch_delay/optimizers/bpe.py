@@ -154,6 +154,7 @@ class BPEDelayOptimizer(Optimizer):
         evidence: str | None = None,
         regret_factor: float | None = None,
         warm_start: Hyperparameters | None = None,
+        distinct: bool = False,
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
@@ -179,6 +180,7 @@ class BPEDelayOptimizer(Optimizer):
             explore_fraction,
             evidence,
             regret_factor,
+            distinct,
             domain=domain,
             horizon=self._horizon,
             given=self._fixed is not None,
@@ -218,6 +220,7 @@ class BPEDelayOptimizer(Optimizer):
                 sign=self._sign,
                 fixed=self._fixed,
                 fit=lambda previous: self._fit(self._seed, previous),
+                distinct=self._options.distinct,
             )
             self._noted_surrogate = self._player.surrogate
             if isinstance(rule, BotorchRule):
@@ -447,7 +450,15 @@ class BPEDelayOptimizer(Optimizer):
         """
         if current.design_is_asked():
             return False
-        return self._designed <= self._options.fraction * len(self._ledger)
+        if self._designed > self._options.fraction * len(self._ledger):
+            return False
+        if not self._options.distinct:
+            return True
+        try:
+            key = current.next_key()
+        except ExhaustedDesignError:
+            return True
+        return not any(self._arena.key(trial) == key for trial in self._ledger.running())
 
     def _play_within(self, budget: Budget, current: OpenRound) -> Choice | None:
         """The rule's point if the budget allows it or the round waits; None for a design point."""

@@ -55,6 +55,7 @@ class IndexMethod:
         sign: -1 where the user minimises.
         fixed: the surrogate, if kernel and noise are given.
         fit: learns one from the answers, beginning from an earlier one or None.
+        distinct: choose no point of a running trial while there is another.
 
     Attributes:
         surrogate: that judges now.
@@ -76,7 +77,9 @@ class IndexMethod:
         sign: float,
         fixed: Surrogate | None,
         fit: Callable[[Surrogate | None], Surrogate],
+        distinct: bool = False,
     ) -> None:
+        self._distinct = distinct
         self._domain, self._ledger, self._rule, self._pending = domain, ledger, rule, pending
         self.seed, self._sign = seed, sign
         self._fit = fit
@@ -131,17 +134,18 @@ class IndexMethod:
         scores = self.scores()
         if isinstance(self._domain, BoxDomain):
             return self._choose_on_box(self._domain, scores, inside)
-        closed = self._feasibility.closed()
+        closed = self._closed()
         if among is not None:
             masked = torch.full_like(scores, -torch.inf)
             masked[among] = scores[among]
             scores = masked
         if closed:
-            rows = torch.tensor(closed, device=scores.device)
             left = len(scores) if among is None else len(among)
-            shut = rows if among is None else rows[torch.isin(rows, among)]
-            if len(shut) == left:
+            if self._shut(closed, among) == left:  # then rather a point that runs than none
+                closed = self._feasibility.closed()
+            if self._shut(closed, among) == left:
                 raise nothing_to_ask(left)
+            rows = torch.tensor(closed, dtype=torch.long, device=scores.device)
             scores = scores.index_fill(0, rows, -torch.inf)
         if not bool(torch.isfinite(scores.max())):
             raise NumericsError(f"{self.name} is not finite at any point that may be asked.")
@@ -149,21 +153,39 @@ class IndexMethod:
         scale = 0.0 if isinstance(self._rule, BotorchRule) else self._tie_scale
         return lowest_of_largest(scores, scale)
 
+    def _closed(self) -> list[int]:
+        """Points that are not to be asked now."""
+        closed = self._feasibility.closed()
+        if self._distinct:
+            closed = sorted({*closed, *map(self._key, self._ledger.running())})
+        return closed
+
+    @staticmethod
+    def _shut(closed: list[int], among: Tensor | None) -> int:
+        """How many of the points to choose from are closed."""
+        if among is None:
+            return len(closed)
+        rows = torch.tensor(closed, dtype=torch.long, device=among.device)
+        return int(torch.isin(rows, among).sum())
+
     def _choose_on_box(
         self, domain: BoxDomain, scores: Tensor, inside: Callable[[Tensor], Tensor] | None
     ) -> Tensor:
         """The best of the pool's best points after a climb."""
-        closed = [self._keys.points[-1 - key] for key in self._feasibility.closed()]
+        closed = self._closed()
 
         def may_ask(X: Tensor) -> Tensor:
             allowed = torch.ones(len(X), dtype=torch.bool, device=X.device)
             if inside is not None:
                 allowed = inside(X)
-            for x in closed:
-                allowed &= ~(x == X).all(dim=1)
+            for key in closed:
+                allowed &= ~(self._keys.points[-1 - key] == X).all(dim=1)
             return allowed
 
         allowed = may_ask(self.pool)
+        if not bool(allowed.any()):  # then rather a point that runs than none
+            closed = self._feasibility.closed()
+            allowed = may_ask(self.pool)
         if not bool(allowed.any()):
             raise nothing_to_ask(len(self.pool))
         scores = scores.masked_fill(~allowed, -torch.inf)

@@ -188,6 +188,7 @@ def _build(state: Mapping[str, Any], domain: Domain, parts: _Parts) -> Optimizer
             common["explore_fraction"] = config["explore_fraction"]
             common["evidence"] = config["evidence"]
             common["regret_factor"] = config.get("regret_factor")
+            common["distinct"] = config.get("distinct", False)
         return make(
             finite,
             config["horizon"],

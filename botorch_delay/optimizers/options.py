@@ -39,6 +39,7 @@ class Options:
         fraction: rho, the share of asks that are design points.
         evidence: "round" or "all".
         regret_factor: F of a budget, or None.
+        distinct: whether no point is asked while it is running.
     """
 
     schedule: RoundSchedule
@@ -46,6 +47,7 @@ class Options:
     fraction: float
     evidence: str
     regret_factor: float | None
+    distinct: bool = False
 
     @property
     def geometric(self) -> bool:
@@ -61,13 +63,14 @@ class Options:
 
     def describe(self) -> dict[str, Any]:
         """As arguments of a configuration, JSON-ready."""
-        return {
+        described = {
             "rounds": describe_part(self.schedule),
             "exploit": describe_part(self.exploit),
             "explore_fraction": self.fraction,
             "evidence": self.evidence,
             "regret_factor": self.regret_factor,
         }
+        return described | ({"distinct": True} if self.distinct else {})
 
 
 def choose_options(
@@ -76,6 +79,7 @@ def choose_options(
     explore_fraction: float | None,
     evidence: str | None,
     regret_factor: float | None,
+    distinct: bool,
     *,
     domain: Domain,
     horizon: int | None,
@@ -86,11 +90,12 @@ def choose_options(
     """Fill in defaults, and refuse what contradicts itself.
 
     Args:
-        rounds: as the user gave it, like the next four.
+        rounds: as the user gave it, like the next five.
         exploit: likewise.
         explore_fraction: likewise.
         evidence: likewise.
         regret_factor: likewise.
+        distinct: likewise.
         domain: of the study.
         horizon: T, or None.
         given: whether kernel and noise are.
@@ -122,7 +127,10 @@ def choose_options(
         fraction=checks.real(explore_fraction, "explore_fraction"),
         evidence=evidence,
         regret_factor=regret_factor,
+        distinct=distinct,
     )
+    if not isinstance(distinct, bool):
+        raise InputTypeError(f"distinct must be True or False, got {distinct!r}.")
     _check_rounds(options, horizon, delay)
     if evidence not in ("round", "all"):
         raise InputError(f"evidence must be 'round' or 'all', got {evidence!r}.")

@@ -30,7 +30,7 @@ from ax.generation_strategy.generator_spec import GeneratorSpec
 from ax.generation_strategy.transition_criterion import MinTrials
 from cases import se
 from gpytorch.kernels import RBFKernel
-from test_readme import blocks
+from readme_blocks import python_blocks
 
 import botorch_delay as bd
 from botorch_delay.exceptions import (
@@ -41,13 +41,10 @@ from botorch_delay.exceptions import (
     StorageError,
 )
 from botorch_delay.integrations.ax import DelayGenerationNode
-from botorch_delay.integrations.ax_spaces import AxSpace
+from botorch_delay.integrations.ax_space import AxSpace
 from botorch_delay.trials import TrialState
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ax.exceptions.core.AxWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::ax.exceptions.core.AxWarning")
 
 MIXED = [
     RangeParameterConfig(name="lr", parameter_type="float", bounds=(1e-4, 1e-1), scaling="log"),
@@ -248,7 +245,10 @@ def test_results_of_others_are_used_and_no_part_of_the_horizon(tmp_path):
     node = node_of(client)
     assert len(node.optimizer.attached) == 1
     assert node.recommend() == best
-    rows = [DataRow(batch.index, arm.name, "loss", "loss", loss(arm.parameters), math.nan) for arm in batch.arms]
+    rows = [
+        DataRow(batch.index, arm.name, "loss", "loss", loss(arm.parameters), math.nan)
+        for arm in batch.arms
+    ]
     client._experiment.attach_data(Data(rows))
     batch.mark_completed()
     complete(client, client.attach_trial({"lr": 0.05, "width": 2, "act": "c"}))
@@ -581,7 +581,7 @@ def test_ax_s_own_gp_with_our_acquisition_functions(tmp_path, acquisition, optio
 
 def test_the_readme_s_example_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (example,) = blocks("python ax")
+    (example,) = python_blocks("ax")
     namespace = {"__name__": "readme"}
     with random_state_is_kept():
         exec(compile(example, "README.md", "exec"), namespace)

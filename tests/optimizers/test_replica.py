@@ -146,7 +146,9 @@ def test_from_trials_goes_on_as_the_live_optimizer():
         kept.sync(workers.store.values())
         workers.begin(number, kept.ask(number))
         workers.some_end()
-    made = bd.BPEDelayOptimizer.from_trials(FINITE, HORIZON, reversed(workers.store.values()))
+    made = bd.BPEDelayOptimizer.from_trials(
+        FINITE, HORIZON, reversed(workers.store.values()), maximize=False
+    )
     kept.sync(workers.store.values())
     assert [t.x.tolist() for t in made.ask(3)] == [t.x.tolist() for t in kept.optimizer.ask(3)]
 
