@@ -74,6 +74,12 @@ class Evidence:
         return (self.spread / self.noise_var).max().item() if len(self.y) else 0.0
 
 
+def same_points(X: Tensor) -> Tensor:
+    """A number for each row of ``X`` (``n x d``), the same where points are equal: ``n``."""
+    _, inverse = torch.unique(X, dim=0, return_inverse=True)
+    return inverse
+
+
 @dataclass(frozen=True)
 class PointwisePosterior:
     """Posterior at ``n`` points, each field of shape ``n``.

@@ -46,6 +46,14 @@ NOISE_SPREAD = 1.0
 MAX_ANSWERS_TO_FIT = 500
 
 
+def exact_noise(like: Tensor) -> float:
+    """The noise variance of exact evaluations, as a share of the prior variance: a jitter.
+
+    It is BoTorch's least noise variance of standardised values.
+    """
+    return 1e-6 if like.dtype is torch.float64 else 1e-4
+
+
 @dataclass(frozen=True)
 class Hyperparameters:
     """What a study has learned, in units that another study can begin from.
@@ -229,6 +237,7 @@ def fit_surrogate(
     seed: int,
     previous: Surrogate | None = None,
     warm_start: Hyperparameters | None = None,
+    exact: bool = False,
 ) -> Surrogate:
     """Kernel and noise by maximum a posteriori, with BoTorch's default priors.
 
@@ -244,9 +253,11 @@ def fit_surrogate(
         seed: for the random restarts of a fit that fails at first.
         previous: kept, with a :class:`FitWarning`, if the fit fails.
         warm_start: modes of the priors, instead of BoTorch's.
+        exact: whether evaluations are exact; their noise is a jitter, and not learned.
     """
     kernel, likelihood = _prior_modules(domain, warm_start)
-    prior = _learned(kernel, domain, noise_var=likelihood.noise.item(), offset=0.0, scale=1.0)
+    own = exact_noise(y) if exact else likelihood.noise.item()
+    prior = _learned(kernel, domain, noise_var=own, offset=0.0, scale=1.0)
     if len(y) == 0:
         return replace(prior, scaled=False)
     offset, scale = _standardization(y)
@@ -255,7 +266,9 @@ def fit_surrogate(
         return replace(few, scaled=False)
     standard = ((y - offset) / scale).unsqueeze(-1)
     known = None
-    if all(v is not None for v in noise_var):
+    if exact:
+        known = torch.full_like(standard, own)
+    elif all(v is not None for v in noise_var):
         known = torch.tensor(noise_var, dtype=y.dtype, device=y.device).unsqueeze(-1) / scale**2
     try:
         rows = _subset(len(y), seed)

@@ -12,10 +12,11 @@ CONTRACT = """
 ActiveSet BPEDelayOptimizer ConstantDelay DelayedGP FiniteDomain FixedBeta GeometricDelay
 GeometricRounds Guarantee MaxVariance NoDelay PoissonDelay RKHSConfidence Recommendation
 RoundRecord Straggler SubExponentialDelay Trial TrialState Confidence DelayLaw effective_dimension
-AcquisitionOptimizer BotorchRule BoxDomain Censor Epoch Hallucinate HorizonRounds
+AcquisitionOptimizer BotorchRule BoxDomain Censor Epoch FantasyUpperConfidenceBound Hallucinate
+HorizonRounds
 Hyperparameters Ignore Optimizer Pending QueuedOptimizer RandomOptimizer Rule ThompsonSampling
 ThreDSOptimizer UCB editing greedy_max_variance information_gain load rkhs_bounds round_lengths
-exceptions benchmarks
+exceptions benchmarks EmpiricalDelay Forecast Replicates
 """
 
 

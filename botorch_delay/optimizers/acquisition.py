@@ -17,7 +17,12 @@ from botorch_delay.domains import Domain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.botorch_scores import try_out
-from botorch_delay.optimizers.given import describe_given, given_surrogate, recipe_of
+from botorch_delay.optimizers.given import (
+    describe_given,
+    describe_replicates,
+    given_surrogate,
+    recipe_of,
+)
 from botorch_delay.optimizers.index_method import IndexMethod, read_fit
 from botorch_delay.records import describe_part
 from botorch_delay.rules import (
@@ -71,12 +76,16 @@ class AcquisitionOptimizer(Optimizer):
         horizon: how many asks are planned; None where no end is planned.
         covar_module: the kernel, fixed; None to learn kernel and noise, again whenever the
             answers have grown by a fifth.
-        noise_var: lambda^2, given if and only if the kernel is.
+        noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
         warm_start: what another study has learned, ``other.hyperparameters``: where learning
             begins; None for BoTorch's priors.
         rule: :class:`UCB`, :class:`ThompsonSampling`, :class:`BotorchRule`, or what the latter
             takes: a BoTorch acquisition class, or a function of ``model`` and ``X_pending``.
         pending: how pending points enter; :class:`Hallucinate` if None.
+        exact: evaluations have no noise: a kernel is given without a noise variance, a jitter
+            stands for it, and no point is asked twice.
+        repeat_pending: whether a point may be asked again while a trial of it is running. If not,
+            it is only where every point that may be asked has one.
         seed: of Thompson samples, of BoTorch's samplers, and of restarts of a fit.
         maximize: False minimises; all public values keep the user's sign.
 
@@ -109,11 +118,14 @@ class AcquisitionOptimizer(Optimizer):
         rule: Rule | Callable[..., AcquisitionFunction] | None = None,
         pending: Pending | None = None,
         warm_start: Hyperparameters | None = None,
+        exact: bool = False,
+        repeat_pending: bool = True,
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
         super().__init__(domain, horizon, seed=seed, maximize=maximize)
-        self._fixed = given_surrogate(covar_module, noise_var, domain.like)
+        self._fixed = given_surrogate(covar_module, noise_var, domain.like, exact=exact)
+        self._exact, self._repeat_pending = exact, checks.flag(repeat_pending, "repeat_pending")
         check_warm_start(warm_start, domain, self._fixed is not None)
         self._warm_start = warm_start
         self._rule = UCB(6.0) if rule is None else as_rule(rule)
@@ -129,6 +141,8 @@ class AcquisitionOptimizer(Optimizer):
             sign=self._sign,
             fixed=self._fixed,
             fit=self._fit,
+            exact=self._exact,
+            repeat_pending=self._repeat_pending,
         )
         if isinstance(self._rule, BotorchRule):
             hallucinate = isinstance(self._pending, Hallucinate)
@@ -211,6 +225,7 @@ class AcquisitionOptimizer(Optimizer):
             seed=self._seed,
             previous=previous,
             warm_start=self._warm_start,
+            exact=self._exact,
         )
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
@@ -229,6 +244,7 @@ class AcquisitionOptimizer(Optimizer):
             "rule": describe_part(self._rule),
             "pending": describe_part(self._pending),
             "warm_start": describe_part(self._warm_start),
+            **describe_replicates(self._exact, self._repeat_pending),
             "seed": self._seed,
             "maximize": self._maximize,
         }

@@ -431,12 +431,6 @@ def make_arena(
     return FiniteArena(domain, confidence, delta, sign)
 
 
-def same_points(X: Tensor) -> Tensor:
-    """A number for each row of ``X`` (``n x d``), the same where points are equal: ``n``."""
-    _, inverse = torch.unique(X, dim=0, return_inverse=True)
-    return inverse
-
-
 def active_rows(eliminated: Tensor) -> Tensor:
     """The rows that are active: a LongTensor, increasing."""
     return (eliminated == 0).nonzero().flatten()

@@ -1,17 +1,23 @@
-"""The end of a round: bounds from its evidence, and what survives them."""
+"""The end of a round: bounds from its evidence, and what survives them or is left to ask."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from botorch_delay.optimizers.arenas import Arena, same_points
+from botorch_delay.exceptions import EmptyDomainError
+from botorch_delay.optimizers.arenas import Arena
+from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility, nothing_to_ask
 from botorch_delay.optimizers.open_round import OpenRound
+from botorch_delay.posterior import same_points
 from botorch_delay.rounds import RoundRecord, RoundRule
 from botorch_delay.trials import Trial
+
+logger = logging.getLogger(__name__)
 
 State = TypeVar("State")
 
@@ -29,6 +35,7 @@ def judge_round(
     sign: float,
     union: int,
     proves: bool,
+    merged: bool = False,
     pooled: tuple[Tensor, Tensor, list[float | None]] | None = None,
 ) -> tuple[RoundRecord, State]:
     """The record of a round and the state that it leaves.
@@ -45,6 +52,8 @@ def judge_round(
         sign: -1 where the user minimises.
         union: over how many points of a finite set the bounds have to hold at once.
         proves: whether anything is promised of the bounds.
+        merged: whether ``pooled`` is the evidence, and not further evidence of its own: where
+            nothing is promised, or answers without noise cannot mislead.
         pooled: points, values and noise variances of all answers there are, if bounds are to use
             them too.
 
@@ -57,7 +66,7 @@ def judge_round(
         X, y, noise_var = pooled
         surrogate = surrogate.standardized(y)
         others = surrogate.evidence(X, y, noise_var, group=same_points(X))
-        if not proves:  # nothing is lost by mixing them
+        if merged:
             evidence, others = others, None
     rounds = rule.share(current.number)
     stay = arena.without(state, infeasible)
@@ -88,3 +97,35 @@ def judge_round(
         surrogate=surrogate.describe() if surrogate.learned else None,
     )
     return record, stay
+
+
+def everything_left(arena: Arena[Any], feasibility: Feasibility, number: int, count: int) -> Any:
+    """Every feasible point, for a round none of whose active points may be asked.
+
+    Args:
+        arena: set or box.
+        feasibility: of its points.
+        number: of the round.
+        count: of the points of a finite set; 0 on a box.
+
+    Raises:
+        EmptyDomainError: if there is none.
+    """
+    infeasible = feasibility.infeasible()
+    state, known = arena.without(arena.everything(), infeasible), feasibility.known()
+    domain = f"the {count} points" if count else "the box"
+    if arena.is_empty(state):
+        which = f"All {count} points" if count else "Every point of the box"
+        raise EmptyDomainError(
+            f"{which} failed {MAX_FAILURES} times and can be asked no more; see the "
+            "reasons in opt.trials."
+        )
+    if known and arena.is_empty(arena.without(state, sorted(known))):
+        raise nothing_to_ask(count, exact=True)
+    logger.warning(
+        "round %d: every active point is infeasible%s; going on with what is feasible of %s",
+        number,
+        " or has been asked, and evaluations are exact" if known else "",
+        domain,
+    )
+    return state

@@ -33,7 +33,7 @@ _AFTER = {
 }
 
 
-@dataclass
+@dataclass(slots=True)
 class Slot:
     """A design point of the round: one pick of the design, served by one or more trials.
 
@@ -192,15 +192,25 @@ class OpenRound:
         self._refresh(trial.slot)
 
     def set_standing(self, key: int, standing: Standing) -> None:
-        """Whether a point may be asked; decides on the slots that wait to be asked again there."""
-        if standing is self._standing(key):
+        """Whether a point may be asked; decides on the slots that wait to be asked again there.
+
+        A point whose value is known exactly counts in the design, whatever it was asked for.
+        """
+        before = self._standing(key)
+        if standing is before:
             return
         self._standings[key] = standing
         for number, slot in enumerate(self.slots):
             if slot.key == key:
                 self._refresh(number)
-        if self._design is not None and self._candidates.contains(key):
-            self._design.exclude(key, standing is not Standing.OPEN)
+        if self._design is None or not self._candidates.contains(key):
+            return
+        if before is Standing.KNOWN:
+            self._design = None  # sigma forgets the point
+            return
+        if standing is Standing.KNOWN and all(slot.key != key for slot in self.slots):
+            self._design.add(key)
+        self._design.exclude(key, standing is not Standing.OPEN)
 
     def restart(self, candidates: Candidates) -> None:
         """Go on with other points; picks outside them no longer count."""
@@ -230,6 +240,13 @@ class OpenRound:
             return []
         waiting = (self.slots[number] for number in self._unsettled)
         return sorted(s.trials[-1] for s in waiting if s.state is SlotState.WAITING)
+
+    def outstanding(self) -> tuple[list[int], int]:
+        """Running trials of the first q_r slots, and how many of those are to be asked again."""
+        slots = [self.slots[number] for number in sorted(self._unsettled)]
+        waiting = [slot.trials[-1] for slot in slots if slot.state is SlotState.WAITING]
+        free = [slot for slot in slots if slot.state is SlotState.RETRY]
+        return waiting, sum(self._standing(slot.key) is Standing.OPEN for slot in free)
 
     def held_points(self) -> list[int]:
         """Points of the first q_r slots that are asked again once other trials of them end."""
@@ -280,6 +297,8 @@ class OpenRound:
         if self._design is None:
             inside = self._candidates.contains
             picks = [s.key for s in self.slots if s.outcome is not TrialState.ABANDONED]
+            known = {k for k, standing in self._standings.items() if standing is Standing.KNOWN}
+            picks = sorted(known.difference(picks)) + picks
             closed = [k for k, standing in self._standings.items() if standing is not Standing.OPEN]
             self._design = self._candidates.design(
                 self.surrogate, filter(inside, picks), filter(inside, closed)
