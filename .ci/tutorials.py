@@ -8,26 +8,26 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-LIMIT = 120.0  # seconds
+HANGS = 600  # seconds for one cell
 
 
 def main(paths: list[str]) -> int:
-    """0 if every notebook ran in time and wrote nothing to stderr."""
+    """0 if every notebook ran and wrote nothing to stderr."""
     failed = []
     for path in map(Path, paths):
         notebook = nbformat.read(path, as_version=4)
         started = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             resources = {"metadata": {"path": folder}}
-            NotebookClient(notebook, timeout=LIMIT, resources=resources).execute()
+            NotebookClient(notebook, timeout=HANGS, resources=resources).execute()
         seconds = time.monotonic() - started
         outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
         noise = "".join(o["text"] for o in outputs if o.get("name") == "stderr")
         print(f"{path.name}: {seconds:.0f} s", noise, sep="\n" if noise else "", flush=True)
-        if noise or seconds > LIMIT:
+        if noise:
             failed.append(path.name)
     if failed:
-        print(f"too slow, or wrote to stderr: {', '.join(failed)}", file=sys.stderr)
+        print(f"wrote to stderr: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 

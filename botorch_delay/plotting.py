@@ -246,6 +246,7 @@ def plot_timeline(
     step = max(-(-len(labels) // 12), 1)  # no more labels than can be read
     ax.set_yticks(range(0, len(labels), step), labels[::step])
     ax.set(xlabel=unit)
+    ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))
     ax.invert_yaxis()
     if seen:
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=4, frameon=False)
@@ -278,6 +279,7 @@ def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | No
         best = values.cummax(0).values if optimizer.maximize else values.cummin(0).values
         ax.scatter(times, values, s=14, color=_COLOURS[TrialState.COMPLETED], label="answer")
         ax.step(times, best, where="post", color=_BEST, label="best answer so far")
+        ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=2, frameon=False)
     ax.set(xlabel=unit, ylabel="value")
     return ax
