@@ -128,12 +128,6 @@ class PointwisePosterior:
         )
 
 
-def same_points(X: Tensor) -> Tensor:
-    """A number for each row of ``X`` (``n x d``), the same where points are equal: ``n``."""
-    _, inverse = torch.unique(X, dim=0, return_inverse=True)
-    return inverse
-
-
 def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
     """Lower Cholesky factor of ``K + diag(noise_var)``, and the diagonal that was added.
 
