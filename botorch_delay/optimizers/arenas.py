@@ -361,7 +361,7 @@ class BoxArena(Arena[Region]):
         met = self._keys.points
         tried = torch.stack(met) if met else self._domain.bounds[:0]
         region, cutoff = state.cut(condition, tried)
-        if not torch.isfinite(torch.tensor(cutoff)):
+        if not math.isfinite(cutoff):  # not as a tensor, which would be in single precision
             raise NumericsError(
                 f"The bounds of round {number} are not finite; check the scale of values "
                 "and noise against the kernel's."
