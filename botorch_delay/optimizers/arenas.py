@@ -383,7 +383,7 @@ class BoxArena(Arena[Region]):
             surrogate, evidence, self._domain, self._confidence, rounds, self._delta
         )
         region, cutoff = state.cut(condition, self._points(trials))
-        if not torch.isfinite(torch.tensor(cutoff)):
+        if not math.isfinite(cutoff):  # not as a tensor, which would be in single precision
             raise NumericsError(
                 f"The bounds of round {number} are not finite; check the scale of values "
                 "and noise against the kernel's."
