@@ -122,7 +122,7 @@ def random_state_is_kept():
 def test_it_asks_what_the_optimizer_asks():
     client = make_client(DelayGenerationNode(horizon=24, seed=3))
     space = AxSpace(client._experiment.search_space)
-    opt = bd.BPEDelayOptimizer(space.domain, 24, seed=3, maximize=False)
+    opt = bd.BPEDelayOptimizer(space.domain, 24, seed=3, maximize=False, distinct=True)
     running = []
     for turn in range(12):
         (index,) = client.get_next_trials(max_trials=1)
@@ -199,6 +199,16 @@ def test_an_arm_that_failed_is_suggested_again_twice_and_an_abandoned_one_is_not
     client.mark_trial_abandoned(other)
     for index in client.get_next_trials(max_trials=3):
         assert arms(client)[index] != arms(client)[other]
+
+
+def test_pending_arms_are_not_suggested_again():
+    places = RangeParameterConfig(name="x", parameter_type="int", bounds=(0, 9))
+    client = make_client(DelayGenerationNode(), [places])
+    suggested = [values["x"] for values in client.get_next_trials(max_trials=7).values()]
+    client.mark_trial_abandoned(3)
+    complete(client, 0)
+    suggested += [values["x"] for values in client.get_next_trials(max_trials=2).values()]
+    assert len(set(suggested[1:])) == len(suggested) - 1
 
 
 def test_data_that_come_late_and_data_that_say_nothing(tmp_path):
@@ -406,7 +416,7 @@ def test_bad_options(options, error, message):
         DelayGenerationNode(**options)
 
 
-def test_what_ax_can_and_the_node_cannot():
+def test_what_ax_can_and_the_node_cannot(tmp_path):
     node = DelayGenerationNode(horizon=5)
     with pytest.raises(InputError, match="no experiment yet"):
         node.recommend()
@@ -426,8 +436,13 @@ def test_what_ax_can_and_the_node_cannot():
     with pytest.raises(NoAnswerError):
         node_of(client).recommend()
     client.configure_optimization(objective="loss")
-    with pytest.raises(InputError, match="another name"):
-        client.get_next_trials(max_trials=1)
+    for one in (client, reloaded(client, tmp_path)):
+        with pytest.raises(InputError, match="another name"):
+            one.get_next_trials(max_trials=1)
+    complete(client, 0)
+    client.set_generation_strategy(GenerationStrategy(nodes=[DelayGenerationNode("other")]))
+    client.get_next_trials(max_trials=1)
+    assert len(node_of(client).optimizer.attached) == 1
     experiment = Experiment(search_space=client._experiment.search_space)
     with pytest.raises(InputError, match="no objective"):
         GenerationStrategy(nodes=[DelayGenerationNode()]).gen(experiment=experiment)
