@@ -263,15 +263,17 @@ class _Loop:
         optimizer = self._optimizer
         while len(self._in_flight) < self._max_in_flight and len(optimizer.trials) < self._n_trials:
             trial = optimizer.ask()
-            self._commit()  # before a worker knows: an answer in the store always has its ask
             try:
+                self._commit()  # before a worker knows: an answer in the store always has its ask
                 future = self._pool.submit(self._objective, trial)
             except BrokenProcessPool as error:
                 self._fail(trial, str(error))
                 self._repair(str(error))
                 continue
-            except Exception as error:
-                self._abandon(trial)
+            except BaseException as error:
+                self._abandon(trial)  # no worker has it
+                if isinstance(error, StorageError) or not isinstance(error, Exception):
+                    raise
                 raise RunError(
                     f"The executor takes no work ({type(error).__name__}: {error}). Everything "
                     "told so far is kept; with a store, the same call goes on from there."
@@ -399,19 +401,28 @@ class _Bar:
     def __init__(self, optimizer: Optimizer, n_trials: int, *, show: bool) -> None:
         self._optimizer = optimizer
         self._bar = tqdm(total=n_trials, unit="trial", disable=not show)
+        self._seen = self._failed = 0
+        self._open: list[Trial] = []  # that may still be answered
+        self._best: float | None = None
 
     def update(self) -> None:
         if self._bar.disable:
             return
         trials = self._optimizer.trials
-        states = [trial.state for trial in trials]
-        values = [trial.value for trial in trials if trial.value is not None]
-        pending = states.count(TrialState.RUNNING)
-        best = (max if self._optimizer.maximize else min)(values, default=None)
+        candidates = self._open + trials[self._seen :]
+        self._seen, self._open = len(trials), []
+        for trial in candidates:
+            if trial.value is not None:
+                choose = max if self._optimizer.maximize else min
+                self._best = choose(trial.value, trial.value if self._best is None else self._best)
+            elif trial.state is TrialState.FAILED:
+                self._failed += 1
+            else:
+                self._open.append(trial)
+        pending = sum(trial.state is TrialState.RUNNING for trial in self._open)
+        best = "-" if self._best is None else format(self._best, ".4g")
         self._bar.set_postfix_str(
-            f"pending={pending} failed={states.count(TrialState.FAILED)} "
-            f"best={'-' if best is None else format(best, '.4g')}",
-            refresh=False,
+            f"pending={pending} failed={self._failed} best={best}", refresh=False
         )
         self._bar.update(len(trials) - pending - self._bar.n)
 

@@ -132,6 +132,25 @@ def _active(optimizer: BPEDelayOptimizer) -> float:
     return len(active) if isinstance(active, ActiveSet) else active.volume()[0]
 
 
+def _forecast(optimizer: BPEDelayOptimizer) -> dict[str, Any] | None:
+    """When the open round will close; None if there is no round, or no answer to tell from.
+
+    ``asks`` are quantiles, in asks from now; None beyond what answers so far tell.
+    """
+    try:
+        forecast = optimizer.forecast()
+    except NoAnswerError:
+        return None
+    if forecast is None:
+        return None
+    quantiles = {str(p): forecast.quantile(p) for p in (0.5, 0.9)}
+    return {
+        "round": forecast.round,
+        "asks": {p: q if math.isfinite(q) else None for p, q in quantiles.items()},
+        "text": str(forecast),
+    }
+
+
 def describe_study(optimizer: Optimizer) -> dict[str, Any]:
     """Where a study stands, as plain values: pending trials, round, recommendation."""
     domain = optimizer.domain
@@ -146,6 +165,7 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
             "lower": best.lower,
             "upper": best.upper,
             "interval": best.interval,
+            "count": best.count,
         }
     rounds = optimizer if isinstance(optimizer, BPEDelayOptimizer) else None
     return {
@@ -157,6 +177,11 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
         "active": None if rounds is None else _active(rounds),
         "round": None if rounds is None else rounds.round,
         "waiting_for": [] if rounds is None else [s.trial.id for s in rounds.stragglers],
+        "forecast": None if rounds is None else _forecast(rounds),
+        "late": [
+            {"id": found.trial.id, "asks": found.asks, "sooner": found.sooner}
+            for found in optimizer.late()
+        ],
         "pending": [describe_trial(trial, domain) for trial in optimizer.pending],
         "recommendation": recommendation,
         "trials": [describe_trial(trial, domain) for trial in optimizer.trials],
@@ -208,6 +233,13 @@ def format_study(study: Mapping[str, Any]) -> str:
     if study["waiting_for"]:
         ids = ", ".join(map(str, study["waiting_for"]))
         lines.append(f"the round waits for trial {ids}; if one will not come back, use abandon")
+    lines += [
+        f"trial {late['id']} is late: {late['sooner']:.0%} of answers are estimated to take fewer "
+        f"than the {late['asks']} asks since it was asked"
+        for late in study["late"]
+    ]
+    if study["forecast"] is not None:
+        lines.append(study["forecast"]["text"])
     best = study["recommendation"]
     lines += ["", f"recommended ({study['direction']}):"]
     if best is None:
@@ -217,6 +249,7 @@ def format_study(study: Mapping[str, Any]) -> str:
             ", ".join(f"{name} = {value:.12g}" for name, value in best["parameters"].items()),
             f"{best['mean']:.6g}, between {best['lower']:.6g} and {best['upper']:.6g}",
             f"({best['interval']})",
+            f"answers at this very point: {best['count']}",
         ]
     return "\n".join(lines)
 

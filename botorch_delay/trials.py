@@ -7,8 +7,9 @@ import hashlib
 import json
 import operator
 import time
+from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,10 @@ from botorch_delay.exceptions import MissingExtraError, StorageError, TrialError
 
 if TYPE_CHECKING:
     import pandas
+
+
+DIGEST_BYTES = 16
+NO_TRIAL = -1  # of a change that is not of a trial
 
 
 class TrialState(enum.Enum):
@@ -35,9 +40,13 @@ class Trial:
 
     It is read-only to its holder and kept up to date by the optimizer that handed it out.
 
+    Args:
+        source: where the point is: ``N x d``, of which it is row ``index``, or the point itself,
+            ``d``. Kept in place of a tensor for each of many trials.
+
     Attributes:
         id: counted from 0.
-        x: the point, a tensor of shape ``d``.
+        x: the point, a tensor of shape ``d``; a new one each time, free to be changed.
         index: row of the point in a finite domain; None on a box.
         round: counted from 1.
         slot: which design point of the round it serves, counted from 0; below 0 for none.
@@ -48,10 +57,12 @@ class Trial:
         reason: why it failed.
         asked_at: seconds since the epoch (UTC).
         answered_at: when it was answered, failed or was abandoned; None while it runs.
+        answered_step: how many asks had been made by then; None while it runs, and in files of
+            versions that did not keep it.
     """
 
     id: int
-    x: Tensor
+    source: Tensor = field(repr=False)
     index: int | None
     round: int
     slot: int
@@ -62,12 +73,41 @@ class Trial:
     reason: str = ""
     asked_at: float = field(default_factory=time.time)
     answered_at: float | None = None
+    answered_step: int | None = None
+
+    @property
+    def delay(self) -> int | None:
+        """The asks between its own and its answer, in steps; None without an answer.
+
+        None also in files of versions that did not keep it.
+        """
+        if self.state is not TrialState.COMPLETED or self.answered_step is None:
+            return None
+        return self.answered_step - 1 - self.id
+
+    @property
+    def x(self) -> Tensor:
+        """The point, a tensor of shape ``d``; a new one each time, free to be changed."""
+        return self._own.clone()
+
+    @property
+    def _own(self) -> Tensor:
+        return self.source if self.source.dim() == 1 else self.source[self.index]
+
+    def __getstate__(self) -> list[Any]:
+        """What copies and other processes get: the point alone, not the domain it is in."""
+        return [self.x, *(getattr(self, name) for name in _TRIAL_FIELDS if name != "source")]
+
+    def __setstate__(self, state: list[Any]) -> None:
+        names = ["source", *(name for name in _TRIAL_FIELDS if name != "source")]
+        for name, value in zip(names, state, strict=True):
+            object.__setattr__(self, name, value)
 
     def record(self) -> dict[str, Any]:
         """The trial as plain numbers and strings."""
         return {
             "id": self.id,
-            "x": self.x.tolist(),
+            "x": self._own.tolist(),
             "point": self.index,
             "round": self.round,
             "slot": self.slot,
@@ -78,6 +118,7 @@ class Trial:
             "reason": self.reason,
             "asked_at": self.asked_at,
             "answered_at": self.answered_at,
+            "answered_step": self.answered_step,
         }
 
     def __repr__(self) -> str:
@@ -86,6 +127,9 @@ class Trial:
             f"Trial(id={self.id}, index={self.index}, round={self.round}, "
             f"{self.state.value}{value})"
         )
+
+
+_TRIAL_FIELDS = tuple(item.name for item in fields(Trial))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -118,14 +162,15 @@ class Ledger:
     def __init__(self, origin: str) -> None:
         self.trials: list[Trial] = []
         self.attached: list[Attached] = []
-        self._digests: dict[int, str] = {0: _digest(origin)}
-        self._changed: list[tuple[int, int]] = []  # (revision, trial id), increasing
-        self.revision = 0
+        # One entry for each revision since the first that is known, packed: there are many.
+        self._digests = bytearray(_digest(origin))
+        self._changed = array("q", [NO_TRIAL])
+        self._first = self.revision = 0
 
     @property
     def digest(self) -> str:
         """Digest of everything up to the last change."""
-        return self._digests[self.revision]
+        return self._digest_of(self.revision).hex()
 
     def __getitem__(self, trial_id: int) -> Trial:
         return self.trials[trial_id]
@@ -141,8 +186,9 @@ class Ledger:
         return trial
 
     def settle(self, trial: Trial, state: TrialState, **fields: Any) -> None:
-        """Change a trial's state and the given fields, and note the time."""
-        for name, value in {**fields, "state": state, "answered_at": time.time()}.items():
+        """Change a trial's state and the given fields, and note the time and the step."""
+        noted = {"answered_at": time.time(), "answered_step": len(self.trials)}
+        for name, value in {**fields, "state": state, **noted}.items():
             object.__setattr__(trial, name, value)  # frozen to everyone but the ledger
         self._note(trial)
 
@@ -183,15 +229,13 @@ class Ledger:
 
     def changed_since(self, revision: int) -> list[Trial]:
         """Trials that changed after a revision, each once, in the order of their ids."""
-        position = len(self._changed)
-        while position and self._changed[position - 1][0] > revision:
-            position -= 1
-        ids = {trial_id for _, trial_id in self._changed[position:]}
+        ids = set(self._changed[max(revision + 1 - self._first, 0) :]) - {NO_TRIAL}
         return [self.trials[trial_id] for trial_id in sorted(ids)]
 
     def continues(self, revision: int, digest: str) -> bool:
         """Whether a state with this revision and digest is an earlier state of this ledger."""
-        return self._digests.get(revision) == digest
+        known = self._first <= revision <= self.revision
+        return known and self._digest_of(revision).hex() == digest
 
     def restore(
         self,
@@ -200,23 +244,37 @@ class Ledger:
         revision: int,
         digest: str,
     ) -> None:
-        """Replace everything by a stored state."""
+        """Replace everything by a stored state.
+
+        Raises:
+            StorageError: if it is malformed; then nothing is changed.
+        """
         if [trial.id for trial in trials] != list(range(len(trials))):
             raise StorageError("The stored trials are not numbered 0, 1, 2, ...")
+        try:
+            packed = bytearray.fromhex(digest)
+        except ValueError:
+            packed = bytearray()
+        if len(packed) != DIGEST_BYTES or packed.hex() != digest:
+            raise StorageError(f"The stored digest is malformed: {digest[:40]!r}.")
         self.trials = trials
         self.attached = attached
-        self.revision = revision
-        self._digests = {revision: digest}
-        self._changed = []
+        self.revision = self._first = revision
+        self._digests = packed
+        self._changed = array("q", [NO_TRIAL])
 
     def _note(self, trial: Trial) -> None:
-        self._advance(json.dumps(trial.record()))
-        self._changed.append((self.revision, trial.id))
+        self._advance(json.dumps(trial.record()), trial.id)
 
-    def _advance(self, change: str) -> None:
+    def _advance(self, change: str, trial_id: int = NO_TRIAL) -> None:
         digest = _digest(self.digest + change)
+        self._digests += digest
+        self._changed.append(trial_id)
         self.revision += 1
-        self._digests[self.revision] = digest
+
+    def _digest_of(self, revision: int) -> bytes:
+        start = DIGEST_BYTES * (revision - self._first)
+        return bytes(self._digests[start : start + DIGEST_BYTES])
 
 
 def trials_table(trials: list[Trial], names: tuple[str, ...]) -> pandas.DataFrame:
@@ -238,7 +296,7 @@ def trials_table(trials: list[Trial], names: tuple[str, ...]) -> pandas.DataFram
         x = record.pop("x")
         records.append(record | dict(zip(names, x, strict=True)))
     columns = ["id", "index", "round", "slot", "state", "value", "noise_var", "late"]
-    columns += ["reason", "asked_at", "answered_at"]
+    columns += ["reason", "asked_at", "answered_at", "answered_step"]
     columns += names
     frame = pandas.DataFrame(records, columns=columns).set_index("id")
     for name in ("asked_at", "answered_at"):
@@ -257,12 +315,12 @@ def _as_id(value: Any) -> int:
         ) from None
 
 
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
 
 
 def _same_ask(own: Trial, other: Trial) -> bool:
     return own is other or (
         (own.index, own.round, own.asked_at) == (other.index, other.round, other.asked_at)
-        and torch.equal(own.x.cpu(), other.x.cpu())
+        and torch.equal(own._own.cpu(), other._own.cpu())
     )

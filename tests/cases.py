@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, RBFKernel, ScaleKernel
@@ -79,3 +80,14 @@ def sobol_points(domain: BoxDomain, n: int, seed: int) -> Tensor:
     unit = SobolEngine(domain.dim, scramble=True, seed=seed).draw(n, dtype=torch.double)
     X = domain.from_unit(unit.to(domain.bounds))
     return X[domain.contains(X)]
+
+
+def plain(state: Any) -> Any:
+    """A state in which every tensor is told by its bytes, for comparisons to the last bit."""
+    if isinstance(state, Tensor):
+        return str(state.dtype), tuple(state.shape), state.cpu().numpy().tobytes()
+    if isinstance(state, Mapping):
+        return {key: plain(value) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return [plain(value) for value in state]
+    return state

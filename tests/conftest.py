@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,15 @@ settings.load_profile("tests")
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--reliability-scale",
+        choices=["full", "small"],
+        default="full",
+        help="how much pytest -m reliability does: full takes the better part of an hour",
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if torch.cuda.is_available():
         return
@@ -30,11 +40,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def global_random_state_is_left_alone() -> Iterator[None]:
     """No call may draw from a global generator."""
-    torch_state = torch.get_rng_state()
-    numpy_state = np.random.get_state()[1].copy()
+    before = global_random_state()
     yield
-    assert torch.equal(torch.get_rng_state(), torch_state)
-    assert (np.random.get_state()[1] == numpy_state).all()
+    assert global_random_state() == before
+
+
+def global_random_state() -> tuple[Any, ...]:
+    """The state of every generator that a program shares."""
+    name, keys, *place = np.random.get_state()
+    return torch.get_rng_state().numpy().tobytes(), name, keys.tobytes(), place, random.getstate()
 
 
 @pytest.fixture(scope="session")

@@ -1,3 +1,6 @@
+import copy
+import pickle
+
 import pytest
 from cases import line
 
@@ -10,7 +13,7 @@ from botorch_delay.trials import Attached, Ledger, TrialState
 def ledger():
     ledger = Ledger("test")
     for index in range(4):
-        ledger.open(x=line(5)[index], index=index, round=1, slot=index)
+        ledger.open(source=line(5), index=index, round=1, slot=index)
     return ledger
 
 
@@ -43,7 +46,7 @@ def test_trials_are_found_by_object_and_by_id(ledger):
             ledger.find(wrong)
     with pytest.raises(TrialError, match="none yet"):
         Ledger("empty").find(0)
-    other = Ledger("other").open(x=line(5)[3], index=3, round=1, slot=0)
+    other = Ledger("other").open(source=line(5), index=3, round=1, slot=0)
     with pytest.raises(TrialError, match="another optimizer"):
         ledger.find(other)
 
@@ -61,6 +64,19 @@ def test_changes_are_known_since_any_revision(ledger):
     assert ledger.continues(4, before)
     assert not ledger.continues(5, before)
     assert not ledger.continues(99, before)
+
+
+def test_what_a_holder_does_to_a_point_changes_nothing(ledger):
+    ledger[2].x.mul_(7.0)
+    assert ledger[2].x.tolist() == [0.5]
+
+
+def test_copies_take_their_point_along_and_not_the_domain(ledger):
+    ledger.settle(ledger[3], TrialState.COMPLETED, value=0.5)
+    for copied in (copy.deepcopy(ledger[3]), pickle.loads(pickle.dumps(ledger[3]))):
+        assert copied.record() == ledger[3].record()
+        assert copied.source.shape == (1,)
+        assert ledger.find(copied) is ledger[3]
 
 
 def test_states_have_names():

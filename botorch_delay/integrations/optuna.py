@@ -82,7 +82,7 @@ class DelaySampler(BaseSampler):
         options: further options of :class:`~botorch_delay.BPEDelayOptimizer`: ``explore_fraction``,
             ``exploit``, ``evidence``, ``confidence``, and so on. A ``covar_module`` sees the
             parameters as numbers, in the order of their names, categories as positions.
-            ``distinct`` is True if not given.
+            ``repeat_pending`` is False if not given.
 
     Raises:
         InputError: if an argument is out of its range or unknown.
@@ -111,7 +111,7 @@ class DelaySampler(BaseSampler):
             None if stale_after is None else checks.positive(stale_after, "stale_after")
         )
         self._given_space = None if search_space is None else _check_space(search_space)
-        self._options = {"distinct": True} | _check_options(options)
+        self._options = {"repeat_pending": False} | _check_options(options)
         if horizon is None:
             self._options.setdefault("rounds", GeometricRounds(1, 2.0))
         self._forget_studies()

@@ -56,6 +56,11 @@ class Ordered:
             K = covariance(self._kernel, self.points, self.points)
             return factorize(K, self.noise_var)[0]
 
+    @cached_property
+    def weights(self) -> Tensor:
+        """What the mean weighs covariances with answers by, ``m``."""
+        return self.solve(self.values)
+
     def solve(self, right: Tensor) -> Tensor:
         """``(K + D)^-1 right``, for one number per point."""
         if not len(self):
@@ -88,17 +93,14 @@ class Averages:
         self.posterior: CandidatePosterior | FoldedPosterior = CandidatePosterior(
             surrogate.covar_module, self._candidates
         )
-        self._sources: dict[int, tuple[int, float, float]] = {}  # key, value, noise
         self._x: dict[int, Tensor] = {}
         self._ordered: Ordered | None = None
-        self._members: dict[int, set[int]] = {}
+        self._members: dict[int, dict[int, tuple[float, float]]] = {}  # source: value, noise
+        self._pending = (0.0, self._noise)  # one for the many that have no value of their own
         self._changed: set[int] = set()
         self._sums: dict[int, tuple[float, float]] = {}  # precision, precision times value
         self._stale: set[int] = set()  # keys whose sums are to be made anew
         self._new: dict[int, list[int]] = {}  # sources to be added to the sums
-
-    def __contains__(self, source: int) -> bool:
-        return source in self._sources
 
     def put(
         self, key: int, source: int, x: Tensor, value: float | None, noise_var: float | None
@@ -107,14 +109,14 @@ class Averages:
         surrogate = self._surrogate
         standard = 0.0 if value is None else (value - surrogate.offset) / surrogate.scale
         noise = self._noise if noise_var is None else noise_var / surrogate.scale**2
-        entry = (key, standard, noise)
-        before = self._sources.get(source)
+        entry = (standard, noise)
+        members = self._members.setdefault(key, {})
+        before = members.get(source)
         if before == entry:
             return
-        self._sources[source] = entry
+        members[source] = self._pending if entry == self._pending else entry
         self._ordered = None
         self._x.setdefault(key, x)
-        self._members.setdefault(key, set()).add(source)
         self._changed.add(key)
         if before is None:
             self._new.setdefault(key, []).append(source)
@@ -133,23 +135,25 @@ class Averages:
         same to the last bit, which a search that climbs would otherwise magnify.
         """
         if self._ordered is None:
-            keys: dict[int, None] = {}
-            for source in sorted(self._sources, key=lambda s: (s < 0, abs(s))):
-                keys.setdefault(self._sources[source][0], None)
-            values, noises = [], []
+            first = {
+                key: min((source < 0, abs(source)) for source in members)
+                for key, members in self._members.items()
+                if members
+            }
+            keys, values, noises = sorted(first, key=first.__getitem__), [], []
             for key in keys:
-                members = [self._sources[s] for s in sorted(self._members[key])]
-                precision = sum(1.0 / noise for _, _, noise in members)
-                values.append(sum(value / noise for _, value, noise in members) / precision)
+                members = [entry for _, entry in sorted(self._members[key].items())]
+                precision = sum(1.0 / noise for _, noise in members)
+                values.append(sum(value / noise for value, noise in members) / precision)
                 noises.append(1.0 / precision)
             self._ordered = Ordered(self._surrogate, [self._x[key] for key in keys], values, noises)
         return self._ordered
 
-    def drop(self, source: int) -> None:
-        """Take an answer out."""
-        key = self._sources.pop(source)[0]
+    def drop(self, key: int, source: int) -> None:
+        """Take an answer out, if it is there."""
+        if self._members.get(key, {}).pop(source, None) is None:
+            return
         self._ordered = None
-        self._members[key].discard(source)
         self._changed.add(key)
         self._stale.add(key)
 
@@ -169,7 +173,7 @@ class Averages:
             if key in self._stale:
                 precision, weighted, entering = 0.0, 0.0, members
             for source in sorted(entering):
-                _, value, noise = self._sources[source]
+                value, noise = members[source]
                 precision += 1.0 / noise
                 weighted += value / noise
             self._sums[key] = (precision, weighted)

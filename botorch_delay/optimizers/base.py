@@ -7,7 +7,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -18,6 +18,7 @@ from botorch_delay.box_search import maximize
 from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import Confidence, Guarantee, scaled_gain
 from botorch_delay.domains import Domain, FiniteDomain
+from botorch_delay.empirical_delay import EmpiricalDelay
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
@@ -28,8 +29,11 @@ from botorch_delay.exceptions import (
     StorageError,
     TrialError,
 )
+from botorch_delay.locks import Lock, exclusive
 from botorch_delay.optimizers.recommendation import Recommendation, best_of
-from botorch_delay.posterior import Evidence
+from botorch_delay.optimizers.replicates import Replicates, replicates
+from botorch_delay.optimizers.waiting import Straggler, describe_running
+from botorch_delay.posterior import Evidence, same_points
 from botorch_delay.regions import Region
 from botorch_delay.rules import generator_for
 from botorch_delay.surrogate import Hyperparameters, Surrogate
@@ -58,8 +62,32 @@ class Choice:
     x: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class Answers:
+    """Answers to be maximised.
+
+    Attributes:
+        X: the points, ``n x d``.
+        y: their values, ``n``.
+        noise_var: of each the known noise variance, or None.
+        group: a number for each, the same where points are equal: a LongTensor ``n``.
+    """
+
+    X: Tensor
+    y: Tensor
+    noise_var: list[float | None]
+    group: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
 class Optimizer(ABC):
     """Ask and tell; the base of every optimizer.
+
+    Threads may share an optimizer: each call has it to itself, and what is asked depends on the
+    order of the calls alone. Copies (``copy.deepcopy``) and changes of ``notes`` are not guarded.
+    Processes do not share one; they share a file, see :func:`botorch_delay.editing`.
 
     Args:
         domain: where points may be asked.
@@ -87,6 +115,8 @@ class Optimizer(ABC):
             raise InputTypeError(f"maximize must be True or False, got {maximize!r}.")
         self._maximize = maximize
         self._finished = False
+        self._lock = Lock()
+        self._exact = False
         self.notes: dict[str, Any] = {}
         self._noted = "{}"
         self._ledger = Ledger(origin=f"{type(self).__name__} {domain.fingerprint()}")
@@ -107,14 +137,53 @@ class Optimizer(ABC):
         return self._maximize
 
     @property
+    def exact(self) -> bool:
+        """Whether evaluations have no noise, so that no point is asked twice."""
+        return self._exact
+
+    @property
     def trials(self) -> list[Trial]:
         """Every trial, in the order of the asks."""
         return list(self._ledger.trials)
 
     @property
+    @exclusive
     def pending(self) -> list[Trial]:
         """The running trials, in the order of the asks."""
         return list(self._ledger.running())
+
+    def delays(self) -> EmpiricalDelay:
+        """The law of delays that the answers so far suggest, trials that are out counted in.
+
+        Delays are in steps: the asks between a trial's own and its answer. Where no further ask is
+        planned, what was answered after the last one is only known to have taken so long at least.
+
+        Raises:
+            NoAnswerError: before any answer.
+        """
+        ended = self._finished or len(self._ledger) == self._horizon
+        return EmpiricalDelay.from_trials(self._ledger.trials, ended=ended)
+
+    def late(self, share: float = 0.95) -> list[Straggler]:
+        """The running trials that are late, longest wait first; none before any answer.
+
+        Args:
+            share: a trial is late if it has been out so long that at least such a share of answers
+                is estimated to come sooner, in (0, 1).
+
+        Raises:
+            InputError: if ``share`` is out of its range.
+        """
+        share = checks.probability(share, "share")
+        law = self._estimated_law()
+        if law is None:
+            return []
+        running = describe_running(self._ledger.running(), len(self._ledger), law)
+        return [straggler for straggler in running if (straggler.sooner or 0.0) >= share]
+
+    def replicates(self) -> list[Replicates]:
+        """Every distinct point with an answer or a running trial, the most answered first."""
+        return replicates(self._ledger.trials, self._ledger.attached)
 
     @property
     def attached(self) -> list[Attached]:
@@ -127,6 +196,7 @@ class Optimizer(ABC):
         """What is claimed for this configuration, and why not more."""
 
     @property
+    @exclusive
     def hyperparameters(self) -> Hyperparameters:
         """What the answers say of lengthscales and noise; another study's ``warm_start``.
 
@@ -148,6 +218,7 @@ class Optimizer(ABC):
     @overload
     def ask(self, n: int) -> list[Trial]: ...
 
+    @exclusive
     def ask(self, n: int | None = None) -> Trial | list[Trial]:
         """The next trial, or with ``n`` a list of the next ``n``.
 
@@ -184,17 +255,10 @@ class Optimizer(ABC):
                     f"{error} Of this call trials {ids} were asked before and are running; see "
                     "opt.pending."
                 ) from error
-            asked.append(
-                self._ledger.open(
-                    x=self._point(choice),
-                    index=choice.index,
-                    round=choice.round,
-                    slot=choice.slot,
-                )
-            )
-            self._asked(asked[-1])
+            asked.append(self._open_trial(choice))
         return asked[0] if n is None else asked
 
+    @exclusive
     def tell(self, trial: Trial | int, y: float | Tensor, noise_var: float | None = None) -> None:
         """The answer of a trial, in any order, also after the horizon.
 
@@ -218,6 +282,8 @@ class Optimizer(ABC):
                 f"Trial {found.id} was marked failed; hand over a later result with attach(x, y)."
             )
         value = checks.answer(y, self._domain.like)
+        if noise_var is not None and self._exact:
+            raise InputError("Evaluations are exact, so that an answer has no noise_var.")
         if noise_var is not None:
             noise_var = checks.noise_variance(noise_var, "noise_var", self._domain.like)
         late = found.state is TrialState.ABANDONED
@@ -226,6 +292,7 @@ class Optimizer(ABC):
         )
         self._settled(found)
 
+    @exclusive
     def mark_failed(self, trial: Trial | int, reason: str = "") -> None:
         """The trial crashed: no answer will come, and the point may be at fault.
 
@@ -241,6 +308,7 @@ class Optimizer(ABC):
         self._ledger.settle(found, TrialState.FAILED, reason=reason)
         self._settled(found)
 
+    @exclusive
     def mark_abandoned(self, trial: Trial | int) -> None:
         """The trial will not come back, through no fault of its point.
 
@@ -254,6 +322,7 @@ class Optimizer(ABC):
         self._ledger.settle(found, TrialState.ABANDONED)
         self._settled(found)
 
+    @exclusive
     def attach(self, x: Tensor, y: float | Tensor) -> None:
         """Results obtained elsewhere: used where all data are used, no part of the horizon.
 
@@ -289,6 +358,7 @@ class Optimizer(ABC):
         )
         self._attached(self._ledger.attached[-len(X) :])
 
+    @exclusive
     def finish(self) -> None:
         """End the run: the open round closes with what has arrived, and no ask follows."""
         if not self._finished:
@@ -296,6 +366,7 @@ class Optimizer(ABC):
             self._finished = True
             self._ledger.note("finished")
 
+    @exclusive
     def recommend(self, among: str = "answered") -> Recommendation:
         """The point with the best posterior mean, from all answers.
 
@@ -312,18 +383,20 @@ class Optimizer(ABC):
         """
         if among not in ("answered", "active"):
             raise InputError(f"among must be 'answered' or 'active', got {among!r}.")
-        X, y, noise_var = self._all_data()
-        if not len(y):
+        data = self._all_data()
+        if not len(data):
             raise NoAnswerError("There is no answer yet to base a recommendation on.")
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.evidence(X, y, noise_var)
+        evidence = surrogate.evidence(data.X, data.y, data.noise_var, group=data.group)
         if among == "active":
             rows, candidates = self._active_points()
             candidates = self._climb(surrogate, evidence, candidates)
         else:
-            rows, candidates = self._answered_points(X)
-        return best_of(rows, candidates, surrogate, evidence, confidence, delta, sign=self._sign)
+            rows, candidates = self._answered_points(data.X)
+        best = best_of(rows, candidates, surrogate, evidence, confidence, delta, sign=self._sign)
+        return replace(best, count=int((best.x == data.X).all(dim=1).sum()))
 
+    @exclusive
     def stopping_gap(self) -> float:
         """What further search can still gain: max U - max L over the active set, from all answers.
 
@@ -335,14 +408,14 @@ class Optimizer(ABC):
         Raises:
             NoAnswerError: before any answer.
         """
-        X, y, noise_var = self._all_data()
-        if not len(y):
+        data = self._all_data()
+        if not len(data):
             raise NoAnswerError("There is no answer yet to bound what can be gained.")
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.evidence(X, y, noise_var)
+        evidence = surrogate.evidence(data.X, data.y, data.noise_var, group=data.group)
         _, candidates = self._active_points()
         if not isinstance(self._domain, FiniteDomain):
-            candidates = torch.cat([candidates, X[self._domain.contains(X)]])
+            candidates = torch.cat([candidates, data.X[self._domain.contains(data.X)]])
         posterior = surrogate.posterior(evidence, candidates)
         half, _ = confidence.all_data(
             posterior,
@@ -353,6 +426,7 @@ class Optimizer(ABC):
         gap = (posterior.mean + half).max() - (posterior.mean - half).max()
         return max(gap.item(), 0.0)
 
+    @exclusive
     def to_dataframe(self) -> pandas.DataFrame:
         """The trials as a table, one row each; times are in UTC.
 
@@ -361,6 +435,7 @@ class Optimizer(ABC):
         """
         return trials_table(self._ledger.trials, self._domain.names)
 
+    @exclusive
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to go on: plain values and tensors."""
         return {
@@ -369,6 +444,7 @@ class Optimizer(ABC):
             "attached": [result.record() for result in self._ledger.attached],
         }
 
+    @exclusive
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace this optimizer's state by one of an optimizer made the same way.
 
@@ -412,6 +488,7 @@ class Optimizer(ABC):
         self._noted = json.dumps(state["notes"])
         self._restore(progress)
 
+    @exclusive
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the state to an SQLite file, in one transaction.
 
@@ -427,6 +504,7 @@ class Optimizer(ABC):
         """
         storage.save(path, self._header(), self._ledger, overwrite=overwrite)
 
+    @exclusive
     def _write(self, write: Callable[[Mapping[str, Any], Ledger], None]) -> None:
         """Hand the state to a file that is held open."""
         write(self._header(), self._ledger)
@@ -498,27 +576,34 @@ class Optimizer(ABC):
     def _restore(self, progress: Any) -> None:
         """Take over what ``_check_progress`` returned; the ledger is restored already."""
 
+    def _estimated_law(self) -> EmpiricalDelay | None:
+        """The law of delays, if there is an answer to estimate it from."""
+        try:
+            return self.delays()
+        except NoAnswerError:
+            return None
+
     @property
     def _sign(self) -> float:
         return 1.0 if self._maximize else -1.0
 
-    def _all_data(self) -> tuple[Tensor, Tensor, list[float | None]]:
-        """Every answer and attached result, to be maximised: points, values, noise variances."""
+    def _all_data(self) -> Answers:
+        """Every answer and attached result."""
         return self._data(list(self._ledger.completed()), self._ledger.attached)
 
-    def _data(
-        self, answered: Sequence[Trial], attached: Sequence[Attached]
-    ) -> tuple[Tensor, Tensor, list[float | None]]:
-        """Some answers and attached results, likewise."""
+    def _data(self, answered: Sequence[Trial], attached: Sequence[Attached]) -> Answers:
+        """Some answers and attached results."""
         like = self._domain.like
-        X = (
-            torch.stack([t.x for t in answered] + [a.x for a in attached])
-            if (answered or attached)
-            else like[:0]
-        )
         values = [t.value for t in answered] + [a.value for a in attached]
         y = self._sign * like.new_tensor(values)
-        return X, y, [t.noise_var for t in answered] + [None] * len(attached)
+        noise_var = [t.noise_var for t in answered] + [None] * len(attached)
+        rows = [t.index for t in answered] + [a.index for a in attached]
+        if isinstance(self._domain, FiniteDomain) and None not in rows:
+            group = torch.tensor(rows, dtype=torch.long, device=like.device)
+            return Answers(like[group], y, noise_var, group)
+        places = [t.x for t in answered] + [a.x for a in attached]
+        X = torch.stack(places) if places else like[:0]
+        return Answers(X, y, noise_var, same_points(X))
 
     def _answered_points(self, X: Tensor) -> tuple[list[int] | None, Tensor]:
         """Rows and points to recommend from, given all evaluated ones (``m x d``)."""
@@ -557,11 +642,15 @@ class Optimizer(ABC):
         """Whether points of a box may still be the maximiser: ``n x d`` to a bool ``n``."""
         return self._domain.contains(X)
 
-    def _point(self, choice: Choice) -> Tensor:
-        if choice.x is not None:
-            return choice.x.clone()
-        assert isinstance(self._domain, FiniteDomain)
-        return self._domain.points[choice.index].clone()
+    def _open_trial(self, choice: Choice) -> Trial:
+        trial = self._ledger.open(
+            source=self._domain.like if choice.x is None else choice.x.clone(),
+            index=choice.index,
+            round=choice.round,
+            slot=choice.slot,
+        )
+        self._asked(trial)
+        return trial
 
     def _running(self, trial: Trial | int, verb: str) -> Trial:
         found = self._ledger.find(trial)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import copy
 from collections import defaultdict, deque
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
+from botorch_delay.locks import exclusive
 from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.states import is_whole
 from botorch_delay.surrogate import Surrogate
@@ -67,6 +69,11 @@ class QueuedOptimizer(Optimizer):
                 "independent arms, and on a box hardly any point is asked twice, so that the base "
                 "would wait for ever."
             )
+        if base.exact:
+            raise InputError(
+                "base has exact evaluations, of which one tells all; a queue evaluates its point "
+                "again until an answer comes. Leave out exact, or the queue."
+            )
         super().__init__(base.domain, base.horizon, seed=base._seed, maximize=base.maximize)
         if base._finished:
             raise InputError("base must be fresh; it has been finished.")
@@ -88,6 +95,7 @@ class QueuedOptimizer(Optimizer):
         return self._base
 
     @property
+    @exclusive
     def queued(self) -> list[Trial]:
         """Answered and failed trials that the base has not been told of, by id."""
         return sorted((t for queue in self._queues.values() for t in queue), key=lambda t: t.id)
@@ -127,7 +135,8 @@ class QueuedOptimizer(Optimizer):
     def _settled(self, trial: Trial) -> None:
         assert trial.index is not None
         if trial.state is not TrialState.ABANDONED:
-            self._queues[trial.index].append(trial)
+            # By id: what the base is told does not depend on the order of answers between asks.
+            bisect.insort(self._queues[trial.index], trial, key=lambda t: t.id)
 
     def _attached(self, results: list[Attached]) -> None:
         for result in results:

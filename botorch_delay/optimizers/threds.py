@@ -35,6 +35,7 @@ from botorch_delay.confidence import Confidence, Guarantee, RKHSConfidence, scal
 from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.exceptions import InputError, InputTypeError, StorageError
 from botorch_delay.kernels import prior_variance
+from botorch_delay.locks import exclusive
 from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.feasibility import Feasibility, nothing_to_ask
 from botorch_delay.optimizers.given import describe_given, given_surrogate, recipe_of
@@ -215,6 +216,7 @@ class ThreDSOptimizer(Optimizer):
         return list(self._records)
 
     @property
+    @exclusive
     def regions(self) -> list[Tensor]:
         """The regions of this epoch, each a LongTensor of rows, increasing."""
         return [self._rows(node).sort().values for node in self._search.regions]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from botorch.acquisition import LogExpectedImprovement, UpperConfidenceBound
 from botorch.acquisition.logei import qLogExpectedImprovement
-from cases import scattered, se
+from cases import plain, scattered, se
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -134,6 +134,8 @@ OPTIMIZERS |= {
     "BPE, geometric, TS": exploiting(
         exploit=bd.ThompsonSampling(), rounds=bd.GeometricRounds(3, 1.5), explore_fraction=0.5
     ),
+    "BPE, budget": exploiting(confidence=bd.RKHSConfidence(1.0, 0.2), regret_factor=1.25),
+    "BPE, delay law": exploiting(delay=bd.ConstantDelay(3)),
     "BPE, learned": exploiting(covar_module=None, noise_var=None, explore_fraction=0.3),
     "UCB, box": on_box(rule=bd.UCB(4.0)),
     "UCB, censor, box": on_box(rule=bd.UCB(4.0), pending=bd.Censor(-3.0, 5, inflate=True)),
@@ -151,8 +153,11 @@ values = st.floats(-3, 3)
 class Machine(RuleBasedStateMachine):
     """Every call is mirrored by a dict of plain entries."""
 
+    played = 0  # sequences, in all
+
     @initialize(name=st.sampled_from(sorted(OPTIMIZERS)), maximize=st.booleans())
     def make(self, name, maximize):
+        type(self).played += 1
         self.fresh = lambda: OPTIMIZERS[name](maximize)
         self.opt = self.fresh()
         self.ledger: dict[int, list[object]] = {}
@@ -164,8 +169,16 @@ class Machine(RuleBasedStateMachine):
         if hasattr(self, "folder"):
             self.folder.cleanup()
 
-    def state(self):
-        return str(self.opt.state_dict())
+    def state(self, opt=None):
+        return plain((opt or self.opt).state_dict())
+
+    def following(self, opt):
+        """What is asked next; the optimizer stays as it is."""
+        try:
+            trial = copy.deepcopy(opt).ask()
+        except (EmptyDomainError, HorizonError) as error:
+            return str(error)
+        return trial.index, trial.round, trial.slot, plain(trial.x)
 
     def refused(self, call, error=BotorchDelayError):
         before = self.state()
@@ -182,6 +195,17 @@ class Machine(RuleBasedStateMachine):
         if n > HORIZON - len(self.ledger):
             self.refused(lambda: self.opt.ask(n), HorizonError)
             return
+        twin = copy.deepcopy(self.opt)
+        self.ask_one_by_one(n)
+        try:
+            together = twin.ask(n)
+        except EmptyDomainError:
+            together = twin.trials[len(twin.trials) - n :]
+        assert [plain(t.x) for t in together] == [
+            plain(t.x) for t in self.opt.trials[len(self.opt.trials) - len(together) :]
+        ]
+
+    def ask_one_by_one(self, n):
         for _ in range(n):
             try:
                 trial = self.opt.ask()
@@ -213,12 +237,58 @@ class Machine(RuleBasedStateMachine):
             self.opt.mark_abandoned(trial_id)
             self.ledger[trial_id][0] = "abandoned"
 
+    @rule(outcomes=st.lists(st.tuples(st.integers(0, 9), values), max_size=5), data=st.data())
+    def settle_in_any_order(self, outcomes, data):
+        """What is asked and recommended next does not depend on the order of the answers."""
+        running = [i for i, entry in self.ledger.items() if entry[0] == "running"]
+        settled = dict(zip(running, outcomes, strict=False))
+        shuffled = data.draw(st.permutations(list(settled)))
+        twin = copy.deepcopy(self.opt)
+        for opt, order in ((self.opt, list(settled)), (twin, shuffled)):
+            for trial_id in order:
+                kind, y = settled[trial_id]
+                if kind == 0:
+                    opt.mark_failed(trial_id)
+                elif kind == 1:
+                    opt.mark_abandoned(trial_id)
+                else:
+                    opt.tell(trial_id, y)
+        for trial_id, (kind, y) in settled.items():
+            state = {0: "failed", 1: "abandoned"}.get(kind, "completed")
+            self.ledger[trial_id] = [state, y if state == "completed" else None]
+        assert self.following(self.opt) == self.following(twin)
+        if any(entry[1] is not None for entry in self.ledger.values()):
+            ours, theirs = self.opt.recommend(), twin.recommend()
+            assert torch.equal(ours.x, theirs.x)
+            assert (ours.mean, ours.lower, ours.upper) == (theirs.mean, theirs.lower, theirs.upper)
+
     @rule(row=st.integers(0, 11), y=values, inside=st.booleans())
     def attach(self, row, y, inside):
         domain = self.opt.domain
         x = POINTS[row] if isinstance(domain, bd.FiniteDomain) else domain.bounds[1].clone()
         self.opt.attach(x + (0.0 if inside else 2.0), y)
         self.attached.append(y)
+
+    @rule(which=st.integers(0, 100))
+    def misuse(self, which):
+        """A refused call changes nothing, not even what is asked next."""
+        calls = [
+            lambda: self.opt.ask(0),
+            lambda: self.opt.ask(HORIZON + 1),
+            lambda: self.opt.attach(self.opt.domain.bounds, torch.zeros(3).double()),
+            lambda: self.opt.attach(self.opt.domain.bounds[0], math.inf),
+            lambda: self.opt.attach(self.opt.domain.bounds[0, :-1], 1.0),
+            lambda: self.opt.recommend(among="the best"),
+            lambda: self.opt.load_state_dict(self.opt.state_dict() | {"trials": [{}]}),
+            lambda: self.opt.save(self.folder.name),
+            lambda: self.opt.mark_failed(0, reason=3),
+            lambda: self.opt.tell(0, "much"),
+            lambda: self.opt.tell(0, 1.0, noise_var=-1.0),
+            lambda: self.opt.tell(0, 1e300),
+        ]
+        before = self.following(self.opt)
+        self.refused(calls[which % len(calls)])
+        assert self.following(self.opt) == before
 
     @rule(number=st.integers(0, 100))
     def forge(self, number):
@@ -245,22 +315,15 @@ class Machine(RuleBasedStateMachine):
     def save_and_load(self):
         self.opt.save(self.path)
         loaded, twin = bd.load(self.path), bd.load(self.path)
-        assert str(loaded.state_dict()) == self.state()
-        if len(self.ledger) < HORIZON:
-            ahead = copy.deepcopy(self.opt)
-            try:
-                expected = ahead.ask()
-            except EmptyDomainError:
-                pass
-            else:
-                assert torch.equal(twin.ask().x, expected.x)
+        assert self.state(loaded) == self.state()
+        assert self.following(twin) == self.following(self.opt)
         self.opt = loaded
 
     @rule()
     def move_to_a_fresh_optimizer(self):
         fresh = self.fresh()
         fresh.load_state_dict(self.opt.state_dict())
-        assert str(fresh.state_dict()) == self.state()
+        assert self.state(fresh) == self.state()
         self.opt = fresh
 
     @invariant()

@@ -107,9 +107,11 @@ def carry_over(optimizer, past):
 
 
 def summary(optimizer):
-    """What an optimizer has come to, apart from clock times."""
+    """What an optimizer has come to, apart from when it was told."""
+    when = ("asked_at", "answered_at", "answered_step")
     trials = [
-        {k: v for k, v in t.record().items() if not k.endswith("_at")} for t in optimizer.trials
+        {name: value for name, value in t.record().items() if name not in when}
+        for t in optimizer.trials
     ]
     progress = optimizer.state_dict()["progress"]
     arrays = {name: array.tolist() for name, array in progress["arrays"].items()}
