@@ -32,7 +32,6 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
-from botorch_delay.integrations.ax_space import AxSpace
 from botorch_delay.kernels import build_kernel, describe_kernel
 from botorch_delay.optimizers import BPEDelayOptimizer
 from botorch_delay.optimizers.replica import PastTrial, Replica
@@ -60,6 +59,8 @@ except ImportError as error:
     raise MissingExtraError(
         "The generation node for Ax needs Ax: pip install 'botorch-delay[ax]'."
     ) from error
+
+from botorch_delay.integrations.ax_space import AxSpace
 
 logger = logging.getLogger(__name__)
 
