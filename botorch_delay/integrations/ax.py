@@ -109,9 +109,8 @@ class DelayGenerationNode(ExternalGenerationNode):
         transition_criteria: when another node takes over; Ax's.
         suggested_experiment_status: Ax's.
         options: of :class:`~botorch_delay.BPEDelayOptimizer`: ``exploit``, ``confidence``, ....
-            ``distinct`` is True if it is not given: no pending arm is suggested. A given kernel
-            sees the parameters in the order of the search space, choices that are not numbers as
-            places in their lists.
+            ``repeat_pending`` is False if it is not given. A given kernel sees the parameters in
+            the order of the search space, choices that are not numbers as places in their lists.
 
     Raises:
         InputTypeError: if there is no such option.
@@ -166,7 +165,7 @@ class DelayGenerationNode(ExternalGenerationNode):
             options.setdefault("rounds", OPEN_ENDED)
         if options.get("exploit") is not None:
             options["exploit"] = as_rule(options["exploit"])
-        self._options = {"distinct": True} | options
+        self._options = {"repeat_pending": False} | options
         self._history = _History()
         self._play: _Play | None = None
 
