@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from cases import generator, scattered, se
+from scale import repeats
 
 import botorch_delay as bd
 from botorch_delay.benchmarks import FiniteProblem, simulate
@@ -111,14 +112,14 @@ def test_with_constants_five_times_too_small_the_promise_is_broken():
 @pytest.mark.heavy
 @pytest.mark.parametrize("delay", [None, bd.PoissonDelay(10.0)], ids=["arrival", "scheduled"])
 def test_two_hundred_functions(delay, capsys):
-    lines = []
+    lines, n = [], repeats(200, 30)
     for tight in (False, True):
-        right = coverage(200, tight=tight, delay=delay)
-        wrong = coverage(200, tight=tight, divide=5.0, delay=delay)
+        right = coverage(n, tight=tight, delay=delay)
+        wrong = coverage(n, tight=tight, divide=5.0, delay=delay)
         name = "tight" if tight else "plain"
         lines.append(f"{name}: {right}; constants / 5: {wrong}")
         assert right.failed <= DELTA
         assert right.lost <= DELTA
-        assert wrong.failed > upper_limit(200)
+        assert wrong.failed > upper_limit(n)
     with capsys.disabled():
         print("\n" + "\n".join(lines))

@@ -13,6 +13,7 @@ from cases import scattered, se
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from scale import repeats
 
 import botorch_delay as bd
 from botorch_delay.exceptions import BotorchDelayError, HorizonError, NoAnswerError, TrialError
@@ -231,4 +232,4 @@ class TestMachine(Machine.TestCase):
 
 @pytest.mark.heavy
 class TestMachineAtLength(Machine.TestCase):
-    settings = settings(max_examples=200, stateful_step_count=80, deadline=None)
+    settings = settings(max_examples=repeats(200, 20), stateful_step_count=80, deadline=None)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from bpe_cases import NOISE, answer, make, state_of, value
 from cases import generator, scattered, se
+from scale import repeats
 from test_coverage import DELTA, HORIZON, POINTS, coverage, upper_limit
 
 import botorch_delay as bd
@@ -255,7 +256,7 @@ def test_two_hundred_functions_without_the_stragglers(delays_of, options, capsys
     def run(opt, problem, seed):
         play(opt, problem, delays_of, seed)
 
-    right = coverage(200, tight=True, run=run, **options)
+    right = coverage(repeats(200, 20), tight=True, run=run, **options)
     with capsys.disabled():
         print(f"\n{delays_of.__name__}, {options}: {right}")
     assert right.failed <= DELTA
