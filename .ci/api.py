@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import botorch_delay
+from botorch_delay.exceptions import MissingExtraError
 
 # What users import; everything else is found under the names that these give it.
 MODULES = [
@@ -66,7 +67,7 @@ def installed_integrations() -> list[str]:
             continue
         try:
             importlib.import_module(module.name)
-        except ImportError as error:
+        except MissingExtraError as error:
             print(f"left out: {module.name}: {error}", file=sys.stderr)
         else:
             found.append(module.name)
