@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -27,11 +28,15 @@ from botorch_delay.trials import TrialState
 def dask_client(**options):
     distributed = pytest.importorskip("distributed")
     options = {"n_workers": 1, "processes": False, "threads_per_worker": 2} | options
-    with (
-        distributed.LocalCluster(dashboard_address=":0", silence_logs=50, **options) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
+    state = random.getstate()  # Dask draws from it for names and ports
+    try:
+        with (
+            distributed.LocalCluster(dashboard_address=":0", silence_logs=50, **options) as cluster,
+            distributed.Client(cluster) as client,
+        ):
+            yield client
+    finally:
+        random.setstate(state)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ node, and :class:`~botorch_delay.MaxVariance` and
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import math
@@ -22,6 +23,7 @@ from gpytorch.kernels import Kernel
 from botorch_delay import checks
 from botorch_delay.acquisition import FantasyUpperConfidenceBound, MaxVariance
 from botorch_delay.exceptions import (
+    BotorchDelayError,
     EmptyDomainError,
     HorizonError,
     InputError,
@@ -30,7 +32,6 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
-from botorch_delay.integrations.ax_space import AxSpace
 from botorch_delay.kernels import build_kernel, describe_kernel
 from botorch_delay.optimizers import BPEDelayOptimizer
 from botorch_delay.optimizers.replica import PastTrial, Replica
@@ -58,6 +59,8 @@ except ImportError as error:
     raise MissingExtraError(
         "The generation node for Ax needs Ax: pip install 'botorch-delay[ax]'."
     ) from error
+
+from botorch_delay.integrations.ax_space import AxSpace
 
 logger = logging.getLogger(__name__)
 
@@ -106,8 +109,8 @@ class DelayGenerationNode(ExternalGenerationNode):
         transition_criteria: when another node takes over; Ax's.
         suggested_experiment_status: Ax's.
         options: of :class:`~botorch_delay.BPEDelayOptimizer`: ``exploit``, ``confidence``, ....
-            A given kernel sees the parameters in the order of the search space, choices as places
-            in their lists.
+            ``repeat_pending`` is False if it is not given. A given kernel sees the parameters in
+            the order of the search space, choices that are not numbers as places in their lists.
 
     Raises:
         InputTypeError: if there is no such option.
@@ -162,7 +165,7 @@ class DelayGenerationNode(ExternalGenerationNode):
             options.setdefault("rounds", OPEN_ENDED)
         if options.get("exploit") is not None:
             options["exploit"] = as_rule(options["exploit"])
-        self._options = options
+        self._options = {"repeat_pending": False} | options
         self._history = _History()
         self._play: _Play | None = None
 
@@ -238,6 +241,7 @@ class DelayGenerationNode(ExternalGenerationNode):
         play.open[number] = note
         play.record = {
             "node": self.name,
+            "goal": play.digest,
             "number": number,
             "x": asked.trial.x.tolist(),
             "note": note,
@@ -260,13 +264,8 @@ class DelayGenerationNode(ExternalGenerationNode):
     def _update(self, experiment: Experiment, data: Data) -> _Play:
         goal = _Goal.of(experiment)
         play = self._play
-        if play is None or play.experiment is not experiment:
+        if play is None or play.experiment is not experiment or play.goal != goal:
             play = self._play = _Play(experiment, goal, self._make)
-        elif goal != play.goal:
-            raise InputError(
-                f"The experiment changed from {play.goal} to {goal}; what follows needs a new "
-                "generation strategy with a node of another name, which uses the results so far."
-            )
         play.replica.sync(self._history.past(self.name, play, data))
         return play
 
@@ -308,9 +307,6 @@ class _Goal:
         space = experiment.search_space
         return cls(objective.metric_names[0], not objective.minimize, repr(space), space)
 
-    def __str__(self) -> str:
-        return f"{'max' if self.maximize else 'min'} {self.metric} over {self.described}"
-
 
 class _Play:
     """A run on one experiment: the optimizer that is kept in step with its trials."""
@@ -324,6 +320,8 @@ class _Play:
         self.experiment = experiment
         self.goal = goal
         self.space = AxSpace(goal.space)
+        direction = "max" if goal.maximize else "min"
+        self.digest = f"{direction} {goal.metric} {self.space.domain.fingerprint()}"
         self.replica = Replica(partial(make, self.space, goal.maximize))
         self.next_number = 0
         self.open: dict[int, dict[str, Any]] = {}  # notes of asks that have no trial yet
@@ -355,12 +353,21 @@ class _History:
             node: the name of the node whose asks these are.
             play: the run. Numbers of further asks begin after those that are met.
             data: the experiment's.
+
+        Raises:
+            InputError: if an ask was for another space or objective.
         """
         rows = _rows(data, play.goal.metric)
         for trial, place, arm, run in _arms(play.experiment):
             record = (run.gen_metadata or {}).get(KEY, {})
             own = record.get("node") == node
             number = record["number"] if own else 2 * (trial.index * _MAX_ARMS + place) + 1
+            if own and record["goal"] != play.digest:
+                raise InputError(
+                    f"Search space or objective have changed since {node!r} suggested arm "
+                    f"{arm.name}. Go on with a new generation strategy whose node has another "
+                    "name; it uses the results so far."
+                )
             if own:
                 play.next_number = max(play.next_number, number + 2)
                 play.open.pop(number, None)
@@ -436,8 +443,10 @@ def _arms(experiment: Experiment) -> Iterator[tuple[Any, int, Arm, GeneratorRun]
 
 def _node_to_json(node: DelayGenerationNode) -> dict[str, Any]:
     experiment = None if node._generation_strategy is None else node._experiment_or_none()
-    if experiment is not None and experiment.optimization_config is not None:
-        node._update(experiment, experiment.lookup_data())  # Ax rounds what it writes of its data
+    if experiment is not None:
+        # Ax rounds what it writes of its data. What cannot be generated from can be saved.
+        with contextlib.suppress(BotorchDelayError):
+            node._update(experiment, experiment.lookup_data())
     return {
         "__type": type(node).__name__,
         "name": node.name,

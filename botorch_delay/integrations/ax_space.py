@@ -6,21 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from ax.core.parameter import ChoiceParameter, FixedParameter, Parameter, RangeParameter
+from ax.core.parameter import ParameterType as Type
+from ax.core.parameter_constraint import ParameterConstraint
+from ax.core.search_space import SearchSpace
 from torch import Tensor
 
 from botorch_delay.boxes import BoxDomain
-from botorch_delay.exceptions import MissingExtraError, NotSupportedError
+from botorch_delay.exceptions import NotSupportedError
 from botorch_delay.integrations.spaces import Choice, Number, Space
-
-try:
-    from ax.core.parameter import ChoiceParameter, FixedParameter, Parameter, RangeParameter
-    from ax.core.parameter import ParameterType as Type
-    from ax.core.parameter_constraint import ParameterConstraint
-    from ax.core.search_space import SearchSpace
-except ImportError as error:
-    raise MissingExtraError(
-        "The generation node for Ax needs Ax: pip install 'botorch-delay[ax]'."
-    ) from error
 
 
 class AxSpace:

@@ -5,6 +5,7 @@ Ax pins BoTorch to a release, so these run in an environment of their own.
 
 import copy
 import math
+import random
 from contextlib import contextmanager
 
 import numpy as np
@@ -110,10 +111,11 @@ def play(client, turns, first=0, abandon=True):
 @contextmanager
 def random_state_is_kept():
     """Ax's own generators draw from the global ones."""
-    state = np.random.get_state()
+    states = np.random.get_state(), random.getstate()
     with torch.random.fork_rng():
         yield
-    np.random.set_state(state)
+    np.random.set_state(states[0])
+    random.setstate(states[1])
 
 
 # The whole algorithm
@@ -122,7 +124,7 @@ def random_state_is_kept():
 def test_it_asks_what_the_optimizer_asks():
     client = make_client(DelayGenerationNode(horizon=24, seed=3))
     space = AxSpace(client._experiment.search_space)
-    opt = bd.BPEDelayOptimizer(space.domain, 24, seed=3, maximize=False)
+    opt = bd.BPEDelayOptimizer(space.domain, 24, seed=3, maximize=False, repeat_pending=False)
     running = []
     for turn in range(12):
         (index,) = client.get_next_trials(max_trials=1)
@@ -199,6 +201,19 @@ def test_an_arm_that_failed_is_suggested_again_twice_and_an_abandoned_one_is_not
     client.mark_trial_abandoned(other)
     for index in client.get_next_trials(max_trials=3):
         assert arms(client)[index] != arms(client)[other]
+
+
+def test_pending_arms_are_not_suggested_again():
+    # So much noise and so little curiosity that the rule would repeat itself.
+    places = RangeParameterConfig(name="x", parameter_type="int", bounds=(0, 9))
+    options = {"covar_module": se(1.0), "noise_var": 1.0, "exploit": bd.UCB(1e-4)}
+    client = make_client(DelayGenerationNode(horizon=30, **options), [places])
+    for index in client.get_next_trials(max_trials=3):
+        complete(client, index)
+    suggested = [values["x"] for values in client.get_next_trials(max_trials=3).values()]
+    client.mark_trial_abandoned(4)
+    suggested += [values["x"] for values in client.get_next_trials(max_trials=3).values()]
+    assert len(set(suggested)) == 6
 
 
 def test_data_that_come_late_and_data_that_say_nothing(tmp_path):
@@ -333,10 +348,10 @@ def test_where_everything_fails_data_are_awaited_and_then_it_ends():
     client.get_next_trials(max_trials=3)
     for index in (4, 5):
         client.mark_trial_failed(index)
-    with pytest.raises(DataRequiredError, match="infeasible"):
+    with pytest.raises(DataRequiredError, match="failed 3 times"):
         client.get_next_trials(max_trials=1)
     client.mark_trial_failed(6)
-    with pytest.raises(GenerationStrategyCompleted, match="infeasible"):
+    with pytest.raises(GenerationStrategyCompleted, match="failed 3 times"):
         client.get_next_trials(max_trials=1)
 
 
@@ -406,7 +421,7 @@ def test_bad_options(options, error, message):
         DelayGenerationNode(**options)
 
 
-def test_what_ax_can_and_the_node_cannot():
+def test_what_ax_can_and_the_node_cannot(tmp_path):
     node = DelayGenerationNode(horizon=5)
     with pytest.raises(InputError, match="no experiment yet"):
         node.recommend()
@@ -426,8 +441,13 @@ def test_what_ax_can_and_the_node_cannot():
     with pytest.raises(NoAnswerError):
         node_of(client).recommend()
     client.configure_optimization(objective="loss")
-    with pytest.raises(InputError, match="another name"):
-        client.get_next_trials(max_trials=1)
+    for one in (client, reloaded(client, tmp_path)):
+        with pytest.raises(InputError, match="another name"):
+            one.get_next_trials(max_trials=1)
+    complete(client, 0)
+    client.set_generation_strategy(GenerationStrategy(nodes=[DelayGenerationNode("other")]))
+    client.get_next_trials(max_trials=1)
+    assert len(node_of(client).optimizer.attached) == 1
     experiment = Experiment(search_space=client._experiment.search_space)
     with pytest.raises(InputError, match="no objective"):
         GenerationStrategy(nodes=[DelayGenerationNode()]).gen(experiment=experiment)

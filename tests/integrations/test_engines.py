@@ -6,7 +6,7 @@ import pytest
 from botorch_delay.exceptions import MissingExtraError
 
 
-@pytest.mark.parametrize("engine", ["optuna", "ray"])
+@pytest.mark.parametrize("engine", ["ax", "optuna", "ray"])
 def test_an_engine_that_is_not_installed_is_named(monkeypatch, engine):
     name = f"botorch_delay.integrations.{engine}"
     for module in (name, f"{name}_space"):
