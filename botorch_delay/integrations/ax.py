@@ -59,6 +59,8 @@ except ImportError as error:
         "The generation node for Ax needs Ax: pip install 'botorch-delay[ax]'."
     ) from error
 
+__all__ = ["DelayGenerationNode"]
+
 logger = logging.getLogger(__name__)
 
 KEY = "botorch_delay"  # of what is kept in the metadata of a generator run

@@ -43,6 +43,8 @@ except ImportError as error:
         "The searcher for Ray Tune needs Ray: pip install 'botorch-delay[ray]'."
     ) from error
 
+__all__ = ["DelaySearch"]
+
 logger = logging.getLogger(__name__)
 
 FINISHED: Any = Searcher.FINISHED
