@@ -200,8 +200,16 @@ class _Rows:
         assert self._covariance is not None
         self._lent = True
         rows = self._blocks[0][: self._used].clone()
-        counted = torch.tensor(picks, device=rows.device).bincount(minlength=len(self._points))
-        return EvaluatedDesign(self._covariance, rows, self.variance.clone(), counted, self._noise)
+        return EvaluatedDesign(
+            kernel=self._kernel,
+            points=self._points,
+            prior=prior_variance(self._kernel, self._points),
+            covariance=self._covariance,
+            rows=rows,
+            variance=self.variance.clone(),
+            counts=torch.tensor(picks, device=rows.device).bincount(minlength=len(self._points)),
+            noise_var=self._noise,
+        )
 
     def extend(self, n: int) -> list[int]:
         """So many picks by the rule; the host looks at them only when all are made."""

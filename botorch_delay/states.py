@@ -65,6 +65,7 @@ def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
         )
     if not isinstance(state.get("points", state.get("bounds")), Tensor):
         raise StorageError("The state is malformed: it has neither points nor bounds.")
+    state = _completed(state)
     for key, kind in expected.items():
         if not isinstance(state.get(key), kind):
             raise StorageError(f"The state is malformed: {key} is {brief(state.get(key))}.")
@@ -76,6 +77,63 @@ def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(progress.get(key), kind):
             raise StorageError(f"The state is malformed: {key} is {brief(progress.get(key))}.")
     return dict(state)
+
+
+def _completed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state of an earlier version, with what was not written then as it was then.
+
+    Options came one after the other, each with a default under which nothing changes.
+    """
+    state = {"notes": {}, **state}
+    config, array = state.get("config"), state.get("points", state.get("bounds"))
+    if not isinstance(config, Mapping) or array.dim() != 2:
+        return state
+    domain: dict[str, Any] = {"names": [f"x{i}" for i in range(array.shape[1])], "log_dims": []}
+    if "bounds" in state:
+        domain |= {"discrete_dims": {}, "cat_dims": {}, "constraints": [], "feasible": None}
+    if _is_too_early(state, config):
+        raise StorageError(
+            "The state was written by a version before the first release, which described kernels "
+            "and active sets in another way. Its results are in its table of trials: hand them to "
+            "a new optimizer with attach(x, y)."
+        )
+    config = domain | _completed_options(state.get("optimizer"), config)
+    if isinstance(config.get("base"), Mapping):  # of a queue
+        base = config["base"]
+        if isinstance(base.get("config"), Mapping):
+            options = _completed_options(base.get("optimizer"), base["config"])
+            config["base"] = {**base, "config": options}
+    return {**state, "config": config}
+
+
+def _is_too_early(state: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Whether a kernel that can be rebuilt is described by its values, or no point by its round."""
+    kernel, recipes, progress = (
+        part if isinstance(part, Mapping) else {}
+        for part in (config.get("covar_module"), state.get("recipes"), state.get("progress"))
+    )
+    by_values = bool(kernel) and "structure" not in kernel
+    rebuilt = isinstance(recipes.get("covar_module"), Mapping)
+    active = state.get("optimizer") == "BPEDelayOptimizer" and "active" in (
+        progress.get("arrays") or {}
+    )
+    return (by_values and rebuilt) or active
+
+
+def _completed_options(optimizer: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+    options = dict(config)
+    if optimizer == "BPEDelayOptimizer" and "exploit" not in options:
+        # Every ask continued the design then.
+        rounds = {"class": "HorizonRounds", "arguments": {}}
+        before = {"rounds": rounds, "exploit": None, "explore_fraction": 1.0, "evidence": "round"}
+        options = {**before, "warm_start": None, "regret_factor": None, **options}
+    confidence = options.get("confidence")
+    if isinstance(confidence, Mapping) and confidence.get("class") == "RKHSConfidence":
+        arguments = confidence.get("arguments")
+        if isinstance(arguments, Mapping):
+            arguments = {"uniform": "net", "c": None, **arguments}
+            options["confidence"] = {**confidence, "arguments": arguments}
+    return options
 
 
 def revive(state: Mapping[str, Any], domain: Domain) -> tuple[list[Trial], list[Attached]]:

@@ -31,7 +31,7 @@ from botorch_delay import checks
 from botorch_delay.domains import Domain, Encoding
 from botorch_delay.exceptions import FitWarning, InputError, InputTypeError, StorageError
 from botorch_delay.kernels import build_kernel, covariance, describe_kernel, hyperparameters
-from botorch_delay.posterior import Evidence, PointwisePosterior, factorize, posterior_at
+from botorch_delay.posterior import Evidence, Factored, PointwisePosterior, factorize, posterior_at
 
 logger = logging.getLogger(__name__)
 
@@ -169,10 +169,17 @@ class Surrogate:
         return kernel.requires_grad_(False), scaled
 
     def posterior(
-        self, evidence: Evidence, X: Tensor, *, weights: bool = False
+        self,
+        evidence: Evidence,
+        X: Tensor,
+        *,
+        weights: bool = False,
+        factored: Factored | None = None,
     ) -> PointwisePosterior:
         """Posterior of f at the rows of ``X``, in units of the values."""
-        posterior = posterior_at(self.covar_module, evidence, self.inputs(X), weights=weights)
+        posterior = posterior_at(
+            self.covar_module, evidence, self.inputs(X), weights=weights, factored=factored
+        )
         return posterior.rescaled(self.offset, self.scale)
 
     def mean_function(self, evidence: Evidence) -> Callable[[Tensor], Tensor]:

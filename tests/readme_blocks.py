@@ -7,7 +7,7 @@ from pathlib import Path
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 # Not among what the tests need: sections that import one run where it is installed.
-ENGINES = ("ray",)
+ENGINES = ("ax", "ray")
 
 
 def blocks(language: str, text: str = README) -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 from botorch.acquisition import qLogExpectedImprovement
 from cases import line, se
 from pebble import ProcessPool
-from test_readme import blocks
+from readme_blocks import blocks
 
 import botorch_delay as bd
 from botorch_delay.exceptions import InputTypeError, RunError

@@ -38,7 +38,7 @@ import botorch_delay
 assert torch.equal(state, torch.get_rng_state())
 assert dtype == torch.get_default_dtype()
 assert root == logging.root.handlers
-for name in ("pandas", "matplotlib", "sklearn", "pebble", "optuna", "ray"):
+for name in ("pandas", "matplotlib", "sklearn", "pebble", "optuna", "ray", "ax", "distributed"):
     assert name not in sys.modules or name in known, name
 """
     subprocess.run([sys.executable, "-c", code], check=True)

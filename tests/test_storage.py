@@ -495,6 +495,40 @@ def test_a_state_of_another_configuration_is_refused(change, message):
     assert str(other.state_dict()) == before
 
 
+# Files of earlier versions. What is stored has grown nine times so far, by options with defaults:
+# a number, and what kind of study it is. Each was written by the code of its time.
+
+STUDIES = Path(__file__).parent / "data" / "studies"
+TOO_EARLY = {"1-given.db", "1-learned.db", "2-given.db"}
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in STUDIES.glob("*.db")))
+def test_files_of_earlier_versions_load_or_say_why_not(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes((STUDIES / name).read_bytes())
+    stored = rows(path, "SELECT id, state, value FROM trials ORDER BY id")
+    assert len(stored) == 14
+    if name in TOO_EARLY:
+        with pytest.raises(StorageError, match=r"before the first release.*attach\(x, y\)"):
+            bd.load(path)
+        return
+    opt = bd.load(path)
+    assert [(t.id, t.state.value, t.value) for t in opt.trials] == stored
+    assert len(opt.attached) == 1
+    if isinstance(opt, bd.BPEDelayOptimizer):
+        assert len(opt.rounds) == rows(path, "SELECT count(*) FROM rounds")[0][0]
+    trial = opt.ask()
+    opt.tell(trial, 0.3)
+    opt.save(path)
+    assert len(rows(path, "SELECT id FROM trials")) == 15
+    assert bd.load(path).trials[14].value == 0.3
+    assert bd.load(path).recommend().mean == opt.recommend().mean
+
+
+def test_every_earlier_version_is_there():
+    assert {path.name[0] for path in STUDIES.glob("*.db")} == set("123456789")
+
+
 # What else a file may be
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
-from botorch_delay.integrations.ax_spaces import AxSpace
+from botorch_delay.integrations.ax_space import AxSpace
 from botorch_delay.kernels import build_kernel, describe_kernel
 from botorch_delay.optimizers import BPEDelayOptimizer
 from botorch_delay.optimizers.replica import PastTrial, Replica
@@ -210,8 +210,8 @@ class DelayGenerationNode(ExternalGenerationNode):
                 are neither ranges, choices nor fixed.
         """
         play = self._update(experiment, data)
-        for number in sorted(play.open):  # of generator runs that no trial was made of
-            play.replica.forget(number)
+        for number in sorted(play.open, reverse=True):  # each rests on those before it
+            play.replica.forget(number)  # of its generator run no trial was made
         play.open.clear()
 
     def get_next_candidate(self, pending_parameters: list[TParameterization]) -> TParameterization:
@@ -236,12 +236,13 @@ class DelayGenerationNode(ExternalGenerationNode):
                 raise DataRequiredError(str(error)) from error
             raise GenerationStrategyCompleted(str(error)) from error
         play.next_number += 2
-        play.open.add(number)
+        note = _with_openings(asked.note, play.open.values())
+        play.open[number] = note
         play.record = {
             "node": self.name,
             "number": number,
             "x": asked.trial.x.tolist(),
-            "note": asked.note,
+            "note": note,
         }
         return play.space.decode(asked.trial.x)
 
@@ -327,7 +328,7 @@ class _Play:
         self.space = AxSpace(goal.space)
         self.replica = Replica(partial(make, self.space, goal.maximize))
         self.next_number = 0
-        self.open: set[int] = set()  # asks that no trial has been made of yet
+        self.open: dict[int, dict[str, Any]] = {}  # notes of asks that have no trial yet
         self.record: dict[str, Any] | None = None  # of the last ask, for its generator run
 
 
@@ -364,7 +365,7 @@ class _History:
             number = record["number"] if own else 2 * (trial.index * _MAX_ARMS + place) + 1
             if own:
                 play.next_number = max(play.next_number, number + 2)
-                play.open.discard(number)
+                play.open.pop(number, None)
             if play.replica.is_settled(number) or number in self._unusable:
                 continue
             state = _STATES[trial.status]
@@ -405,6 +406,16 @@ class _History:
             known = math.isfinite(deviation) and deviation > 0.0
             self._answers[number] = (mean, deviation**2 if known else None)
         return TrialState.COMPLETED
+
+
+def _with_openings(note: dict[str, Any], before: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """A note that says what asks before it brought about, of which no trial may be made."""
+    chain = [other for other in before if "openings" in other]
+    if not chain:
+        return note
+    # The last of them tells of those before it already.
+    openings = [*chain[-1]["openings"], *note.get("openings", [])]
+    return note | {"openings": openings, "parent": chain[0]["parent"]}
 
 
 def _rows(data: Data, metric: str) -> dict[tuple[int, str], tuple[float, float]]:
@@ -464,8 +475,8 @@ def _describe(name: str, value: Any) -> Any:
         _build(name, described)
     except (AssertionError, StorageError) as error:
         raise StorageError(
-            f"{name}={value!r} cannot be saved: it is not among what this library makes anew from "
-            "a file."
+            f"{name}, a {type(value).__name__}, cannot be saved: it is not among what this library "
+            "makes anew from a file."
         ) from error
     return described
 

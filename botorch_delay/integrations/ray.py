@@ -30,7 +30,6 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
-from botorch_delay.integrations.ray_space import TuneSpace
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
 from botorch_delay.rounds import GeometricRounds
 from botorch_delay.trials import Trial, TrialState
@@ -42,6 +41,8 @@ except ImportError as error:
     raise MissingExtraError(
         "The searcher for Ray Tune needs Ray: pip install 'botorch-delay[ray]'."
     ) from error
+
+from botorch_delay.integrations.ray_space import TuneSpace
 
 __all__ = ["DelaySearch"]
 
@@ -175,7 +176,7 @@ class DelaySearch(Searcher):
         space = TuneSpace(config)
         for values in self._first:
             space.encode(values)
-        samples = spec.get("num_samples", sys.maxsize)
+        samples = spec.get("num_samples") or sys.maxsize
         self._metric, self._mode = metric or self._metric, mode or self._mode
         if self._metric is None and self._mode:
             self._metric = DEFAULT_METRIC  # of trainables that return a single number
@@ -313,7 +314,8 @@ class DelaySearch(Searcher):
             self._optimizer = self._resume(state)
             return
         # Tuner.restore hands over a space only if its user does: then it comes before this call.
-        self._earlier = state
+        # What was handed over before a run began, Tuner.restore hands over again: the file has it.
+        self._earlier, self._evaluated = state, []
         book = state["notes"][NOTES]
         self._metric, self._mode = self._metric or book["metric"], self._mode or book["mode"]
 

@@ -8,33 +8,21 @@ import numbers
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ray.tune.search.sample import (
+    Categorical,
+    Domain,
+    Float,
+    Integer,
+    LogUniform,
+    Quantized,
+    Uniform,
+)
+from ray.tune.search.variant_generator import assign_value, parse_spec_vars
 from torch import Tensor
 
 from botorch_delay.boxes import BoxDomain
-from botorch_delay.exceptions import (
-    InputError,
-    InputTypeError,
-    MissingExtraError,
-    NotSupportedError,
-    StorageError,
-)
+from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError, StorageError
 from botorch_delay.integrations.spaces import Choice, Number, Space
-
-try:
-    from ray.tune.search.sample import (
-        Categorical,
-        Domain,
-        Float,
-        Integer,
-        LogUniform,
-        Quantized,
-        Uniform,
-    )
-    from ray.tune.search.variant_generator import assign_value, parse_spec_vars
-except ImportError as error:
-    raise MissingExtraError(
-        "Search spaces of Ray Tune need Ray: pip install 'botorch-delay[ray]'."
-    ) from error
 
 _FUNCTION = "__fn_ph"  # what Tune puts in the place of sample_from before it calls a searcher
 

@@ -212,7 +212,8 @@ class AcquisitionOptimizer(Optimizer):
         self._played.attached(results)
 
     def _fit(self, previous: Surrogate | None) -> Surrogate:
-        X, y, noise_var = self._all_data()
+        data = self._all_data()
+        X, y, noise_var = data.X, data.y, data.noise_var
         if isinstance(self._pending, Censor) and 0 < len(y) < MIN_ANSWERS_TO_FIT:
             # The worst value tells about the scale as long as answers do not.
             worst = y.new_tensor([self._sign * self._pending.worst_value])

@@ -56,6 +56,11 @@ class Ordered:
             K = covariance(self._kernel, self.points, self.points)
             return factorize(K, self.noise_var)[0]
 
+    @cached_property
+    def weights(self) -> Tensor:
+        """What the mean weighs covariances with answers by, ``m``."""
+        return self.solve(self.values)
+
     def solve(self, right: Tensor) -> Tensor:
         """``(K + D)^-1 right``, for one number per point."""
         if not len(self):

@@ -62,6 +62,26 @@ class Choice:
     x: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class Answers:
+    """Answers to be maximised.
+
+    Attributes:
+        X: the points, ``n x d``.
+        y: their values, ``n``.
+        noise_var: of each the known noise variance, or None.
+        group: a number for each, the same where points are equal: a LongTensor ``n``.
+    """
+
+    X: Tensor
+    y: Tensor
+    noise_var: list[float | None]
+    group: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
 class Optimizer(ABC):
     """Ask and tell; the base of every optimizer.
 
@@ -363,18 +383,18 @@ class Optimizer(ABC):
         """
         if among not in ("answered", "active"):
             raise InputError(f"among must be 'answered' or 'active', got {among!r}.")
-        X, y, noise_var = self._all_data()
-        if not len(y):
+        data = self._all_data()
+        if not len(data):
             raise NoAnswerError("There is no answer yet to base a recommendation on.")
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.evidence(X, y, noise_var, group=same_points(X))
+        evidence = surrogate.evidence(data.X, data.y, data.noise_var, group=data.group)
         if among == "active":
             rows, candidates = self._active_points()
             candidates = self._climb(surrogate, evidence, candidates)
         else:
-            rows, candidates = self._answered_points(X)
+            rows, candidates = self._answered_points(data.X)
         best = best_of(rows, candidates, surrogate, evidence, confidence, delta, sign=self._sign)
-        return replace(best, count=int((best.x == X).all(dim=1).sum()))
+        return replace(best, count=int((best.x == data.X).all(dim=1).sum()))
 
     @exclusive
     def stopping_gap(self) -> float:
@@ -388,14 +408,14 @@ class Optimizer(ABC):
         Raises:
             NoAnswerError: before any answer.
         """
-        X, y, noise_var = self._all_data()
-        if not len(y):
+        data = self._all_data()
+        if not len(data):
             raise NoAnswerError("There is no answer yet to bound what can be gained.")
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.evidence(X, y, noise_var, group=same_points(X))
+        evidence = surrogate.evidence(data.X, data.y, data.noise_var, group=data.group)
         _, candidates = self._active_points()
         if not isinstance(self._domain, FiniteDomain):
-            candidates = torch.cat([candidates, X[self._domain.contains(X)]])
+            candidates = torch.cat([candidates, data.X[self._domain.contains(data.X)]])
         posterior = surrogate.posterior(evidence, candidates)
         half, _ = confidence.all_data(
             posterior,
@@ -567,23 +587,23 @@ class Optimizer(ABC):
     def _sign(self) -> float:
         return 1.0 if self._maximize else -1.0
 
-    def _all_data(self) -> tuple[Tensor, Tensor, list[float | None]]:
-        """Every answer and attached result, to be maximised: points, values, noise variances."""
+    def _all_data(self) -> Answers:
+        """Every answer and attached result."""
         return self._data(list(self._ledger.completed()), self._ledger.attached)
 
-    def _data(
-        self, answered: Sequence[Trial], attached: Sequence[Attached]
-    ) -> tuple[Tensor, Tensor, list[float | None]]:
-        """Some answers and attached results, likewise."""
+    def _data(self, answered: Sequence[Trial], attached: Sequence[Attached]) -> Answers:
+        """Some answers and attached results."""
         like = self._domain.like
-        X = (
-            torch.stack([t.x for t in answered] + [a.x for a in attached])
-            if (answered or attached)
-            else like[:0]
-        )
         values = [t.value for t in answered] + [a.value for a in attached]
         y = self._sign * like.new_tensor(values)
-        return X, y, [t.noise_var for t in answered] + [None] * len(attached)
+        noise_var = [t.noise_var for t in answered] + [None] * len(attached)
+        rows = [t.index for t in answered] + [a.index for a in attached]
+        if isinstance(self._domain, FiniteDomain) and None not in rows:
+            group = torch.tensor(rows, dtype=torch.long, device=like.device)
+            return Answers(like[group], y, noise_var, group)
+        places = [t.x for t in answered] + [a.x for a in attached]
+        X = torch.stack(places) if places else like[:0]
+        return Answers(X, y, noise_var, same_points(X))
 
     def _answered_points(self, X: Tensor) -> tuple[list[int] | None, Tensor]:
         """Rows and points to recommend from, given all evaluated ones (``m x d``)."""

@@ -37,7 +37,7 @@ from botorch_delay.optimizers.given import describe_given, given_surrogate, reci
 from botorch_delay.optimizers.index_method import IndexMethod, read_fit
 from botorch_delay.optimizers.judging import everything_left, judge_round
 from botorch_delay.optimizers.notes import Fit, Note, Opening
-from botorch_delay.optimizers.open_round import NO_SLOT, WAITING_SLOT, OpenRound
+from botorch_delay.optimizers.open_round import NO_SLOT, WAITING_SLOT, Known, OpenRound
 from botorch_delay.optimizers.options import DEFAULT_EXPLOIT, choose_options
 from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
 from botorch_delay.optimizers.replica import PastTrial, Replica
@@ -208,7 +208,8 @@ class BPEDelayOptimizer(Optimizer):
         factor = self._options.straggler_factor
         self._early = None if factor is None else EarlyClose(factor, domain.like)
         self._designed = 0  # design points asked, in all rounds
-        self._notes: dict[int, Note] = {}
+        self._notes: dict[int, Note] = {}  # of asks that brought about more than their point
+        self._noted_from = 0
         self._openings: list[Opening] = []  # since the last ask
         self._noted_surrogate: Surrogate | None = None
         self._fitted: tuple[int, Surrogate] | None = None  # at which revision, for recommend
@@ -534,10 +535,10 @@ class BPEDelayOptimizer(Optimizer):
         Raises:
             TrialError: if the trial is unknown, foreign, or was asked before a state was loaded.
         """
-        found = self._notes.get(self._ledger.find(trial).id)
-        if found is None:
-            raise TrialError(f"There is no note of trial {trial.id}: a state was loaded since.")
-        return found
+        found = self._ledger.find(trial)
+        if found.id < self._noted_from:
+            raise TrialError(f"There is no note of trial {found.id}: a state was loaded since.")
+        return self._notes.get(found.id, Note(found.round, found.slot))
 
     @exclusive
     def ask_again(self, x: Tensor, note: Note) -> Trial:
@@ -587,14 +588,15 @@ class BPEDelayOptimizer(Optimizer):
         return self._open_trial(choice)
 
     def _write_note(self, trial: Trial) -> None:
+        """Keep what an ask brought about, where that is more than its point."""
         fit, player = None, self._player
         if player is not None and player.surrogate is not self._noted_surrogate:
             self._noted_surrogate = player.surrogate
             if player.surrogate.learned:
                 fit = Fit(player.fitted_to, player.surrogate.describe())
-        self._notes[trial.id] = Note(
-            trial.round, trial.slot, self._resets, tuple(self._openings), fit
-        )
+        note = Note(trial.round, trial.slot, self._resets, tuple(self._openings), fit)
+        if note != Note(trial.round, trial.slot):
+            self._notes[trial.id] = note
         self._openings = []
 
     def _asked(self, trial: Trial) -> None:
@@ -687,6 +689,17 @@ class BPEDelayOptimizer(Optimizer):
         attached = tuple(range(len(self._ledger.attached)))
         return Opening(number, pool if self._merges else tuple(used), pool, attached, infeasible)
 
+    def _known_posterior(self, view: Opening) -> Known | None:
+        """The posterior of the evidence of a round, where it is kept up to date anyway."""
+        assert self._open is not None
+        if self._options.evidence != "all" or not self._merges:
+            return self._open.known
+        player = self._player
+        if player is None or self._fixed is None or self._confidence.needs_weights:
+            return None
+        now = len(view.pool) == player.answers and len(view.attached) == len(self._ledger.attached)
+        return player.known if now else None
+
     @property
     def _proves(self) -> bool:
         return not self._confidence.missing and self._fixed is not None
@@ -765,6 +778,7 @@ class BPEDelayOptimizer(Optimizer):
             proves=self._proves,
             merged=self._merges,
             pooled=pooled,
+            known=self._known_posterior(view),
         )
         following = None
         if open_next:
@@ -796,18 +810,22 @@ class BPEDelayOptimizer(Optimizer):
             self._player.use_pool(self._state.pool.points if self._state.conditions else None)
 
     def _reset_active(self, current: OpenRound) -> None:
-        """Go on with every feasible point where none of the active ones may be asked."""
-        state = everything_left(
-            self._arena, self._feasibility, current.number, len(self._eliminated)
-        )
-        if isinstance(self._arena, FiniteArena):
-            self._eliminated[self._state] = current.number
-            self._eliminated[state] = 0
-        else:
-            self._since = len(self._records)
-        self._state = state
+        """Go on with every feasible point where none of the active ones may be asked.
+
+        Where they may not because their values are known exactly, they stay the active ones.
+        """
+        arena: Any = self._arena
+        feasible = arena.without(self._state, self._feasibility.infeasible())
+        state = everything_left(arena, self._feasibility, current.number, len(self._eliminated))
+        if arena.is_empty(feasible):
+            if isinstance(arena, FiniteArena):
+                self._eliminated[self._state] = current.number
+                self._eliminated[state] = 0
+            else:
+                self._since = len(self._records)
+            self._state = state
         self._resets += 1
-        current.restart(self._arena.candidates(state, current.number))
+        current.restart(arena.candidates(state, current.number))
         self._follow_state()
 
     def _active_points(self) -> tuple[list[int] | None, Tensor]:
@@ -831,12 +849,12 @@ class BPEDelayOptimizer(Optimizer):
         return self._fitted[1], self._confidence, self._delta
 
     def _fit(self, seed: int, previous: Surrogate | None) -> Surrogate:
-        X, y, noise_var = self._all_data()
+        data = self._all_data()
         return fit_surrogate(
             self._domain,
-            X,
-            y,
-            noise_var,
+            data.X,
+            data.y,
+            data.noise_var,
             seed=seed,
             previous=previous,
             warm_start=self._warm_start,
@@ -928,6 +946,7 @@ class BPEDelayOptimizer(Optimizer):
         self._designed = len({(t.round, t.slot) for t in self._ledger.trials if t.slot >= 0})
         self._fitted = None
         self._notes, self._openings = {}, []
+        self._noted_from = len(self._ledger)
         self._budget = progress.budget
         if self._player is not None:
             self._player.resume(*progress.played)

@@ -80,8 +80,8 @@ def claim(
         )
     if resets:
         missing.append(
-            "every active point turned out to be infeasible, or had its exact value already, so "
-            "that points had to be taken back that bounds had eliminated."
+            "every active point has its exact value already or is infeasible, so that points are "
+            "asked that bounds had eliminated."
             if exact
             else "every active point turned out to be infeasible, so that points had to be taken "
             "back that bounds had eliminated."

@@ -18,6 +18,7 @@ from botorch_delay.kernels import covariance, prior_variance
 from botorch_delay.optimizers.averages import Averages
 from botorch_delay.optimizers.botorch_scores import build, score
 from botorch_delay.optimizers.feasibility import Feasibility, nothing_to_ask
+from botorch_delay.posterior import Evidence, PointwisePosterior
 from botorch_delay.regions import Region
 from botorch_delay.rules import (
     UCB,
@@ -40,6 +41,8 @@ from botorch_delay.trials import Attached, Ledger, Trial, TrialState
 GROWTH_TO_REFIT = 1.2
 # Points of a box from which climbs begin, beside some moved to its boundary.
 BOX_POOL = 2048
+# How many of them: all with up to so many answers, fewer and fewer with more.
+CLIMBS, FULL_CLIMBS, FEW_CLIMBS = 64, 100, 8
 # How far climbs get from where the mean is best, as a share of each side.
 LOCAL_REACH = 0.1
 
@@ -119,6 +122,21 @@ class IndexMethod:
         """Likewise, with pending points counted as the rule does: ``N``."""
         return (self._design or self._values).posterior.deviation
 
+    def known(self, evidence: Evidence, rows: Tensor, weights: bool) -> PointwisePosterior:
+        """The posterior of all answers at some candidates; rounding is not accounted for.
+
+        Args:
+            evidence: all answers.
+            rows: of the candidates.
+            weights: not to be had here.
+        """
+        assert not weights
+        self.flush()
+        mean, variance = self._values.posterior.mean[rows], self._values.posterior.variance[rows]
+        zero = torch.zeros_like(mean)
+        prior = prior_variance(self.surrogate.covar_module, self.surrogate.inputs(self.pool[rows]))
+        return PointwisePosterior(mean, variance, prior, zero, zero, zero, zero)
+
     def choose(
         self, among: Tensor | None = None, inside: Callable[[Tensor], Tensor] | None = None
     ) -> int | Tensor:
@@ -187,13 +205,15 @@ class IndexMethod:
         if not bool(torch.isfinite(scores.max())):
             raise NumericsError(f"{self.name} is not finite at any point that may be asked.")
         costly = isinstance(self._rule, BotorchRule)
-        count = min(8 if costly else 64, len(scores))
-        best, reach, function = scores.topk(count).indices, 1.0, self._function()
+        count = min(8 if costly else self._climbs(), len(scores))
+        best, reach = scores.topk(count).indices, 1.0
         if self.surrogate.learned:
             # Not into the corners: new places are spread points, climbs stay near the best ones.
-            best = torch.cat([best[:1], self._values.posterior.mean.topk(count).indices])
+            mean = self._values.posterior.mean.masked_fill(~allowed, -torch.inf)
+            best = torch.cat([best[:1], mean.topk(count).indices])
             reach = LOCAL_REACH
-            function = self._function(self.pool[best])
+        best = best[allowed[best]]  # of which there is at least the first
+        function = self._function(self.pool[best] if self.surrogate.learned else None)
         generator = generator_for(self.seed, len(self._ledger), torch.device("cpu"))
         X, found = maximize(
             function,
@@ -206,6 +226,11 @@ class IndexMethod:
         )
         found = torch.where(torch.isfinite(found), found, scores[best])
         return X[lowest_of_largest(found)].clone()
+
+    def _climbs(self) -> int:
+        """How many climbs: fewer where there are many answers, so that they take no longer."""
+        answers = max(len(self._values.posterior), 1)
+        return min(max(CLIMBS * FULL_CLIMBS // answers, FEW_CLIMBS), CLIMBS)
 
     def _function(self, starts: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """What is climbed, at any points: ``n x d`` to ``n``, differentiable.
@@ -230,8 +255,7 @@ class IndexMethod:
         answers, inputs = self._values.ordered, self.surrogate.inputs(X)
         if not len(answers):
             return 0.0 * inputs.sum(dim=-1)
-        weights = answers.solve(answers.values)
-        return weights @ covariance(self.surrogate.covar_module, answers.points, inputs)
+        return answers.weights @ covariance(self.surrogate.covar_module, answers.points, inputs)
 
     def _spread(self, X: Tensor) -> Tensor:
         design, inputs = (self._design or self._values).ordered, self.surrogate.inputs(X)

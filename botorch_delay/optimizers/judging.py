@@ -6,14 +6,13 @@ import logging
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from botorch_delay.exceptions import EmptyDomainError
 from botorch_delay.optimizers.arenas import Arena
+from botorch_delay.optimizers.base import Answers
 from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility, nothing_to_ask
-from botorch_delay.optimizers.open_round import OpenRound
-from botorch_delay.posterior import same_points
+from botorch_delay.optimizers.open_round import Known, OpenRound
 from botorch_delay.rounds import RoundRecord, RoundRule
 from botorch_delay.trials import Trial
 
@@ -36,7 +35,8 @@ def judge_round(
     union: int,
     proves: bool,
     merged: bool = False,
-    pooled: tuple[Tensor, Tensor, list[float | None]] | None = None,
+    pooled: Answers | None = None,
+    known: Known | None = None,
 ) -> tuple[RoundRecord, State]:
     """The record of a round and the state that it leaves.
 
@@ -54,8 +54,8 @@ def judge_round(
         proves: whether anything is promised of the bounds.
         merged: whether ``pooled`` is the evidence, and not further evidence of its own: where
             nothing is promised, or answers without noise cannot mislead.
-        pooled: points, values and noise variances of all answers there are, if bounds are to use
-            them too.
+        pooled: all answers there are, if bounds are to use them too.
+        known: a quicker way to the posterior of the evidence, if there is one.
 
     Raises:
         NumericsError: if a bound is not finite.
@@ -63,9 +63,8 @@ def judge_round(
     surrogate, evidence = arena.evidence(current.surrogate, trials, like)
     others = None
     if pooled is not None:
-        X, y, noise_var = pooled
-        surrogate = surrogate.standardized(y)
-        others = surrogate.evidence(X, y, noise_var, group=same_points(X))
+        surrogate = surrogate.standardized(pooled.y)
+        others = surrogate.evidence(pooled.X, pooled.y, pooled.noise_var, group=pooled.group)
         if merged:
             evidence, others = others, None
     rounds = rule.share(current.number)
@@ -75,9 +74,8 @@ def judge_round(
         stay = state
         multiplier = arena.multiplier(surrogate, evidence, rounds, union)
     elif surrogate.scaled:
-        tried = torch.stack([t.x for t in trials]) if trials else like[:0]
         stay, cutoff, multiplier = arena.judge(
-            current.number, stay, surrogate, evidence, rounds, union, tried, others
+            current.number, stay, surrogate, evidence, rounds, union, trials, others, known
         )
     else:  # without a scale nothing is known of the width of the bounds
         multiplier = arena.multiplier(surrogate, evidence, rounds, union)
@@ -122,10 +120,8 @@ def everything_left(arena: Arena[Any], feasibility: Feasibility, number: int, co
         )
     if known and arena.is_empty(arena.without(state, sorted(known))):
         raise nothing_to_ask(count, exact=True)
-    logger.warning(
-        "round %d: every active point is infeasible%s; going on with what is feasible of %s",
-        number,
-        " or has been asked, and evaluations are exact" if known else "",
-        domain,
-    )
+    why = "has been asked, and evaluations are exact" if known else "is infeasible"
+    level = logging.INFO if known else logging.WARNING
+    message = "round %d: every active point %s; going on with what is feasible of %s"
+    logger.log(level, message, number, why, domain)
     return state

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from torch import Tensor
+
 from botorch_delay.exceptions import ExhaustedDesignError, StorageError
 from botorch_delay.optimizers.feasibility import MAX_FAILURES, Standing
+from botorch_delay.posterior import Evidence, PointwisePosterior
 from botorch_delay.surrogate import Surrogate
 from botorch_delay.trials import Trial, TrialState
+
+# Evidence, rows of a finite set and whether weights are needed, to the posterior there; None where
+# the evidence is not what it is known for.
+Known = Callable[[Evidence, Tensor, bool], PointwisePosterior | None]
 
 NO_SLOT = -1  # of a trial that serves no design point
 WAITING_SLOT = -2  # likewise, asked because a round waits though a budget says no
@@ -62,6 +69,9 @@ class Design(Protocol):
     def exclude(self, key: int, excluded: bool = True) -> None:
         """Keep a point from being picked, or allow it again."""
 
+    def evaluated(self) -> Known | None:
+        """The posterior of the picks so far, each answered once; None if it is not at hand."""
+
 
 class Candidates(Protocol):
     """The points that a round may ask. Each point that is asked has a key, a whole number."""
@@ -85,6 +95,10 @@ class OpenRound:
         surrogate: fixed within the round.
         candidates: the points that may be asked.
         standings: of the points that are not open.
+
+    Attributes:
+        known: the posterior of the first q_r design points, each answered once, where the design
+            keeps it.
     """
 
     def __init__(
@@ -103,6 +117,7 @@ class OpenRound:
         self._candidates = candidates
         self._standings = dict(standings)
         self._design: Design | None = None
+        self.known: Known | None = None
         self._retries: set[int] = set()
         self._unsettled: set[int] = set()  # of the first q_r slots
         self._running: set[int] = set()  # trial ids
@@ -157,7 +172,7 @@ class OpenRound:
         found = self.slots[slot]
         if not found.trials and found.key != key:  # failures that only its maker knew of
             found.key = key
-            self._design = None
+            self._forget_design()
         return found.key == key and found.state is SlotState.RETRY
 
     def is_served(self, slot: int) -> bool:
@@ -188,7 +203,7 @@ class OpenRound:
             return
         slot.outcome = TrialState.ABANDONED if trial.late else trial.state
         if slot.outcome is TrialState.ABANDONED:
-            self._design = None  # sigma forgets the point: the design is made anew without it
+            self._forget_design()  # sigma forgets the point: the design is made anew without it
         self._refresh(trial.slot)
 
     def set_standing(self, key: int, standing: Standing) -> None:
@@ -206,7 +221,7 @@ class OpenRound:
         if self._design is None or not self._candidates.contains(key):
             return
         if before is Standing.KNOWN:
-            self._design = None  # sigma forgets the point
+            self._forget_design()  # sigma forgets the point
             return
         if standing is Standing.KNOWN and all(slot.key != key for slot in self.slots):
             self._design.add(key)
@@ -215,7 +230,7 @@ class OpenRound:
     def restart(self, candidates: Candidates) -> None:
         """Go on with other points; picks outside them no longer count."""
         self._candidates = candidates
-        self._design = None
+        self._forget_design()
 
     def design_is_asked(self) -> bool:
         """Whether the first q_r design points have been asked."""
@@ -280,6 +295,11 @@ class OpenRound:
         self.slots.append(slot)
         if self._design is not None:
             self._design.add(slot.key)
+            if len(self.slots) == self.design_size:
+                self.known = self._design.evaluated()
+
+    def _forget_design(self) -> None:
+        self._design = self.known = None
 
     def _refresh(self, number: int) -> None:
         """Where a slot stands follows from its last trial and the feasibility of its point."""

@@ -182,9 +182,14 @@ class RandomOptimizer(Optimizer):
             return self._fixed, FixedBeta(6.0), 0.1
         revision = self._ledger.revision
         if self._recommender is None or self._recommender[0] != revision:
-            X, y, noise_var = self._all_data()
+            data = self._all_data()
             fitted = fit_surrogate(
-                self._domain, X, y, noise_var, seed=self._seed, exact=self._exact
+                self._domain,
+                data.X,
+                data.y,
+                data.noise_var,
+                seed=self._seed,
+                exact=self._exact,
             )
             self._recommender = (revision, fitted)
         return self._recommender[1], FixedBeta(6.0), 0.1

@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ optuna = pytest.importorskip("optuna", reason="needs pip install 'botorch-delay[
 ray = pytest.importorskip("ray", reason="needs pip install 'botorch-delay[ray]'")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, from many places
 
-from ray import tune  # noqa: E402
+from ray import cloudpickle, tune  # noqa: E402
 from ray.tune.search import ConcurrencyLimiter, Searcher  # noqa: E402
 from ray.tune.search.optuna import OptunaSearch  # noqa: E402
 
@@ -195,6 +196,9 @@ def test_configurations_are_tune_s_own_with_values():
     config["net"]["width"] = 99
     assert search.suggest("a")["net"]["width"] != 99
     assert len(search.optimizer.trials) == 1
+    search = searcher({"x": tune.uniform(0, 1), "sizes": tune.choice([[8, 8], [8, 8]])})
+    search.suggest("a")["sizes"].append(99)
+    assert search.suggest("b")["sizes"] == [8, 8]
 
 
 def test_three_ways_to_end():
@@ -330,6 +334,23 @@ def test_evaluated_points_are_attached():
     search.add_evaluated_point(point, 0.1, pruned=True)
     assert [result.value for result in search.optimizer.attached] == [0.5, 0.4]
     assert search.recommend()["rate"] == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("space_first", [True, False])
+def test_evaluated_points_are_not_attached_again_by_a_restore(tmp_path, space_first):
+    point = {"rate": 0.01, "net": {"width": 2, "act": "tanh"}}
+    fresh = DelaySearch("loss", "min", optimizer=RandomOptimizer)
+    fresh.add_evaluated_point(point, 0.5)
+    pickled = cloudpickle.dumps(fresh)  # as Tuner does
+    fresh.set_search_properties(None, None, SPACE, num_samples=5)
+    fresh.suggest("a")
+    fresh.save(str(tmp_path / "state"))
+    restored = cloudpickle.loads(pickled)
+    if space_first:
+        restored.set_search_properties(None, None, SPACE, num_samples=1)
+    restored.restore(str(tmp_path / "state"))
+    restored.add_evaluated_point(point, 0.6)
+    assert [result.value for result in restored.optimizer.attached] == [0.5, 0.6]
 
 
 def test_other_optimizers():
@@ -598,7 +619,9 @@ def test_optuna_s_search_plays_the_sampler(tmp_path):
 @pytest.fixture(scope="module")
 def cluster():
     """A local cluster with two workers."""
-    with pytest.MonkeyPatch.context() as patch:
+    # Not pytest's own folder: the names of sockets must be short.
+    folder = tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
+    with pytest.MonkeyPatch.context() as patch, folder as place:
         for name, value in QUIET.items():
             patch.setenv(name, value)
         ray.init(
@@ -608,6 +631,7 @@ def cluster():
             include_dashboard=False,
             logging_level=logging.CRITICAL,
             log_to_driver=False,
+            _temp_dir=place,
         )
         try:
             yield ray.get_runtime_context().gcs_address
@@ -624,12 +648,12 @@ def test_the_readme_runs(tmp_path, monkeypatch):
     assert sum(len(samples.findall(block)) for block in python) == 1
     namespace = {"__name__": "__main__"}  # as in a script: what it defines is sent by value
     for number, block in enumerate(python, start=1):
-        block = samples.sub("3", block)  # trials take a second or two to start
+        block = samples.sub("2", block)  # trials take a second or two to start
         exec(compile(block, f"README.md, Ray block {number}", "exec"), namespace)
     assert namespace["results"].num_errors == 0
-    assert len(namespace["results"]) == 3
+    assert len(namespace["results"]) == 2
     state = max(namespace["shared"].glob("wide/searcher-state-*.db"))
-    assert len(load(state).trials) == 3
+    assert len(load(state).trials) == 2
 
 
 def tuner(train, folder, search, num_samples, **options):

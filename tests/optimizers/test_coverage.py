@@ -39,11 +39,14 @@ def random_problem(seed):
     return FiniteProblem(POINTS, f, NOISE_STD), norm
 
 
-def coverage(repeats, *, tight, divide=1.0, delay=None, **options):
+def play(opt, problem, seed):
+    simulate(opt, problem, bd.PoissonDelay(10.0), HORIZON, seed=seed)
+
+
+def coverage(repeats, *, tight, divide=1.0, delay=None, run=play, **options):
     """Play ``repeats`` functions; bounds are computed anew from the audit of each round."""
     failed = lost = 0
     widths = []
-    law = bd.PoissonDelay(10.0)
     for seed in range(repeats):
         problem, norm = random_problem(seed)
         confidence = bd.RKHSConfidence(norm / divide, NOISE_STD / divide, tight=tight)
@@ -57,7 +60,7 @@ def coverage(repeats, *, tight, divide=1.0, delay=None, **options):
             delta=DELTA,
             **({"exploit": None} | options),
         )
-        simulate(opt, problem, law, HORIZON, seed=seed)
+        run(opt, problem, seed)
         any_failure = False
         for record in opt.rounds:
             trials = [opt.trials[i] for i in record.trial_ids]

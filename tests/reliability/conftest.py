@@ -36,7 +36,7 @@ class Scale:
 
 SCALES = {
     "full": Scale(2_000, 200, 10_000, 20_000, 100, 10_000, 1_000, 100_000),
-    "small": Scale(100, 30, 1_000, 2_000, 10, 300, 40, 3_000),
+    "small": Scale(100, 30, 1_000, 6_000, 10, 300, 40, 3_000),
 }
 ROWS: dict[str, dict[str, float]] = {}  # for each subject the sums of its tests
 

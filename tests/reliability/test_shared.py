@@ -82,7 +82,7 @@ def test_nothing_is_lost_between_threads(name, make, scale, figures, tmp_path):
         assert len(opt.pending) <= 4 * THREADS
         if rng.random() < 0.02:
             opt.attach(opt.domain.bounds[0], 0.0)
-        if rng.random() < 0.01:
+        if rng.random() < 0.01 and name in ("bpe", "index"):  # others would fit a kernel each time
             opt.recommend()
         if rng.random() < 0.01:
             opt.save(tmp_path / f"{name}.db")

@@ -72,24 +72,21 @@ class AxSpace:
         if constraint.is_equality:
             raise NotSupportedError(f"{constraint} is an equality; inequalities can be searched.")
         names = self._space.domain.names
-        columns, weights, rest = [], [], float(constraint.bound)
-        for name, weight in constraint.constraint_dict.items():
-            parameter = self._parameters[name]
-            if isinstance(parameter, FixedParameter):
-                rest -= weight * float(parameter.value)
-                continue
-            if (
-                parameter.parameter_type is Type.INT
-                and self._space.parameters[name].column() is None
-            ):
+        for name in constraint.constraint_dict:
+            whole = self._parameters[name].parameter_type is Type.INT
+            if whole and self._space.parameters[name].column() is None:
                 raise NotSupportedError(
                     f"{constraint} is about {name!r}, a whole number with too many values to be "
                     "searched one by one; make it a float."
                 )
-            columns.append(names.index(name))
-            weights.append(-float(weight))
+        columns = [names.index(name) for name in constraint.constraint_dict]
+        weights = [-float(weight) for weight in constraint.constraint_dict.values()]
         like = self._space.domain.bounds
-        return torch.tensor(columns, dtype=torch.long), like.new_tensor(weights), -rest
+        return (
+            torch.tensor(columns, dtype=torch.long),
+            like.new_tensor(weights),
+            -float(constraint.bound),
+        )
 
 
 def _translate(parameter: Parameter) -> Number | Choice:
