@@ -221,7 +221,7 @@ class IndexMethod:
             domain,
             self.pool[best],
             generator=generator,
-            steps=12 if costly else 24,
+            steps=12 if costly or len(best) < CLIMBS // 4 else 24,
             inside=may_ask,
             reach=reach,
         )
