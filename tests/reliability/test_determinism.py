@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import global_random_state
+from cases import global_random_state
 from test_every_optimizer import OPTIMIZERS, value
 
 import botorch_delay as bd
