@@ -3,7 +3,7 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from botorch_delay import benchmarks, exceptions
-from botorch_delay.acquisition import MaxVariance
+from botorch_delay.acquisition import FantasyUpperConfidenceBound, MaxVariance
 from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import (
     Confidence,
@@ -23,16 +23,19 @@ from botorch_delay.delays import (
 from botorch_delay.design import greedy_max_variance
 from botorch_delay.domains import FiniteDomain
 from botorch_delay.elimination import ActiveSet
+from botorch_delay.empirical_delay import EmpiricalDelay
 from botorch_delay.information import effective_dimension, information_gain
 from botorch_delay.models import DelayedGP
 from botorch_delay.optimizers import (
     AcquisitionOptimizer,
     BPEDelayOptimizer,
     Epoch,
+    Forecast,
     Optimizer,
     QueuedOptimizer,
     RandomOptimizer,
     Recommendation,
+    Replicates,
     Straggler,
     ThreDSOptimizer,
     editing,
@@ -69,9 +72,12 @@ __all__ = [
     "ConstantDelay",
     "DelayLaw",
     "DelayedGP",
+    "EmpiricalDelay",
     "Epoch",
+    "FantasyUpperConfidenceBound",
     "FiniteDomain",
     "FixedBeta",
+    "Forecast",
     "GeometricDelay",
     "GeometricRounds",
     "Guarantee",
@@ -88,6 +94,7 @@ __all__ = [
     "RKHSConfidence",
     "RandomOptimizer",
     "Recommendation",
+    "Replicates",
     "RoundRecord",
     "Rule",
     "Straggler",

@@ -1,4 +1,4 @@
-"""Maximum variance as a BoTorch acquisition function."""
+"""Maximum variance, and upper confidence bounds that count pending points, for BoTorch."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any, Protocol
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
 from botorch.acquisition.input_constructors import acqf_input_constructor
+from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.gpytorch import GPyTorchModel
 from botorch.models.model import Model
 from botorch.utils.transforms import t_batch_mode_transform
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
 
+from botorch_delay import checks
 from botorch_delay.exceptions import InputTypeError, NotSupportedError
 from botorch_delay.models import DelayedGP
 
@@ -52,9 +54,7 @@ class MaxVariance(AcquisitionFunction):
         active_set: PointSet | None = None,
         X_pending: Tensor | None = None,
     ) -> None:
-        if not isinstance(model, Model):
-            raise InputTypeError(f"model must be a BoTorch model, got {type(model).__name__}.")
-        super().__init__(model=model)
+        super().__init__(model=_check_model(model))
         if active_set is not None and not hasattr(active_set, "contains"):
             raise InputTypeError(
                 "active_set must have a method contains(X), as opt.active_set does, got "
@@ -98,6 +98,96 @@ def construct_inputs_max_variance(
         X_pending: ``p x d``, pending points.
     """
     return {"model": model, "active_set": active_set, "X_pending": X_pending}
+
+
+class FantasyUpperConfidenceBound(AcquisitionFunction):
+    """The upper confidence bound mu~ + sqrt(beta) sigma, pending points counted in sigma (GP-BUCB).
+
+    BoTorch's ``UpperConfidenceBound`` of the fantasy posterior: the mean of what has been
+    answered, the deviation that is left once the pending points are answered too (Desautels
+    2014). Unlike that class it takes ``X_pending``, so that sequential batches can be had of it.
+
+    Args:
+        model: a :class:`DelayedGP`, or any single-output GPyTorch model of BoTorch.
+        beta: BoTorch's convention, the square of the factor on sigma; above 0.
+        X_pending: ``p x d``, pending points in addition to the model's own.
+        posterior_transform: of the posterior, to minimise for instance.
+
+    Raises:
+        InputTypeError: if ``model`` is no model.
+        InputError: if ``beta`` is not above 0.
+        NotSupportedError: if the model cannot be conditioned on pending points.
+
+    Example:
+        >>> X = torch.tensor([[0.1], [0.9]], dtype=torch.double)
+        >>> model = DelayedGP(X, torch.tensor([[0.0], [1.0]]).double(), noise_var=1e-2)
+        >>> ucb = FantasyUpperConfidenceBound(model, beta=4.0)
+        >>> x = X[1:].unsqueeze(0)  # b x 1 x d
+        >>> before = ucb(x)
+        >>> ucb.set_X_pending(X[1:])
+        >>> bool(ucb(x) < before)
+        True
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        beta: float,
+        X_pending: Tensor | None = None,
+        posterior_transform: PosteriorTransform | None = None,
+    ) -> None:
+        super().__init__(model=_check_model(model))
+        self.beta = checks.positive(beta, "beta")
+        self.posterior_transform = posterior_transform
+        self.set_X_pending(X_pending)
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """Replace the pending points (``p x d``) that are counted beside the model's own."""
+        super().set_X_pending(X_pending)
+        self._fantasy = _fantasy_model(self.model, self.X_pending)
+
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]  # typed for the base class
+    def forward(self, X: Tensor) -> Tensor:
+        """The upper confidence bound at each point.
+
+        Args:
+            X: ``b x 1 x d``.
+
+        Returns:
+            A tensor of shape ``b``.
+        """
+        posterior = self._fantasy.posterior(X, posterior_transform=self.posterior_transform)
+        bound = posterior.mean + self.beta**0.5 * posterior.variance.clamp_min(0.0).sqrt()
+        return bound.reshape(X.shape[:-2])
+
+
+@acqf_input_constructor(FantasyUpperConfidenceBound)
+def construct_inputs_fantasy_ucb(
+    model: Model,
+    beta: float = 6.0,
+    X_pending: Tensor | None = None,
+    posterior_transform: PosteriorTransform | None = None,
+) -> dict[str, Any]:
+    """Keyword arguments of :class:`FantasyUpperConfidenceBound`, for BoTorch's and Ax's factories.
+
+    Args:
+        model: the model.
+        beta: the square of the factor on sigma.
+        X_pending: ``p x d``, pending points.
+        posterior_transform: of the posterior.
+    """
+    return {
+        "model": model,
+        "beta": beta,
+        "X_pending": X_pending,
+        "posterior_transform": posterior_transform,
+    }
+
+
+def _check_model(model: Any) -> Model:
+    if not isinstance(model, Model):
+        raise InputTypeError(f"model must be a BoTorch model, got {type(model).__name__}.")
+    return model
 
 
 def _fantasy_model(model: Any, X_pending: Tensor | None) -> Any:

@@ -223,7 +223,8 @@ class BoxDomain(Domain):
         """Points of the unit cube (``n x d``, in [0, 1]) carried over to bounds and lists.
 
         Uniform points become uniform: in the logarithm for columns of ``log_dims``, over the
-        values where there is a list of them.
+        values where there is a list of them. Where there are both, each value has the share of
+        the logarithm that is nearest to it.
         """
         low, high = self._bounds
         X = low + U * (high - low)
@@ -232,7 +233,10 @@ class BoxDomain(Domain):
             X[:, dim] = (ends[0] + U[:, dim] * (ends[1] - ends[0])).exp()
         X = torch.minimum(torch.maximum(X, low), high)  # rounding must not leave the box
         for dim, values in self.lists.items():
-            cell = (U[:, dim] * len(values)).long().clamp(0, len(values) - 1)
+            if dim in self._log_dims:
+                cell = torch.bucketize(U[:, dim].contiguous(), _log_edges(values))
+            else:
+                cell = (U[:, dim] * len(values)).long().clamp(0, len(values) - 1)
             X[:, dim] = values[cell]
         return X
 
@@ -273,3 +277,16 @@ class BoxDomain(Domain):
 
     def __repr__(self) -> str:
         return f"BoxDomain({self.dim} columns, {self._bounds.dtype}, {self._bounds.device})"
+
+
+def _log_edges(values: Tensor) -> Tensor:
+    """Where the shares of increasing values on a logarithmic scale meet, in the unit interval.
+
+    The shares at the ends reach as far outward as inward, so that a geometric list is uniform.
+    """
+    logs = values.log()
+    if len(logs) == 1:
+        return logs[:0]
+    middles = (logs[1:] + logs[:-1]) / 2.0
+    low, high = 2.0 * logs[0] - middles[0], 2.0 * logs[-1] - middles[-1]
+    return (middles - low) / (high - low)

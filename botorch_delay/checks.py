@@ -63,6 +63,13 @@ def real(value: Any, name: str) -> float:
     return number
 
 
+def flag(value: Any, name: str) -> bool:
+    """``value`` as True or False."""
+    if not isinstance(value, bool):
+        raise InputTypeError(f"{name} must be True or False, got {value!r}.")
+    return value
+
+
 def positive(value: Any, name: str) -> float:
     """``value`` as a finite float above zero."""
     number = real(value, name)

@@ -33,6 +33,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import checks
+from botorch_delay.evaluated import EvaluatedDesign
 from botorch_delay.exceptions import ExhaustedDesignError, NumericsError
 from botorch_delay.kernels import check_kernel, covariance, prior_variance, rows_per_chunk
 from botorch_delay.posterior import factorize
@@ -92,6 +93,18 @@ class GreedyDesign:
         self._rewind()
         return self._form.variance
 
+    @property
+    def largest(self) -> float:
+        """The largest posterior variance given the picks, of the candidates that are not excluded.
+
+        Raises:
+            ExhaustedDesignError: if every candidate is excluded.
+        """
+        if len(self._excluded) == len(self._candidates):
+            raise ExhaustedDesignError("Every candidate of the design is excluded.")
+        self._rewind()
+        return self._form.largest()
+
     def exclude(self, index: int, excluded: bool = True) -> None:
         """Keep a candidate from being picked, or allow it again; its past picks still count."""
         self._rewind()
@@ -123,6 +136,13 @@ class GreedyDesign:
             self._rewind()
             self._form.add(index)
         self._picks.append(index)
+
+    def evaluated(self) -> EvaluatedDesign | None:
+        """What the picks so far tell once each is answered; None where no covariance is kept."""
+        self._rewind()
+        if not isinstance(self._form, _Rows):
+            return None
+        return self._form.evaluated(self._picks)
 
     def extend(self, n: int) -> list[int]:
         """Pick ``n`` more points by the rule and return their indices."""
@@ -169,9 +189,27 @@ class _Rows:
         self._used = BLOCK  # rows of the last block
         self._before = self.variance, 0  # when it was last looked ahead, and the rows then
         self._covariance: Tensor | None = None
+        self._folded = self._lent = False  # whether rows are folded in, and someone else reads it
 
     def add(self, index: int) -> None:
         self._add(torch.tensor([index], device=self._points.device))
+
+    def evaluated(self, picks: list[int]) -> EvaluatedDesign | None:
+        if not self._folded:
+            return None
+        assert self._covariance is not None
+        self._lent = True
+        rows = self._blocks[0][: self._used].clone()
+        return EvaluatedDesign(
+            kernel=self._kernel,
+            points=self._points,
+            prior=prior_variance(self._kernel, self._points),
+            covariance=self._covariance,
+            rows=rows,
+            variance=self.variance.clone(),
+            counts=torch.tensor(picks, device=rows.device).bincount(minlength=len(self._points)),
+            noise_var=self._noise,
+        )
 
     def extend(self, n: int) -> list[int]:
         """So many picks by the rule; the host looks at them only when all are made."""
@@ -186,6 +224,11 @@ class _Rows:
         picks: list[int] = torch.cat(made).tolist() if made else []
         _check_finite(self.variance.max())
         return picks
+
+    def largest(self) -> float:
+        if self.mask is None:
+            return self.variance.max().item()
+        return self.variance.masked_fill(self.mask, -torch.inf).max().item()
 
     def look_ahead(self, n: int) -> list[int]:
         """At least one pick and at most ``n``, which :meth:`rewind` can take back."""
@@ -220,6 +263,8 @@ class _Rows:
         row.div_((self.variance.index_select(0, index) + self._noise).sqrt())
         self.variance.addcmul_(row, row, value=-1.0).clamp_min_(0.0)
         self._used += 1
+        if self._fold and self._covariance is None and self._used > 3 * BLOCK // 4:
+            self._covariance = self._prior_covariance()  # before it is needed: no ask does both
 
     def _begin_block(self) -> None:
         self._used = 0
@@ -229,15 +274,21 @@ class _Rows:
             self._blocks.append(self._points.new_empty(BLOCK, len(self._points)))
 
     def _fold_in(self, rows: Tensor) -> None:
+        assert self._covariance is not None
+        if self._lent:
+            self._covariance = torch.addmm(self._covariance, rows.mT, rows, alpha=-1.0)
+        else:
+            self._covariance.addmm_(rows.mT, rows, alpha=-1.0)
+        self._folded, self._lent = True, False
+
+    def _prior_covariance(self) -> Tensor:
         n = len(self._points)
-        first = self._covariance is None
-        if self._covariance is None:
-            self._covariance = self._points.new_empty(n, n)
+        prior = self._points.new_empty(n, n)
         stripe = rows_per_chunk(n, self._points)
-        for start in range(0, n, stripe) if first else ():
+        for start in range(0, n, stripe):
             part = self._points[start : start + stripe]
-            self._covariance[start : start + stripe] = covariance(self._kernel, part, self._points)
-        self._covariance.addmm_(rows.mT, rows, alpha=-1.0)
+            prior[start : start + stripe] = covariance(self._kernel, part, self._points)
+        return prior
 
 
 class _Lazy:
@@ -294,15 +345,23 @@ class _Lazy:
             return lowest_of_largest(self._open_bounds())
         return index
 
+    def largest(self) -> float:
+        return self._column(self.next())[1].item()
+
+    @torch.no_grad()
+    def _column(self, index: int) -> tuple[Tensor, Tensor]:
+        """A candidate's column of W, and its variance."""
+        row = None if self._shortlist is None else self._shortlist.column(index)
+        if row is None:
+            row = self._solve(self._points[index : index + 1]).squeeze(1)
+        return row, (self._prior[index] - row.square().sum()).clamp_min(0.0)
+
     @torch.no_grad()
     def add(self, index: int) -> None:
         if self._size >= 2 * len(self._rows) + SPARE_ROWS:
             self._merge()
         k, shortlist = self._size, self._shortlist
-        row = None if shortlist is None else shortlist.column(index)
-        if row is None:
-            row = self._solve(self._points[index : index + 1]).squeeze(1)
-        variance = (self._prior[index] - row.square().sum()).clamp_min(0.0)
+        row, variance = self._column(index)
         root = (variance + self._noise).sqrt()
         self._reserve(k + 1)
         self._factor[k, :k], self._factor[k, k] = row, root

@@ -22,7 +22,7 @@ from botorch_delay.kernels import covariance, prior_variance, rows_per_chunk
 
 # Up to so many candidates their covariance is kept: 134 MB in double.
 MAX_CANDIDATES = 4096
-_BLOCK = 256
+_BLOCK = 192
 
 
 class FoldedPosterior:

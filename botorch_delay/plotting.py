@@ -192,8 +192,10 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
         ax.set_ylabel("active share of the box")
     ax.set_yscale("log")
     ticks: list[float] = []
-    for count in sorted(set(counts)):  # those that would overlap are left out
-        if not ticks or count > 1.3 * ticks[-1]:
+    positive = sorted((count for count in set(counts) if count > 0), reverse=True)
+    apart = max((positive[0] / positive[-1]) ** 0.08, 1.05)  # a label's height on a low axis
+    for count in positive:  # those that would overlap with a larger one are left out
+        if not ticks or apart * count < ticks[-1]:
             ticks.append(count)
     ax.set_yticks(ticks, [f"{tick:.{6 if finite else 2}g}" for tick in ticks])
     ax.set_yticks([], minor=True)
@@ -244,6 +246,7 @@ def plot_timeline(
     step = max(-(-len(labels) // 12), 1)  # no more labels than can be read
     ax.set_yticks(range(0, len(labels), step), labels[::step])
     ax.set(xlabel=unit)
+    ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))
     ax.invert_yaxis()
     if seen:
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=4, frameon=False)
@@ -276,6 +279,7 @@ def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | No
         best = values.cummax(0).values if optimizer.maximize else values.cummin(0).values
         ax.scatter(times, values, s=14, color=_COLOURS[TrialState.COMPLETED], label="answer")
         ax.step(times, best, where="post", color=_BEST, label="best answer so far")
+        ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=2, frameon=False)
     ax.set(xlabel=unit, ylabel="value")
     return ax

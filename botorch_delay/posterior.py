@@ -9,7 +9,7 @@ norm at most C splits into a bias of at most C sqrt(sigma^2 - z'Dz) and a noise 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from gpytorch.kernels import Kernel
@@ -74,6 +74,12 @@ class Evidence:
         return (self.spread / self.noise_var).max().item() if len(self.y) else 0.0
 
 
+def same_points(X: Tensor) -> Tensor:
+    """A number for each row of ``X`` (``n x d``), the same where points are equal: ``n``."""
+    _, inverse = torch.unique(X, dim=0, return_inverse=True)
+    return inverse
+
+
 @dataclass(frozen=True)
 class PointwisePosterior:
     """Posterior at ``n`` points, each field of shape ``n``.
@@ -102,6 +108,10 @@ class PointwisePosterior:
         """Sigma."""
         return self.variance.sqrt()
 
+    def at(self, rows: Tensor) -> PointwisePosterior:
+        """The posterior at some of the points, a LongTensor or bool ``n``."""
+        return PointwisePosterior(*(getattr(self, f.name)[rows] for f in fields(self)))
+
     def rescaled(self, offset: float, scale: float) -> PointwisePosterior:
         """The posterior of ``offset + scale * g`` where this is the posterior of g."""
         if offset == 0.0 and scale == 1.0:
@@ -116,12 +126,6 @@ class PointwisePosterior:
             rounding=square * self.rounding,
             mean_rounding=abs(scale) * self.mean_rounding,
         )
-
-
-def same_points(X: Tensor) -> Tensor:
-    """A number for each row of ``X`` (``n x d``), the same where points are equal: ``n``."""
-    _, inverse = torch.unique(X, dim=0, return_inverse=True)
-    return inverse
 
 
 def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,26 +164,59 @@ def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
     return factor, diagonal + jitter
 
 
+@dataclass(frozen=True)
+class Factored:
+    """What the posterior takes from the evidence alone, whatever points are asked about.
+
+    Attributes:
+        factor: ``L`` with ``L L' = K + D``, ``m x m``.
+        noise: the diagonal of D, raised where rounding asks for it, ``m``.
+        white: ``L^-1 y``, ``m x 1``.
+        alpha_norm: of ``(K + D)^-1 y``.
+        largest: the largest ``k(x, x)``; 0 without evidence.
+    """
+
+    factor: Tensor
+    noise: Tensor
+    white: Tensor
+    alpha_norm: Tensor
+    largest: float
+
+    @classmethod
+    def of(cls, covar_module: Kernel, evidence: Evidence) -> Factored:
+        """Costs ``O(m^3)``."""
+        K = covariance(covar_module, evidence.X, evidence.X)
+        factor, noise = factorize(K, evidence.noise_var)
+        white = _solve(factor, evidence.y.unsqueeze(-1))
+        alpha_norm = _solve(factor, white, transpose=True).norm()
+        largest = K.diagonal().max().item() if len(evidence.y) else 0.0
+        return cls(factor, noise, white, alpha_norm, largest)
+
+
 def posterior_at(
-    covar_module: Kernel, evidence: Evidence, X: Tensor, *, weights: bool = True
+    covar_module: Kernel,
+    evidence: Evidence,
+    X: Tensor,
+    *,
+    weights: bool = True,
+    factored: Factored | None = None,
 ) -> PointwisePosterior:
     """The posterior given the evidence, at the rows of ``X`` (``n x d``).
 
     Costs ``O(m^3 + n m^2)``; memory beyond the result stays bounded, whatever ``n``. Without
-    ``weights`` the fields ``noise_norm`` and ``penalty`` are zero and half the work is saved.
-    Differentiable in ``X`` where it requires gradients.
+    ``weights`` the fields ``noise_norm`` and ``penalty`` are zero and half the work is saved; with
+    ``factored``, made of the same evidence before, the first term is. Differentiable in ``X``
+    where it requires gradients.
     """
     with torch.set_grad_enabled(torch.is_grad_enabled() and X.requires_grad):
-        K = covariance(covar_module, evidence.X, evidence.X)
-        factor, noise = factorize(K, evidence.noise_var)
-        white = _solve(factor, evidence.y.unsqueeze(-1))
+        known = Factored.of(covar_module, evidence) if factored is None else factored
+        factor, noise, white, alpha_norm = known.factor, known.noise, known.white, known.alpha_norm
         m = len(evidence.y)
         # Backward error: the factor is that of K + D + E with ||E|| of order m eps max k.
         relative = (m + 1) * torch.finfo(X.dtype).eps
-        backward = relative * K.diagonal().max().item() if m else 0.0
+        backward = relative * known.largest
         if m and backward > 0.1 * noise.min().item():
             _warn_coarse(noise.min().item(), X.dtype)
-        alpha_norm = _solve(factor, white, transpose=True).norm()
         fields = 7
         grad = torch.is_grad_enabled() and X.requires_grad
         # One result to write into: small pieces between large ones would scatter the memory.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from botorch_delay.confidence import BoxBounds, Confidence
 from botorch_delay.exceptions import EmptyDomainError
 from botorch_delay.kernels import covariance, prior_variance
 from botorch_delay.level_sets import SetSample, sample_set
-from botorch_delay.posterior import Evidence, factorize
+from botorch_delay.posterior import Evidence, Factored, factorize
 from botorch_delay.rules import generator_for
 from botorch_delay.surrogate import Surrogate
 
@@ -47,9 +48,16 @@ class Condition:
     needs_weights: bool
     cutoff: float = -torch.inf
 
+    @cached_property
+    def _factored(self) -> Factored:
+        with torch.no_grad():
+            return Factored.of(self.surrogate.covar_module, self.evidence)
+
     def interval(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds at points, ``n x d`` to ``n`` each."""
-        posterior = self.surrogate.posterior(self.evidence, X, weights=self.needs_weights)
+        posterior = self.surrogate.posterior(
+            self.evidence, X, weights=self.needs_weights, factored=self._factored
+        )
         half = self.bounds.half_width(posterior)
         return posterior.mean - half, posterior.mean + half
 

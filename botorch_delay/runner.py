@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,10 +20,16 @@ from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.trials import Trial, TrialState
 from botorch_delay.workers import Interrupts, Objective, Outcome, Pool, make_pool
 
+__all__ = ["Callback", "Evaluation", "RunReport", "run"]
+
 logger = logging.getLogger(__name__)
 
 # A pool that breaks this often without one result in between will not recover by itself.
 MAX_BREAKS_IN_A_ROW = 5
+
+# Settings of GPyTorch, filters of warnings and random generators are the whole program's: of
+# several runs in threads one at a time works on its optimizer, while their workers go on.
+_turn = threading.RLock()
 
 Callback = Callable[[Optimizer, Trial], None]
 
@@ -55,8 +62,8 @@ class RunReport:
     Attributes:
         evaluations: those that returned, in the order of their return.
         resumed: trials that were in the store already.
-        abandoned: ids of trials that were given up: running when an earlier run died, or late
-            and still out when everything else was done.
+        abandoned: ids of trials that were given up: running when an earlier run died, cancelled,
+            or late and still out when everything else was done.
         late: ids of trials that ran for longer than ``timeout`` and could not be stopped.
         started: when the call began, seconds since the epoch.
         finished: when it ended.
@@ -105,12 +112,14 @@ def run(
 
     The objective gets the point as a CPU tensor of shape ``d`` and returns one finite number.
     What it raises, and anything else that it returns, becomes a failed trial with its message.
-    Failed points are asked again as the optimizer decides, within ``n_trials``.
+    Failed points are asked again as the optimizer decides, within ``n_trials``. Several
+    optimizers can share one executor: call this in a thread for each.
 
     Args:
         optimizer: whose points are asked.
         objective: called in the workers; for processes it must be picklable.
-        executor: any ``concurrent.futures.Executor``, or a ``pebble.ProcessPool``. A broken
+        executor: any ``concurrent.futures.Executor``, that of a Dask client
+            (``client.get_executor()``) among them, or a ``pebble.ProcessPool``. A broken
             ``ProcessPoolExecutor`` is replaced by a like one, which this call shuts down.
         n_trials: how many trials the optimizer shall have in the end, those already asked
             included; at most its horizon.
@@ -131,7 +140,7 @@ def run(
     Raises:
         InputError: if an argument is out of its range, or the objective is not picklable.
         StorageError: if the store cannot be used.
-        RunError: if a pool keeps breaking.
+        RunError: if a pool keeps breaking, takes no work, or loses its cluster.
         KeyboardInterrupt: on Ctrl-C, after waiting trials were cancelled and every open one
             abandoned and committed.
     """
@@ -152,13 +161,15 @@ def run(
     pool = make_pool(executor, timeout)
     pool.check(objective)
     loop = _Loop(optimizer, objective, pool, n_trials, max_in_flight, store, timeout, callbacks)
-    loop.resume()
+    with _turn:
+        loop.resume()
     bar = _Bar(optimizer, n_trials, show=progress)
     try:
         with loop.interrupts:
             loop.play(bar)
     except BaseException:
-        loop.give_up()
+        with _turn:
+            loop.give_up()
         raise
     finally:
         bar.close()
@@ -216,21 +227,29 @@ class _Loop:
         """Until all trials are asked, and all of them settled or late."""
         bar.update()
         while True:
-            self._fill()
+            with _turn:
+                self._fill()
             if len(self._optimizer.trials) >= self._n_trials and len(self._late) == len(
                 self._in_flight
             ):
                 break
             with self.interrupts.allowed():
                 done, _ = wait(self._in_flight, self._patience(), return_when=FIRST_COMPLETED)
-            for future in sorted(done, key=lambda future: self._in_flight[future].id):
-                if future in self._in_flight:  # else it was settled when its pool broke
-                    self._collect(future)
+            with _turn:
+                for future in sorted(done, key=lambda future: self._in_flight[future].id):
+                    if future in self._in_flight:  # else it was settled when its pool broke
+                        self._collect(future)
+            if not self._pool.alive():
+                raise RunError(
+                    "The connection to the cluster was lost. Everything told so far is kept; with "
+                    "a store, the same call goes on from there."
+                )
             self._report_late()
             bar.update()
-        for future in list(self._in_flight):  # late, and not waited for any longer
-            self._abandon(self._forget(future))
-        self._commit()
+        with _turn:
+            for future in list(self._in_flight):  # late, and not waited for any longer
+                self._abandon(self._forget(future))
+            self._commit()
 
     def give_up(self) -> None:
         """Cancel what waits, abandon what is open, commit."""
@@ -253,21 +272,26 @@ class _Loop:
                 self._fail(trial, str(error))
                 self._repair(str(error))
                 continue
-            except BaseException:
+            except BaseException as error:
                 self._abandon(trial)  # no worker has it
-                raise
+                if isinstance(error, StorageError) or not isinstance(error, Exception):
+                    raise
+                raise RunError(
+                    f"The executor takes no work ({type(error).__name__}: {error}). Everything "
+                    "told so far is kept; with a store, the same call goes on from there."
+                ) from error
             self._in_flight[future] = trial
 
     def _patience(self) -> float | None:
-        """Seconds until the next evaluation may be late, or have begun."""
+        """Seconds until the next evaluation may be late, or have begun, or the pool be gone."""
         if self._timeout is None or self._pool.kills:
-            return None
+            return self._pool.look_every
         now = time.monotonic()
         for future in self._in_flight:
-            if future.running() and future not in self._late:
+            if self._pool.running(future) and future not in self._late:
                 self._deadlines.setdefault(future, now + self._timeout)
         waiting = len(self._in_flight) > len(self._deadlines) + len(self._late)
-        next_look = self._timeout / 10.0 if waiting else float("inf")
+        next_look = self._timeout / 10.0 if waiting else self._pool.look_every or float("inf")
         patience = min([next_look, *(d - now for d in self._deadlines.values())])
         return None if patience == float("inf") else max(patience, 0.0)
 
@@ -281,6 +305,10 @@ class _Loop:
             return
         except TimeoutError:
             self._fail(trial, f"timed out after {self._timeout:g} seconds")
+            return
+        except CancelledError:  # a cluster that was lost, for instance: no fault of the point
+            self._abandon(trial)
+            self._settled(trial)
             return
         except Exception as error:  # the executor's own: lost workers, results that do not pickle
             self._fail(trial, f"{type(error).__name__}: {error}")

@@ -13,7 +13,8 @@ from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.trials import Attached, Trial, TrialState
 
-FORMAT = 1
+# 2 added ``answered_step`` to the trials; states and files of format 1 are read all the same.
+FORMAT = 2
 
 
 def domain_array(domain: Domain) -> tuple[str, Tensor]:
@@ -68,7 +69,7 @@ def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
     for key, kind in expected.items():
         if not isinstance(state.get(key), kind):
             raise StorageError(f"The state is malformed: {key} is {brief(state.get(key))}.")
-    if state["format"] != FORMAT or state["revision"] < 0:
+    if not 1 <= state["format"] <= FORMAT or state["revision"] < 0:
         raise StorageError("The state is malformed: its format or revision is not a version.")
     progress = state["progress"]
     parts = {"rounds": list, "arrays": Mapping, "values": Mapping, "arrays_version": int}
@@ -186,6 +187,9 @@ def _revive_trial(record: Mapping[str, Any], number: int, domain: Domain) -> Tri
         raise ValueError(f"a {state.value} trial with answered_at {answered_at!r}")
     if not isinstance(record["reason"], str):
         raise ValueError("reason is no text")
+    step = record.get("answered_step")
+    if step is not None and (answered_at is None or not is_whole(step, number + 1)):
+        raise ValueError(f"a {state.value} trial with answered_step {step!r}")
     return Trial(
         id=number,
         source=domain.points if isinstance(domain, FiniteDomain) else x,
@@ -199,6 +203,7 @@ def _revive_trial(record: Mapping[str, Any], number: int, domain: Domain) -> Tri
         reason=record["reason"],
         asked_at=_number(record["asked_at"]),
         answered_at=None if answered_at is None else _number(answered_at),
+        answered_step=step,
     )
 
 

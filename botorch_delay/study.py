@@ -1,10 +1,10 @@
 """A study in a file, for experiments that are no programs: named parameters in, tables out.
 
-The space is a TOML file. Either a list of arms::
+The space is a TOML file. Either a list of arms:
 
     arms = "arms.csv"            # a header with the names, one row of numbers per arm
 
-or a grid, the product of its parameters::
+or a grid, the product of its parameters:
 
     [parameters.temperature]
     values = [20, 30, 40]
@@ -36,6 +36,16 @@ from botorch_delay.elimination import ActiveSet
 from botorch_delay.exceptions import InputError, NoAnswerError, StorageError
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
 from botorch_delay.trials import Trial
+
+__all__ = [
+    "create_study",
+    "describe_study",
+    "describe_trial",
+    "format_study",
+    "format_trials",
+    "point_of",
+    "read_space",
+]
 
 MAX_ARMS = 1_000_000
 _SCALES = ("linear", "log")
@@ -69,9 +79,15 @@ def read_space(path: str | os.PathLike[str]) -> FiniteDomain:
 
 
 def create_study(
-    path: str | os.PathLike[str], domain: FiniteDomain, horizon: int, *, seed: int, maximize: bool
+    path: str | os.PathLike[str],
+    domain: FiniteDomain,
+    horizon: int,
+    *,
+    seed: int,
+    maximize: bool,
+    exact: bool = False,
 ) -> BPEDelayOptimizer:
-    """A study in a new file; kernel and noise are learned from the answers.
+    """A study in a new file; the kernel is learned from the answers, and the noise unless exact.
 
     Raises:
         InputError: if an argument is out of its range.
@@ -79,7 +95,7 @@ def create_study(
     """
     if storage.holds_study(path):
         raise StorageError(f"{path} exists already; choose another file, or go on with ask.")
-    optimizer = BPEDelayOptimizer(domain, horizon, seed=seed, maximize=maximize)
+    optimizer = BPEDelayOptimizer(domain, horizon, exact=exact, seed=seed, maximize=maximize)
     optimizer.save(path)
     return optimizer
 
@@ -132,6 +148,25 @@ def _active(optimizer: BPEDelayOptimizer) -> float:
     return len(active) if isinstance(active, ActiveSet) else active.volume()[0]
 
 
+def _forecast(optimizer: BPEDelayOptimizer) -> dict[str, Any] | None:
+    """When the open round will close; None if there is no round, or no answer to tell from.
+
+    ``asks`` are quantiles, in asks from now; None beyond what answers so far tell.
+    """
+    try:
+        forecast = optimizer.forecast()
+    except NoAnswerError:
+        return None
+    if forecast is None:
+        return None
+    quantiles = {str(p): forecast.quantile(p) for p in (0.5, 0.9)}
+    return {
+        "round": forecast.round,
+        "asks": {p: q if math.isfinite(q) else None for p, q in quantiles.items()},
+        "text": str(forecast),
+    }
+
+
 def describe_study(optimizer: Optimizer) -> dict[str, Any]:
     """Where a study stands, as plain values: pending trials, round, recommendation."""
     domain = optimizer.domain
@@ -146,6 +181,7 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
             "lower": best.lower,
             "upper": best.upper,
             "interval": best.interval,
+            "count": best.count,
         }
     rounds = optimizer if isinstance(optimizer, BPEDelayOptimizer) else None
     return {
@@ -157,6 +193,11 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
         "active": None if rounds is None else _active(rounds),
         "round": None if rounds is None else rounds.round,
         "waiting_for": [] if rounds is None else [s.trial.id for s in rounds.stragglers],
+        "forecast": None if rounds is None else _forecast(rounds),
+        "late": [
+            {"id": found.trial.id, "asks": found.asks, "sooner": found.sooner}
+            for found in optimizer.late()
+        ],
         "pending": [describe_trial(trial, domain) for trial in optimizer.pending],
         "recommendation": recommendation,
         "trials": [describe_trial(trial, domain) for trial in optimizer.trials],
@@ -208,6 +249,13 @@ def format_study(study: Mapping[str, Any]) -> str:
     if study["waiting_for"]:
         ids = ", ".join(map(str, study["waiting_for"]))
         lines.append(f"the round waits for trial {ids}; if one will not come back, use abandon")
+    lines += [
+        f"trial {late['id']} is late: {late['sooner']:.0%} of answers are estimated to take fewer "
+        f"than the {late['asks']} asks since it was asked"
+        for late in study["late"]
+    ]
+    if study["forecast"] is not None:
+        lines.append(study["forecast"]["text"])
     best = study["recommendation"]
     lines += ["", f"recommended ({study['direction']}):"]
     if best is None:
@@ -217,6 +265,7 @@ def format_study(study: Mapping[str, Any]) -> str:
             ", ".join(f"{name} = {value:.12g}" for name, value in best["parameters"].items()),
             f"{best['mean']:.6g}, between {best['lower']:.6g} and {best['upper']:.6g}",
             f"({best['interval']})",
+            f"answers at this very point: {best['count']}",
         ]
     return "\n".join(lines)
 

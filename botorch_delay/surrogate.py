@@ -31,7 +31,7 @@ from botorch_delay import checks
 from botorch_delay.domains import Domain, Encoding
 from botorch_delay.exceptions import FitWarning, InputError, InputTypeError, StorageError
 from botorch_delay.kernels import build_kernel, covariance, describe_kernel, hyperparameters
-from botorch_delay.posterior import Evidence, PointwisePosterior, factorize, posterior_at
+from botorch_delay.posterior import Evidence, Factored, PointwisePosterior, factorize, posterior_at
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,14 @@ LENGTHSCALE_SPREAD = 0.5
 NOISE_SPREAD = 1.0
 # Above so many answers a fit is to a random subset, so that it takes no longer and longer.
 MAX_ANSWERS_TO_FIT = 500
+
+
+def exact_noise(like: Tensor) -> float:
+    """The noise variance of exact evaluations, as a share of the prior variance: a jitter.
+
+    It is BoTorch's least noise variance of standardised values.
+    """
+    return 1e-6 if like.dtype is torch.float64 else 1e-4
 
 
 @dataclass(frozen=True)
@@ -161,10 +169,17 @@ class Surrogate:
         return kernel.requires_grad_(False), scaled
 
     def posterior(
-        self, evidence: Evidence, X: Tensor, *, weights: bool = False
+        self,
+        evidence: Evidence,
+        X: Tensor,
+        *,
+        weights: bool = False,
+        factored: Factored | None = None,
     ) -> PointwisePosterior:
         """Posterior of f at the rows of ``X``, in units of the values."""
-        posterior = posterior_at(self.covar_module, evidence, self.inputs(X), weights=weights)
+        posterior = posterior_at(
+            self.covar_module, evidence, self.inputs(X), weights=weights, factored=factored
+        )
         return posterior.rescaled(self.offset, self.scale)
 
     def mean_function(self, evidence: Evidence) -> Callable[[Tensor], Tensor]:
@@ -229,6 +244,7 @@ def fit_surrogate(
     seed: int,
     previous: Surrogate | None = None,
     warm_start: Hyperparameters | None = None,
+    exact: bool = False,
 ) -> Surrogate:
     """Kernel and noise by maximum a posteriori, with BoTorch's default priors.
 
@@ -244,9 +260,11 @@ def fit_surrogate(
         seed: for the random restarts of a fit that fails at first.
         previous: kept, with a :class:`FitWarning`, if the fit fails.
         warm_start: modes of the priors, instead of BoTorch's.
+        exact: whether evaluations are exact; their noise is a jitter, and not learned.
     """
     kernel, likelihood = _prior_modules(domain, warm_start)
-    prior = _learned(kernel, domain, noise_var=likelihood.noise.item(), offset=0.0, scale=1.0)
+    own = exact_noise(y) if exact else likelihood.noise.item()
+    prior = _learned(kernel, domain, noise_var=own, offset=0.0, scale=1.0)
     if len(y) == 0:
         return replace(prior, scaled=False)
     offset, scale = _standardization(y)
@@ -255,7 +273,9 @@ def fit_surrogate(
         return replace(few, scaled=False)
     standard = ((y - offset) / scale).unsqueeze(-1)
     known = None
-    if all(v is not None for v in noise_var):
+    if exact:
+        known = torch.full_like(standard, own)
+    elif all(v is not None for v in noise_var):
         known = torch.tensor(noise_var, dtype=y.dtype, device=y.device).unsqueeze(-1) / scale**2
     try:
         rows = _subset(len(y), seed)

@@ -57,6 +57,8 @@ class Trial:
         reason: why it failed.
         asked_at: seconds since the epoch (UTC).
         answered_at: when it was answered, failed or was abandoned; None while it runs.
+        answered_step: how many asks had been made by then; None while it runs, and in files of
+            versions that did not keep it.
     """
 
     id: int
@@ -71,6 +73,17 @@ class Trial:
     reason: str = ""
     asked_at: float = field(default_factory=time.time)
     answered_at: float | None = None
+    answered_step: int | None = None
+
+    @property
+    def delay(self) -> int | None:
+        """The asks between its own and its answer, in steps; None without an answer.
+
+        None also in files of versions that did not keep it.
+        """
+        if self.state is not TrialState.COMPLETED or self.answered_step is None:
+            return None
+        return self.answered_step - 1 - self.id
 
     @property
     def x(self) -> Tensor:
@@ -105,6 +118,7 @@ class Trial:
             "reason": self.reason,
             "asked_at": self.asked_at,
             "answered_at": self.answered_at,
+            "answered_step": self.answered_step,
         }
 
     def __repr__(self) -> str:
@@ -172,8 +186,9 @@ class Ledger:
         return trial
 
     def settle(self, trial: Trial, state: TrialState, **fields: Any) -> None:
-        """Change a trial's state and the given fields, and note the time."""
-        for name, value in {**fields, "state": state, "answered_at": time.time()}.items():
+        """Change a trial's state and the given fields, and note the time and the step."""
+        noted = {"answered_at": time.time(), "answered_step": len(self.trials)}
+        for name, value in {**fields, "state": state, **noted}.items():
             object.__setattr__(trial, name, value)  # frozen to everyone but the ledger
         self._note(trial)
 
@@ -281,7 +296,7 @@ def trials_table(trials: list[Trial], names: tuple[str, ...]) -> pandas.DataFram
         x = record.pop("x")
         records.append(record | dict(zip(names, x, strict=True)))
     columns = ["id", "index", "round", "slot", "state", "value", "noise_var", "late"]
-    columns += ["reason", "asked_at", "answered_at"]
+    columns += ["reason", "asked_at", "answered_at", "answered_step"]
     columns += names
     frame = pandas.DataFrame(records, columns=columns).set_index("id")
     for name in ("asked_at", "answered_at"):

@@ -9,6 +9,8 @@ import pickle
 import signal
 import threading
 import time
+import uuid
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -26,9 +28,16 @@ Objective = Callable[[Tensor], float]
 
 
 class Pool:
-    """An executor as given: submits, cannot kill, cannot be repaired."""
+    """An executor as given: submits, cannot kill, cannot be repaired.
+
+    Attributes:
+        kills: whether it ends what takes too long.
+        look_every: seconds after which to see whether it is :meth:`alive`; None where its
+            futures are settled even if it is not.
+    """
 
     kills = False
+    look_every: float | None = None
 
     def __init__(self, executor: Any) -> None:
         self._executor = executor
@@ -39,6 +48,14 @@ class Pool:
     def submit(self, objective: Objective, trial: Trial) -> Future[Outcome]:
         """Have a worker evaluate the objective at the trial's point."""
         return self._executor.submit(_evaluate, objective, *_portable(trial))
+
+    def running(self, future: Future[Outcome]) -> bool:
+        """Whether a worker has begun with an evaluation."""
+        return future.running()
+
+    def alive(self) -> bool:
+        """Whether answers can still come."""
+        return True
 
     def repair(self) -> bool:
         """Replace a broken executor; False if that is not possible."""
@@ -98,17 +115,70 @@ class PebblePool(Pool):
         )
 
 
+class DaskPool(Pool):
+    """Dask's ``Client.get_executor()``: evaluations are kept apart, and their begin is reported.
+
+    Dask takes calls with equal arguments for one, so that the second evaluation of a point would
+    return the first one's value, noise included; names of their own prevent that. Its futures
+    never say that they run, which a ``timeout`` has to know, so workers tell the client. And
+    some futures are never settled once the client has lost its scheduler.
+    """
+
+    look_every = 2.0
+
+    def __init__(self, executor: Any, timeout: float | None) -> None:
+        super().__init__(executor)
+        self._client = executor._client  # kept in a private attribute and nowhere else
+        self._topic = f"botorch-delay-{uuid.uuid4().hex}" if timeout is not None else None
+        self._names: weakref.WeakKeyDictionary[Future[Outcome], str] = weakref.WeakKeyDictionary()
+        self._begun: set[str] = set()
+        if self._topic is not None:
+            self._client.subscribe_topic(self._topic, lambda event: self._begun.add(event[1]))
+
+    def check(self, objective: Objective) -> None:
+        """Refuse an objective that cannot reach the workers."""
+        import cloudpickle  # comes with Dask, which uses it likewise
+
+        _check_picklable(objective, cloudpickle.dumps)
+
+    def submit(self, objective: Objective, trial: Trial) -> Future[Outcome]:
+        """Have a worker evaluate the objective at the trial's point."""
+        name = f"trial-{trial.id}-{uuid.uuid4().hex}"
+        future = self._executor.submit(
+            _evaluate_on_dask, self._topic, name, objective, *_portable(trial), key=name
+        )
+        self._names[future] = name
+        return future
+
+    def running(self, future: Future[Outcome]) -> bool:
+        """Whether a worker has reported that it has begun with an evaluation."""
+        return self._names[future] in self._begun
+
+    def alive(self) -> bool:
+        """Whether the client has a scheduler, or is about to have one again."""
+        return self._client.status in ("running", "connecting")
+
+    def release(self) -> None:
+        """Listen to the workers no longer."""
+        if self._topic is not None and self.alive():
+            self._client.unsubscribe_topic(self._topic)
+
+
 def make_pool(executor: Any, timeout: float | None) -> Pool:
     """The executor as the runner uses it.
 
     Raises:
         InputTypeError: if it is none.
     """
+    if hasattr(executor, "get_executor"):
+        raise InputTypeError("executor is a Dask client; hand over client.get_executor().")
     if isinstance(executor, ProcessPoolExecutor):
         return BreakableProcessPool(executor)
     schedule = getattr(executor, "schedule", None)
     if schedule is not None and "timeout" in inspect.signature(schedule).parameters:
         return PebblePool(executor, timeout)
+    if type(executor).__module__ == "distributed.cfexecutor":  # without importing Dask
+        return DaskPool(executor, timeout)
     if hasattr(executor, "submit"):
         return Pool(executor)
     raise InputTypeError(
@@ -117,9 +187,11 @@ def make_pool(executor: Any, timeout: float | None) -> Pool:
     )
 
 
-def _check_picklable(objective: Objective) -> None:
+def _check_picklable(
+    objective: Objective, dumps: Callable[[Objective], bytes] = pickle.dumps
+) -> None:
     try:
-        pickle.dumps(objective)
+        dumps(objective)
     except Exception as error:
         raise InputTypeError(
             f"The objective cannot be sent to another process ({error}); define it at the top "
@@ -165,6 +237,17 @@ def _words(raised: BaseException) -> str:
         return f"{type(raised).__name__}: {raised}"
     except Exception:
         return type(raised).__name__
+
+
+def _evaluate_on_dask(
+    topic: str | None, name: str, objective: Objective, x: list[float], dtype: str
+) -> Outcome:
+    """Run in a worker of Dask: the same, after a word to the client where it listens."""
+    from distributed import get_worker
+
+    if topic is not None:
+        get_worker().log_event(topic, name)
+    return _evaluate(objective, x, dtype)
 
 
 class Interrupts:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import scale
 import torch
 from cases import global_random_state
 from hypothesis import settings
@@ -21,11 +22,16 @@ torch.set_num_threads(1)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--reliability-scale",
+        "--scale",
         choices=["full", "small"],
         default="full",
-        help="how much pytest -m reliability does: full takes the better part of an hour",
+        help="how much -m heavy and -m reliability do: in full each takes the better part of an "
+        "hour",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    scale.small = config.getoption("--scale") == "small"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

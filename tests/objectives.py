@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -128,3 +129,26 @@ class Counted:
     def __call__(self, x: Tensor) -> float:
         (self.folder / f"{time.time_ns()}-{os.getpid()}").touch()
         return uneven(x)
+
+
+RELEASE = threading.Event()  # for workers that are threads of this process
+
+
+def waits_on_the_left(x: Tensor) -> float:
+    """Returns on the left end only when all are released."""
+    if float(x[0]) < 0.5:
+        RELEASE.wait(30)
+    return quadratic(x)
+
+
+class KillsOneWorker:
+    """Takes the first worker that comes to its right half down, and never again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.signal = folder / "killed"
+
+    def __call__(self, x: Tensor) -> float:
+        if float(x[0]) > 0.5 and not self.signal.exists():
+            self.signal.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return quadratic(x)

@@ -1,13 +1,16 @@
 import pytest
 import torch
+from botorch.acquisition import UpperConfidenceBound
 from botorch.acquisition.input_constructors import get_acqf_input_constructor
+from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.models import SingleTaskGP
 from botorch.models.deterministic import GenericDeterministicModel
+from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from cases import normal, scattered, se
 
 import botorch_delay as bd
-from botorch_delay.exceptions import InputTypeError, NotSupportedError
+from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
 
 X, Y, P, T = scattered(12), normal(12).unsqueeze(-1), scattered(4, seed=1), scattered(9, seed=2)
 
@@ -93,3 +96,69 @@ def test_the_input_constructor():
         bd.MaxVariance(**arguments)(T.unsqueeze(1)), deviation(model(P).fantasy_model(), T)
     )
     assert construct(gp)["X_pending"] is None
+
+
+def test_the_fantasy_upper_confidence_bound_is_botorch_s_on_the_fantasy_model():
+    expected = UpperConfidenceBound(model(P).fantasy_model(), beta=4.0)(T.unsqueeze(1))
+    torch.testing.assert_close(
+        bd.FantasyUpperConfidenceBound(model(P), 4.0)(T.unsqueeze(1)), expected
+    )
+    added = bd.FantasyUpperConfidenceBound(model(P[:1]), 4.0, X_pending=P[1:])
+    torch.testing.assert_close(added(T.unsqueeze(1)), expected)
+    added.set_X_pending(None)
+    alone = UpperConfidenceBound(model(P[:1]).fantasy_model(), beta=4.0)(T.unsqueeze(1))
+    torch.testing.assert_close(added(T.unsqueeze(1)), alone)
+
+
+def test_a_posterior_transform_minimises():
+    down = ScalarizedPosteriorTransform(torch.tensor([-1.0]).double())
+    lowest = bd.FantasyUpperConfidenceBound(model(P), 4.0, posterior_transform=down)
+    fantasy = model(P).fantasy_model().posterior(T.unsqueeze(1))
+    expected = (-fantasy.mean + 2.0 * fantasy.variance.sqrt()).flatten()
+    torch.testing.assert_close(lowest(T.unsqueeze(1)), expected)
+
+
+@pytest.mark.parametrize("noise", [{}, {"train_Yvar": torch.full_like(Y, 1e-2)}])
+def test_models_that_transform_points_and_values(noise):
+    # As a tuning engine builds them: the mean stays, and pending points count in sigma.
+    theirs = SingleTaskGP(
+        10.0 * X,
+        5.0 + 3.0 * Y,
+        covar_module=se(),
+        input_transform=Normalize(2, bounds=torch.tensor([[0.0, 0.0], [10.0, 10.0]]).double()),
+        outcome_transform=Standardize(1),
+        **{name: 9.0 * value for name, value in noise.items()},
+    )
+    theirs.eval()
+    at = 10.0 * T.unsqueeze(1)
+    plain, scale = theirs.posterior(at), Y.std().item()
+    variance = theirs.likelihood.noise.mean().item()
+    ours = bd.DelayedGP(X, (Y - Y.mean()) / scale, noise_var=variance, covar_module=se())
+    ours = ours.with_pending(P).fantasy_model()
+    expected = 3.0 * scale * deviation(ours, T)
+    sigma = bd.MaxVariance(theirs, X_pending=10.0 * P)(at)
+    torch.testing.assert_close(sigma, expected, rtol=1e-3, atol=0)
+    bound = bd.FantasyUpperConfidenceBound(theirs, 4.0, X_pending=10.0 * P)(at)
+    torch.testing.assert_close(bound, plain.mean.flatten() + 2.0 * sigma, rtol=1e-3, atol=0)
+
+
+def test_a_sequential_batch_spreads():
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
+    ucb = bd.FantasyUpperConfidenceBound(model(), 100.0)
+    with torch.random.fork_rng():
+        points, _ = optimize_acqf(
+            ucb, bounds, q=3, num_restarts=4, raw_samples=32, sequential=True, options={"seed": 0}
+        )
+    assert torch.pdist(points).min() > 0.1
+    assert ucb.X_pending is None
+
+
+def test_the_input_constructor_of_the_bound():
+    construct = get_acqf_input_constructor(bd.FantasyUpperConfidenceBound)
+    ucb = bd.FantasyUpperConfidenceBound(**construct(model(), X_pending=P, training_data=None))
+    assert ucb.beta == 6.0
+    torch.testing.assert_close(ucb.X_pending, P)
+    with pytest.raises(InputError, match="beta"):
+        bd.FantasyUpperConfidenceBound(**construct(model(), beta=0.0))
+    with pytest.raises(InputTypeError, match="BoTorch model"):
+        bd.FantasyUpperConfidenceBound("model", 1.0)

@@ -1,7 +1,5 @@
 import csv
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from interrupted import kill_once
+from scale import repeats
 
 from botorch_delay import cli
 from botorch_delay.benchmarks import StepClock, register_delay, register_method
@@ -449,17 +449,13 @@ def test_bad_input_gives_one_line(arguments, message, capsys, tmp_path, monkeypa
 @pytest.mark.heavy
 def test_the_quick_suite_survives_being_killed(tmp_path):
     command = [sys.executable, "-m", "botorch_delay", "bench", "quick"]
-    command += ["--out", str(tmp_path / "out"), "--workers", "2"]
+    seeds = repeats(3, 1)
+    command += ["--out", str(tmp_path / "out"), "--workers", "2", "--seeds", str(seeds)]
     runs = tmp_path / "out" / "runs"
-    for enough in (3, 30):
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
-        assert process.stderr is not None
-        while not runs.is_dir() or len(list(runs.glob("*.csv"))) < enough:
-            assert process.stderr.read(80), "it ended too soon"  # some progress
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    for enough in (3, 10 * seeds):
+        kill_once(command, lambda enough=enough: len(list(runs.glob("*.csv"))) >= enough)
     done = {path: path.stat().st_mtime_ns for path in runs.glob("*.csv")}
     finished = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     assert all(path.stat().st_mtime_ns == when for path, when in done.items())
     assert "report" in finished.stdout
-    assert len(list(runs.glob("*.csv"))) == 147
+    assert len(list(runs.glob("*.csv"))) == 49 * seeds

@@ -27,6 +27,19 @@ def test_points_of_the_unit_cube_respect_bounds_lists_and_logarithms():
     assert domain.find(X[:3]).tolist() == [-1, -1, -1]
 
 
+def test_lists_on_a_logarithmic_scale_are_drawn_by_their_logarithms():
+    bounds = torch.tensor([[1.0, 16.0], [1024.0, 256.0]], dtype=torch.double)
+    lists = {0: range(1, 1025), 1: [16, 32, 64, 128, 256]}
+    X = BoxDomain(bounds, lists, log_dims=[0, 1]).from_unit(scattered(4000, 2))
+    assert (X[:, 0] < 32).double().mean().item() == pytest.approx(0.5, abs=0.06)
+    shares = torch.stack([(X[:, 1] == value).double().mean() for value in lists[1]])
+    torch.testing.assert_close(shares, torch.full_like(shares, 0.2), atol=0.03, rtol=0)
+    ends = BoxDomain(bounds, lists, log_dims=[0, 1]).from_unit(torch.eye(2).double())
+    assert ends.tolist() == [[1024.0, 16.0], [1.0, 256.0]]
+    single = BoxDomain(bounds, {1: [64]}, log_dims=[1]).from_unit(scattered(5, 2))
+    assert set(single[:, 1].tolist()) == {64.0}
+
+
 def test_constraints_are_botorch_s_inequalities():
     domain = box(constraints=[(torch.tensor([2, 3]), torch.tensor([1.0, 1.0]), 1.5)])
     X = domain.from_unit(scattered(400, 4))

@@ -12,10 +12,11 @@ CONTRACT = """
 ActiveSet BPEDelayOptimizer ConstantDelay DelayedGP FiniteDomain FixedBeta GeometricDelay
 GeometricRounds Guarantee MaxVariance NoDelay PoissonDelay RKHSConfidence Recommendation
 RoundRecord Straggler SubExponentialDelay Trial TrialState Confidence DelayLaw effective_dimension
-AcquisitionOptimizer BotorchRule BoxDomain Censor Epoch Hallucinate HorizonRounds
+AcquisitionOptimizer BotorchRule BoxDomain Censor Epoch FantasyUpperConfidenceBound Hallucinate
+HorizonRounds
 Hyperparameters Ignore Optimizer Pending QueuedOptimizer RandomOptimizer Rule ThompsonSampling
 ThreDSOptimizer UCB editing greedy_max_variance information_gain load rkhs_bounds round_lengths
-exceptions benchmarks
+exceptions benchmarks EmpiricalDelay Forecast Replicates
 """
 
 
@@ -37,7 +38,7 @@ import botorch_delay
 assert torch.equal(state, torch.get_rng_state())
 assert dtype == torch.get_default_dtype()
 assert root == logging.root.handlers
-for name in ("pandas", "matplotlib", "sklearn", "pebble", "optuna", "ray"):
+for name in ("pandas", "matplotlib", "sklearn", "pebble", "optuna", "ray", "ax", "distributed"):
     assert name not in sys.modules or name in known, name
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,5 @@
 import builtins
+from itertools import pairwise
 
 import matplotlib as mpl
 import pytest
@@ -107,10 +108,14 @@ def test_active_sets_in_more_dimensions_are_refused_with_a_hint():
 
 def test_rounds_show_the_number_of_active_points():
     opt, _ = played()
-    (drawn,) = [one for one in plotting.plot_rounds(opt).lines if len(one.get_xdata()) > 2]
+    ax = plotting.plot_rounds(opt)
+    (drawn,) = [one for one in ax.lines if len(one.get_xdata()) > 2]
     assert drawn.get_xdata()[-1] == 60
     assert drawn.get_ydata()[0] == 50
     assert drawn.get_ydata()[-1] == opt.rounds[-1].active_after
+    ticks = ax.get_yticks().tolist()
+    assert max(ticks) == 50  # where it began
+    assert all(larger > 1.05 * smaller for smaller, larger in pairwise(sorted(ticks)))
     plotting.plot_rounds(bd.BPEDelayOptimizer(opt.domain, 10))
 
 
@@ -128,6 +133,7 @@ def test_the_timeline_of_workers():
     assert labels(ax) == ["completed", "failed"]
     assert report.out_of_order == 1
     assert report.utilization == pytest.approx(6.5 / 8.0)
+    assert ax.get_xlim()[0] == 0.0
     plotting.plot_timeline(RunReport())
 
 
@@ -147,6 +153,7 @@ def test_the_best_so_far_only_improves(maximize):
     best = ax.lines[0].get_ydata()
     steps = torch.as_tensor(best).diff() * (1 if maximize else -1)
     assert (steps >= 0).all()
+    assert ax.get_xlim()[0] <= 0.0
     plotting.plot_best(bd.BPEDelayOptimizer(opt.domain, 5))
 
 

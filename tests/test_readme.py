@@ -1,4 +1,4 @@
-"""Every Python block of the README runs, in order, in one namespace."""
+"""The README's Python runs, in order, in one namespace; engines have tests of their own."""
 
 from __future__ import annotations
 
@@ -8,14 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from readme_blocks import ENGINES, README, blocks, python_blocks
 
 from botorch_delay import cli
-
-README = (Path(__file__).parent.parent / "README.md").read_text()
-
-
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.BotorchWarning")
@@ -23,8 +18,10 @@ def blocks(language):
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_the_python_blocks_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    python = blocks("python")
+    python = python_blocks()
     assert len(python) >= 3
+    elsewhere = sum(len(python_blocks(engine)) for engine in ENGINES)
+    assert len(python) + elsewhere == len(blocks("python"))
     namespace = {"__name__": "readme"}
     with torch.random.fork_rng():  # BoTorch's loop draws from the global generator
         for number, block in enumerate(python, start=1):

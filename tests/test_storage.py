@@ -568,7 +568,7 @@ def test_files_that_are_none(tmp_path, stored):
     newer = tmp_path / "newer.db"
     newer.write_bytes(stored.read_bytes())
     with closing(sqlite3.connect(newer)) as db:
-        db.execute("PRAGMA user_version = 2")
+        db.execute("PRAGMA user_version = 99")
     with pytest.raises(StorageError, match="newer"):
         bd.load(newer)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from botorch_delay.exceptions import InputError, MissingExtraError, RunError
 from botorch_delay.workers import spawned_pool

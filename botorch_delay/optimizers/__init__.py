@@ -2,21 +2,25 @@
 
 from botorch_delay.optimizers.acquisition import AcquisitionOptimizer
 from botorch_delay.optimizers.base import Optimizer
-from botorch_delay.optimizers.bpe import BPEDelayOptimizer, Straggler
+from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.loading import editing, load
 from botorch_delay.optimizers.queued import QueuedOptimizer
 from botorch_delay.optimizers.random import RandomOptimizer
 from botorch_delay.optimizers.recommendation import Recommendation
+from botorch_delay.optimizers.replicates import Replicates
 from botorch_delay.optimizers.threds import Epoch, ThreDSOptimizer
+from botorch_delay.optimizers.waiting import Forecast, Straggler
 
 __all__ = [
     "AcquisitionOptimizer",
     "BPEDelayOptimizer",
     "Epoch",
+    "Forecast",
     "Optimizer",
     "QueuedOptimizer",
     "RandomOptimizer",
     "Recommendation",
+    "Replicates",
     "Straggler",
     "ThreDSOptimizer",
     "editing",

@@ -17,7 +17,12 @@ from botorch_delay.domains import Domain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.botorch_scores import try_out
-from botorch_delay.optimizers.given import describe_given, given_surrogate, recipe_of
+from botorch_delay.optimizers.given import (
+    describe_given,
+    describe_replicates,
+    given_surrogate,
+    recipe_of,
+)
 from botorch_delay.optimizers.index_method import IndexMethod, read_fit
 from botorch_delay.records import describe_part
 from botorch_delay.rules import (
@@ -45,13 +50,11 @@ from botorch_delay.trials import Attached, Trial, TrialState
 class AcquisitionOptimizer(Optimizer):
     """Ask where a rule is largest, given what has arrived and what is pending.
 
-    ====================  ==========================  ===============  =======================
-    rule                  Ignore                      Hallucinate      Censor
-    ====================  ==========================  ===============  =======================
-    UCB                   GP-UCB on what has arrived  GP-BUCB          GP-UCB-SDF
-    ThompsonSampling      asynchronous TS             GP-BTS           GP-TS-SDF
-    BoTorch acquisition   answers only                ``X_pending``    worst values as answers
-    ====================  ==========================  ===============  =======================
+    | rule | `Ignore` | `Hallucinate` | `Censor` |
+    |---|---|---|---|
+    | UCB | GP-UCB on what has arrived | GP-BUCB | GP-UCB-SDF |
+    | ThompsonSampling | asynchronous TS | GP-BTS | GP-TS-SDF |
+    | BoTorch acquisition | answers only | `X_pending` | worst values as answers |
 
     UCB and Thompson sampling keep the posterior of every candidate up to date: an ask and a
     tell cost at most O(N n) for N candidates and n distinct points asked, in whatever order
@@ -73,12 +76,16 @@ class AcquisitionOptimizer(Optimizer):
         horizon: how many asks are planned; None where no end is planned.
         covar_module: the kernel, fixed; None to learn kernel and noise, again whenever the
             answers have grown by a fifth.
-        noise_var: lambda^2, given if and only if the kernel is.
+        noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
         warm_start: what another study has learned, ``other.hyperparameters``: where learning
             begins; None for BoTorch's priors.
         rule: :class:`UCB`, :class:`ThompsonSampling`, :class:`BotorchRule`, or what the latter
             takes: a BoTorch acquisition class, or a function of ``model`` and ``X_pending``.
         pending: how pending points enter; :class:`Hallucinate` if None.
+        exact: evaluations have no noise: a kernel is given without a noise variance, a jitter
+            stands for it, and no point is asked twice.
+        repeat_pending: whether a point may be asked again while a trial of it is running. If not,
+            it is only where every point that may be asked has one.
         seed: of Thompson samples, of BoTorch's samplers, and of restarts of a fit.
         maximize: False minimises; all public values keep the user's sign.
 
@@ -111,11 +118,14 @@ class AcquisitionOptimizer(Optimizer):
         rule: Rule | Callable[..., AcquisitionFunction] | None = None,
         pending: Pending | None = None,
         warm_start: Hyperparameters | None = None,
+        exact: bool = False,
+        repeat_pending: bool = True,
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
         super().__init__(domain, horizon, seed=seed, maximize=maximize)
-        self._fixed = given_surrogate(covar_module, noise_var, domain.like)
+        self._fixed = given_surrogate(covar_module, noise_var, domain.like, exact=exact)
+        self._exact, self._repeat_pending = exact, checks.flag(repeat_pending, "repeat_pending")
         check_warm_start(warm_start, domain, self._fixed is not None)
         self._warm_start = warm_start
         self._rule = UCB(6.0) if rule is None else as_rule(rule)
@@ -131,6 +141,8 @@ class AcquisitionOptimizer(Optimizer):
             sign=self._sign,
             fixed=self._fixed,
             fit=self._fit,
+            exact=self._exact,
+            repeat_pending=self._repeat_pending,
         )
         if isinstance(self._rule, BotorchRule):
             hallucinate = isinstance(self._pending, Hallucinate)
@@ -200,7 +212,8 @@ class AcquisitionOptimizer(Optimizer):
         self._played.attached(results)
 
     def _fit(self, previous: Surrogate | None) -> Surrogate:
-        X, y, noise_var = self._all_data()
+        data = self._all_data()
+        X, y, noise_var = data.X, data.y, data.noise_var
         if isinstance(self._pending, Censor) and 0 < len(y) < MIN_ANSWERS_TO_FIT:
             # The worst value tells about the scale as long as answers do not.
             worst = y.new_tensor([self._sign * self._pending.worst_value])
@@ -213,6 +226,7 @@ class AcquisitionOptimizer(Optimizer):
             seed=self._seed,
             previous=previous,
             warm_start=self._warm_start,
+            exact=self._exact,
         )
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
@@ -231,6 +245,7 @@ class AcquisitionOptimizer(Optimizer):
             "rule": describe_part(self._rule),
             "pending": describe_part(self._pending),
             "warm_start": describe_part(self._warm_start),
+            **describe_replicates(self._exact, self._repeat_pending),
             "seed": self._seed,
             "maximize": self._maximize,
         }

@@ -25,17 +25,20 @@ from botorch_delay.elimination import ActiveSet, surviving
 from botorch_delay.exceptions import NumericsError, StorageError
 from botorch_delay.optimizers.base import Choice
 from botorch_delay.optimizers.feasibility import row_of
-from botorch_delay.optimizers.open_round import Candidates, Design
-from botorch_delay.posterior import Evidence
+from botorch_delay.optimizers.open_round import Candidates, Design, Known
+from botorch_delay.posterior import Evidence, PointwisePosterior
 from botorch_delay.regions import BoxActiveSet, Region, make_condition
 from botorch_delay.rounds import RoundRecord
 from botorch_delay.rules import generator_for
 from botorch_delay.surrogate import Surrogate
-from botorch_delay.trials import Trial
+from botorch_delay.trials import Attached, Trial
 
 logger = logging.getLogger(__name__)
 
 State = TypeVar("State")
+# Up to so many distinct points a round is judged by a factorization, whatever else is at hand: its
+# bounds then are the same to the last bit wherever they are computed again.
+MAX_FACTORIZED = 512
 
 
 class Arena(ABC, Generic[State]):
@@ -66,6 +69,10 @@ class Arena(ABC, Generic[State]):
         """The key of a trial's point."""
 
     @abstractmethod
+    def keys_of(self, results: Sequence[Attached]) -> list[int]:
+        """The keys of results from elsewhere that lie in the domain."""
+
+    @abstractmethod
     def choice(self, key: int, number: int, slot: int) -> Choice:
         """The point with a key, to be asked in a round for a slot."""
 
@@ -94,7 +101,9 @@ class Arena(ABC, Generic[State]):
         evidence: Evidence,
         rounds: int,
         union: int,
+        trials: Sequence[Trial],
         others: Evidence | None = None,
+        known: Known | None = None,
     ) -> tuple[State, float | None, float]:
         """What survives a round.
 
@@ -105,8 +114,10 @@ class Arena(ABC, Generic[State]):
             evidence: the round's answers.
             rounds: R, over which delta is divided.
             union: over how many points of a finite set the bounds hold at once.
+            trials: that were answered: where a search on a box begins.
             others: all answers there are, asked with earlier values in view, whose own bounds
                 count as well; delta is then split evenly.
+            known: a quicker way to the posterior of the round's answers, if there is one.
 
         Returns:
             The state afterwards, the cut-off in units of the values (to be maximised) if
@@ -126,12 +137,15 @@ class Arena(ABC, Generic[State]):
         self, surrogate: Surrogate, trials: Sequence[Trial], like: Tensor
     ) -> tuple[Surrogate, Evidence]:
         """Answers of a round, and its surrogate with the scale of their values."""
-        X = torch.stack([t.x for t in trials]) if trials else like[:0]
         y = self._sign * like.new_tensor([t.value for t in trials])
         surrogate = surrogate.standardized(y)
         keys = torch.tensor([self.key(t) for t in trials], dtype=torch.long, device=like.device)
         noise = [t.noise_var for t in trials]
-        return surrogate, surrogate.evidence(X, y, noise, group=keys)
+        return surrogate, surrogate.evidence(self._points(trials), y, noise, group=keys)
+
+    @abstractmethod
+    def _points(self, trials: Sequence[Trial]) -> Tensor:
+        """The points of some trials, ``n x d``."""
 
     @abstractmethod
     def rebuild(
@@ -173,6 +187,10 @@ class FiniteArena(Arena[Tensor]):
         """Its row."""
         return row_of(trial)
 
+    def keys_of(self, results: Sequence[Attached]) -> list[int]:
+        """Their rows."""
+        return [result.index for result in results if result.index is not None]
+
     def choice(self, key: int, number: int, slot: int) -> Choice:
         """The row."""
         return Choice(index=key, round=number, slot=slot)
@@ -199,6 +217,9 @@ class FiniteArena(Arena[Tensor]):
         """The public view."""
         return ActiveSet(self._domain, state)
 
+    def _points(self, trials: Sequence[Trial]) -> Tensor:
+        return self._domain.points[[row_of(t) for t in trials]]
+
     def judge(
         self,
         number: int,
@@ -207,14 +228,20 @@ class FiniteArena(Arena[Tensor]):
         evidence: Evidence,
         rounds: int,
         union: int,
+        trials: Sequence[Trial],
         others: Evidence | None = None,
+        known: Known | None = None,
     ) -> tuple[Tensor, float | None, float]:
         """Rows whose upper bound reaches the largest lower bound (Algorithm 1, the last line)."""
         ratio = surrogate.noise_ratio(evidence)
         points = self._domain.points[state]
         delta = self._delta if others is None else self._delta / 2.0
         side = side_delta(delta, rounds, union)
-        posterior = surrogate.posterior(evidence, points, weights=self._confidence.needs_weights)
+        weights = self._confidence.needs_weights
+        quick = known if len(evidence.y) > MAX_FACTORIZED else None
+        posterior = None if quick is None else quick(evidence, state, weights)
+        if posterior is None:
+            posterior = surrogate.posterior(evidence, points, weights=weights)
         half = self._confidence.half_width(posterior, ratio, side)
         lower, upper = posterior.mean - half, posterior.mean + half
         if others is not None:
@@ -301,6 +328,11 @@ class BoxArena(Arena[Region]):
         """The key of its point."""
         return self.key_of(trial.x)
 
+    def keys_of(self, results: Sequence[Attached]) -> list[int]:
+        """The keys of their points."""
+        inside = (r.x for r in results if bool(self._domain.contains(r.x.unsqueeze(0))))
+        return [self.key_of(x) for x in inside]
+
     def choice(self, key: int, number: int, slot: int) -> Choice:
         """The point."""
         return Choice(index=None, round=number, slot=slot, x=self._keys.points[key])
@@ -340,6 +372,9 @@ class BoxArena(Arena[Region]):
         """The share of the box."""
         return state.pool.volume
 
+    def _points(self, trials: Sequence[Trial]) -> Tensor:
+        return torch.stack([t.x for t in trials]) if trials else self._domain.bounds[:0]
+
     def active_set(self, state: Region, infeasible: Sequence[int]) -> BoxActiveSet:
         """The public view."""
         return BoxActiveSet(self.without(state, infeasible))
@@ -352,15 +387,15 @@ class BoxArena(Arena[Region]):
         evidence: Evidence,
         rounds: int,
         union: int,
+        trials: Sequence[Trial],
         others: Evidence | None = None,
+        known: Known | None = None,
     ) -> tuple[Region, float | None, float]:
         """The region where the round's upper bound reaches its largest lower bound."""
         condition = make_condition(
             surrogate, evidence, self._domain, self._confidence, rounds, self._delta
         )
-        met = self._keys.points
-        tried = torch.stack(met) if met else self._domain.bounds[:0]
-        region, cutoff = state.cut(condition, tried)
+        region, cutoff = state.cut(condition, self._points(trials))
         if not math.isfinite(cutoff):  # not as a tensor, which would be in single precision
             raise NumericsError(
                 f"The bounds of round {number} are not finite; check the scale of values "
@@ -495,6 +530,18 @@ class _RowsDesign:
     def exclude(self, key: int, excluded: bool = True) -> None:
         self._design.exclude(self._rows.position(key), excluded)
 
+    def evaluated(self) -> Known | None:
+        made = self._design.evaluated()
+        if made is None:
+            return None
+        active = self._active
+
+        def posterior(evidence: Evidence, rows: Tensor, weights: bool) -> PointwisePosterior | None:
+            whole = made.posterior(evidence, weights=weights)
+            return None if whole is None else whole.at(torch.searchsorted(active, rows))
+
+        return posterior
+
 
 class _BoxPoints:
     """The points of a region."""
@@ -567,3 +614,6 @@ class _BoxRoundDesign:
 
     def exclude(self, key: int, excluded: bool = True) -> None:
         self._design.exclude(key, self._arena.point(key), excluded)
+
+    def evaluated(self) -> None:
+        return None

@@ -6,8 +6,8 @@ import json
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -18,6 +18,7 @@ from botorch_delay.box_search import maximize
 from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import Confidence, Guarantee, scaled_gain
 from botorch_delay.domains import Domain, FiniteDomain
+from botorch_delay.empirical_delay import EmpiricalDelay
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
@@ -30,6 +31,8 @@ from botorch_delay.exceptions import (
 )
 from botorch_delay.locks import Lock, exclusive
 from botorch_delay.optimizers.recommendation import Recommendation, best_of
+from botorch_delay.optimizers.replicates import Replicates, replicates
+from botorch_delay.optimizers.waiting import Straggler, describe_running
 from botorch_delay.posterior import Evidence, same_points
 from botorch_delay.regions import Region
 from botorch_delay.rules import generator_for
@@ -57,6 +60,26 @@ class Choice:
     round: int
     slot: int
     x: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers to be maximised.
+
+    Attributes:
+        X: the points, ``n x d``.
+        y: their values, ``n``.
+        noise_var: of each the known noise variance, or None.
+        group: a number for each, the same where points are equal: a LongTensor ``n``.
+    """
+
+    X: Tensor
+    y: Tensor
+    noise_var: list[float | None]
+    group: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
 
 
 class Optimizer(ABC):
@@ -93,6 +116,7 @@ class Optimizer(ABC):
         self._maximize = maximize
         self._finished = False
         self._lock = Lock()
+        self._exact = False
         self.notes: dict[str, Any] = {}
         self._noted = "{}"
         self._ledger = Ledger(origin=f"{type(self).__name__} {domain.fingerprint()}")
@@ -113,6 +137,11 @@ class Optimizer(ABC):
         return self._maximize
 
     @property
+    def exact(self) -> bool:
+        """Whether evaluations have no noise, so that no point is asked twice."""
+        return self._exact
+
+    @property
     def trials(self) -> list[Trial]:
         """Every trial, in the order of the asks."""
         return list(self._ledger.trials)
@@ -122,6 +151,39 @@ class Optimizer(ABC):
     def pending(self) -> list[Trial]:
         """The running trials, in the order of the asks."""
         return list(self._ledger.running())
+
+    def delays(self) -> EmpiricalDelay:
+        """The law of delays that the answers so far suggest, trials that are out counted in.
+
+        Delays are in steps: the asks between a trial's own and its answer. Where no further ask is
+        planned, what was answered after the last one is only known to have taken so long at least.
+
+        Raises:
+            NoAnswerError: before any answer.
+        """
+        ended = self._finished or len(self._ledger) == self._horizon
+        return EmpiricalDelay.from_trials(self._ledger.trials, ended=ended)
+
+    def late(self, share: float = 0.95) -> list[Straggler]:
+        """The running trials that are late, longest wait first; none before any answer.
+
+        Args:
+            share: a trial is late if it has been out so long that at least such a share of answers
+                is estimated to come sooner, in (0, 1).
+
+        Raises:
+            InputError: if ``share`` is out of its range.
+        """
+        share = checks.probability(share, "share")
+        law = self._estimated_law()
+        if law is None:
+            return []
+        running = describe_running(self._ledger.running(), len(self._ledger), law)
+        return [straggler for straggler in running if (straggler.sooner or 0.0) >= share]
+
+    def replicates(self) -> list[Replicates]:
+        """Every distinct point with an answer or a running trial, the most answered first."""
+        return replicates(self._ledger.trials, self._ledger.attached)
 
     @property
     def attached(self) -> list[Attached]:
@@ -193,15 +255,7 @@ class Optimizer(ABC):
                     f"{error} Of this call trials {ids} were asked before and are running; see "
                     "opt.pending."
                 ) from error
-            asked.append(
-                self._ledger.open(
-                    source=self._source(choice),
-                    index=choice.index,
-                    round=choice.round,
-                    slot=choice.slot,
-                )
-            )
-            self._asked(asked[-1])
+            asked.append(self._open_trial(choice))
         return asked[0] if n is None else asked
 
     @exclusive
@@ -228,6 +282,8 @@ class Optimizer(ABC):
                 f"Trial {found.id} was marked failed; hand over a later result with attach(x, y)."
             )
         value = checks.answer(y, self._domain.like)
+        if noise_var is not None and self._exact:
+            raise InputError("Evaluations are exact, so that an answer has no noise_var.")
         if noise_var is not None:
             noise_var = checks.noise_variance(noise_var, "noise_var", self._domain.like)
         late = found.state is TrialState.ABANDONED
@@ -328,17 +384,18 @@ class Optimizer(ABC):
         """
         if among not in ("answered", "active"):
             raise InputError(f"among must be 'answered' or 'active', got {among!r}.")
-        X, y, noise_var = self._all_data()
-        if not len(y):
+        data = self._all_data()
+        if not len(data):
             raise NoAnswerError("There is no answer yet to base a recommendation on.")
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.evidence(X, y, noise_var, same_points(X))
+        evidence = surrogate.evidence(data.X, data.y, data.noise_var, group=data.group)
         if among == "active":
             rows, candidates = self._active_points()
             candidates = self._climb(surrogate, evidence, candidates)
         else:
-            rows, candidates = self._answered_points(X)
-        return best_of(rows, candidates, surrogate, evidence, confidence, delta, sign=self._sign)
+            rows, candidates = self._answered_points(data.X)
+        best = best_of(rows, candidates, surrogate, evidence, confidence, delta, sign=self._sign)
+        return replace(best, count=int((best.x == data.X).all(dim=1).sum()))
 
     @exclusive
     def stopping_gap(self) -> float:
@@ -352,14 +409,14 @@ class Optimizer(ABC):
         Raises:
             NoAnswerError: before any answer.
         """
-        X, y, noise_var = self._all_data()
-        if not len(y):
+        data = self._all_data()
+        if not len(data):
             raise NoAnswerError("There is no answer yet to bound what can be gained.")
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.evidence(X, y, noise_var, same_points(X))
+        evidence = surrogate.evidence(data.X, data.y, data.noise_var, group=data.group)
         _, candidates = self._active_points()
         if not isinstance(self._domain, FiniteDomain):
-            candidates = torch.cat([candidates, X[self._domain.contains(X)]])
+            candidates = torch.cat([candidates, data.X[self._domain.contains(data.X)]])
         posterior = surrogate.posterior(evidence, candidates)
         half, _ = confidence.all_data(
             posterior,
@@ -520,25 +577,34 @@ class Optimizer(ABC):
     def _restore(self, progress: Any) -> None:
         """Take over what ``_check_progress`` returned; the ledger is restored already."""
 
+    def _estimated_law(self) -> EmpiricalDelay | None:
+        """The law of delays, if there is an answer to estimate it from."""
+        try:
+            return self.delays()
+        except NoAnswerError:
+            return None
+
     @property
     def _sign(self) -> float:
         return 1.0 if self._maximize else -1.0
 
-    def _all_data(self) -> tuple[Tensor, Tensor, list[float | None]]:
-        """Every answer and attached result, to be maximised: points, values, noise variances."""
-        answered = list(self._ledger.completed())
-        attached = self._ledger.attached
+    def _all_data(self) -> Answers:
+        """Every answer and attached result."""
+        return self._data(list(self._ledger.completed()), self._ledger.attached)
+
+    def _data(self, answered: Sequence[Trial], attached: Sequence[Attached]) -> Answers:
+        """Some answers and attached results."""
         like = self._domain.like
-        X = like[:0]
-        if isinstance(self._domain, FiniteDomain):
-            X = like[[t.index for t in answered]]
-        elif answered:
-            X = torch.stack([t.x for t in answered])
-        if attached:
-            X = torch.cat([X, torch.stack([a.x for a in attached])])
         values = [t.value for t in answered] + [a.value for a in attached]
         y = self._sign * like.new_tensor(values)
-        return X, y, [t.noise_var for t in answered] + [None] * len(attached)
+        noise_var = [t.noise_var for t in answered] + [None] * len(attached)
+        rows = [t.index for t in answered] + [a.index for a in attached]
+        if isinstance(self._domain, FiniteDomain) and None not in rows:
+            group = torch.tensor(rows, dtype=torch.long, device=like.device)
+            return Answers(like[group], y, noise_var, group)
+        places = [t.x for t in answered] + [a.x for a in attached]
+        X = torch.stack(places) if places else like[:0]
+        return Answers(X, y, noise_var, same_points(X))
 
     def _answered_points(self, X: Tensor) -> tuple[list[int] | None, Tensor]:
         """Rows and points to recommend from, given all evaluated ones (``m x d``)."""
@@ -577,8 +643,15 @@ class Optimizer(ABC):
         """Whether points of a box may still be the maximiser: ``n x d`` to a bool ``n``."""
         return self._domain.contains(X)
 
-    def _source(self, choice: Choice) -> Tensor:
-        return self._domain.like if choice.x is None else choice.x.clone()
+    def _open_trial(self, choice: Choice) -> Trial:
+        trial = self._ledger.open(
+            source=self._domain.like if choice.x is None else choice.x.clone(),
+            index=choice.index,
+            round=choice.round,
+            slot=choice.slot,
+        )
+        self._asked(trial)
+        return trial
 
     def _running(self, trial: Trial | int, verb: str) -> Trial:
         found = self._ledger.find(trial)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +23,8 @@ from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
     NotSupportedError,
+    StorageError,
+    TrialError,
 )
 from botorch_delay.locks import exclusive
 from botorch_delay.optimizers.arenas import BoxArena, FiniteArena, make_arena
@@ -31,13 +32,17 @@ from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.botorch_scores import try_out
 from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.claims import BudgetTerms, claim
-from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility, row_of
+from botorch_delay.optimizers.feasibility import Feasibility, row_of
 from botorch_delay.optimizers.given import describe_given, given_surrogate, recipe_of
 from botorch_delay.optimizers.index_method import IndexMethod, read_fit
-from botorch_delay.optimizers.judging import judge_round
-from botorch_delay.optimizers.open_round import NO_SLOT, WAITING_SLOT, OpenRound
+from botorch_delay.optimizers.judging import everything_left, judge_round
+from botorch_delay.optimizers.notes import Fit, Note, Opening
+from botorch_delay.optimizers.open_round import NO_SLOT, WAITING_SLOT, Known, OpenRound
 from botorch_delay.optimizers.options import DEFAULT_EXPLOIT, choose_options
 from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
+from botorch_delay.optimizers.replica import PastTrial, Replica
+from botorch_delay.optimizers.stragglers import EarlyClose, LateReport, forecast, holding
+from botorch_delay.optimizers.waiting import Forecast, Straggler
 from botorch_delay.records import describe_part
 from botorch_delay.regions import BoxActiveSet
 from botorch_delay.rounds import RoundRecord, RoundSchedule
@@ -51,19 +56,6 @@ from botorch_delay.surrogate import (
 from botorch_delay.trials import Attached, Trial, TrialState
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Straggler:
-    """A design point that keeps its round from closing.
-
-    Attributes:
-        trial: the running trial.
-        asks: how many asks have been made since it was asked.
-    """
-
-    trial: Trial
-    asks: int
 
 
 class BPEDelayOptimizer(Optimizer):
@@ -93,11 +85,21 @@ class BPEDelayOptimizer(Optimizer):
         domain: a finite action set, or a box.
         horizon: T, how many asks are planned; None, with :class:`GeometricRounds`, where no end is.
         covar_module: the kernel, fixed; None to learn kernel and noise whenever a round opens.
-        noise_var: lambda^2, given if and only if the kernel is.
+        noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
         regret_factor: F >= 1; ``exploit`` plays every ask as long as what it may have cost,
             certified by bounds from all answers, leaves room for BPE-Delay's own regret bound
             within F times that bound; see :mod:`botorch_delay.optimizers.budget`. Needs a finite
             domain, a given kernel and ``RKHSConfidence``. None for no budget.
+        straggler_factor: kappa >= 1; a round closes without its last design points once the largest
+            deviation over the active set, given those that have been answered, is at most kappa
+            times the one intended. It costs a factor kappa on the regret bound and assumes more of
+            the delays; see :mod:`botorch_delay.optimizers.stragglers`. Needs a finite domain, and
+            neither a delay law nor a ``regret_factor``. None waits for all.
+        exact: evaluations have no noise: a kernel is given without a noise variance, a jitter
+            stands for it, no point is asked twice, and bounds use all answers.
+        repeat_pending: whether a point may be asked again while a trial of it is running. If not,
+            ``exploit`` does so only where every point that may be asked has one, and a design
+            point waits until no other trial of it is running; not with ``straggler_factor``.
         warm_start: what another study has learned, ``other.hyperparameters``: where learning
             begins; None for BoTorch's priors.
         confidence: bounds that eliminate; ``FixedBeta(6.0)`` if None.
@@ -150,12 +152,16 @@ class BPEDelayOptimizer(Optimizer):
         explore_fraction: float | None = None,
         evidence: str | None = None,
         regret_factor: float | None = None,
+        straggler_factor: float | None = None,
+        exact: bool = False,
+        repeat_pending: bool = True,
         warm_start: Hyperparameters | None = None,
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
         super().__init__(domain, horizon, seed=seed, maximize=maximize)
-        self._fixed = given_surrogate(covar_module, noise_var, domain.like)
+        self._exact = exact
+        self._fixed = given_surrogate(covar_module, noise_var, domain.like, exact=exact)
         check_warm_start(warm_start, domain, self._fixed is not None)
         self._warm_start = warm_start
         self._confidence = FixedBeta(6.0) if confidence is None else confidence
@@ -176,6 +182,9 @@ class BPEDelayOptimizer(Optimizer):
             explore_fraction,
             evidence,
             regret_factor,
+            straggler_factor,
+            exact,
+            repeat_pending,
             domain=domain,
             horizon=self._horizon,
             given=self._fixed is not None,
@@ -194,10 +203,15 @@ class BPEDelayOptimizer(Optimizer):
         self._since = 0  # closed rounds before the last reset, which count no more on a box
         self._records: list[RoundRecord] = []
         self._open: OpenRound | None = None
-        self._feasibility = Feasibility(key=self._arena.key)
-        self._reported: dict[int, int] = {}  # when a straggler is next worth a line
-        self._longest_wait = 0  # of an answer, in asks
+        self._feasibility = Feasibility(key=self._arena.key, exact=exact)
+        self._late = LateReport()
+        factor = self._options.straggler_factor
+        self._early = None if factor is None else EarlyClose(factor, domain.like)
         self._designed = 0  # design points asked, in all rounds
+        self._notes: dict[int, Note] = {}  # of asks that brought about more than their point
+        self._noted_from = 0
+        self._openings: list[Opening] = []  # since the last ask
+        self._noted_surrogate: Surrogate | None = None
         self._fitted: tuple[int, Surrogate] | None = None  # at which revision, for recommend
         self._budget = self._make_budget()
         self._player: IndexMethod | None = None
@@ -212,7 +226,10 @@ class BPEDelayOptimizer(Optimizer):
                 sign=self._sign,
                 fixed=self._fixed,
                 fit=lambda previous: self._fit(self._seed, previous),
+                exact=exact,
+                repeat_pending=repeat_pending,
             )
+            self._noted_surrogate = self._player.surrogate
             if isinstance(rule, BotorchRule):
                 try_out(rule, self._player.surrogate, self._player.pool, True)
 
@@ -272,6 +289,29 @@ class BPEDelayOptimizer(Optimizer):
         )
         optimizer._as_published = True
         return optimizer
+
+    @classmethod
+    def from_trials(
+        cls, domain: Domain, horizon: int | None, trials: Iterable[PastTrial], **options: Any
+    ) -> BPEDelayOptimizer:
+        """The optimizer that would exist had these asks been made and answered here.
+
+        A :class:`Replica` takes in newer trials without beginning anew, and asks with notes.
+
+        Args:
+            domain: as in the constructor.
+            horizon: likewise.
+            trials: with the notes of their asks; those without one are results from elsewhere.
+            options: of the constructor.
+
+        Raises:
+            InputError: if a point does not fit the domain, or an option is out of its range.
+            NotSupportedError: with ``regret_factor``.
+            StorageError: if a note is malformed, or rests on trials that are missing.
+        """
+        replica = Replica(lambda: cls(domain, horizon, **options))
+        replica.sync(trials)
+        return replica.optimizer
 
     @property
     @exclusive
@@ -358,10 +398,31 @@ class BPEDelayOptimizer(Optimizer):
         """
         if self._open is None or not self._rule.on_arrival:
             return []
-        held = (self._feasibility.running(index) for index in self._open.held_points())
-        ids = sorted({*self._open.holding(), *itertools.chain.from_iterable(held)})
-        now = len(self._ledger)
-        return [Straggler(self._ledger[i], now - 1 - i) for i in ids]
+        return holding(self._open, self._feasibility, self._ledger, self._estimated_law())
+
+    @exclusive
+    def forecast(self) -> Forecast | None:
+        """Inside which of the next asks the open round will close; None if no round is open.
+
+        From the delays of answers so far, of trials that are out, and from the number of design
+        points that are still to be asked; see :class:`Forecast`.
+
+        Raises:
+            NoAnswerError: if the round waits for answers, and none has come to forecast from.
+        """
+        if self._open is None:
+            return None
+        return forecast(
+            self._open,
+            self._feasibility,
+            self._ledger,
+            self._estimated_law(),
+            horizon=self._horizon,
+            length=self._rule.length(self._open.number),
+            designed=self._designed,
+            fraction=self._options.fraction,
+            budgeted=self._budget is not None,
+        )
 
     @property
     @exclusive
@@ -378,34 +439,36 @@ class BPEDelayOptimizer(Optimizer):
             geometric=self._options.geometric,
             pooled=self._options.evidence == "all",
             exploits=self._player is not None,
+            exact=self._exact,
+            straggler_factor=self._options.straggler_factor,
             budget=self._budget_terms(),
         )
 
     def _choose(self) -> Choice:
         if self._open is None:
-            self._open = self._new_round(1, 1, self._state)
+            self._begin(self._view())
         elif self._is_due():
-            self._close(open_next=True)
-        current = self._open
+            self._close(self._view(), open_next=True)
+        assert self._open is not None
+        choice = self._next_choice(self._open)
+        if self._rule.on_arrival:
+            self._late.look(self._open, self._feasibility, self._ledger)
+        return choice
+
+    def _next_choice(self, current: OpenRound) -> Choice:
         slot = current.next_retry()
-        if slot is None and self._budget is not None:
+        if slot is not None:
+            return self._arena.choice(current.slots[slot].key, current.number, slot)
+        choice = None
+        if self._budget is not None:
             choice = self._play_within(self._budget, current)
-            if choice is not None:
-                self._report_stragglers()
-                return choice
-        elif slot is None and self._player is not None and not self._design_is_due(current):
+        elif self._player is not None and not self._design_is_due(current):
             choice = self._play(self._player, current)
             if choice is None:  # held points are all that is left; they are no design points here
                 choice = self._arena.choice(self._next_key(current), current.number, NO_SLOT)
-            self._report_stragglers()
-            return choice
-        if slot is None:
-            key = self._next_key(current)
-            slot = len(current.slots)
-        else:
-            key = current.slots[slot].key
-        self._report_stragglers()
-        return self._arena.choice(key, current.number, slot)
+        if choice is None:
+            choice = self._arena.choice(self._next_key(current), current.number, len(current.slots))
+        return choice
 
     def _next_key(self, current: OpenRound) -> int:
         """What the design picks next, on every feasible point if no active one is left."""
@@ -423,7 +486,15 @@ class BPEDelayOptimizer(Optimizer):
         """
         if current.design_is_asked():
             return False
-        return self._designed <= self._options.fraction * len(self._ledger)
+        if self._designed > self._options.fraction * len(self._ledger):
+            return False
+        if self._options.repeat_pending:
+            return True
+        try:
+            key = current.next_key()
+        except ExhaustedDesignError:
+            return True
+        return not any(self._arena.key(trial) == key for trial in self._ledger.running())
 
     def _play_within(self, budget: Budget, current: OpenRound) -> Choice | None:
         """The rule's point if the budget allows it or the round waits; None for a design point."""
@@ -457,23 +528,97 @@ class BPEDelayOptimizer(Optimizer):
             return Choice(point, round=number, slot=NO_SLOT)
         return Choice(None, round=number, slot=NO_SLOT, x=point)
 
+    @exclusive
+    def note(self, trial: Trial) -> Note:
+        """What the ask of a trial brought about, from which :meth:`ask_again` makes it again.
+
+        Raises:
+            TrialError: if the trial is unknown, foreign, or was asked before a state was loaded.
+        """
+        found = self._ledger.find(trial)
+        if found.id < self._noted_from:
+            raise TrialError(f"There is no note of trial {found.id}: a state was loaded since.")
+        return self._notes.get(found.id, Note(found.round, found.slot))
+
+    @exclusive
+    def ask_again(self, x: Tensor, note: Note) -> Trial:
+        """Make an ask that was made before, elsewhere: rounds open as they did there.
+
+        A design point that another trial serves already becomes one outside the design.
+
+        Args:
+            x: the point that was asked, ``d``.
+            note: of that ask, with the ids of the trials here.
+
+        Raises:
+            InputError: if the point is not in the domain.
+            NotSupportedError: with ``regret_factor``, which counts when answers came.
+            StorageError: if the note does not fit what was asked before.
+        """
+        if self._budget is not None:
+            raise NotSupportedError(
+                "With regret_factor every ask counts with the bounds of its time, which notes do "
+                "not tell; use save and load."
+            )
+        X = checks.matrix(x.unsqueeze(0), "x")
+        checks.matches(X, "x", self._domain.like)
+        if not bool(self._domain.contains(X)):
+            raise InputError(f"x must be a point of the domain, got {x.tolist()}.")
+        for opening in note.openings:
+            if self._open is None and opening.number == 1:
+                self._begin(opening)
+            elif self._open is not None and opening.number == self._open.number + 1:
+                self._close(opening, open_next=True)
+        current = self._open
+        if current is None:
+            raise StorageError("The ask that opened the first round is missing.")
+        while self._resets < note.resets:
+            self._reset_active(current)
+        player, fit = self._player, note.fit
+        if player is not None and fit is not None and fit.answers > player.fitted_to:
+            player.resume(Surrogate.rebuild(fit.surrogate, self._domain), fit.answers)
+        row = int(self._domain.find(X))
+        number, slot = note.round, note.slot
+        on_box = isinstance(self._arena, BoxArena)
+        choice = Choice(None if on_box else row, number, slot, X[0] if on_box else None)
+        if number > current.number or (number == current.number and slot >= 0):
+            key = self._arena.key_of(X[0]) if isinstance(self._arena, BoxArena) else row
+            fits = number == current.number and current.make_room(slot, key)
+            choice = replace(choice, round=current.number, slot=slot if fits else NO_SLOT)
+        return self._open_trial(choice)
+
+    def _write_note(self, trial: Trial) -> None:
+        """Keep what an ask brought about, where that is more than its point."""
+        fit, player = None, self._player
+        if player is not None and player.surrogate is not self._noted_surrogate:
+            self._noted_surrogate = player.surrogate
+            if player.surrogate.learned:
+                fit = Fit(player.fitted_to, player.surrogate.describe())
+        note = Note(trial.round, trial.slot, self._resets, tuple(self._openings), fit)
+        if note != Note(trial.round, trial.slot):
+            self._notes[trial.id] = note
+        self._openings = []
+
     def _asked(self, trial: Trial) -> None:
         assert self._open is not None
+        self._write_note(trial)
         if self._player is not None:
             self._player.asked(trial)
-        new = trial.slot == len(self._open.slots)
+        now = trial.round == self._open.number  # an ask made elsewhere may be of an earlier round
+        new = trial.slot >= 0 and not (now and self._open.is_served(trial.slot))
         self._designed += new
         if self._budget is not None:
             # Of BPE-Delay's own asks these are none that its bound counts.
             again = trial.slot >= 0 and (not new or trial.slot >= self._open.design_size)
             self._budget.ask(row_of(trial), waiting=again or trial.slot == WAITING_SLOT)
-        self._open.take(trial)
+        if now:
+            self._open.take(trial)
         self._feasibility.add(trial)
         self._update_standing(trial)
 
     def _settled(self, trial: Trial) -> None:
         if trial.state is TrialState.COMPLETED:
-            self._longest_wait = max(self._longest_wait, len(self._ledger) - 1 - trial.id)
+            self._late.answered(len(self._ledger) - 1 - trial.id)
         self._feasibility.note(trial)
         if self._player is not None:
             self._player.settled(trial)
@@ -490,27 +635,88 @@ class BPEDelayOptimizer(Optimizer):
 
     def _update_standing(self, trial: Trial) -> None:
         key = self._arena.key(trial)
-        if self._open is not None and key in self._feasibility.suspects:
+        if self._open is not None and (self._exact or key in self._feasibility.suspects):
             self._open.set_standing(key, self._feasibility.standing(key))
 
     def _attached(self, results: list[Attached]) -> None:
         if self._player is not None:
             self._player.attached(results)
+        if self._exact:
+            for key in self._arena.keys_of(results):
+                self._feasibility.know(key)
+                if self._open is not None:
+                    self._open.set_standing(key, self._feasibility.standing(key))
 
     def _close_last(self) -> None:
         if self._open is not None:
-            self._close(open_next=False)
+            self._close(self._view(), open_next=False)
         self._finished = True
 
     def _is_due(self) -> bool:
         """Whether the open round closes before the next point is chosen."""
         assert self._open is not None
         if self._rule.on_arrival:
-            return self._open.design_is_settled()
-        return self._open.asks == self._rule.length(self._open.number)
+            return self._open.design_is_settled() or self._closes_early(self._open)
+        length = self._rule.length(self._open.number)
+        assert length is not None
+        return self._open.asks >= length
 
-    def _new_round(self, number: int, previous_size: int, state: Any) -> OpenRound:
+    def _closes_early(self, current: OpenRound) -> bool:
+        if self._early is None or not current.design_is_asked():
+            return False
+        assert isinstance(self._arena, FiniteArena)
+        rows = self._arena.without(self._state, self._feasibility.infeasible())
+        return self._early.allows(current, rows)
+
+    def _view(self) -> Opening:
+        """What there is to judge the open round by, if it closes now."""
+        current = self._open
+        number = 1 if current is None else current.number + 1
+        infeasible = tuple(map(self._feasibility.first, self._feasibility.infeasible()))
+        used: list[int] = []
+        if current is not None:
+            used = current.answered(current.design_size if self._rule.on_arrival else None)
+        if self._options.evidence != "all" or current is None:
+            return Opening(number, tuple(used), infeasible=infeasible)
+        pool = tuple(trial.id for trial in self._ledger.completed())
+        attached = tuple(range(len(self._ledger.attached)))
+        return Opening(number, pool if self._merges else tuple(used), pool, attached, infeasible)
+
+    def _known_posterior(self, view: Opening) -> Known | None:
+        """The posterior of the evidence of a round, where it is kept up to date anyway."""
+        assert self._open is not None
+        if self._options.evidence != "all" or not self._merges:
+            return self._open.known
+        player = self._player
+        if player is None or self._fixed is None or self._confidence.needs_weights:
+            return None
+        now = len(view.pool) == player.answers and len(view.attached) == len(self._ledger.attached)
+        return player.known if now else None
+
+    @property
+    def _proves(self) -> bool:
+        return not self._confidence.missing and self._fixed is not None
+
+    @property
+    def _merges(self) -> bool:
+        """Whether bounds from all answers take the place of the round's own."""
+        return not self._proves or self._exact
+
+    def _begin(self, view: Opening) -> None:
+        """Open the first round."""
+        self._open = self._new_round(1, 1, self._state, view.surrogate)
+        self._note_opening(view, self._open)
+
+    def _note_opening(self, view: Opening, opened: OpenRound) -> None:
+        surrogate = opened.surrogate.describe() if opened.surrogate.learned else None
+        self._openings.append(replace(view, surrogate=surrogate))
+
+    def _new_round(
+        self, number: int, previous_size: int, state: Any, learned: Mapping[str, Any] | None
+    ) -> OpenRound:
         surrogate = self._fixed
+        if surrogate is None and learned is not None:
+            surrogate = Surrogate.rebuild(learned, self._domain)
         if surrogate is None:
             last = None if self._open is None else self._open.surrogate
             surrogate = self._fit(self._seed + number, last)
@@ -526,7 +732,7 @@ class BPEDelayOptimizer(Optimizer):
         feasibility: Feasibility,
         arena: FiniteArena | BoxArena,
     ) -> OpenRound:
-        standings = {key: feasibility.standing(key) for key in feasibility.suspects}
+        standings = {key: feasibility.standing(key) for key in feasibility.marked()}
         candidates = arena.candidates(state, number)
         return OpenRound(number, design_size, surrogate, candidates, standings)
 
@@ -535,41 +741,44 @@ class BPEDelayOptimizer(Optimizer):
         delta = self._delta if self._options.regret_factor is None else self._delta / 2.0
         return make_arena(self._domain, self._confidence, delta, self._sign, self._seed)
 
-    def _close(self, *, open_next: bool) -> None:
+    def _close(self, view: Opening, *, open_next: bool) -> None:
         """Close the open round and, unless it was the last, open the next.
 
         All that can fail is done before anything is changed.
         """
         current = self._open
         assert current is not None
-        proves = not self._confidence.missing and self._fixed is not None
-        used = current.answered(current.design_size if self._rule.on_arrival else None)
         pooled = None
-        if self._options.evidence == "all":
-            if not proves:
-                used = [trial.id for trial in self._ledger.completed()]
-            if isinstance(self._arena, FiniteArena):
-                pooled = self._all_data()
+        if self._options.evidence == "all" and isinstance(self._arena, FiniteArena):
+            pooled = self._data(
+                [self._ledger[i] for i in view.pool],
+                [self._ledger.attached[i] for i in view.attached],
+            )
         union = 1
         if isinstance(self._domain, FiniteDomain):
             union = len(self._domain if self._as_published else self._state)
         record, state = judge_round(
             self._arena,
             current,
-            [self._ledger[i] for i in used],
+            [self._ledger[i] for i in view.used],
             self._state,
-            self._feasibility.infeasible(),
+            sorted(self._arena.key(self._ledger[i]) for i in view.infeasible),
             self._rule,
-            self._arena.delta / 2.0 if pooled is not None and proves else self._arena.delta,
+            self._arena.delta if pooled is None or self._merges else self._arena.delta / 2.0,
             self._domain.like,
             sign=self._sign,
             union=union,
-            proves=proves,
+            proves=self._proves,
+            merged=self._merges,
             pooled=pooled,
+            known=self._known_posterior(view),
         )
         following = None
         if open_next:
-            following = self._new_round(current.number + 1, current.design_size, state)
+            following = self._new_round(
+                current.number + 1, current.design_size, state, view.surrogate
+            )
+            self._note_opening(view, following)
         self._open = following
         if isinstance(self._arena, FiniteArena):
             self._eliminated[self._state] = record.number
@@ -594,63 +803,23 @@ class BPEDelayOptimizer(Optimizer):
             self._player.use_pool(self._state.pool.points if self._state.conditions else None)
 
     def _reset_active(self, current: OpenRound) -> None:
-        """Go on with every feasible point where none of the active ones is."""
-        arena, infeasible = self._arena, self._feasibility.infeasible()
-        if isinstance(arena, BoxArena):
-            region = arena.without(arena.everything(), infeasible)
-            if arena.is_empty(region):
-                raise EmptyDomainError(
-                    f"Every point of the box failed {MAX_FAILURES} times and is infeasible; see "
-                    "the reasons in opt.trials."
-                )
-            logger.warning(
-                "round %d: every active point is infeasible; going on with the whole box",
-                current.number,
-            )
-            self._state, self._since = region, len(self._records)
-            self._resets += 1
-            current.restart(arena.candidates(region, current.number))
-            self._follow_state()
-            return
-        feasible = arena.without(arena.everything(), infeasible)
-        if not len(feasible):
-            raise EmptyDomainError(
-                f"All {len(self._eliminated)} points failed {MAX_FAILURES} times and are "
-                "infeasible; see the reasons in opt.trials."
-            )
-        logger.warning(
-            "round %d: every active point is infeasible; going on with all %d feasible points",
-            current.number,
-            len(feasible),
-        )
-        self._eliminated[self._state] = current.number
-        self._eliminated[feasible] = 0
-        self._state = feasible
-        self._resets += 1
-        current.restart(arena.candidates(feasible, current.number))
+        """Go on with every feasible point where none of the active ones may be asked.
 
-    def _report_stragglers(self) -> None:
-        """Log the trial that holds the round up longest, once it is late beyond doubt."""
-        assert self._open is not None
-        usual = max(self._longest_wait, self._open.design_size, 10)
-        oldest = self._open.oldest_unsettled()
-        if oldest is None or len(self._ledger) - 1 - oldest < 4 * usual:
-            return
-        stragglers = self.stragglers
-        if not stragglers:
-            return
-        trial, asks = stragglers[0].trial, stragglers[0].asks
-        if asks < self._reported.get(trial.id, 4 * usual):
-            return
-        self._reported[trial.id] = 2 * asks
-        logger.warning(
-            "round %d waits for trial %d, asked %d asks ago; if it will not come back, call "
-            "mark_abandoned(%d)",
-            trial.round,
-            trial.id,
-            asks,
-            trial.id,
-        )
+        Where they may not because their values are known exactly, they stay the active ones.
+        """
+        arena: Any = self._arena
+        feasible = arena.without(self._state, self._feasibility.infeasible())
+        state = everything_left(arena, self._feasibility, current.number, len(self._eliminated))
+        if arena.is_empty(feasible):
+            if isinstance(arena, FiniteArena):
+                self._eliminated[self._state] = current.number
+                self._eliminated[state] = 0
+            else:
+                self._since = len(self._records)
+            self._state = state
+        self._resets += 1
+        current.restart(arena.candidates(state, current.number))
+        self._follow_state()
 
     def _active_points(self) -> tuple[list[int] | None, Tensor]:
         if isinstance(self._arena, BoxArena):
@@ -673,15 +842,16 @@ class BPEDelayOptimizer(Optimizer):
         return self._fitted[1], self._confidence, self._delta
 
     def _fit(self, seed: int, previous: Surrogate | None) -> Surrogate:
-        X, y, noise_var = self._all_data()
+        data = self._all_data()
         return fit_surrogate(
             self._domain,
-            X,
-            y,
-            noise_var,
+            data.X,
+            data.y,
+            data.noise_var,
             seed=seed,
             previous=previous,
             warm_start=self._warm_start,
+            exact=self._exact,
         )
 
     def _config(self) -> dict[str, Any]:
@@ -726,7 +896,9 @@ class BPEDelayOptimizer(Optimizer):
         self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
     ) -> Progress:
         arena = self._make_arena()
-        feasibility = Feasibility(trials, arena.key)
+        feasibility = Feasibility(trials, arena.key, exact=self._exact)
+        for key in arena.keys_of(attached):
+            feasibility.know(key)
 
         def surrogate_of(learned: Any) -> Surrogate:
             return self._fixed or Surrogate.rebuild(learned, self._domain)
@@ -760,14 +932,18 @@ class BPEDelayOptimizer(Optimizer):
         self._resets = progress.resets
         self._since = progress.since
         self._open = progress.open
-        self._feasibility = Feasibility(self._ledger.trials, self._arena.key)
-        self._reported = {}
-        self._longest_wait = 0
+        self._feasibility = Feasibility(self._ledger.trials, self._arena.key, exact=self._exact)
+        for key in self._arena.keys_of(self._ledger.attached):
+            self._feasibility.know(key)
+        self._late = LateReport()
         self._designed = len({(t.round, t.slot) for t in self._ledger.trials if t.slot >= 0})
         self._fitted = None
+        self._notes, self._openings = {}, []
+        self._noted_from = len(self._ledger)
         self._budget = progress.budget
         if self._player is not None:
             self._player.resume(*progress.played)
+            self._noted_surrogate = self._player.surrogate
             self._follow_state()
 
     def _make_budget(self) -> Budget | None:
@@ -789,16 +965,4 @@ class BPEDelayOptimizer(Optimizer):
         )
 
     def _budget_terms(self) -> BudgetTerms | None:
-        budget = self._budget
-        factor = self._options.regret_factor
-        if budget is None or factor is None:
-            return None
-        given_up = any(record.observed < record.design_size for record in self._records)
-        own_noise = any(t.noise_var is not None for t in self._ledger.trials)
-        return BudgetTerms(
-            factor,
-            max(factor * budget.bound, budget.own_bound),
-            budget.trivial,
-            budget.refuted,
-            given_up or own_noise,
-        )
+        return None if self._budget is None else self._budget.terms(self._records, self.trials)

@@ -7,6 +7,13 @@ from dataclasses import dataclass
 from botorch_delay.confidence import Confidence, Guarantee
 from botorch_delay.delays import DelayLaw, SubExponentialDelay
 
+_NO_STRAGGLERS = (
+    "rounds close without stragglers once deviations are at most {:g} times the intended ones: at "
+    "which steps a round's design points are answered or fail does not depend on their noise, "
+    "jointly, given all that was known when the round opened; delays may depend on the points, but "
+    "where asks wait for free workers while a rule plays, durations may not"
+)
+
 
 @dataclass(frozen=True)
 class BudgetTerms:
@@ -39,6 +46,8 @@ def claim(
     geometric: bool = False,
     pooled: bool = False,
     exploits: bool = False,
+    exact: bool = False,
+    straggler_factor: float | None = None,
     budget: BudgetTerms | None = None,
 ) -> Guarantee:
     """The regret bound of Theorem 1, or what is missing for it.
@@ -54,6 +63,8 @@ def claim(
         geometric: whether rounds grow by a constant factor.
         pooled: whether bounds from all answers are intersected with the round's own.
         exploits: whether a rule is played outside the design.
+        exact: whether evaluations have no noise.
+        straggler_factor: kappa of a rule by which rounds close without stragglers, if there is one.
         budget: for asks that are not BPE-Delay's own; None without one.
     """
     missing = list(confidence.missing)
@@ -69,8 +80,11 @@ def claim(
         )
     if resets:
         missing.append(
-            "every active point turned out to be infeasible, so that points had to be taken back "
-            "that bounds had eliminated."
+            "every active point has its exact value already or is infeasible, so that points are "
+            "asked that bounds had eliminated."
+            if exact
+            else "every active point turned out to be infeasible, so that points had to be taken "
+            "back that bounds had eliminated."
         )
     assumptions = [
         "the kernel is right",
@@ -85,17 +99,23 @@ def claim(
         )
     if exploits:
         assumptions.append("no trial outside the design fails")
-    if pooled:
+    if exact:
+        assumptions.append(
+            "evaluations are exact, so that bounds from all answers hold whatever points, delays "
+            "and failures depend on; a point that has been asked is not asked again, the best "
+            "included"
+        )
+    elif pooled:
         assumptions.append(
             "half of the bounds' share of delta is for the self-normalised bound from all answers: "
             "delays, failures and attached results do not depend on the noise given the point"
         )
-    elif delay is None:
+    elif delay is None and straggler_factor is None:
         assumptions.append(
             "delays may depend on the points; on the values too as long as no trial fails or is "
             "abandoned and finish() is not called before the last round's answers are there"
         )
-    else:
+    elif delay is not None:
         assumptions.append(
             f"delays are independent, with the law {delay!r}, and do not depend on the noise given "
             "the point"
@@ -105,6 +125,10 @@ def claim(
             "rounds grow by a constant factor, of which the regret bound has one for each"
         )
     factor = fraction**-0.5
+    if straggler_factor is not None:
+        factor *= straggler_factor
+        if not exact:
+            assumptions.append(_NO_STRAGGLERS.format(straggler_factor))
     if budget is not None:
         factor = budget.factor
         if budget.refuted:

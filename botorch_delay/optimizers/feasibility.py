@@ -1,9 +1,9 @@
-"""Which points may be asked, after failures."""
+"""Which points may be asked: after failures, and where one evaluation tells all."""
 
 from __future__ import annotations
 
 import enum
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
 from botorch_delay.exceptions import EmptyDomainError
@@ -11,6 +11,7 @@ from botorch_delay.trials import Trial, TrialState
 
 # A point that fails is asked again at most twice.
 MAX_FAILURES = 3
+_NO_ANSWER = (TrialState.FAILED, TrialState.ABANDONED)
 
 
 class Standing(enum.Enum):
@@ -19,6 +20,7 @@ class Standing(enum.Enum):
     OPEN = "open"
     HELD = "held"  # it failed, and enough trials of it are running to settle the matter
     INFEASIBLE = "infeasible"  # out of the domain
+    KNOWN = "known"  # evaluations are exact, and one has been asked for
 
 
 class Feasibility:
@@ -29,32 +31,53 @@ class Feasibility:
     which answers and failures arrive makes no difference, and a point that crashes now and
     then stays in.
 
+    Where evaluations are exact, a point with an answer or a running trial is not asked again.
+
     Args:
         trials: so far.
         key: tells points apart; by their row if None.
+        exact: whether evaluations are.
     """
 
     def __init__(
-        self, trials: Iterable[Trial] = (), key: Callable[[Trial], int] | None = None
+        self,
+        trials: Iterable[Trial] = (),
+        key: Callable[[Trial], int] | None = None,
+        *,
+        exact: bool = False,
     ) -> None:
         self._key = key or row_of
+        self._exact = exact
+        self._known: Counter[int] = Counter()  # answers and running trials, where they are exact
         self._trials: dict[int, list[Trial]] = defaultdict(list)
-        self.suspects: set[int] = set()  # every other point is open
+        self.suspects: set[int] = set()  # points of which a trial has failed
         for trial in trials:
             self.add(trial)
             self.note(trial)
 
     def add(self, trial: Trial) -> None:
         """A trial was asked."""
-        self._trials[self._key(trial)].append(trial)
+        key = self._key(trial)
+        self._trials[key].append(trial)
+        if self._exact:
+            self._known[key] += 1
 
     def note(self, trial: Trial) -> None:
         """A trial was settled."""
         if trial.state is TrialState.FAILED:
             self.suspects.add(self._key(trial))
+        if self._exact and (trial.state in _NO_ANSWER or trial.late):
+            self._known[self._key(trial)] += 1 if trial.late else -1
+
+    def know(self, key: int) -> None:
+        """The value at a point was handed over."""
+        if self._exact:
+            self._known[key] += 1
 
     def standing(self, key: int) -> Standing:
         """The standing of a point."""
+        if self._known[key] > 0:
+            return Standing.KNOWN
         if key not in self.suspects:
             return Standing.OPEN
         failures = running = 0
@@ -71,17 +94,35 @@ class Feasibility:
         """Ids of the running trials of a point, increasing."""
         return [t.id for t in self._trials[key] if t.state is TrialState.RUNNING]
 
+    def first(self, key: int) -> int:
+        """Id of the first trial of a point that was asked."""
+        return self._trials[key][0].id
+
+    def marked(self) -> set[int]:
+        """Points that may be other than open; every other point is open."""
+        return self.suspects | self.known()
+
+    def known(self) -> set[int]:
+        """Points that are not asked again because evaluations are exact."""
+        return {key for key, count in self._known.items() if count > 0}
+
     def closed(self) -> list[int]:
         """All points that may not be asked now, increasing."""
-        return sorted(k for k in self.suspects if self.standing(k) is not Standing.OPEN)
+        return sorted(k for k in self.marked() if self.standing(k) is not Standing.OPEN)
 
     def infeasible(self) -> list[int]:
         """All infeasible points, increasing."""
         return sorted(k for k in self.suspects if self.standing(k) is Standing.INFEASIBLE)
 
 
-def nothing_to_ask(count: int) -> EmptyDomainError:
+def nothing_to_ask(count: int, *, exact: bool = False) -> EmptyDomainError:
     """The error where none of so many points may be asked."""
+    if exact:
+        return EmptyDomainError(
+            "No point is left to ask: evaluations are exact, so that a point with an answer or a "
+            f"running trial is not asked again, and each of the {count} points has one or is "
+            "infeasible. See opt.recommend()."
+        )
     return EmptyDomainError(
         f"None of the {count} points can be asked now: after a failure a point is asked again at "
         f"most {MAX_FAILURES - 1} times. See opt.trials."

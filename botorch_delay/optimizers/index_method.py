@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,9 @@ from botorch_delay.exceptions import NumericsError, StorageError
 from botorch_delay.kernels import covariance, prior_variance
 from botorch_delay.optimizers.averages import Averages
 from botorch_delay.optimizers.botorch_scores import build, score
+from botorch_delay.optimizers.climbing import BoundClimb
 from botorch_delay.optimizers.feasibility import Feasibility, nothing_to_ask
+from botorch_delay.posterior import Evidence, PointwisePosterior
 from botorch_delay.regions import Region
 from botorch_delay.rules import (
     UCB,
@@ -39,6 +42,8 @@ from botorch_delay.trials import Attached, Ledger, Trial, TrialState
 GROWTH_TO_REFIT = 1.2
 # Points of a box from which climbs begin, beside some moved to its boundary.
 BOX_POOL = 2048
+# How many of them: all with up to so many answers, fewer and fewer with more.
+CLIMBS, FULL_CLIMBS, FEW_CLIMBS = 64, 100, 8
 # How far climbs get from where the mean is best, as a share of each side.
 LOCAL_REACH = 0.1
 
@@ -55,6 +60,9 @@ class IndexMethod:
         sign: -1 where the user minimises.
         fixed: the surrogate, if kernel and noise are given.
         fit: learns one from the answers, beginning from an earlier one or None.
+        exact: whether evaluations are, so that no point is asked twice.
+        repeat_pending: whether a point with a running trial may be asked again; if not, only
+            where every point that may be asked has one.
 
     Attributes:
         surrogate: that judges now.
@@ -76,10 +84,12 @@ class IndexMethod:
         sign: float,
         fixed: Surrogate | None,
         fit: Callable[[Surrogate | None], Surrogate],
+        exact: bool = False,
+        repeat_pending: bool = True,
     ) -> None:
         self._domain, self._ledger, self._rule, self._pending = domain, ledger, rule, pending
         self.seed, self._sign = seed, sign
-        self._fit = fit
+        self._fit, self._exact, self._repeat_pending = fit, exact, repeat_pending
         self.surrogate = fixed or fit(None)
         self.fitted_to = 0
         self._own_pool = self.pool = self._make_pool()
@@ -113,6 +123,21 @@ class IndexMethod:
         """Likewise, with pending points counted as the rule does: ``N``."""
         return (self._design or self._values).posterior.deviation
 
+    def known(self, evidence: Evidence, rows: Tensor, weights: bool) -> PointwisePosterior:
+        """The posterior of all answers at some candidates; rounding is not accounted for.
+
+        Args:
+            evidence: all answers.
+            rows: of the candidates.
+            weights: not to be had here.
+        """
+        assert not weights
+        self.flush()
+        mean, variance = self._values.posterior.mean[rows], self._values.posterior.variance[rows]
+        zero = torch.zeros_like(mean)
+        prior = prior_variance(self.surrogate.covar_module, self.surrogate.inputs(self.pool[rows]))
+        return PointwisePosterior(mean, variance, prior, zero, zero, zero, zero)
+
     def choose(
         self, among: Tensor | None = None, inside: Callable[[Tensor], Tensor] | None = None
     ) -> int | Tensor:
@@ -131,52 +156,65 @@ class IndexMethod:
         scores = self.scores()
         if isinstance(self._domain, BoxDomain):
             return self._choose_on_box(self._domain, scores, inside)
-        closed = self._feasibility.closed()
         if among is not None:
             masked = torch.full_like(scores, -torch.inf)
             masked[among] = scores[among]
             scores = masked
-        if closed:
-            rows = torch.tensor(closed, device=scores.device)
-            left = len(scores) if among is None else len(among)
-            shut = rows if among is None else rows[torch.isin(rows, among)]
-            if len(shut) == left:
-                raise nothing_to_ask(left)
-            scores = scores.index_fill(0, rows, -torch.inf)
+        rows = torch.arange(len(scores), device=scores.device) if among is None else among
+        scores = scores.index_fill(0, self._shut_rows(rows), -torch.inf)
         if not bool(torch.isfinite(scores.max())):
             raise NumericsError(f"{self.name} is not finite at any point that may be asked.")
         # An acquisition function has a scale of its own, which may be tiny.
         scale = 0.0 if isinstance(self._rule, BotorchRule) else self._tie_scale
         return lowest_of_largest(scores, scale)
 
+    def _shut_rows(self, rows: Tensor) -> Tensor:
+        """The rows that are not to be asked now, of those to choose from and elsewhere."""
+        closed = self._feasibility.closed()
+        for keys in (closed + self._avoided(), closed):
+            shut = torch.tensor(keys, dtype=torch.long, device=rows.device)
+            if not keys or not bool(torch.isin(rows, shut).all()):
+                return shut
+        raise nothing_to_ask(len(rows), exact=self._exact)
+
+    def _avoided(self) -> list[int]:
+        """Points with a running trial, where those are asked only if nothing else is left."""
+        return [] if self._repeat_pending else list(+self._running)
+
     def _choose_on_box(
         self, domain: BoxDomain, scores: Tensor, inside: Callable[[Tensor], Tensor] | None
     ) -> Tensor:
         """The best of the pool's best points after a climb."""
-        closed = [self._keys.points[-1 - key] for key in self._feasibility.closed()]
+        shut = [self._keys.points[-1 - key] for key in self._feasibility.closed()]
+        avoided = [self._keys.points[-1 - key] for key in self._avoided()]
 
         def may_ask(X: Tensor) -> Tensor:
             allowed = torch.ones(len(X), dtype=torch.bool, device=X.device)
             if inside is not None:
                 allowed = inside(X)
-            for x in closed:
+            for x in shut + avoided:
                 allowed &= ~(x == X).all(dim=1)
             return allowed
 
         allowed = may_ask(self.pool)
+        if avoided and not bool(allowed.any()):
+            avoided = []
+            allowed = may_ask(self.pool)
         if not bool(allowed.any()):
-            raise nothing_to_ask(len(self.pool))
+            raise nothing_to_ask(len(self.pool), exact=self._exact)
         scores = scores.masked_fill(~allowed, -torch.inf)
         if not bool(torch.isfinite(scores.max())):
             raise NumericsError(f"{self.name} is not finite at any point that may be asked.")
         costly = isinstance(self._rule, BotorchRule)
-        count = min(8 if costly else 64, len(scores))
-        best, reach, function = scores.topk(count).indices, 1.0, self._function()
+        count = min(8 if costly else self._climbs(), len(scores))
+        best, reach = scores.topk(count).indices, 1.0
         if self.surrogate.learned:
             # Not into the corners: new places are spread points, climbs stay near the best ones.
-            best = torch.cat([best[:1], self._values.posterior.mean.topk(count).indices])
+            mean = self._values.posterior.mean.masked_fill(~allowed, -torch.inf)
+            best = torch.cat([best[:1], mean.topk(count).indices])
             reach = LOCAL_REACH
-            function = self._function(self.pool[best])
+        best = best[allowed[best]]  # of which there is at least the first
+        function = self._function(self.pool[best] if self.surrogate.learned else None)
         generator = generator_for(self.seed, len(self._ledger), torch.device("cpu"))
         X, found = maximize(
             function,
@@ -190,6 +228,11 @@ class IndexMethod:
         found = torch.where(torch.isfinite(found), found, scores[best])
         return X[lowest_of_largest(found)].clone()
 
+    def _climbs(self) -> int:
+        """How many climbs: fewer where there are many answers, so that they take no longer."""
+        answers = max(len(self._values.posterior), 1)
+        return min(max(CLIMBS * FULL_CLIMBS // answers, FEW_CLIMBS), CLIMBS)
+
     def _function(self, starts: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """What is climbed, at any points: ``n x d`` to ``n``, differentiable.
 
@@ -201,6 +244,10 @@ class IndexMethod:
         if isinstance(self._rule, UCB):
             factor = self._rule.factor + sum(self.widths)
             if starts is not None:
+                answers, design = self._values.ordered, (self._design or self._values).ordered
+                if BoundClimb.fits(self.surrogate, answers):
+                    design.share(answers)
+                    return BoundClimb.above(self.surrogate, answers, design, factor, starts)
                 cap = self._spread(starts)
                 return lambda X: self._mean_at(X) + factor * torch.minimum(self._spread(X), cap)
             return lambda X: self._mean_at(X) + factor * self._spread(X)
@@ -213,8 +260,7 @@ class IndexMethod:
         answers, inputs = self._values.ordered, self.surrogate.inputs(X)
         if not len(answers):
             return 0.0 * inputs.sum(dim=-1)
-        weights = answers.solve(answers.values)
-        return weights @ covariance(self.surrogate.covar_module, answers.points, inputs)
+        return answers.weights @ covariance(self.surrogate.covar_module, answers.points, inputs)
 
     def _spread(self, X: Tensor) -> Tensor:
         design, inputs = (self._design or self._values).ordered, self.surrogate.inputs(X)
@@ -236,6 +282,7 @@ class IndexMethod:
             excess = max(len(self.widths) - self._pending.max_delay, 0)
             self.widths = self.widths[excess:]
         self._feasibility.add(trial)
+        self._running[self._key(trial)] += 1
         self._count(trial)
 
     def settled(self, trial: Trial) -> None:
@@ -245,6 +292,7 @@ class IndexMethod:
         if trial.state is TrialState.COMPLETED and limit is not None and taken > limit:
             self.censored.add(trial.id)
         self._feasibility.note(trial)
+        self._running[self._key(trial)] -= not trial.late
         self._count(trial)
 
     def attached(self, results: Sequence[Attached]) -> None:
@@ -371,7 +419,8 @@ class IndexMethod:
         self._acquisition = self._drawn = None
         self._keys = PointKeys()
         self.answers = 0
-        self._feasibility = Feasibility(self._ledger.trials, self._key)
+        self._feasibility = Feasibility(self._ledger.trials, self._key, exact=self._exact)
+        self._running = Counter(self._key(trial) for trial in self._ledger.running())
         for trial in self._ledger.trials:
             self._count(trial)
         for number, result in enumerate(self._ledger.attached):
@@ -424,6 +473,7 @@ class IndexMethod:
 
     def _count_attached(self, number: int, result: Attached) -> None:
         key = -1 - self._keys.of(result.x) if result.index is None else result.index
+        self._feasibility.know(key)
         source = -1 - number
         self._values.put(key, source, result.x, self._sign * result.value, None)
         if self._design is not None:

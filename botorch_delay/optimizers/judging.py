@@ -1,17 +1,22 @@
-"""The end of a round: bounds from its evidence, and what survives them."""
+"""The end of a round: bounds from its evidence, and what survives them or is left to ask."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
+from botorch_delay.exceptions import EmptyDomainError
 from botorch_delay.optimizers.arenas import Arena
-from botorch_delay.optimizers.open_round import OpenRound
-from botorch_delay.posterior import same_points
+from botorch_delay.optimizers.base import Answers
+from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility, nothing_to_ask
+from botorch_delay.optimizers.open_round import Known, OpenRound
 from botorch_delay.rounds import RoundRecord, RoundRule
 from botorch_delay.trials import Trial
+
+logger = logging.getLogger(__name__)
 
 State = TypeVar("State")
 
@@ -29,7 +34,9 @@ def judge_round(
     sign: float,
     union: int,
     proves: bool,
-    pooled: tuple[Tensor, Tensor, list[float | None]] | None = None,
+    merged: bool = False,
+    pooled: Answers | None = None,
+    known: Known | None = None,
 ) -> tuple[RoundRecord, State]:
     """The record of a round and the state that it leaves.
 
@@ -45,8 +52,10 @@ def judge_round(
         sign: -1 where the user minimises.
         union: over how many points of a finite set the bounds have to hold at once.
         proves: whether anything is promised of the bounds.
-        pooled: points, values and noise variances of all answers there are, if bounds are to use
-            them too.
+        merged: whether ``pooled`` is the evidence, and not further evidence of its own: where
+            nothing is promised, or answers without noise cannot mislead.
+        pooled: all answers there are, if bounds are to use them too.
+        known: a quicker way to the posterior of the evidence, if there is one.
 
     Raises:
         NumericsError: if a bound is not finite.
@@ -54,10 +63,9 @@ def judge_round(
     surrogate, evidence = arena.evidence(current.surrogate, trials, like)
     others = None
     if pooled is not None:
-        X, y, noise_var = pooled
-        surrogate = surrogate.standardized(y)
-        others = surrogate.evidence(X, y, noise_var, group=same_points(X))
-        if not proves:  # nothing is lost by mixing them
+        surrogate = surrogate.standardized(pooled.y)
+        others = surrogate.evidence(pooled.X, pooled.y, pooled.noise_var, group=pooled.group)
+        if merged:
             evidence, others = others, None
     rounds = rule.share(current.number)
     stay = arena.without(state, infeasible)
@@ -67,7 +75,7 @@ def judge_round(
         multiplier = arena.multiplier(surrogate, evidence, rounds, union)
     elif surrogate.scaled:
         stay, cutoff, multiplier = arena.judge(
-            current.number, stay, surrogate, evidence, rounds, union, others
+            current.number, stay, surrogate, evidence, rounds, union, trials, others, known
         )
     else:  # without a scale nothing is known of the width of the bounds
         multiplier = arena.multiplier(surrogate, evidence, rounds, union)
@@ -87,3 +95,33 @@ def judge_round(
         surrogate=surrogate.describe() if surrogate.learned else None,
     )
     return record, stay
+
+
+def everything_left(arena: Arena[Any], feasibility: Feasibility, number: int, count: int) -> Any:
+    """Every feasible point, for a round none of whose active points may be asked.
+
+    Args:
+        arena: set or box.
+        feasibility: of its points.
+        number: of the round.
+        count: of the points of a finite set; 0 on a box.
+
+    Raises:
+        EmptyDomainError: if there is none.
+    """
+    infeasible = feasibility.infeasible()
+    state, known = arena.without(arena.everything(), infeasible), feasibility.known()
+    domain = f"the {count} points" if count else "the box"
+    if arena.is_empty(state):
+        which = f"All {count} points" if count else "Every point of the box"
+        raise EmptyDomainError(
+            f"{which} failed {MAX_FAILURES} times and can be asked no more; see the "
+            "reasons in opt.trials."
+        )
+    if known and arena.is_empty(arena.without(state, sorted(known))):
+        raise nothing_to_ask(count, exact=True)
+    why = "has been asked, and evaluations are exact" if known else "is infeasible"
+    level = logging.INFO if known else logging.WARNING
+    message = "round %d: every active point %s; going on with what is feasible of %s"
+    logger.log(level, message, number, why, domain)
+    return state

@@ -172,12 +172,15 @@ def _build(state: Mapping[str, Any], domain: Domain, parts: _Parts) -> Optimizer
     if name == QueuedOptimizer.__name__:
         inner = config["base"]
         return QueuedOptimizer(_build(inner | {"recipes": state["recipes"]["base"]}, domain, parts))
+    exact = config.get("exact") is True
     common: dict[str, Any] = {
         "covar_module": _kernel(state, domain, parts.covar_module),
-        "noise_var": config.get("noise_var"),
+        "noise_var": None if exact else config.get("noise_var"),
         "seed": config.get("seed"),
         "maximize": config.get("maximize"),
     }
+    if name != ThreDSOptimizer.__name__:
+        common["exact"] = exact
     if name == BPEDelayOptimizer.__name__:
         make: Callable[..., BPEDelayOptimizer] = BPEDelayOptimizer.as_published
         if not config["as_published"]:
@@ -188,6 +191,10 @@ def _build(state: Mapping[str, Any], domain: Domain, parts: _Parts) -> Optimizer
             common["explore_fraction"] = config["explore_fraction"]
             common["evidence"] = config["evidence"]
             common["regret_factor"] = config.get("regret_factor")
+            common["straggler_factor"] = config.get("straggler_factor")
+            common["repeat_pending"] = config.get("repeat_pending") is not False
+        else:
+            del common["exact"]
         return make(
             finite,
             config["horizon"],
@@ -205,6 +212,7 @@ def _build(state: Mapping[str, Any], domain: Domain, parts: _Parts) -> Optimizer
             rule=parts.rule or build_part(config["rule"], "rule"),
             pending=build_part(config["pending"], "pending"),
             warm_start=build_part(config.get("warm_start"), "warm_start"),
+            repeat_pending=config.get("repeat_pending") is not False,
             **common,
         )
     if name == ThreDSOptimizer.__name__:

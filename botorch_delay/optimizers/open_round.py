@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from torch import Tensor
+
 from botorch_delay.exceptions import ExhaustedDesignError, StorageError
 from botorch_delay.optimizers.feasibility import MAX_FAILURES, Standing
+from botorch_delay.posterior import Evidence, PointwisePosterior
 from botorch_delay.surrogate import Surrogate
 from botorch_delay.trials import Trial, TrialState
+
+# Evidence, rows of a finite set and whether weights are needed, to the posterior there; None where
+# the evidence is not what it is known for.
+Known = Callable[[Evidence, Tensor, bool], PointwisePosterior | None]
 
 NO_SLOT = -1  # of a trial that serves no design point
 WAITING_SLOT = -2  # likewise, asked because a round waits though a budget says no
@@ -33,7 +40,7 @@ _AFTER = {
 }
 
 
-@dataclass
+@dataclass(slots=True)
 class Slot:
     """A design point of the round: one pick of the design, served by one or more trials.
 
@@ -62,6 +69,9 @@ class Design(Protocol):
     def exclude(self, key: int, excluded: bool = True) -> None:
         """Keep a point from being picked, or allow it again."""
 
+    def evaluated(self) -> Known | None:
+        """The posterior of the picks so far, each answered once; None if it is not at hand."""
+
 
 class Candidates(Protocol):
     """The points that a round may ask. Each point that is asked has a key, a whole number."""
@@ -85,6 +95,10 @@ class OpenRound:
         surrogate: fixed within the round.
         candidates: the points that may be asked.
         standings: of the points that are not open.
+
+    Attributes:
+        known: the posterior of the first q_r design points, each answered once, where the design
+            keeps it.
     """
 
     def __init__(
@@ -103,6 +117,7 @@ class OpenRound:
         self._candidates = candidates
         self._standings = dict(standings)
         self._design: Design | None = None
+        self.known: Known | None = None
         self._retries: set[int] = set()
         self._unsettled: set[int] = set()  # of the first q_r slots
         self._running: set[int] = set()  # trial ids
@@ -137,6 +152,33 @@ class OpenRound:
                 design.exclude(key)
             return pick
 
+    def make_room(self, slot: int, key: int) -> bool:
+        """Whether a point that was chosen elsewhere can serve a slot; earlier slots are opened.
+
+        Those wait to be asked: their trials are not known yet, or never came to be.
+
+        Args:
+            slot: as the trial's note has it.
+            key: of its point.
+        """
+        try:
+            while slot > len(self.slots):
+                self._append(Slot(self.next_key(), outcome=TrialState.FAILED))
+                self._refresh(len(self.slots) - 1)
+        except ExhaustedDesignError:
+            return False
+        if slot == len(self.slots):
+            return True
+        found = self.slots[slot]
+        if not found.trials and found.key != key:  # failures that only its maker knew of
+            found.key = key
+            self._forget_design()
+        return found.key == key and found.state is SlotState.RETRY
+
+    def is_served(self, slot: int) -> bool:
+        """Whether a slot has a trial."""
+        return slot < len(self.slots) and bool(self.slots[slot].trials)
+
     def take(self, trial: Trial) -> None:
         """A trial was opened for a slot, a new one or one that is tried again."""
         key = self._candidates.key(trial)
@@ -145,9 +187,7 @@ class OpenRound:
         if trial.slot < 0:
             return
         if trial.slot == len(self.slots):
-            self.slots.append(Slot(key))
-            if self._design is not None:
-                self._design.add(key)
+            self._append(Slot(key))
         slot = self.slots[trial.slot]
         slot.trials.append(trial.id)
         slot.outcome = TrialState.RUNNING
@@ -163,24 +203,34 @@ class OpenRound:
             return
         slot.outcome = TrialState.ABANDONED if trial.late else trial.state
         if slot.outcome is TrialState.ABANDONED:
-            self._design = None  # sigma forgets the point: the design is made anew without it
+            self._forget_design()  # sigma forgets the point: the design is made anew without it
         self._refresh(trial.slot)
 
     def set_standing(self, key: int, standing: Standing) -> None:
-        """Whether a point may be asked; decides on the slots that wait to be asked again there."""
-        if standing is self._standing(key):
+        """Whether a point may be asked; decides on the slots that wait to be asked again there.
+
+        A point whose value is known exactly counts in the design, whatever it was asked for.
+        """
+        before = self._standing(key)
+        if standing is before:
             return
         self._standings[key] = standing
         for number, slot in enumerate(self.slots):
             if slot.key == key:
                 self._refresh(number)
-        if self._design is not None and self._candidates.contains(key):
-            self._design.exclude(key, standing is not Standing.OPEN)
+        if self._design is None or not self._candidates.contains(key):
+            return
+        if before is Standing.KNOWN:
+            self._forget_design()  # sigma forgets the point
+            return
+        if standing is Standing.KNOWN and all(slot.key != key for slot in self.slots):
+            self._design.add(key)
+        self._design.exclude(key, standing is not Standing.OPEN)
 
     def restart(self, candidates: Candidates) -> None:
         """Go on with other points; picks outside them no longer count."""
         self._candidates = candidates
-        self._design = None
+        self._forget_design()
 
     def design_is_asked(self) -> bool:
         """Whether the first q_r design points have been asked."""
@@ -196,7 +246,8 @@ class OpenRound:
 
     def oldest_unsettled(self) -> int | None:
         """The first trial of the design points that are outstanding; None if there are none."""
-        return self.slots[min(self._unsettled)].trials[0] if self._unsettled else None
+        trials = self.slots[min(self._unsettled)].trials if self._unsettled else []
+        return trials[0] if trials else None
 
     def holding(self) -> list[int]:
         """Running trials of the first q_r slots, once all of those have been asked."""
@@ -204,6 +255,13 @@ class OpenRound:
             return []
         waiting = (self.slots[number] for number in self._unsettled)
         return sorted(s.trials[-1] for s in waiting if s.state is SlotState.WAITING)
+
+    def outstanding(self) -> tuple[list[int], int]:
+        """Running trials of the first q_r slots, and how many of those are to be asked again."""
+        slots = [self.slots[number] for number in sorted(self._unsettled)]
+        waiting = [slot.trials[-1] for slot in slots if slot.state is SlotState.WAITING]
+        free = [slot for slot in slots if slot.state is SlotState.RETRY]
+        return waiting, sum(self._standing(slot.key) is Standing.OPEN for slot in free)
 
     def held_points(self) -> list[int]:
         """Points of the first q_r slots that are asked again once other trials of them end."""
@@ -233,6 +291,16 @@ class OpenRound:
             if trial.state is not TrialState.RUNNING:
                 self.settle(trial)
 
+    def _append(self, slot: Slot) -> None:
+        self.slots.append(slot)
+        if self._design is not None:
+            self._design.add(slot.key)
+            if len(self.slots) == self.design_size:
+                self.known = self._design.evaluated()
+
+    def _forget_design(self) -> None:
+        self._design = self.known = None
+
     def _refresh(self, number: int) -> None:
         """Where a slot stands follows from its last trial and the feasibility of its point."""
         slot = self.slots[number]
@@ -249,6 +317,8 @@ class OpenRound:
         if self._design is None:
             inside = self._candidates.contains
             picks = [s.key for s in self.slots if s.outcome is not TrialState.ABANDONED]
+            known = {k for k, standing in self._standings.items() if standing is Standing.KNOWN}
+            picks = sorted(known.difference(picks)) + picks
             closed = [k for k, standing in self._standings.items() if standing is not Standing.OPEN]
             self._design = self._candidates.design(
                 self.surrogate, filter(inside, picks), filter(inside, closed)

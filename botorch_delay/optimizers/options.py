@@ -13,6 +13,7 @@ from botorch_delay.confidence import Confidence, RKHSConfidence
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
+from botorch_delay.optimizers.given import describe_replicates
 from botorch_delay.records import describe_part
 from botorch_delay.rounds import (
     ArrivalRounds,
@@ -39,6 +40,9 @@ class Options:
         fraction: rho, the share of asks that are design points.
         evidence: "round" or "all".
         regret_factor: F of a budget, or None.
+        straggler_factor: kappa, or None.
+        exact: whether evaluations have no noise.
+        repeat_pending: whether the rule may ask a pending point again.
     """
 
     schedule: RoundSchedule
@@ -46,6 +50,9 @@ class Options:
     fraction: float
     evidence: str
     regret_factor: float | None
+    straggler_factor: float | None
+    exact: bool
+    repeat_pending: bool
 
     @property
     def geometric(self) -> bool:
@@ -67,6 +74,8 @@ class Options:
             "explore_fraction": self.fraction,
             "evidence": self.evidence,
             "regret_factor": self.regret_factor,
+            "straggler_factor": self.straggler_factor,
+            **describe_replicates(self.exact, self.repeat_pending),
         }
 
 
@@ -76,6 +85,9 @@ def choose_options(
     explore_fraction: float | None,
     evidence: str | None,
     regret_factor: float | None,
+    straggler_factor: float | None,
+    exact: bool,
+    repeat_pending: bool,
     *,
     domain: Domain,
     horizon: int | None,
@@ -86,11 +98,14 @@ def choose_options(
     """Fill in defaults, and refuse what contradicts itself.
 
     Args:
-        rounds: as the user gave it, like the next four.
+        rounds: as the user gave it, like the next seven.
         exploit: likewise.
         explore_fraction: likewise.
         evidence: likewise.
         regret_factor: likewise.
+        straggler_factor: likewise.
+        exact: likewise.
+        repeat_pending: likewise.
         domain: of the study.
         horizon: T, or None.
         given: whether kernel and noise are.
@@ -108,32 +123,53 @@ def choose_options(
             "how many asks are design points; leave out evidence and explore_fraction."
         )
     budgeted = regret_factor is not None
+    if exact and evidence == "round":
+        raise InputError(
+            "Exact evaluations are all used, for none of them is asked again; leave out evidence, "
+            "or exact."
+        )
+    if exact and not budgeted:
+        evidence = "all"
     if evidence is None:
         heuristic = bool(confidence.missing) and rule is not None and delay is None
         evidence = "all" if heuristic and not budgeted else "round"
     if explore_fraction is None:
         first = rule is None or delay is not None or budgeted
         explore_fraction = 1.0 if first else DEFAULT_FRACTION
-    if regret_factor is not None:
-        regret_factor = checks.real(regret_factor, "regret_factor")
+    regret_factor = _factor(regret_factor, "regret_factor")
     options = Options(
         schedule=HorizonRounds() if rounds is None else rounds,
         exploit=rule,
         fraction=checks.real(explore_fraction, "explore_fraction"),
         evidence=evidence,
         regret_factor=regret_factor,
+        straggler_factor=_factor(straggler_factor, "straggler_factor"),
+        exact=exact,
+        repeat_pending=checks.flag(repeat_pending, "repeat_pending"),
     )
     _check_rounds(options, horizon, delay)
     if evidence not in ("round", "all"):
         raise InputError(f"evidence must be 'round' or 'all', got {evidence!r}.")
     finite = isinstance(domain, FiniteDomain)
-    if evidence == "all" and not confidence.missing and not finite:
+    if evidence == "all" and not confidence.missing and not (finite or exact):
         raise NotSupportedError(
             "evidence='all' with RKHSConfidence needs a FiniteDomain; on a box use 'round'."
         )
     if options.regret_factor is not None:
-        _check_budget(options, options.regret_factor, finite, given, confidence, delay)
+        _check_budget(options, finite, given, confidence, delay)
+    if options.straggler_factor is not None:
+        _check_stragglers(options, finite, delay)
     return options
+
+
+def _factor(value: float | None, name: str) -> float | None:
+    """A factor on a bound, at least 1; None if it is not given."""
+    if value is None:
+        return None
+    factor = checks.real(value, name)
+    if factor < 1.0:
+        raise InputError(f"{name} must be at least 1, got {factor:g}.")
+    return factor
 
 
 def _check_rounds(options: Options, horizon: int | None, delay: DelayLaw | None) -> None:
@@ -165,14 +201,16 @@ def _check_rounds(options: Options, horizon: int | None, delay: DelayLaw | None)
 
 def _check_budget(
     options: Options,
-    factor: float,
     finite: bool,
     given: bool,
     confidence: Confidence,
     delay: DelayLaw | None,
 ) -> None:
-    if factor < 1.0:
-        raise InputError(f"regret_factor must be at least 1, got {factor:g}.")
+    if options.exact:
+        raise InputError(
+            "regret_factor bills asks that may come again, and exact evaluations do not; leave out "
+            "either."
+        )
     if not finite:
         raise NotSupportedError("regret_factor needs a FiniteDomain; leave it out on a box.")
     if not given or not isinstance(confidence, RKHSConfidence):
@@ -184,4 +222,28 @@ def _check_budget(
         raise InputError(
             "regret_factor needs a rule to play, and the rounds of the horizon that close on "
             "arrival; leave out exploit, delay and rounds."
+        )
+
+
+def _check_stragglers(options: Options, finite: bool, delay: DelayLaw | None) -> None:
+    if not finite:
+        raise NotSupportedError(
+            "straggler_factor compares deviations over a finite active set; leave it out on a box."
+        )
+    if delay is not None:
+        raise InputError(
+            "With a delay law rounds have fixed lengths and wait for nobody; leave out delay to "
+            "use straggler_factor."
+        )
+    if options.regret_factor is not None:
+        raise InputError(
+            "With regret_factor values decide when design points are asked, and then which of them "
+            "straggle must not decide what a round's bounds use; leave out straggler_factor, or "
+            "regret_factor."
+        )
+    if not options.repeat_pending:
+        raise InputError(
+            "With repeat_pending=False design points wait for trials that values may have led to, "
+            "and then which of them straggle must not decide what a round's bounds use; leave out "
+            "straggler_factor, or repeat_pending."
         )

@@ -69,6 +69,11 @@ class QueuedOptimizer(Optimizer):
                 "independent arms, and on a box hardly any point is asked twice, so that the base "
                 "would wait for ever."
             )
+        if base.exact:
+            raise InputError(
+                "base has exact evaluations, of which one tells all; a queue evaluates its point "
+                "again until an answer comes. Leave out exact, or the queue."
+            )
         super().__init__(base.domain, base.horizon, seed=base._seed, maximize=base.maximize)
         if base._finished:
             raise InputError("base must be fresh; it has been finished.")

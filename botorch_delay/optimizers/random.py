@@ -16,7 +16,12 @@ from botorch_delay.confidence import Confidence, FixedBeta, Guarantee
 from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.feasibility import Feasibility, Standing, nothing_to_ask
-from botorch_delay.optimizers.given import describe_given, given_surrogate, recipe_of
+from botorch_delay.optimizers.given import (
+    describe_given,
+    describe_replicates,
+    given_surrogate,
+    recipe_of,
+)
 from botorch_delay.regions import Region
 from botorch_delay.rules import generator_for
 from botorch_delay.surrogate import Surrogate, fit_surrogate
@@ -39,7 +44,9 @@ class RandomOptimizer(Optimizer):
         domain: a finite set or a box.
         horizon: how many asks are planned; None where no end is planned.
         covar_module: the kernel for ``recommend``; None to learn kernel and noise.
-        noise_var: lambda^2, given if and only if the kernel is.
+        noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
+        exact: evaluations have no noise: one pass over a set is all, and ``recommend`` takes
+            answers as they are, up to a jitter.
         seed: of the order, or of the scrambling; below 2^63.
         maximize: False minimises; all public values keep the user's sign.
 
@@ -60,11 +67,13 @@ class RandomOptimizer(Optimizer):
         horizon: int | None = None,
         covar_module: Kernel | None = None,
         noise_var: float | None = None,
+        exact: bool = False,
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
         super().__init__(domain, horizon, seed=seed, maximize=maximize)
-        self._fixed = given_surrogate(covar_module, noise_var, domain.like)
+        self._fixed = given_surrogate(covar_module, noise_var, domain.like, exact=exact)
+        self._exact = exact
         self._recommender: tuple[int, Surrogate] | None = None
         self._number = self._cursor = 0  # the pass, and the places done in its order
         self._pass: tuple[int, list[int]] | None = None  # its number and order
@@ -86,7 +95,7 @@ class RandomOptimizer(Optimizer):
         index = self._next_of_pass()
         if index is None:
             if not any(map(self._may_ask, range(len(self._domain)))):
-                raise nothing_to_ask(len(self._domain))
+                raise nothing_to_ask(len(self._domain), exact=self._exact)
             while index is None:
                 self._number, self._cursor = self._number + 1, 0
                 index = self._next_of_pass()
@@ -103,8 +112,7 @@ class RandomOptimizer(Optimizer):
         return None
 
     def _may_ask(self, index: int) -> bool:
-        suspect = index in self._feasibility.suspects
-        return not suspect or self._feasibility.standing(index) is Standing.OPEN
+        return self._feasibility.standing(index) is Standing.OPEN
 
     def _order(self, number: int) -> list[int]:
         """The order of a pass, counted from 0."""
@@ -153,11 +161,18 @@ class RandomOptimizer(Optimizer):
             if trial.state is TrialState.ABANDONED or trial.index in self._feasibility.suspects:
                 self._cursor = 0  # the point may come again in this pass
 
+    def _attached(self, results: list[Attached]) -> None:
+        for result in results:
+            if result.index is not None:
+                self._feasibility.know(result.index)
+
     def _restart(self) -> None:
         trials = self._ledger.trials
         counted = (t.index for t in trials if t.state is not TrialState.ABANDONED)
         self._asks: Counter[int] = Counter(i for i in counted if i is not None)
-        self._feasibility = Feasibility(t for t in trials if t.index is not None)
+        inside = (t for t in trials if t.index is not None)
+        self._feasibility = Feasibility(inside, exact=self._exact)
+        self._attached(self._ledger.attached)
         self._number = trials[-1].round - 1 if trials else 0
         self._cursor = 0
         self._pass = None
@@ -167,8 +182,15 @@ class RandomOptimizer(Optimizer):
             return self._fixed, FixedBeta(6.0), 0.1
         revision = self._ledger.revision
         if self._recommender is None or self._recommender[0] != revision:
-            X, y, noise_var = self._all_data()
-            fitted = fit_surrogate(self._domain, X, y, noise_var, seed=self._seed)
+            data = self._all_data()
+            fitted = fit_surrogate(
+                self._domain,
+                data.X,
+                data.y,
+                data.noise_var,
+                seed=self._seed,
+                exact=self._exact,
+            )
             self._recommender = (revision, fitted)
         return self._recommender[1], FixedBeta(6.0), 0.1
 
@@ -176,6 +198,7 @@ class RandomOptimizer(Optimizer):
         return {
             "horizon": self._horizon,
             **describe_given(self._fixed, self._domain.like),
+            **describe_replicates(self._exact),
             "seed": self._seed,
             "maximize": self._maximize,
         }

@@ -23,6 +23,8 @@ class Recommendation:
         lower: lower end of the interval for f there.
         upper: upper end.
         interval: what the interval is, in words.
+        count: how many answers there are at this very point; other points' answers count too in
+            ``mean``.
     """
 
     x: Tensor
@@ -31,6 +33,7 @@ class Recommendation:
     lower: float
     upper: float
     interval: str
+    count: int = 0
 
 
 def best_of(

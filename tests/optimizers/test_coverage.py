@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from cases import generator, scattered, se
+from scale import repeats
 
 import botorch_delay as bd
 from botorch_delay.benchmarks import FiniteProblem, simulate
@@ -39,11 +40,14 @@ def random_problem(seed):
     return FiniteProblem(POINTS, f, NOISE_STD), norm
 
 
-def coverage(repeats, *, tight, divide=1.0, delay=None, **options):
+def play(opt, problem, seed):
+    simulate(opt, problem, bd.PoissonDelay(10.0), HORIZON, seed=seed)
+
+
+def coverage(repeats, *, tight, divide=1.0, delay=None, run=play, **options):
     """Play ``repeats`` functions; bounds are computed anew from the audit of each round."""
     failed = lost = 0
     widths = []
-    law = bd.PoissonDelay(10.0)
     for seed in range(repeats):
         problem, norm = random_problem(seed)
         confidence = bd.RKHSConfidence(norm / divide, NOISE_STD / divide, tight=tight)
@@ -57,7 +61,7 @@ def coverage(repeats, *, tight, divide=1.0, delay=None, **options):
             delta=DELTA,
             **({"exploit": None} | options),
         )
-        simulate(opt, problem, law, HORIZON, seed=seed)
+        run(opt, problem, seed)
         any_failure = False
         for record in opt.rounds:
             trials = [opt.trials[i] for i in record.trial_ids]
@@ -108,14 +112,14 @@ def test_with_constants_five_times_too_small_the_promise_is_broken():
 @pytest.mark.heavy
 @pytest.mark.parametrize("delay", [None, bd.PoissonDelay(10.0)], ids=["arrival", "scheduled"])
 def test_two_hundred_functions(delay, capsys):
-    lines = []
+    lines, n = [], repeats(200, 30)
     for tight in (False, True):
-        right = coverage(200, tight=tight, delay=delay)
-        wrong = coverage(200, tight=tight, divide=5.0, delay=delay)
+        right = coverage(n, tight=tight, delay=delay)
+        wrong = coverage(n, tight=tight, divide=5.0, delay=delay)
         name = "tight" if tight else "plain"
         lines.append(f"{name}: {right}; constants / 5: {wrong}")
         assert right.failed <= DELTA
         assert right.lost <= DELTA
-        assert wrong.failed > upper_limit(200)
+        assert wrong.failed > upper_limit(n)
     with capsys.disabled():
         print("\n" + "\n".join(lines))

@@ -15,6 +15,7 @@ from cases import plain, scattered, se
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from scale import repeats
 
 import botorch_delay as bd
 from botorch_delay.exceptions import (
@@ -345,7 +346,7 @@ class TestMachine(Machine.TestCase):
 
 @pytest.mark.heavy
 class TestMachineAtLength(Machine.TestCase):
-    settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+    settings = settings(max_examples=repeats(120, 20), stateful_step_count=50, deadline=None)
 
 
 def value(trial):

@@ -13,6 +13,7 @@ from cases import scattered, se
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from scale import repeats
 
 import botorch_delay as bd
 from botorch_delay.exceptions import BotorchDelayError, HorizonError, NoAnswerError, TrialError
@@ -33,13 +34,16 @@ class Machine(RuleBasedStateMachine):
         learned=st.sampled_from([False, False, False, True]),
         beta=st.sampled_from([0.05, 6.0]),
         played=st.sampled_from([None, 0.1, 1.0]),
+        kappa=st.sampled_from([None, None, 1.5]),
     )
-    def make(self, law, maximize, learned, beta, played):
+    def make(self, law, maximize, learned, beta, played, kappa):
         self.options = {"delay": law, "maximize": maximize, "confidence": bd.FixedBeta(beta)}
         if played is None:
             self.options["exploit"] = None
         elif law is None:
             self.options |= {"explore_fraction": played, "evidence": "round"}
+        if law is None:
+            self.options["straggler_factor"] = kappa
         if not learned:
             self.options |= {"covar_module": se(), "noise_var": 0.01}
         self.opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), HORIZON, **self.options)
@@ -231,4 +235,4 @@ class TestMachine(Machine.TestCase):
 
 @pytest.mark.heavy
 class TestMachineAtLength(Machine.TestCase):
-    settings = settings(max_examples=200, stateful_step_count=80, deadline=None)
+    settings = settings(max_examples=repeats(200, 20), stateful_step_count=80, deadline=None)

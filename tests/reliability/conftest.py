@@ -48,7 +48,7 @@ Record = Callable[..., None]
 @pytest.fixture
 def scale(request: pytest.FixtureRequest) -> Scale:
     """The sizes of this run."""
-    return SCALES[request.config.getoption("--reliability-scale")]
+    return SCALES[request.config.getoption("--scale")]
 
 
 @pytest.fixture

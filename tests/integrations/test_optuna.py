@@ -1,0 +1,472 @@
+"""DelaySampler in one process."""
+
+import copy
+import pickle
+import threading
+from datetime import datetime, timedelta
+
+import optuna
+import pytest
+import torch
+from cases import se
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.storages import JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState as Theirs
+
+import botorch_delay as bd
+from botorch_delay.exceptions import HorizonError, InputError, InputTypeError, NoAnswerError
+from botorch_delay.integrations import optuna as plugin
+from botorch_delay.integrations.optuna import ATTRIBUTE, DelaySampler
+from botorch_delay.integrations.optuna_space import OptunaSpace
+from botorch_delay.optimizers import bpe, index_method
+from botorch_delay.optimizers.replica import Replica
+
+PLANE = {"x": FloatDistribution(0.0, 1.0), "y": FloatDistribution(0.0, 1.0)}
+MIXED = {
+    "depth": IntDistribution(2, 10, step=2),
+    "kind": CategoricalDistribution(["a", "b", None]),
+    "rate": FloatDistribution(1e-4, 1.0, log=True),
+    "size": IntDistribution(1, 64, log=True),
+    "step": FloatDistribution(-1.0, 1.0, step=0.25),
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    yield
+    optuna.logging.set_verbosity(before)
+
+
+def journal(path):
+    return JournalStorage(JournalFileBackend(str(path / "study.log")))
+
+
+def make_study(sampler, storage=None, direction="minimize"):
+    return optuna.create_study(storage=storage, sampler=sampler, direction=direction)
+
+
+def height(params):
+    return (params["x"] - 0.3) ** 2 + (params["y"] - 0.7) ** 2
+
+
+def asked_points(study):
+    return [tuple(t.system_attrs[ATTRIBUTE]["x"]) for t in study.trials]
+
+
+# Points
+
+
+@pytest.mark.parametrize(
+    ("options", "direction"),
+    [
+        ({}, "minimize"),
+        ({"horizon": 16, "exploit": None}, "maximize"),
+        ({"horizon": 16, "explore_fraction": 0.4}, "minimize"),
+    ],
+    ids=["default", "design", "mixed"],
+)
+def test_asks_equal_those_of_the_core_on_the_same_history(options, direction):
+    study = make_study(DelaySampler(seed=3, search_space=PLANE, **options), direction=direction)
+    space = OptunaSpace(PLANE)
+    options = dict(options)
+    horizon = options.pop("horizon", None)
+    if horizon is None:
+        options["rounds"] = bd.GeometricRounds(1, 2.0)
+    core = bd.BPEDelayOptimizer(
+        space.domain, horizon, seed=3, distinct=True, maximize=direction == "maximize", **options
+    )
+    running = []
+    for number in range(16):
+        trial, own = study.ask(PLANE), core.ask()
+        assert trial.params == space.params(own.x)
+        running.append((trial, own))
+        if number % 4 == 3:  # answers out of order; one fails, one is pruned
+            for place, (done, ours) in enumerate(reversed(running)):
+                if place == 1 and number == 7:
+                    study.tell(done, state=Theirs.FAIL)
+                    core.mark_failed(ours)
+                elif place == 2 and number == 11:
+                    done.report(1.0, 0)
+                    study.tell(done, state=Theirs.PRUNED)
+                    core.mark_abandoned(ours)
+                else:
+                    study.tell(done, height(done.params))
+                    core.tell(ours, height(done.params))
+            running = []
+    ours = study.sampler.optimizer(study)
+    assert [r.trial_ids for r in ours.rounds] == [r.trial_ids for r in core.rounds]
+    assert len(core.rounds) >= 1
+    assert study.sampler.recommend(study) == space.params(core.recommend().x)
+
+
+def test_every_kind_of_parameter_is_translated_both_ways():
+    space = OptunaSpace(MIXED)
+    domain = space.domain
+    assert domain.names == ("depth", "kind", "rate", "size", "step")
+    assert domain.log_dims == (2, 3)
+    assert domain.cat_dims == {1: [0.0, 1.0, 2.0]}
+    assert domain.discrete_dims[0] == [2.0, 4.0, 6.0, 8.0, 10.0]
+    assert domain.discrete_dims[4][0] == -1.0
+    unit = torch.rand(200, 5, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    for x in domain.from_unit(unit):
+        params = space.params(x)
+        for name, distribution in MIXED.items():
+            assert distribution._contains(distribution.to_internal_repr(params[name]))
+        assert isinstance(params["depth"], int)
+        assert isinstance(params["size"], int)
+        assert torch.equal(space.point(params), x)
+    assert space.point({"depth": 2}) is None
+    assert space.point({**params, "kind": "unknown"}) is None
+    assert space.point({**params, "rate": 0.0}) is None
+    assert space.point({**params, "rate": 2.0})[2] == 2.0  # of an earlier, wider range
+
+
+def test_long_grids_are_searched_as_intervals_and_rounded():
+    fine = {"n": IntDistribution(0, 10**6, step=5), "x": FloatDistribution(0.0, 1.0, step=1e-5)}
+    space = OptunaSpace(fine)
+    assert space.domain.discrete_dims == {}
+    params = space.params(torch.tensor([1233.7, 0.1234567], dtype=torch.double))
+    assert params["n"] == 1235
+    assert params["x"] == pytest.approx(0.12346, abs=1e-12)
+    study = make_study(DelaySampler(search_space=fine))
+    for _ in range(4):
+        trial = study.ask(fine)
+        study.tell(trial, trial.params["x"])
+    assert len(study.sampler.optimizer(study).trials) == 4
+    assert study.sampler.optimizer(study).trials[0].state is bd.TrialState.COMPLETED
+
+
+def test_the_search_space_is_there_before_the_first_result_and_is_a_copy():
+    study = make_study(DelaySampler())
+    first = study.ask(PLANE)
+    assert study.trials[0].state is Theirs.RUNNING
+    assert ATTRIBUTE not in study.trials[0].system_attrs  # nothing was known of the parameters
+    found = study.sampler.infer_relative_search_space(study, study.trials[0])
+    assert found == PLANE
+    found.clear()
+    assert study.sampler.infer_relative_search_space(study, study.trials[0]) == PLANE
+    second = study.ask(PLANE)
+    assert ATTRIBUTE in study.trials[1].system_attrs
+    study.tell(second, 1.0)
+    study.tell(first, 0.5)
+    optimizer = study.sampler.optimizer(study)
+    assert [a.value for a in optimizer.attached] == [0.5]
+    assert [t.value for t in optimizer.trials] == [1.0]
+    given = DelaySampler(search_space=PLANE)
+    given.infer_relative_search_space(study, study.trials[0]).clear()
+    assert given.infer_relative_search_space(study, study.trials[0]) == PLANE
+
+
+def test_conditional_parameters_are_sampled_on_their_own_and_need_no_space():
+    def objective(trial):
+        kind = trial.suggest_categorical("kind", ["line", "curve"])
+        x = trial.suggest_float("x", 0, 1)
+        if kind == "curve":
+            return x * trial.suggest_float("bend", 0.1, 1.0, log=True)
+        return x
+
+    study = make_study(DelaySampler(seed=2))
+    study.optimize(objective, n_trials=12)
+    kinds = {t.params["kind"] for t in study.trials}
+    assert kinds == {"line", "curve"}
+    assert set(study.sampler.infer_relative_search_space(study, study.trials[0])) == {"kind", "x"}
+    assert all(0.1 <= t.params["bend"] <= 1.0 for t in study.trials if "bend" in t.params)
+    assert study.sampler.recommend(study).keys() == {"kind", "x"}
+
+
+# What is read from the storage
+
+
+def test_added_enqueued_and_failed_trials_are_read_from_the_storage():
+    assert "after_trial" not in vars(DelaySampler)
+    study = make_study(DelaySampler(search_space=PLANE))
+    study.add_trial(
+        optuna.create_trial(params={"x": 0.1, "y": 0.2}, distributions=PLANE, value=4.0)
+    )
+    study.enqueue_trial({"x": 0.25, "y": 0.75})
+    study.enqueue_trial({"x": 0.5})
+    trials = [study.ask(PLANE) for _ in range(5)]
+    assert trials[0].params == {"x": 0.25, "y": 0.75}
+    assert trials[1].params["x"] == 0.5
+    settle = study._storage.set_trial_state_values  # as another process does: no tell here
+    settle(trials[0]._trial_id, Theirs.COMPLETE, [1.0])
+    settle(trials[1]._trial_id, Theirs.COMPLETE, [2.0])
+    settle(trials[2]._trial_id, Theirs.COMPLETE, [float("inf")])  # no number to learn from
+    settle(trials[3]._trial_id, Theirs.FAIL)
+    settle(trials[4]._trial_id, Theirs.COMPLETE, [3.0])
+    optimizer = study.sampler.optimizer(study)
+    assert [a.value for a in optimizer.attached] == [4.0, 1.0, 2.0]
+    assert [t.state.value for t in optimizer.trials] == ["failed", "failed", "completed"]
+    assert optimizer.trials[2].value == 3.0
+
+
+def test_a_pruned_trial_frees_its_point_and_the_guarantee_says_so():
+    options = {
+        "covar_module": se(),
+        "noise_var": 1e-4,
+        "confidence": bd.RKHSConfidence(2.0, 0.01),
+    }
+    study = make_study(DelaySampler(20, search_space=PLANE, **options))
+    trials = [study.ask(PLANE) for _ in range(3)]
+    before = study.sampler.guarantee(study)
+    trials[1].report(0.4, step=1)
+    study.tell(trials[1], state=Theirs.PRUNED)
+    assert study.trials[1].value == 0.4  # Optuna takes the last report
+    optimizer = study.sampler.optimizer(study)
+    assert optimizer.trials[1].state is bd.TrialState.ABANDONED
+    after = study.sampler.guarantee(study)
+    assert before.holds
+    assert not after.holds
+    assert "pruned" in str(after)
+
+
+def test_copied_trials_are_results_not_asks():
+    study = make_study(DelaySampler(search_space=PLANE))
+    for _ in range(3):
+        trial = study.ask(PLANE)
+        study.tell(trial, height(trial.params))
+    other = make_study(DelaySampler(search_space=PLANE))
+    other.add_trials(study.trials)
+    assert len(other.sampler.optimizer(other).attached) == 3
+    assert other.sampler.optimizer(other).trials == []
+
+
+def test_a_sampler_with_other_arguments_begins_from_the_results(caplog):
+    study = make_study(DelaySampler(search_space=PLANE))
+    for _ in range(3):
+        trial = study.ask(PLANE)
+        study.tell(trial, height(trial.params))
+    study.ask(PLANE)
+    study.sampler = DelaySampler(30, seed=1, search_space=PLANE)
+    assert len(study.sampler.optimizer(study).attached) == 3
+    assert "give every worker's DelaySampler the same arguments" in caplog.text
+
+
+def test_a_change_of_the_search_space_keeps_the_results():
+    study = make_study(DelaySampler())
+    study.optimize(lambda t: t.suggest_float("x", 0, 1), n_trials=4)
+    study.optimize(lambda t: t.suggest_float("x", 0, 1) + t.suggest_int("n", 0, 3), n_trials=4)
+    optimizer = study.sampler.optimizer(study)
+    assert len(optimizer.attached) + len([t for t in optimizer.trials if t.value is not None]) == 8
+
+
+def test_a_restarted_process_goes_on_where_the_other_stopped(tmp_path):
+    study = make_study(DelaySampler(search_space=PLANE), journal(tmp_path))
+    other = optuna.load_study(
+        study_name=study.study_name,
+        storage=journal(tmp_path),
+        sampler=DelaySampler(search_space=PLANE),
+    )
+    for number in range(12):
+        asking = study if number % 2 else other
+        if number == 7:
+            asking.sampler = DelaySampler(search_space=PLANE)
+        trial = asking.ask(PLANE)
+        if number % 3 < 2:
+            asking.tell(trial, height(trial.params))
+    fresh = DelaySampler(search_space=PLANE)
+    records = [s.optimizer(study).state_dict()["progress"] for s in (study.sampler, fresh)]
+    assert records[0]["rounds"] == records[1]["rounds"]
+    assert len(records[0]["rounds"]) >= 1
+    one, two = copy.copy(fresh), pickle.loads(pickle.dumps(fresh))
+    assert one.recommend(study) == two.recommend(study) == study.sampler.recommend(study)
+
+
+# Workers
+
+
+def test_trials_that_ask_at_the_same_moment_get_different_points(tmp_path):
+    for options in ({"horizon": 40, "exploit": None}, {}):
+        storage = optuna.storages.InMemoryStorage()
+        sampler = DelaySampler(search_space=PLANE, **options)
+        study = make_study(sampler, storage)
+        trials = [study.ask() for _ in range(6)]  # created, and nothing suggested yet
+        order = [3, 0, 5, 1, 4, 2]
+        got = {n: [trials[n].suggest_float(name, 0, 1) for name in "xy"] for n in order}
+        alone = sampler._make(OptunaSpace(PLANE), False).ask(6)
+        if options:  # the design is dealt by trial number, whoever asks first
+            assert [got[n] for n in range(6)] == [t.x.tolist() for t in alone]
+        assert len({tuple(point) for point in got.values()}) == 6
+
+
+def test_two_processes_that_do_not_see_each_other_s_point_do_not_both_keep_it(monkeypatch):
+    """The second claims a point between the first one's reading and writing."""
+    kinds = {"kind": CategoricalDistribution(list("abcdefgh"))}
+    storage = optuna.storages.InMemoryStorage()
+    study = make_study(DelaySampler(search_space=kinds), storage)
+    rival = optuna.load_study(
+        study_name=study.study_name, storage=storage, sampler=DelaySampler(search_space=kinds)
+    )
+    mine, theirs = study.ask(), rival.ask()
+    write, raced = storage.set_trial_system_attr, []
+
+    def slow_write(trial_id, key, value):
+        if key == ATTRIBUTE and trial_id == mine._trial_id and not raced:
+            raced.append(value["x"])
+            forced = dict(value, number=theirs.number)
+            write(theirs._trial_id, ATTRIBUTE, forced)
+        write(trial_id, key, value)
+
+    monkeypatch.setattr(storage, "set_trial_system_attr", slow_write)
+    mine.suggest_categorical("kind", list("abcdefgh"))
+    points = asked_points(study)
+    assert raced == [list(points[1])]
+    assert points[0] != points[1]
+
+
+@pytest.mark.parametrize("options", [{}, {"explore_fraction": 0.5, "horizon": 60}])
+def test_no_point_is_handed_to_two_running_trials(options):
+    choices = list("abcdefgh")
+    space = {"kind": CategoricalDistribution(choices), "n": IntDistribution(0, 2)}
+    study = make_study(DelaySampler(search_space=space, **options))
+    running = []
+    for _ in range(24):
+        trial = study.ask(space)
+        point = tuple(trial.params.values())
+        assert point not in [tuple(t.params.values()) for t in running]
+        running.append(trial)
+        if len(running) == 8:
+            done = running.pop(3)
+            study.tell(done, choices.index(done.params["kind"]) + done.params["n"])
+    small = {"kind": CategoricalDistribution(["a", "b"])}
+    crowded = make_study(DelaySampler(search_space=small))
+    assert len([crowded.ask(small) for _ in range(5)]) == 5  # more workers than points
+
+
+def test_threads_share_one_sampler(tmp_path):
+    study = make_study(DelaySampler(search_space=PLANE), journal(tmp_path))
+    barrier = threading.Barrier(4, timeout=60)
+
+    def objective(trial):
+        if trial.number < 4:
+            barrier.wait()  # four at once
+        return height({name: trial.suggest_float(name, 0, 1) for name in "xy"})
+
+    study.optimize(objective, n_trials=16, n_jobs=4)
+    assert all(t.state is Theirs.COMPLETE for t in study.trials)
+    assert len(set(asked_points(study))) == 16
+    optimizer = study.sampler.optimizer(study)
+    assert len(optimizer.trials) == 16
+    assert optimizer.round > 1
+
+
+def test_stale_trials_are_freed_on_any_storage_and_may_come_late(tmp_path, monkeypatch):
+    sampler = DelaySampler(30, search_space=PLANE, exploit=None, stale_after=100.0)
+    study = make_study(sampler, journal(tmp_path))
+    dead = study.ask(PLANE)
+    silent = study.ask()  # its worker died before it had a point
+    others = [study.ask(PLANE) for _ in range(8)]
+    for trial in others:
+        study.tell(trial, height(trial.params))
+    assert sampler.optimizer(study).rounds == []
+    assert sampler.optimizer(study).pending != []
+    later = datetime.now() + timedelta(seconds=101)
+    monkeypatch.setattr(plugin, "_now", lambda: later)
+    for _ in range(2):
+        trial = study.ask(PLANE)
+        study.tell(trial, height(trial.params))
+    optimizer = sampler.optimizer(study)
+    assert optimizer.trials[0].state is bd.TrialState.ABANDONED
+    assert len(optimizer.rounds) == 1  # it went on
+    assert study.trials[1].state is Theirs.RUNNING
+    assert silent.number == 1
+    study.tell(dead, 0.25)
+    optimizer = sampler.optimizer(study)
+    assert optimizer.trials[0].value == 0.25
+    assert optimizer.trials[0].late
+
+
+def test_heartbeats_of_a_database_are_honoured(tmp_path, monkeypatch):
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    with pytest.warns(optuna.exceptions.ExperimentalWarning):
+        storage = RDBStorage(url, heartbeat_interval=60, grace_period=120)
+    study = make_study(DelaySampler(30, search_space=PLANE, exploit=None), storage)
+    with pytest.warns(UserWarning, match="Heartbeat"):
+        trial = study.ask(PLANE)
+    assert len(study.sampler.optimizer(study).pending) == 1
+    backend = type(study._storage)
+    monkeypatch.setattr(backend, "_get_stale_trial_ids", lambda *args: [trial._trial_id])
+    assert study.sampler.optimizer(study).pending == []
+    storage.engine.dispose()
+
+
+# Cost
+
+
+def test_an_ask_costs_what_is_new_not_what_is_there(tmp_path, monkeypatch):
+    """No optimizer is made anew, no trial is taken in twice, no fit is repeated."""
+    study = make_study(optuna.samplers.RandomSampler(seed=0), journal(tmp_path))
+    study.optimize(lambda t: height({n: t.suggest_float(n, 0, 1) for n in "xy"}), n_trials=120)
+    made, fits, taken, attached, restarts = [], [], [], [], []
+
+    def count(owner, name, calls):
+        function = getattr(owner, name)
+
+        def counted(*args, **kwargs):
+            calls.append(1)
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    count(DelaySampler, "_make", made)
+    count(bpe, "fit_surrogate", fits)
+    count(Replica, "_take", taken)
+    count(bpe.BPEDelayOptimizer, "attach", attached)
+    count(index_method.IndexMethod, "restart", restarts)
+    study.sampler = DelaySampler()
+    study.optimize(lambda t: height({n: t.suggest_float(n, 0, 1) for n in "xy"}), n_trials=3)
+    assert len(attached) == 120
+    before = [len(calls) for calls in (made, fits, attached, restarts)]
+    taken.clear()
+    study.optimize(lambda t: height({n: t.suggest_float(n, 0, 1) for n in "xy"}), n_trials=10)
+    assert [len(calls) for calls in (made, fits, attached, restarts)] == before
+    assert len(made) == 1
+    assert len(taken) == 10  # of each trial its answer
+
+
+# Errors
+
+
+def test_several_objectives_are_refused():
+    study = optuna.create_study(directions=["minimize", "maximize"], sampler=DelaySampler())
+    with pytest.raises(InputError, match="one objective, and the study has 2"):
+        study.optimize(lambda t: (t.suggest_float("x", 0, 1), 1.0), n_trials=1)
+    for question in (study.sampler.optimizer, study.sampler.recommend, study.sampler.guarantee):
+        with pytest.raises(InputError, match="one objective"):
+            question(study)
+
+
+def test_bad_arguments_are_refused_when_they_are_given():
+    for arguments, message in (
+        ({"horizon": 0}, "horizon must be at least 1"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"stale_after": 0.0}, "stale_after must be above 0"),
+        ({"search_space": {"x": (0, 1)}}, "search_space must map names to distributions"),
+        ({"beta": 6.0}, "no option 'beta'"),
+        ({"maximize": True}, "no option 'maximize'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            DelaySampler(**arguments)
+    assert issubclass(InputTypeError, TypeError)
+
+
+def test_the_horizon_is_kept_and_nothing_is_lost():
+    study = make_study(DelaySampler(3, search_space=PLANE))
+    for _ in range(3):
+        trial = study.ask(PLANE)
+        study.tell(trial, height(trial.params))
+    with pytest.raises(HorizonError, match="left: 0 of the horizon's 3"):
+        study.ask(PLANE)
+    assert study.sampler.recommend(study)
+
+
+def test_questions_before_there_is_anything_to_say():
+    study = make_study(DelaySampler())
+    with pytest.raises(NoAnswerError, match="no trial yet that tells its parameters"):
+        study.sampler.optimizer(study)
+    study.ask(PLANE)
+    with pytest.raises(NoAnswerError, match="no answer yet"):
+        study.sampler.recommend(study)

@@ -1,0 +1,765 @@
+"""The searcher by itself, and on a real local cluster."""
+
+import functools
+import json
+import logging
+import math
+import os
+import pickle
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from readme_blocks import python_blocks
+
+from botorch_delay import AcquisitionOptimizer, BPEDelayOptimizer, RandomOptimizer, load
+from botorch_delay.exceptions import (
+    InputError,
+    InputTypeError,
+    NoAnswerError,
+    NotSupportedError,
+    StorageError,
+)
+from botorch_delay.trials import TrialState
+
+optuna = pytest.importorskip("optuna", reason="needs pip install 'botorch-delay[optuna]'")
+ray = pytest.importorskip("ray", reason="needs pip install 'botorch-delay[ray]'")
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, from many places
+
+from ray import cloudpickle, tune  # noqa: E402
+from ray.tune.search import ConcurrencyLimiter, Searcher  # noqa: E402
+from ray.tune.search.optuna import OptunaSearch  # noqa: E402
+
+from botorch_delay.integrations.optuna import DelaySampler  # noqa: E402
+from botorch_delay.integrations.ray import NOTES, DelaySearch  # noqa: E402
+from botorch_delay.integrations.ray_space import TuneSpace  # noqa: E402
+
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_DISABLE_METRICS_COLLECTION": "1",
+}
+SPACE = {
+    "rate": tune.loguniform(1e-4, 1e-1),
+    "net": {"width": tune.randint(1, 5), "act": tune.choice(["relu", "tanh"])},
+    "epochs": 3,
+}
+
+
+def searcher(space=SPACE, num_samples=20, mode="min", **options):
+    options.setdefault("optimizer", RandomOptimizer)
+    search = DelaySearch(metric="loss", mode=mode, **options)
+    assert search.set_search_properties(None, None, space, num_samples=num_samples)
+    return search
+
+
+def states(search):
+    return [trial.state for trial in search.optimizer.trials]
+
+
+# ------------------------------------------------------------------------------ spaces
+
+
+def test_every_kind_of_space_is_converted():
+    space = TuneSpace(
+        {
+            "u": tune.uniform(-1, 1),
+            "l": tune.loguniform(1e-4, 1),
+            "q": tune.quniform(0, 0.5, 0.1),
+            "ql": tune.qloguniform(1e-2, 1, 1e-2),
+            "i": tune.randint(2, 5),
+            "qi": tune.qrandint(5, 20, 5),
+            "q1": tune.qrandint(0, 3, 1),
+            "li": tune.lograndint(1, 9),
+            "c": tune.choice(["a", None, (1, 2)]),
+            "deep": {"list": [tune.uniform(0, 1), 7]},
+            "fixed": "yes",
+        }
+    )
+    domain = space.domain
+    at = {name: number for number, name in enumerate(domain.names)}
+    assert set(at) == {"u", "l", "q", "ql", "i", "qi", "q1", "li", "c", "deep/list/0"}
+    lists = domain.discrete_dims
+    assert lists[at["q"]] == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
+    assert len(lists[at["ql"]]) == 100
+    assert lists[at["i"]] == [2.0, 3.0, 4.0]  # the upper end is exclusive
+    assert lists[at["qi"]] == [5.0, 10.0, 15.0, 20.0]  # and here it is not
+    assert lists[at["q1"]] == [0.0, 1.0, 2.0]
+    assert lists[at["li"]] == list(range(1, 9))
+    assert domain.log_dims == tuple(sorted(at[name] for name in ("l", "ql", "li")))
+    assert domain.cat_dims == {at["c"]: [0.0, 1.0, 2.0]}
+    x = domain.from_unit(torch.full((1, domain.dim), 0.99).double())[0]
+    config = space.fill(x)
+    assert config["c"] == (1, 2)
+    assert config["fixed"] == "yes"
+    assert config["deep"]["list"][1] == 7
+    assert type(config["i"]) is int
+    assert torch.equal(space.encode(config), x)
+    assert torch.equal(space.encode({**config, "deep": {"list": [config["deep"]["list"][0]]}}), x)
+
+
+def test_spaces_are_plain_values_and_back():
+    config = {
+        "u": tune.uniform(-1, 1),
+        "q": tune.qloguniform(1e-2, 1, 1e-2),
+        "c": tune.choice(["a", None, True, 1, 1.5, (1, [2]), {"k": (3,)}]),
+        "deep": {"list": [tune.randint(2, 5), (7, None)], 3: math.inf},
+        "object": ("__ref_ph", "0123"),
+    }
+    space = TuneSpace(config)
+    record = json.loads(json.dumps(space.describe(), allow_nan=False))
+    revived = TuneSpace.revive(record)
+    assert revived.domain.fingerprint() == space.domain.fingerprint()
+    for x in space.domain.from_unit(torch.rand(20, 4, generator=torch.Generator().manual_seed(0))):
+        assert revived.fill(x) == space.fill(x)
+    assert TuneSpace(config | {"object": object()}).describe() is None
+    for key in record:
+        for wrong in ({}, 3, {"float": "x"}, {"odd": 1}):
+            with pytest.raises(StorageError, match="malformed"):
+                TuneSpace.revive(record | {key: wrong})
+
+
+def test_what_tune_itself_draws_is_what_the_space_allows():
+    space = {"i": tune.randint(2, 5), "qi": tune.qrandint(5, 20, 5), "q1": tune.qrandint(0, 3, 1)}
+    converted = TuneSpace(space)
+    for seed in range(50):
+        drawn = {name: domain.sample(random_state=seed) for name, domain in space.items()}
+        converted.encode(drawn)  # raises for a value that it does not have
+
+
+@pytest.mark.parametrize(
+    ("space", "error", "message"),
+    [
+        ({"a": tune.grid_search([1, 2])}, NotSupportedError, "a: grid_search"),
+        ({"n": {"a": tune.grid_search([1, 2])}}, NotSupportedError, "n/a: grid_search"),
+        ({"a": tune.sample_from(lambda c: 1)}, NotSupportedError, "a: what sample_from draws"),
+        ({"a": ("__fn_ph", "0123")}, NotSupportedError, "a: what sample_from draws"),
+        ({"a": tune.randn(0, 1)}, NotSupportedError, "a: a distribution without bounds"),
+        ({"a": tune.choice([1, tune.uniform(0, 1)])}, NotSupportedError, "a: spaces inside"),
+        ({"a": tune.uniform(1, 0)}, InputError, "a: low must not be above high"),
+        ({"a": tune.randint(3, 3)}, InputError, "a: low must not be above high"),
+        ({"a": tune.choice([])}, InputError, "a: A choice needs"),
+        ({"a/b": tune.uniform(0, 1), "a": {"b": tune.uniform(0, 1)}}, InputError, "called a/b"),
+        ({"a": 3}, InputError, "nothing to search"),
+        ({}, InputError, "nothing to search"),
+    ],
+)
+def test_spaces_that_cannot_be_searched(space, error, message):
+    search = DelaySearch("loss", "min")
+    with pytest.raises(error, match=message):
+        search.set_search_properties(None, None, space, num_samples=5)
+
+
+# -------------------------------------------------------------------------- the searcher
+
+
+def test_nothing_is_called_searcher():
+    search = searcher()
+    assert isinstance(search, Searcher)
+    assert not hasattr(search, "searcher")  # Tune takes what has it for a wrapper
+
+
+def test_it_plays_the_default_optimizer():
+    search = searcher({"x": tune.uniform(0, 1)}, num_samples=15, mode="max", optimizer=None)
+    assert type(search.optimizer) is BPEDelayOptimizer
+    assert search.optimizer.horizon == 15
+    assert search.optimizer.maximize
+    core = BPEDelayOptimizer(search.optimizer.domain, 15, distinct=True)
+    for number in range(15):
+        config = search.suggest(f"t{number}")
+        trial = core.ask()
+        assert config == {"x": trial.x.item()}
+        if number % 3:
+            value = -((config["x"] - 0.3) ** 2)
+            search.on_trial_complete(f"t{number}", {"loss": value})
+            core.tell(trial, value)
+    assert search.suggest("t15") == Searcher.FINISHED
+    assert search.recommend()["x"] == core.recommend().x.item()
+
+
+def test_configurations_are_tune_s_own_with_values():
+    search = searcher()
+    config = search.suggest("a")
+    assert config["epochs"] == 3
+    assert set(config) == set(SPACE)
+    assert 1e-4 <= config["rate"] <= 1e-1
+    assert config["net"]["width"] in (1, 2, 3, 4)
+    assert config["net"]["act"] in ("relu", "tanh")
+    assert search.suggest("a") == config  # asked twice, suggested once
+    config["net"]["width"] = 99
+    assert search.suggest("a")["net"]["width"] != 99
+    assert len(search.optimizer.trials) == 1
+    search = searcher({"x": tune.uniform(0, 1), "sizes": tune.choice([[8, 8], [8, 8]])})
+    search.suggest("a")["sizes"].append(99)
+    assert search.suggest("b")["sizes"] == [8, 8]
+
+
+def test_three_ways_to_end():
+    search = searcher()
+    for name in "abcdef":
+        search.suggest(name)
+    search.on_trial_complete("a", {"loss": 0.5, "other": 1})
+    search.on_trial_complete("b", error=True)
+    search.on_trial_complete("c")
+    search.on_trial_complete("d", {"loss": float("nan")})
+    search.on_trial_complete("e", {"accuracy": 1.0})
+    assert states(search) == [
+        TrialState.COMPLETED,
+        TrialState.FAILED,
+        TrialState.ABANDONED,
+        TrialState.FAILED,
+        TrialState.ABANDONED,
+        TrialState.RUNNING,
+    ]
+    assert search.optimizer.trials[0].value == 0.5
+    assert "finite" in search.optimizer.trials[3].reason
+
+
+def test_repeated_and_unknown_trials_are_tolerated():
+    search = searcher()
+    for name in "abc":
+        search.suggest(name)
+    for _ in range(2):
+        search.on_trial_complete("a", {"loss": 0.5})
+        search.on_trial_complete("b", error=True)
+        search.on_trial_complete("c")
+        search.on_trial_complete("nobody")
+        search.on_trial_complete("nobody", error=True)
+        search.on_trial_complete("nobody", {"loss": 1.0})
+        search.on_trial_complete("nobody", {"loss": 1.0, "config/rate": 77.0})
+    search.on_trial_result("nobody", {"loss": 1.0})
+    search.on_trial_complete("a", error=True)
+    search.on_trial_complete("a", {"loss": 99.0})
+    assert states(search) == [TrialState.COMPLETED, TrialState.FAILED, TrialState.ABANDONED]
+    assert search.optimizer.trials[0].value == 0.5
+    assert search.optimizer.attached == []
+
+
+def test_late_results_are_used():
+    search = searcher()
+    points = {name: search.suggest(name) for name in "abc"}
+    search.on_trial_complete("a", error=True)
+    search.on_trial_complete("b")
+    search.on_trial_complete("c", {"loss": 1.0})
+    for _ in range(2):
+        search.on_trial_complete("a", {"loss": 0.1})  # Tune ran the failed trial again
+        search.on_trial_complete("b", {"loss": 0.2})
+        search.on_trial_complete(  # and this one under another name
+            "d", {"loss": 0.3, "config/rate": 0.01, "config/net/width": 2, "config/net/act": "tanh"}
+        )
+    assert states(search)[1:] == [TrialState.COMPLETED, TrialState.COMPLETED]
+    assert [result.value for result in search.optimizer.attached] == [0.1, 0.3]
+    space = search._known_space()
+    assert space.fill(search.optimizer.attached[0].x) == points["a"]
+    assert space.fill(search.optimizer.attached[1].x)["net"] == {"width": 2, "act": "tanh"}
+
+
+def test_a_domain_that_is_used_up_ends_the_search(caplog):
+    search = searcher({"c": tune.choice([1, 2])}, num_samples=50, optimizer=AcquisitionOptimizer)
+    suggested = []
+    for number in range(20):
+        config = search.suggest(str(number))
+        if config == Searcher.FINISHED:
+            break
+        suggested.append(config["c"])
+        search.on_trial_complete(str(number), error=True)
+    assert sorted(suggested) == [1, 1, 1, 2, 2, 2]  # each point three times
+    assert search.suggest("more") == Searcher.FINISHED
+    assert "at most 2 times" in caplog.text
+
+
+def test_while_the_last_points_are_run_again_tune_is_told_to_ask_later():
+    search = searcher({"c": tune.choice([1, 2])}, num_samples=50, optimizer=AcquisitionOptimizer)
+    for name in "ab":
+        search.suggest(name)
+        search.on_trial_complete(name, error=True)
+    for name in "cdef":  # both points, twice
+        search.suggest(name)
+    assert search.suggest("g") is None
+    assert search.suggest("g") is None
+    search.on_trial_complete("c", {"loss": 1.0})
+    assert isinstance(search.suggest("g"), dict)
+
+
+def test_points_to_evaluate_come_first():
+    first = [
+        {"rate": 0.01, "net": {"width": 2, "act": "tanh"}},
+        {"rate": 0.02, "net/width": 3, "net/act": "relu", "epochs": 3},
+    ]
+    search = searcher(points_to_evaluate=first, num_samples=6)
+    assert search.optimizer.horizon == 4
+    assert search.suggest("a") == {"rate": 0.01, "net": {"width": 2, "act": "tanh"}, "epochs": 3}
+    assert search.suggest("a")["rate"] == pytest.approx(0.01)
+    assert search.suggest("b")["net"] == {"width": 3, "act": "relu"}
+    search.suggest("c")
+    assert len(search.optimizer.trials) == 1
+    search.on_trial_complete("a", error=True)
+    for _ in range(2):
+        search.on_trial_complete("b", {"loss": 0.5})
+    assert [result.value for result in search.optimizer.attached] == [0.5]
+    assert search.recommend()["rate"] == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize(
+    ("point", "message"),
+    [
+        ({"rate": 0.01}, "missing"),
+        ({"rate": 0.5, "net": {"width": 2, "act": "tanh"}}, "rate must be a number"),
+        ({"rate": 0.01, "net": {"width": 5, "act": "tanh"}}, "net/width must be"),
+        ({"rate": 0.01, "net": {"width": 2, "act": "elu"}}, "net/act must be one of"),
+        ({"rate": 0.01, "net": {"width": 2, "act": "relu"}, "lr": 1}, "'lr', which the space"),
+        (3, "must be a dict"),
+    ],
+)
+def test_points_that_are_not_in_the_space(point, message):
+    search = DelaySearch("loss", "min", points_to_evaluate=[point])
+    with pytest.raises(InputError, match=message):
+        search.set_search_properties(None, None, SPACE, num_samples=5)
+
+
+def test_evaluated_points_are_attached():
+    point = {"rate": 0.01, "net": {"width": 2, "act": "tanh"}}
+    search = DelaySearch("loss", "min", optimizer=RandomOptimizer)
+    search.add_evaluated_point(point, 0.5)
+    search.set_search_properties(None, None, SPACE, num_samples=5)
+    search.add_evaluated_point({**point, "rate": 0.02, "epochs": 3}, 0.4)
+    search.add_evaluated_point(point, 0.1, error=True)
+    search.add_evaluated_point(point, 0.1, pruned=True)
+    assert [result.value for result in search.optimizer.attached] == [0.5, 0.4]
+    assert search.recommend()["rate"] == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("space_first", [True, False])
+def test_evaluated_points_are_not_attached_again_by_a_restore(tmp_path, space_first):
+    point = {"rate": 0.01, "net": {"width": 2, "act": "tanh"}}
+    fresh = DelaySearch("loss", "min", optimizer=RandomOptimizer)
+    fresh.add_evaluated_point(point, 0.5)
+    pickled = cloudpickle.dumps(fresh)  # as Tuner does
+    fresh.set_search_properties(None, None, SPACE, num_samples=5)
+    fresh.suggest("a")
+    fresh.save(str(tmp_path / "state"))
+    restored = cloudpickle.loads(pickled)
+    if space_first:
+        restored.set_search_properties(None, None, SPACE, num_samples=1)
+    restored.restore(str(tmp_path / "state"))
+    restored.add_evaluated_point(point, 0.6)
+    assert [result.value for result in restored.optimizer.attached] == [0.5, 0.6]
+
+
+def test_other_optimizers():
+    make = functools.partial(AcquisitionOptimizer, warm_start=None)
+    search = searcher({"x": tune.uniform(0, 1)}, optimizer=make)
+    assert search.optimizer.method == "GP-BUCB"
+    assert search.optimizer.horizon == 20
+    search = searcher({"x": tune.uniform(0, 1)}, optimizer=lambda domain, **_: domain)
+    with pytest.raises(InputTypeError, match="must make an optimizer"):
+        search.suggest("a")
+
+
+def test_no_end_is_planned_for_endless_samples():
+    search = searcher({"x": tune.uniform(0, 1)}, num_samples=2**63 - 1, optimizer=None)
+    assert search.optimizer.horizon is None
+    for number in range(10):
+        x = search.suggest(str(number))["x"]
+        search.on_trial_complete(str(number), {"loss": x})
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"metric": ["a", "b"], "mode": ["min", "max"]}, NotSupportedError, "one objective"),
+        ({"metric": "a", "mode": "best"}, InputError, "'min' or 'max'"),
+        ({"metric": 3, "mode": "min"}, InputTypeError, "metric must be a name"),
+        ({"optimizer": 3}, InputTypeError, "must be a class or a function"),
+    ],
+)
+def test_bad_arguments(options, error, message):
+    with pytest.raises(error, match=message):
+        DelaySearch(**options)
+
+
+def test_what_is_missing_is_said():
+    search = DelaySearch()
+    with pytest.raises(InputError, match="give Tuner a param_space"):
+        search.suggest("a")
+    search.set_search_properties(None, None, SPACE, num_samples=5)
+    with pytest.raises(InputError, match="metric and mode must be given"):
+        search.suggest("a")
+    with pytest.raises(NoAnswerError):
+        searcher().recommend()
+
+
+def test_properties_of_tune_s_take_precedence_and_are_set_once():
+    search = DelaySearch("loss", "min", optimizer=RandomOptimizer)
+    assert search.set_search_properties("accuracy", "max", SPACE, num_samples=7, stop=None)
+    assert (search.metric, search.mode) == ("accuracy", "max")
+    assert search.optimizer.maximize
+    assert not search.set_search_properties("loss", "min", SPACE, num_samples=7)
+    assert search.metric == "accuracy"
+    anonymous = DelaySearch(mode="min")
+    anonymous.set_search_properties(None, None, SPACE)
+    assert anonymous.metric == "_metric"  # what Tune calls a single returned number
+
+
+def test_concurrency_is_limited_by_tune_s_own():
+    limited = ConcurrencyLimiter(searcher(), max_concurrent=2)
+    assert limited.suggest("a")
+    assert limited.suggest("b")
+    assert limited.suggest("c") is None
+    limited.on_trial_complete("a", {"loss": 1.0})
+    assert limited.suggest("c")
+
+
+# --------------------------------------------------------------------- save and restore
+
+
+def played(search, first, last):
+    """Suggestions, answered with delay, failed and dropped; what was suggested."""
+    configs = []
+    for number in range(first, last):
+        configs.append(search.suggest(f"t{number}"))
+        done = number - 2
+        if done % 5 == 3:
+            search.on_trial_complete(f"t{done}", error=True)
+        elif done >= 0:
+            rate = search.suggest(f"t{done}")["rate"]
+            search.on_trial_complete(f"t{done}", {"loss": (rate - 0.01) ** 2})
+    return configs
+
+
+@pytest.mark.parametrize("first", ["space", "file", "file alone"])
+def test_a_restored_searcher_goes_on_as_if_nothing_had_happened(tmp_path, first):
+    kept = searcher(num_samples=12, optimizer=None)
+    played(kept, 0, 7)
+    kept.save(str(tmp_path / "state"))
+    restored = DelaySearch("loss", "min")
+    if first == "space":
+        # Tuner.restore does not tell the number of samples.
+        restored.set_search_properties(None, None, SPACE, num_samples=1)
+        restored.restore(str(tmp_path / "state"))
+    elif first == "file":
+        restored.restore(str(tmp_path / "state"))
+        restored.set_search_properties(None, None, SPACE, num_samples=12)
+    else:  # nor the space, metric and mode, unless they are given again
+        restored = DelaySearch()
+        restored.restore(str(tmp_path / "state"))
+        assert (restored.metric, restored.mode) == ("loss", "min")
+    assert restored.optimizer.horizon == 12
+    assert played(restored, 7, 12) == played(kept, 7, 12)
+    assert restored.suggest("t12") == Searcher.FINISHED
+    assert os.listdir(tmp_path) == ["state"]
+
+
+def test_the_points_to_evaluate_are_restored(tmp_path):
+    points = [{"rate": r, "net": {"width": 2, "act": "tanh"}} for r in (0.01, 0.02, 0.03)]
+    kept = searcher(points_to_evaluate=points)
+    kept.suggest("a")
+    kept.suggest("b")
+    kept.save(str(tmp_path / "state"))
+    restored = searcher(points_to_evaluate=points, num_samples=1)
+    restored.restore(str(tmp_path / "state"))
+    assert restored.suggest("b")["rate"] == pytest.approx(0.02)
+    assert restored.suggest("c")["rate"] == pytest.approx(0.03)
+    restored.on_trial_complete("a", {"loss": 0.5})
+    assert len(restored.optimizer.attached) == 1
+    with pytest.raises(StorageError, match="points_to_evaluate"):
+        searcher(points_to_evaluate=points[:1]).restore(str(tmp_path / "state"))
+
+
+@pytest.mark.parametrize("num_samples", [8, 20])
+def test_a_new_run_begins_with_the_earlier_answers(tmp_path, num_samples):
+    kept = searcher()
+    played(kept, 0, 20)
+    kept.save(str(tmp_path / "state"))
+    search = DelaySearch("loss", "min", optimizer=RandomOptimizer)
+    search.restore(str(tmp_path / "state"))
+    search.set_search_properties(None, None, SPACE, num_samples=num_samples)
+    answered = [t for t in kept.optimizer.trials if t.state is TrialState.COMPLETED]
+    assert [a.value for a in search.optimizer.attached] == [t.value for t in answered]
+    assert search.optimizer.trials == []
+    assert search.optimizer.horizon == num_samples
+    search.on_trial_complete("t19", error=True)  # nobody it knows
+    assert search.suggest("new") != Searcher.FINISHED
+
+
+def test_a_file_is_a_study_and_no_pickle(tmp_path):
+    kept = searcher(optimizer=None)
+    played(kept, 0, 5)
+    kept.save_to_dir(str(tmp_path), "session")
+    (name,) = os.listdir(tmp_path)
+    assert name == "searcher-state-session.db"
+    assert len(load(tmp_path / name).trials) == 5
+    with pytest.raises(pickle.UnpicklingError):
+        pickle.loads((tmp_path / name).read_bytes())
+    restored = searcher(optimizer=None)
+    restored.restore_from_dir(str(tmp_path))
+    assert restored.optimizer.notes == kept.optimizer.notes
+
+
+def test_saving_replaces_in_one_step(tmp_path, monkeypatch):
+    search = searcher()
+    path = tmp_path / "state"
+    played(search, 0, 3)
+    search.save(str(path))
+    before = path.read_bytes()
+    played(search, 3, 6)
+
+    def full(*_args):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(StorageError, match="No space left"):
+            search.save(str(path))
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["state"]
+    search.save(str(path))
+    assert len(load(path).trials) == 6
+    with pytest.raises(StorageError, match="No such file"):
+        search.save(str(tmp_path / "nowhere" / "state"))
+
+
+def test_a_space_that_cannot_be_stored_must_be_given_again(tmp_path):
+    kept = searcher({**SPACE, "data": object()})
+    kept.suggest("a")
+    kept.save(str(tmp_path / "state"))
+    restored = DelaySearch(optimizer=RandomOptimizer)
+    restored.restore(str(tmp_path / "state"))
+    with pytest.raises(StorageError, match="give the Tuner the same param_space"):
+        restored.suggest("b")
+    restored.set_search_properties(None, None, {**SPACE, "data": object()}, num_samples=20)
+    assert len(restored.optimizer.pending) == 1
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path):
+    path = str(tmp_path / "state")
+    kept = searcher()
+    played(kept, 0, 3)
+    kept.save(path)
+    fresh = searcher()
+    wider = searcher({**SPACE, "rate": tune.loguniform(1e-4, 1.0)})
+    others = [
+        (wider, "another space"),
+        (searcher({"x": tune.uniform(0, 1)}), "another space"),
+        (searcher(mode="max"), "same metric and mode"),
+        (searcher(seed=1), "seed"),
+        (searcher(optimizer=None), "this is a BPEDelayOptimizer"),
+    ]
+    for search, message in others:
+        with pytest.raises(StorageError, match=message):
+            search.restore(path)
+        assert search.optimizer.trials == []
+    late = DelaySearch("loss", "min", optimizer=RandomOptimizer)
+    late.restore(path)
+    late.set_search_properties(None, None, {"x": tune.uniform(0, 1)}, num_samples=4)
+    with pytest.raises(StorageError, match="another space"):
+        late.suggest("a")
+    (tmp_path / "text").write_text("nothing")
+    for name, message in [("none", "no such file"), ("text", "not a study|damaged")]:
+        with pytest.raises(StorageError, match=message):
+            fresh.restore(str(tmp_path / name))
+    RandomOptimizer(kept.optimizer.domain, horizon=20, maximize=False).save(tmp_path / "foreign")
+    with pytest.raises(StorageError, match="not written by DelaySearch"):
+        fresh.restore(str(tmp_path / "foreign"))
+    with sqlite3.connect(path) as db:
+        notes = kept.optimizer.notes | {NOTES: kept.optimizer.notes[NOTES] | {"trials": {"t0": 7}}}
+        db.execute("UPDATE meta SET value = ? WHERE key = 'notes'", (json.dumps(notes),))
+    db.close()
+    with pytest.raises(StorageError, match="names a trial that it does not hold"):
+        fresh.restore(path)
+    assert fresh.optimizer.trials == []
+
+
+# ------------------------------------------------------------------- by way of Optuna
+
+
+def optuna_search(horizon, **spec):
+    search = OptunaSearch(sampler=DelaySampler(horizon, seed=1))
+    assert search.set_search_properties("loss", "min", SPACE, **spec)
+    return search
+
+
+def test_optuna_s_search_plays_the_sampler(tmp_path):
+    search = optuna_search(12)
+    sampler = DelaySampler(12, seed=1)
+    study = optuna.create_study(sampler=sampler, direction="minimize")
+    distributions = OptunaSearch.convert_search_space(SPACE)
+
+    def suggestions(search, first, last):
+        for number in range(first, last):
+            config = search.suggest(f"t{number}")
+            trial = study.ask(fixed_distributions=distributions)
+            names = ("rate", "net/width", "net/act")
+            assert (config["rate"], *config["net"].values()) == tuple(map(trial.params.get, names))
+            if number % 4 == 2:
+                search.on_trial_complete(f"t{number}", error=True)
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            elif number % 4:
+                search.on_trial_complete(f"t{number}", {"loss": config["rate"]})
+                study.tell(trial, config["rate"])
+
+    suggestions(search, 0, 7)
+    assert len(sampler.optimizer(study).trials) >= 6  # all but the first, before a space is known
+    search.save(str(tmp_path / "state"))
+    restored = OptunaSearch()
+    restored.restore(str(tmp_path / "state"))
+    suggestions(restored, 7, 12)
+
+
+# ------------------------------------------------------------------------ a real cluster
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A local cluster with two workers."""
+    # Not pytest's own folder: the names of sockets must be short.
+    folder = tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
+    with pytest.MonkeyPatch.context() as patch, folder as place:
+        for name, value in QUIET.items():
+            patch.setenv(name, value)
+        ray.init(
+            num_cpus=2,
+            num_gpus=1,  # Ray takes our word for it
+            object_store_memory=80 * 2**20,
+            include_dashboard=False,
+            logging_level=logging.CRITICAL,
+            log_to_driver=False,
+            _temp_dir=place,
+        )
+        try:
+            yield ray.get_runtime_context().gcs_address
+        finally:
+            ray.shutdown()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    python = python_blocks("ray")
+    assert len(python) >= 3
+    samples = re.compile(r'(?<="num_samples": )\d+')
+    assert sum(len(samples.findall(block)) for block in python) == 1
+    namespace = {"__name__": "__main__"}  # as in a script: what it defines is sent by value
+    for number, block in enumerate(python, start=1):
+        block = samples.sub("2", block)  # trials take a second or two to start
+        exec(compile(block, f"README.md, Ray block {number}", "exec"), namespace)
+    assert namespace["results"].num_errors == 0
+    assert len(namespace["results"]) == 2
+    state = max(namespace["shared"].glob("wide/searcher-state-*.db"))
+    assert len(load(state).trials) == 2
+
+
+def tuner(train, folder, search, num_samples, **options):
+    return tune.Tuner(
+        train,
+        param_space={**SPACE, "folder": str(folder), **options},
+        tune_config=tune.TuneConfig(
+            metric="loss",
+            mode="min",
+            search_alg=search,
+            num_samples=num_samples,
+            max_concurrent_trials=2,
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(name="run", storage_path=str(folder), verbose=0),
+    )
+
+
+def make_train():
+    """A trainable that is sent to workers by value: they cannot import this module."""
+
+    def train(config):
+        import contextlib
+        import itertools
+        import math
+        import os
+        import pathlib
+
+        from ray import tune
+
+        for began in itertools.count(1):  # the trials are numbered as they begin
+            with contextlib.suppress(FileExistsError):
+                pathlib.Path(config["folder"], f"began-{began}").mkdir()
+                break
+        if began == config.get("raises"):
+            raise RuntimeError("out of memory")
+        if began == config.get("dies"):
+            os.kill(os.getpid(), 9)
+        if began == config.get("interrupts"):
+            os.kill(config["driver"], 9)
+        loss = (math.log10(config["rate"]) + 2) ** 2 + config["net"]["width"]
+        tune.report({"loss": math.nan if began == config.get("diverges") else loss})
+
+    return train
+
+
+def test_failures_on_a_cluster(cluster, tmp_path):
+    search = DelaySearch()
+    found = tuner(make_train(), tmp_path, search, 9, raises=2, dies=4, diverges=6).fit()
+    assert len(found) == 9
+    assert found.num_errors == 2
+    trials = search.optimizer.trials
+    assert [trial.state for trial in trials].count(TrialState.FAILED) == 3
+    answers = [trial.value for trial in trials if trial.state is TrialState.COMPLETED]
+    losses = [result.metrics["loss"] for result in found if not result.error]
+    assert len(answers) == 6
+    assert sorted(answers) == sorted(loss for loss in losses if not math.isnan(loss))
+    by_point = {str(search._known_space().fill(trial.x)): trial.value for trial in trials}
+    for result in found:
+        if not result.error and not math.isnan(result.metrics["loss"]):
+            assert by_point[str(result.config)] == result.metrics["loss"]
+    assert search.recommend()["net"]["width"] in (1, 2, 3, 4)
+
+
+DRIVER = """
+import os, sys
+
+sys.path[:0] = sys.argv[3:]
+import ray
+import test_ray
+
+ray.init(address=sys.argv[2], log_to_driver=False)
+search = test_ray.DelaySearch()
+test_ray.tuner(
+    test_ray.make_train(), sys.argv[1], search, 8, interrupts=5, raises=2, driver=os.getpid()
+).fit()
+"""
+
+
+def test_a_killed_run_is_restored(cluster, tmp_path):
+    paths = [str(Path(__file__).parent), *sys.path]
+    killed = subprocess.run(
+        [sys.executable, "-c", DRIVER, str(tmp_path), cluster, *paths],
+        env={**os.environ, **QUIET, "TUNE_GLOBAL_CHECKPOINT_S": "0"},
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+    (state,) = (tmp_path / "run").glob("searcher-state-*.db")
+    before = load(state)
+    assert 0 < len(before.trials) < 8
+    answered = [t for t in before.trials if t.state is TrialState.COMPLETED]
+    assert answered
+    restored = tune.Tuner.restore(str(tmp_path / "run"), make_train())
+    found = restored.fit()
+    assert len(found) == 8
+    search = restored._local_tuner._tune_config.search_alg
+    trials = search.optimizer.trials
+    assert search.optimizer.horizon == 8
+    assert len(trials) == 8
+    assert [t.x.tolist() for t in trials[: len(before.trials)]] == [
+        t.x.tolist() for t in before.trials
+    ]
+    assert [trials[t.id].value for t in answered] == [t.value for t in answered]
+    assert [t.state for t in trials].count(TrialState.FAILED) == found.num_errors == 1
+    values = [t.value for t in trials if t.state is TrialState.COMPLETED]
+    assert sorted(values) == sorted(r.metrics["loss"] for r in found if not r.error)
+    assert len(values) == 7

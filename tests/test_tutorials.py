@@ -1,0 +1,86 @@
+"""The notebooks as they are stored; .ci/tutorials.py executes them."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = sorted((ROOT / "tutorials").glob("*.ipynb"))
+CELL_KEYS = {
+    "markdown": {"cell_type", "id", "metadata", "source"},
+    "code": {"cell_type", "id", "metadata", "source", "execution_count", "outputs"},
+}
+
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def cells(path):
+    return json.loads(path.read_text(encoding="utf-8"))["cells"]
+
+
+def text(cell):
+    return "".join(cell["source"])
+
+
+def python(cell):
+    """A code cell as Python, without the files that some write."""
+    return "" if text(cell).startswith("%%writefile") else text(cell)
+
+
+def test_there_are_five_and_the_readme_lists_them():
+    assert len(NOTEBOOKS) == 5
+    readme = (ROOT / "README.md").read_text()
+    for path in NOTEBOOKS:
+        assert f"(tutorials/{path.name})" in readme
+
+
+@every_notebook
+def test_they_are_valid_and_stripped(path):
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    assert notebook["metadata"] == {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    ids = [cell["id"] for cell in notebook["cells"]]
+    assert len(set(ids)) == len(ids)
+    for cell in notebook["cells"]:
+        assert cell.keys() == CELL_KEYS[cell["cell_type"]]
+        assert cell["metadata"] == {}
+        assert text(cell).strip()
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            assert cell["execution_count"] is None
+            ast.parse(python(cell))
+
+
+@every_notebook
+def test_they_begin_with_two_sentences_on_who_they_are_for(path):
+    first = cells(path)[0]
+    assert first["cell_type"] == "markdown"
+    title, empty, *lines = text(first).splitlines()
+    assert title.startswith("# ")
+    assert empty == ""
+    assert lines[0].startswith("This is for you who ")
+    assert len(re.findall(r"\.(?= |$)", " ".join(lines))) == 2
+
+
+@every_notebook
+def test_they_end_in_assertions(path):
+    last = cells(path)[-1]
+    assert last["cell_type"] == "code"
+    statements = ast.parse(python(last)).body
+    assert any(isinstance(statement, ast.Assert) for statement in statements)
+    assert isinstance(statements[-1], ast.Assert | ast.If)
+
+
+@every_notebook
+def test_links_lead_somewhere(path):
+    for cell in cells(path):
+        if cell["cell_type"] != "markdown":
+            continue
+        for target in re.findall(r"\]\((?!http|#)([^)#]+)", text(cell)):
+            assert (path.parent / target).exists(), target
