@@ -224,11 +224,19 @@ def _evaluate(objective: Objective, x: list[float], dtype: str) -> Outcome:
         value = checks.real(objective(torch.tensor(x, dtype=getattr(torch, dtype))), "value")
     except InputError as invalid:
         error = f"the objective returned no finite number: {invalid}"
-    except (KeyboardInterrupt, GeneratorExit):
+    except KeyboardInterrupt:
         raise
     except BaseException as raised:
-        error = f"{type(raised).__name__}: {raised}"
+        error = _words(raised)
     return Outcome(value, error, worker, started, time.time())
+
+
+def _words(raised: BaseException) -> str:
+    """What was raised; its name alone where even its message raises."""
+    try:
+        return f"{type(raised).__name__}: {raised}"
+    except Exception:
+        return type(raised).__name__
 
 
 def _evaluate_on_dask(

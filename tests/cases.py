@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Generator, Tensor
@@ -91,3 +93,9 @@ def plain(state: Any) -> Any:
     if isinstance(state, list | tuple):
         return [plain(value) for value in state]
     return state
+
+
+def global_random_state() -> tuple[Any, ...]:
+    """The state of every generator that a program shares."""
+    name, keys, *place = np.random.get_state()
+    return torch.get_rng_state().numpy().tobytes(), name, keys.tobytes(), place, random.getstate()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import scale
 import torch
+from cases import global_random_state
 from hypothesis import settings
 
 settings.register_profile("tests", derandomize=True, deadline=None, print_blob=True)
@@ -49,12 +48,6 @@ def global_random_state_is_left_alone() -> Iterator[None]:
     before = global_random_state()
     yield
     assert global_random_state() == before
-
-
-def global_random_state() -> tuple[Any, ...]:
-    """The state of every generator that a program shares."""
-    name, keys, *place = np.random.get_state()
-    return torch.get_rng_state().numpy().tobytes(), name, keys.tobytes(), place, random.getstate()
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,9 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 
@@ -49,6 +51,54 @@ def hangs_at_zero(x: Tensor) -> float:
     while float(x[0]) == 0.0:
         pass
     return quadratic(x)
+
+
+class Unspeakable(Exception):  # noqa: N818  # no error
+    """Even its message raises."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+class Leaves(BaseException):
+    """Nothing that ``except Exception`` would catch."""
+
+
+class Faulty:
+    """Goes wrong in one way right of the middle."""
+
+    RAISED: ClassVar[dict[str, BaseException]] = {
+        "raises": RuntimeError("out of memory"),
+        "raises what is no Exception": Leaves("enough"),
+        "raises GeneratorExit": GeneratorExit(),
+        "raises SystemExit": SystemExit(3),
+        "raises without words": Unspeakable(),
+        "raises half a character": RuntimeError("\ud800 and a NUL \0"),
+        "raises a long message": RuntimeError("x" * 1_000_000),
+    }
+    RETURNED: ClassVar[dict[str, Any]] = {
+        "returns None": None,
+        "returns a string": "0.5",
+        "returns two values": torch.tensor([1.0, 2.0]),
+        "returns NaN": float("nan"),
+        "returns infinity": float("inf"),
+        "returns a complex number": 1j,
+        "returns what does not pickle": lambda: 0,
+    }
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+
+    def __call__(self, x: Tensor) -> Any:
+        if float(x[0]) <= 0.5:
+            return quadratic(x)
+        if self.fault in self.RAISED:
+            raise self.RAISED[self.fault]
+        if self.fault == "kills its process":
+            os.kill(os.getpid(), signal.SIGKILL)
+        while self.fault == "hangs":
+            pass
+        return self.RETURNED[self.fault]
 
 
 class DiesAfterTheOthers:

@@ -305,6 +305,7 @@ class Optimizer(ABC):
         found = self._running(trial, "failed")
         if not isinstance(reason, str):
             raise InputTypeError(f"reason must be a str, got {type(reason).__name__}.")
+        reason = reason.encode("utf-8", "backslashreplace").decode()  # or no file could keep it
         self._ledger.settle(found, TrialState.FAILED, reason=reason)
         self._settled(found)
 

@@ -22,6 +22,7 @@ class Scale:
         mutations: of study files.
         problems: of random numbers, sizes and methods.
         asks: of one long run.
+        every: of so many optimizers one is tried, where each is tried on its own.
     """
 
     sequences: int
@@ -32,11 +33,12 @@ class Scale:
     mutations: int
     problems: int
     asks: int
+    every: int
 
 
 SCALES = {
-    "full": Scale(2_000, 200, 10_000, 20_000, 100, 10_000, 1_000, 100_000),
-    "small": Scale(100, 30, 1_000, 6_000, 10, 300, 40, 3_000),
+    "full": Scale(2_000, 200, 10_000, 20_000, 100, 10_000, 1_000, 100_000, 1),
+    "small": Scale(100, 30, 1_000, 2_000, 6, 200, 30, 3_000, 4),
 }
 ROWS: dict[str, dict[str, float]] = {}  # for each subject the sums of its tests
 

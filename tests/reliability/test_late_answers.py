@@ -16,7 +16,9 @@ pytestmark = pytest.mark.reliability
 
 
 @pytest.fixture(params=OPTIMIZERS)
-def opt(request):
+def opt(request, scale):
+    if list(OPTIMIZERS).index(request.param) % scale.every:
+        pytest.skip("on the full scale only")
     return OPTIMIZERS[request.param](horizon=12)
 
 
