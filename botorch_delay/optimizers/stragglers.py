@@ -96,6 +96,7 @@ class EarlyClose:
         self._intended = 0.0
         self._design: GreedyDesign | None = None
         self._counted: set[int] = set()  # slots whose answers the design has
+        self._allowed = False  # with those
 
     def allows(self, current: OpenRound, rows: Tensor) -> bool:
         """Whether the rule closes a round now.
@@ -116,14 +117,15 @@ class EarlyClose:
             self._intended = self._make_design(current, kept).largest
             self._design = self._make_design(current, [])
         elif answered == self._counted:
-            return False  # nothing has changed since the last ask
+            return self._allowed  # nothing has changed since the last ask
         assert self._design is not None
         for number in sorted(answered - self._counted):
             self._add(self._design, first[number].key)
         self._counted = answered
         # Deviations are roots of variances; they agree up to ties and rounding.
         allowed = self._factor**2 * self._intended * (1.0 + 1e-7)
-        if self._design.largest > allowed:
+        self._allowed = self._design.largest <= allowed
+        if not self._allowed:
             return False
         logger.info(
             "round %d closes without %d of its %d design points",

@@ -125,7 +125,7 @@ class Forecast:
         half, most = self.quantile(0.5), self.quantile(0.9)
         when = _asks(half)
         if math.isfinite(half) and most != half:
-            when += f", with probability 0.9 {_asks(most)}"
+            when = f"as likely as not {when}, with probability 0.9 {_asks(most)}"
         words = f"round {self.round} closes {when}"
         if self.earliest and self.to_ask:
             words += ", if its design points are asked at once"
