@@ -675,6 +675,33 @@ def tuner(train, folder, search, num_samples, **options):
 def make_train():
     """A trainable that is sent to workers by value: they cannot import this module."""
 
+    def kill_driver(driver, folder):
+        # Ray copies its state and ours file by file: a kill in between leaves empty files, of Ray's
+        # own too, from which nothing can be restored. So freeze it and look, until all is there.
+        import contextlib
+        import os
+        import signal
+        import sqlite3
+
+        def answers():
+            if not all(path.stat().st_size for path in folder.glob("*state-*")):
+                return 0
+            count = "SELECT count(*) FROM trials WHERE state = 'completed'"
+            with contextlib.suppress(sqlite3.Error):  # half written
+                for path in folder.glob("searcher-state-*"):
+                    uri = f"{path.as_uri()}?mode=ro"
+                    with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:
+                        return db.execute(count).fetchone()[0]
+            return 0
+
+        for _ in range(100_000):
+            if answers():
+                os.kill(driver, signal.SIGSTOP)
+                if answers():
+                    os.kill(driver, signal.SIGKILL)
+                    return
+                os.kill(driver, signal.SIGCONT)
+
     def train(config):
         import contextlib
         import itertools
@@ -693,7 +720,7 @@ def make_train():
         if began == config.get("dies"):
             os.kill(os.getpid(), 9)
         if began == config.get("interrupts"):
-            os.kill(config["driver"], 9)
+            kill_driver(config["driver"], pathlib.Path(config["folder"], "run"))
         loss = (math.log10(config["rate"]) + 2) ** 2 + config["net"]["width"]
         tune.report({"loss": math.nan if began == config.get("diverges") else loss})
 
