@@ -20,6 +20,8 @@ from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.trials import Trial, TrialState
 from botorch_delay.workers import Interrupts, Objective, Outcome, Pool, make_pool
 
+__all__ = ["Callback", "Evaluation", "RunReport", "run"]
+
 logger = logging.getLogger(__name__)
 
 # A pool that breaks this often without one result in between will not recover by itself.

@@ -1,10 +1,10 @@
 """A study in a file, for experiments that are no programs: named parameters in, tables out.
 
-The space is a TOML file. Either a list of arms::
+The space is a TOML file. Either a list of arms:
 
     arms = "arms.csv"            # a header with the names, one row of numbers per arm
 
-or a grid, the product of its parameters::
+or a grid, the product of its parameters:
 
     [parameters.temperature]
     values = [20, 30, 40]
@@ -36,6 +36,16 @@ from botorch_delay.elimination import ActiveSet
 from botorch_delay.exceptions import InputError, NoAnswerError, StorageError
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
 from botorch_delay.trials import Trial
+
+__all__ = [
+    "create_study",
+    "describe_study",
+    "describe_trial",
+    "format_study",
+    "format_trials",
+    "point_of",
+    "read_space",
+]
 
 MAX_ARMS = 1_000_000
 _SCALES = ("linear", "log")

@@ -37,6 +37,8 @@ from botorch_delay.benchmarks.results import (
 from botorch_delay.benchmarks.suites import SUITES, Cell, Suite, Task
 from botorch_delay.exceptions import InputError, InputTypeError
 
+__all__ = ["Benchmark", "Shard", "bench", "describe", "merge", "summarize"]
+
 SETTING = "setting.json"
 REPORT = "report.md"
 FIGURES = "figures"

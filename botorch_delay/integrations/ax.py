@@ -2,8 +2,8 @@
 
 Ax keeps the trials and runs the experiment; the node asks the optimizer of this library for the
 next arm, and tells it what became of the others. Importing this module makes Ax's JSON know the
-node, and :class:`~botorch_delay.MaxVariance` and
-:class:`~botorch_delay.FantasyUpperConfidenceBound` as a ``botorch_acqf_class``.
+node, and :class:`botorch_delay.MaxVariance` and
+:class:`botorch_delay.FantasyUpperConfidenceBound` as a ``botorch_acqf_class``.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ except ImportError as error:
 
 from botorch_delay.integrations.ax_space import AxSpace
 
+__all__ = ["DelayGenerationNode"]
+
 logger = logging.getLogger(__name__)
 
 KEY = "botorch_delay"  # of what is kept in the metadata of a generator run
@@ -86,7 +88,7 @@ _STATES = {
 
 
 class DelayGenerationNode(ExternalGenerationNode):
-    """Generates what :class:`~botorch_delay.BPEDelayOptimizer` asks next.
+    """Generates what :class:`botorch_delay.BPEDelayOptimizer` asks next.
 
     Running trials are pending, and so are abandoned ones, as everywhere in Ax: their arms are not
     suggested again, and a round waits for a design point among them. Of one that will never come
@@ -108,7 +110,7 @@ class DelayGenerationNode(ExternalGenerationNode):
         seed: of everything random.
         transition_criteria: when another node takes over; Ax's.
         suggested_experiment_status: Ax's.
-        options: of :class:`~botorch_delay.BPEDelayOptimizer`: ``exploit``, ``confidence``, ....
+        options: of :class:`botorch_delay.BPEDelayOptimizer`: ``exploit``, ``confidence``, ....
             ``repeat_pending`` is False if it is not given. A given kernel sees the parameters in
             the order of the search space, choices that are not numbers as places in their lists.
 

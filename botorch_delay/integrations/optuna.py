@@ -44,6 +44,8 @@ except ImportError as error:
 
 from botorch_delay.integrations.optuna_space import OptunaSpace, single_value
 
+__all__ = ["DelaySampler"]
+
 logger = logging.getLogger(__name__)
 
 # The system attribute in which a trial keeps its point and the note of its ask.
@@ -79,7 +81,7 @@ class DelaySampler(BaseSampler):
         stale_after: seconds after its start at which a running trial counts as lost with its
             worker, and its point and its round are freed; None for never. A result that comes
             after all is still used. Heartbeats of an ``RDBStorage`` are honoured in any case.
-        options: further options of :class:`~botorch_delay.BPEDelayOptimizer`: ``explore_fraction``,
+        options: further options of :class:`botorch_delay.BPEDelayOptimizer`: ``explore_fraction``,
             ``exploit``, ``evidence``, ``confidence``, and so on. A ``covar_module`` sees the
             parameters as numbers, in the order of their names, categories as positions.
             ``repeat_pending`` is False if not given.

@@ -44,6 +44,8 @@ except ImportError as error:
 
 from botorch_delay.integrations.ray_space import TuneSpace
 
+__all__ = ["DelaySearch"]
+
 logger = logging.getLogger(__name__)
 
 FINISHED: Any = Searcher.FINISHED
@@ -74,8 +76,8 @@ class DelaySearch(Searcher):
         mode: "min" or "max"; ``TuneConfig``'s if None.
         optimizer: makes the optimizer, called with the box as its first argument, and with
             ``horizon``, ``seed`` and ``maximize``: a class such as
-            :class:`~botorch_delay.AcquisitionOptimizer`, or a ``functools.partial`` of one.
-            :class:`~botorch_delay.BPEDelayOptimizer` with a learned kernel if None, which suggests
+            :class:`botorch_delay.AcquisitionOptimizer`, or a ``functools.partial`` of one.
+            :class:`botorch_delay.BPEDelayOptimizer` with a learned kernel if None, which suggests
             no point that is being run while there is another.
         points_to_evaluate: configurations to suggest first. Their results are used like results
             obtained elsewhere; they count as samples of Tune's, not as asks.
