@@ -219,6 +219,8 @@ def test_pending_arms_are_not_suggested_again():
     assert len({values["x"] for values in suggested.values()}) == 3
     (best,) = (index for index, values in suggested.items() if values["x"] == 1)
     client.mark_trial_abandoned(best)
+    for index in set(suggested) - {best}:
+        answer(index)
     for _ in range(2):
         for index, values in client.get_next_trials(max_trials=2).items():
             assert values["x"] != 1
