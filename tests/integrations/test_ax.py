@@ -374,7 +374,8 @@ def test_a_copy_begins_with_what_it_meets():
     fresh.configure_optimization(objective="-loss")
     fresh.set_generation_strategy(client._generation_strategy.clone_reset())
     fresh.get_next_trials(max_trials=1)
-    assert len(node_of(fresh).optimizer.trials) == 1
+    fresh.complete_trial(0, raw_data={"loss": 9.0})
+    assert [trial.value for trial in node_of(fresh).optimizer.trials] == [9.0]
     same = copy.deepcopy(client)
     assert same.get_next_trials(max_trials=1) == client.get_next_trials(max_trials=1)
 
