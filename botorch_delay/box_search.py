@@ -11,6 +11,7 @@ start ever gets worse.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -21,8 +22,16 @@ FIRST_STEP = 0.1
 SMALLEST_STEP = 1e-6
 
 
+@runtime_checkable
+class WithSlope(Protocol):
+    """A function that knows its own slope."""
+
+    def with_slope(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Values, ``n``, and slopes, ``n x d``, at ``n x d``."""
+
+
 def maximize(
-    function: Callable[[Tensor], Tensor],
+    function: Callable[[Tensor], Tensor] | WithSlope,
     domain: BoxDomain,
     starts: Tensor,
     *,
@@ -34,7 +43,8 @@ def maximize(
     """Climb from every start.
 
     Args:
-        function: ``n x d`` to ``n``, differentiable in the columns that vary freely.
+        function: ``n x d`` to ``n``, differentiable in the columns that vary freely, or a
+            :class:`WithSlope`.
         domain: the box; points stay in it.
         starts: ``n x d``, in the box and inside.
         generator: for directions along edges, and columns with lists of values.
@@ -127,13 +137,17 @@ def stretched(X: Tensor, inside: Callable[[Tensor], Tensor], generator: torch.Ge
 
 
 def _evaluate(
-    function: Callable[[Tensor], Tensor], domain: BoxDomain, X: Tensor
+    function: Callable[[Tensor], Tensor] | WithSlope, domain: BoxDomain, X: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Values, and their slopes per side of the box; 0 in columns with lists of values."""
-    with torch.enable_grad():
-        X = X.detach().requires_grad_(True)
-        values = function(X)
-        (gradient,) = torch.autograd.grad(values.sum(), X)
+    if isinstance(function, WithSlope):
+        with torch.no_grad():
+            values, gradient = function.with_slope(X)
+    else:
+        with torch.enable_grad():
+            X = X.detach().requires_grad_(True)
+            values = function(X)
+            (gradient,) = torch.autograd.grad(values.sum(), X)
     low, high = domain.bounds
     side = (high - low).expand_as(X).clone()
     for dim in domain.log_dims:

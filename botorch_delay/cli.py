@@ -73,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     init.add_argument("--space", type=Path, required=True, help="a TOML file: arms or parameters")
     init.add_argument("--horizon", type=int, required=True, help="how many trials are planned")
     init.add_argument("--minimize", action="store_true", help="small values are good")
+    init.add_argument("--exact", action="store_true", help="results have no noise: no arm twice")
     init.add_argument("--seed", type=int, default=0, help="of everything random (default 0)")
 
     ask = add("ask", _ask, "which arms to try next")
@@ -256,6 +257,7 @@ def _init(arguments: argparse.Namespace) -> int:
         arguments.horizon,
         seed=arguments.seed,
         maximize=not arguments.minimize,
+        exact=arguments.exact,
     )
     made = {"study": str(arguments.study), "arms": len(domain), "names": list(domain.names)}
     text = f"{arguments.study}: {len(domain)} arms of {', '.join(domain.names)}"

@@ -9,14 +9,14 @@ norm at most C splits into a bias of at most C sqrt(sigma^2 - z'Dz) and a noise 
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, fields
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.exceptions import NumericsError, NumericsWarning
+from botorch_delay.accuracy import warn_lost_accuracy
+from botorch_delay.exceptions import NumericsError
 from botorch_delay.kernels import covariance, prior_variance, rows_per_chunk
 
 _BLOCK = 128  # rows of a factor that is solved in parts
@@ -156,12 +156,10 @@ def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
                 "hyperparameters are not finite."
             )
     if jitter:
-        warnings.warn(
+        warn_lost_accuracy(
             f"The covariance of {K.shape[-1]} points with noise variance "
             f"{noise_var.min().item():.1e} is indefinite in {K.dtype}; noise was raised by "
-            f"{jitter:.1e}. Use double precision, or a larger noise_var.",
-            NumericsWarning,
-            stacklevel=2,
+            f"{jitter:.1e}. Use double precision, or a larger noise_var."
         )
     return factor, diagonal + jitter
 
@@ -252,10 +250,9 @@ def posterior_at(
 
 
 def _warn_coarse(noise_var: float, dtype: torch.dtype) -> None:
-    warnings.warn(
+    warn_lost_accuracy(
         f"A noise variance of {noise_var:.1e} is within rounding in {dtype}; bounds are widened by "
         "what rounding may do. Use double precision, or a larger noise_var.",
-        NumericsWarning,
         stacklevel=3,
     )
 

@@ -86,7 +86,7 @@ def _completed(state: Mapping[str, Any]) -> dict[str, Any]:
     """
     state = {"notes": {}, **state}
     config, array = state.get("config"), state.get("points", state.get("bounds"))
-    if not isinstance(config, Mapping) or array.dim() != 2:
+    if not isinstance(config, Mapping) or array is None or array.dim() != 2:
         return state
     domain: dict[str, Any] = {"names": [f"x{i}" for i in range(array.shape[1])], "log_dims": []}
     if "bounds" in state:

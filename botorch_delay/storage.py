@@ -215,9 +215,12 @@ def _holds_earlier_state(db: sqlite3.Connection, header: Mapping[str, Any], ledg
     moved to another optimizer, for instance.
     """
     meta = _read_meta(db)
-    if meta.get("optimizer") != header["optimizer"] or not agree(
-        header["config"], meta.get("config")
-    ):
+    # An option that an older version did not have is None, as if nothing had been said of it.
+    made, before = (
+        {key: value for key, value in config.items() if value is not None}
+        for config in (header["config"], meta.get("config", {}))
+    )
+    if meta.get("optimizer") != header["optimizer"] or not agree(made, before):
         return False
     if meta.get("notes") != header["notes"] or (meta.get("finished") and not header["finished"]):
         return False

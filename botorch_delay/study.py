@@ -79,9 +79,15 @@ def read_space(path: str | os.PathLike[str]) -> FiniteDomain:
 
 
 def create_study(
-    path: str | os.PathLike[str], domain: FiniteDomain, horizon: int, *, seed: int, maximize: bool
+    path: str | os.PathLike[str],
+    domain: FiniteDomain,
+    horizon: int,
+    *,
+    seed: int,
+    maximize: bool,
+    exact: bool = False,
 ) -> BPEDelayOptimizer:
-    """A study in a new file; kernel and noise are learned from the answers.
+    """A study in a new file; the kernel is learned from the answers, and the noise unless exact.
 
     Raises:
         InputError: if an argument is out of its range.
@@ -89,7 +95,7 @@ def create_study(
     """
     if storage.holds_study(path):
         raise StorageError(f"{path} exists already; choose another file, or go on with ask.")
-    optimizer = BPEDelayOptimizer(domain, horizon, seed=seed, maximize=maximize)
+    optimizer = BPEDelayOptimizer(domain, horizon, exact=exact, seed=seed, maximize=maximize)
     optimizer.save(path)
     return optimizer
 

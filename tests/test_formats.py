@@ -64,6 +64,22 @@ def test_a_state_that_was_moved_continues_a_file_of_format_1(old):
     assert bd.load(old).trials[3].value == 0.2
 
 
+def test_a_state_of_format_1_loads(old):
+    opt = bd.load(old)
+    state = opt.state_dict() | {"format": 1}
+    for record in state["trials"]:
+        del record["answered_step"]
+    other = bd.load(old)
+    other.tell(3, 0.2)
+    other.load_state_dict(state)
+    assert [t.record() for t in other.trials] == [t.record() for t in opt.trials]
+    for broken in (0, 1.5, "8", True):
+        bad = opt.state_dict()
+        bad["trials"][0]["answered_step"] = broken
+        with pytest.raises(StorageError, match="answered_step"):
+            other.load_state_dict(bad)
+
+
 def test_a_file_brought_up_to_date_has_the_schema_of_a_new_one(old, tmp_path):
     opt = bd.load(old)
     opt.ask()

@@ -139,6 +139,38 @@ def test_the_round_names_whom_it_waits_for(study):
     assert "waits for trial 0" in study("show", "study.db")[1]
 
 
+def test_show_forecasts_the_round_and_names_late_trials(study):
+    study("ask", "study.db", "-n", 1)
+    shown = json.loads(study("show", "study.db", "--json")[1])
+    assert shown["forecast"] is None  # nothing to tell from
+    assert shown["late"] == []
+    with bd.editing("study.db") as opt:
+        for _ in range(14):
+            opt.tell(opt.ask(), 0.1)
+    _, out, _ = study("show", "study.db")
+    assert "round 1 closes after more asks than any answer has taken so far; 1 ask is left" in out
+    shown = json.loads(study("show", "study.db", "--json")[1])
+    assert shown["forecast"]["asks"] == {"0.5": None, "0.9": None}
+    assert shown["recommendation"]["count"] >= 1
+    assert f"answers at this very point: {shown['recommendation']['count']}" in out
+    with bd.editing("study.db") as opt:
+        assert [late.trial.id for late in opt.late(0.9)] == [0]
+        opt.tell(0, 0.2)
+    assert "round 1 closes inside the next ask" in study("show", "study.db")[1]
+
+
+def test_an_exact_study_asks_no_arm_twice(command, tmp_path):
+    (tmp_path / "space.toml").write_text(GRID)
+    command("init", "study.db", "--space", "space.toml", "--horizon", 16, "--exact")
+    with bd.editing("study.db") as opt:
+        for number in range(12):
+            opt.tell(opt.ask(), 0.1 * number)
+    code, _, err = command("ask", "study.db")
+    assert code == 2
+    assert len(err) == 1
+    assert "exact" in err[0]
+
+
 def test_a_list_of_arms(command, tmp_path):
     # As spreadsheets write it: with a byte order mark.
     (tmp_path / "arms.csv").write_text("\ufeffa, b\n1,2\n3,4.5\n\n5,6e-1\n")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-import torch
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -19,31 +17,8 @@ from optuna.distributions import (
 from torch import Tensor
 
 from botorch_delay.boxes import BoxDomain
-from botorch_delay.exceptions import NotSupportedError
-
-# A column with more values than this is searched as a continuous one, and rounded.
-MAX_LISTED = 1000
-
-
-@dataclass(frozen=True)
-class _Column:
-    """One parameter.
-
-    Attributes:
-        low: lower end, in the numbers of the box.
-        high: upper end.
-        log: whether it is modelled by its logarithm.
-        values: the numbers allowed, if they are listed.
-        is_category: whether those only name choices.
-        decode: a number of the box as the parameter's value.
-    """
-
-    low: float
-    high: float
-    log: bool
-    values: list[float] | None
-    is_category: bool
-    decode: Callable[[float], Any]
+from botorch_delay.exceptions import InputError, NotSupportedError
+from botorch_delay.integrations.spaces import Choice, Number, Space
 
 
 class OptunaSpace:
@@ -52,28 +27,18 @@ class OptunaSpace:
     Args:
         distributions: by name; none of them with a single value.
 
-    Attributes:
-        domain: the box, in double precision.
-        names: of its columns.
-
     Raises:
         NotSupportedError: for a distribution that is neither float, int nor categorical.
     """
 
     def __init__(self, distributions: Mapping[str, BaseDistribution]) -> None:
-        self.names = tuple(sorted(distributions))
-        self._distributions = {name: distributions[name] for name in self.names}
-        columns = [_column(name, self._distributions[name]) for name in self.names]
-        self._columns = columns
-        ends = [[column.low for column in columns], [column.high for column in columns]]
-        listed = {d: c.values for d, c in enumerate(columns) if c.values is not None}
-        self.domain = BoxDomain(
-            torch.tensor(ends, dtype=torch.double),
-            {d: values for d, values in listed.items() if not columns[d].is_category},
-            {d: values for d, values in listed.items() if columns[d].is_category},
-            names=self.names,
-            log_dims=[d for d, column in enumerate(columns) if column.log],
-        )
+        self._distributions = {name: distributions[name] for name in sorted(distributions)}
+        self._space = Space({name: _parameter(name, d) for name, d in self._distributions.items()})
+
+    @property
+    def domain(self) -> BoxDomain:
+        """The box."""
+        return self._space.domain
 
     def describe(self) -> str:
         """The distributions as one line, equal where they are."""
@@ -83,23 +48,28 @@ class OptunaSpace:
 
     def params(self, x: Tensor) -> dict[str, Any]:
         """The parameters of a point, ``d``."""
-        numbers = zip(self.names, self._columns, x.tolist(), strict=True)
-        return {name: column.decode(number) for name, column, number in numbers}
+        return self._space.decode(x)
 
     def point(self, params: Mapping[str, Any]) -> Tensor | None:
-        """The point of some parameters, ``d``; None if they are not all there, or do not fit."""
+        """The point of some parameters, ``d``; None if they are not all there, or have none.
+
+        Numbers may lie outside of their distributions, which a study can change as it goes on.
+        """
         x = []
-        for name, column in zip(self.names, self._columns, strict=True):
+        for name, parameter in self._space.parameters.items():
             if name not in params:
                 return None
+            value = params[name]
             try:
-                number = float(self._distributions[name].to_internal_repr(params[name]))
-            except (ValueError, TypeError):
-                return None
-            if not math.isfinite(number) or (column.log and number <= 0.0):
-                return None
+                number = parameter.encode(value, name)
+            except InputError:
+                if isinstance(parameter, Choice) or not isinstance(value, int | float):
+                    return None
+                number = float(value)
+                if not math.isfinite(number) or (parameter.log and number <= 0.0):
+                    return None
             x.append(number)
-        return torch.tensor(x, dtype=torch.double)
+        return self.domain.bounds.new_tensor(x)
 
 
 def single_value(distribution: BaseDistribution) -> Any:
@@ -110,29 +80,13 @@ def single_value(distribution: BaseDistribution) -> Any:
     return distribution.low
 
 
-def _column(name: str, distribution: BaseDistribution) -> _Column:
+def _parameter(name: str, distribution: BaseDistribution) -> Number | Choice:
     if isinstance(distribution, CategoricalDistribution):
-        choices = distribution.choices
-        values = [float(number) for number in range(len(choices))]
-        return _Column(0.0, values[-1], False, values, True, lambda v: choices[round(v)])
+        return Choice(distribution.choices)
     if not isinstance(distribution, FloatDistribution | IntDistribution):
         raise NotSupportedError(
             f"Parameter {name!r} has a {type(distribution).__name__}; DelaySampler takes float, "
             "int and categorical distributions."
         )
-    whole = isinstance(distribution, IntDistribution)
-    low, high, log = distribution.low, distribution.high, distribution.log
-    step = distribution.step
-    if step is None:
-        return _Column(low, high, log, None, False, lambda v: min(max(v, low), high))
-    count = round((high - low) / step) + 1
-
-    def nearest(number: float) -> Any:
-        place = min(max(round((number - low) / step), 0), count - 1)
-        value = min(low + place * step, high)
-        return int(value) if whole else float(value)
-
-    listed = None
-    if count <= MAX_LISTED:
-        listed = [float(nearest(low + place * step)) for place in range(count)]
-    return _Column(float(low), float(high), log, listed, False, nearest)
+    d, whole = distribution, isinstance(distribution, IntDistribution)
+    return Number(d.low, d.high, log=d.log, step=d.step, whole=whole)

@@ -31,7 +31,7 @@ from botorch_delay.regions import BoxActiveSet, Region, make_condition
 from botorch_delay.rounds import RoundRecord
 from botorch_delay.rules import generator_for
 from botorch_delay.surrogate import Surrogate
-from botorch_delay.trials import Trial
+from botorch_delay.trials import Attached, Trial
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,10 @@ class Arena(ABC, Generic[State]):
     @abstractmethod
     def key(self, trial: Trial) -> int:
         """The key of a trial's point."""
+
+    @abstractmethod
+    def keys_of(self, results: Sequence[Attached]) -> list[int]:
+        """The keys of results from elsewhere that lie in the domain."""
 
     @abstractmethod
     def choice(self, key: int, number: int, slot: int) -> Choice:
@@ -182,6 +186,10 @@ class FiniteArena(Arena[Tensor]):
     def key(self, trial: Trial) -> int:
         """Its row."""
         return row_of(trial)
+
+    def keys_of(self, results: Sequence[Attached]) -> list[int]:
+        """Their rows."""
+        return [result.index for result in results if result.index is not None]
 
     def choice(self, key: int, number: int, slot: int) -> Choice:
         """The row."""
@@ -320,6 +328,11 @@ class BoxArena(Arena[Region]):
         """The key of its point."""
         return self.key_of(trial.x)
 
+    def keys_of(self, results: Sequence[Attached]) -> list[int]:
+        """The keys of their points."""
+        inside = (r.x for r in results if bool(self._domain.contains(r.x.unsqueeze(0))))
+        return [self.key_of(x) for x in inside]
+
     def choice(self, key: int, number: int, slot: int) -> Choice:
         """The point."""
         return Choice(index=None, round=number, slot=slot, x=self._keys.points[key])
@@ -383,7 +396,7 @@ class BoxArena(Arena[Region]):
             surrogate, evidence, self._domain, self._confidence, rounds, self._delta
         )
         region, cutoff = state.cut(condition, self._points(trials))
-        if not torch.isfinite(torch.tensor(cutoff)):
+        if not math.isfinite(cutoff):  # not as a tensor, which would be in single precision
             raise NumericsError(
                 f"The bounds of round {number} are not finite; check the scale of values "
                 "and noise against the kernel's."

@@ -71,6 +71,15 @@ class Ordered:
         """``L^-1 right``, ``m x n``."""
         return torch.linalg.solve_triangular(self._factor, right, upper=False)
 
+    def back(self, right: Tensor) -> Tensor:
+        """``L^-T right``, ``m x n``."""
+        return torch.linalg.solve_triangular(self._factor.mT, right, upper=True)
+
+    def share(self, other: Ordered) -> None:
+        """Use the other's factorization, if it is of the same matrix."""
+        if torch.equal(self.points, other.points) and torch.equal(self.noise_var, other.noise_var):
+            self.points, self._factor = other.points, other._factor
+
 
 class Averages:
     """Answers averaged per point, and the posterior they give.
@@ -99,6 +108,8 @@ class Averages:
         self._pending = (0.0, self._noise)  # one for the many that have no value of their own
         self._changed: set[int] = set()
         self._sums: dict[int, tuple[float, float]] = {}  # precision, precision times value
+        self._averaged: dict[int, tuple[float, float]] = {}  # value, noise
+        self._unaveraged: set[int] = set()  # keys whose average is to be made anew
         self._stale: set[int] = set()  # keys whose sums are to be made anew
         self._new: dict[int, list[int]] = {}  # sources to be added to the sums
 
@@ -118,6 +129,7 @@ class Averages:
         self._ordered = None
         self._x.setdefault(key, x)
         self._changed.add(key)
+        self._unaveraged.add(key)
         if before is None:
             self._new.setdefault(key, []).append(source)
         else:
@@ -136,16 +148,19 @@ class Averages:
         """
         if self._ordered is None:
             first = {
-                key: min((source < 0, abs(source)) for source in members)
+                key: min(map(_trials_first, members))
                 for key, members in self._members.items()
                 if members
             }
-            keys, values, noises = sorted(first, key=first.__getitem__), [], []
-            for key in keys:
+            keys = sorted(first, key=first.__getitem__)
+            for key in self._unaveraged & first.keys():
                 members = [entry for _, entry in sorted(self._members[key].items())]
                 precision = sum(1.0 / noise for _, noise in members)
-                values.append(sum(value / noise for value, noise in members) / precision)
-                noises.append(1.0 / precision)
+                weighted = sum(value / noise for value, noise in members)
+                self._averaged[key] = (weighted / precision, 1.0 / precision)
+            self._unaveraged.clear()
+            values = [self._averaged[key][0] for key in keys]
+            noises = [self._averaged[key][1] for key in keys]
             self._ordered = Ordered(self._surrogate, [self._x[key] for key in keys], values, noises)
         return self._ordered
 
@@ -155,6 +170,7 @@ class Averages:
             return
         self._ordered = None
         self._changed.add(key)
+        self._unaveraged.add(key)
         self._stale.add(key)
 
     def flush(self) -> None:
@@ -207,3 +223,8 @@ class Averages:
                 before[key] = (point, weighted / precision, 1.0 / precision)
         posterior.update(before)
         return posterior
+
+
+def _trials_first(source: int) -> tuple[bool, int]:
+    """Trials by their ids, then attached results, which have numbers below 0."""
+    return source < 0, abs(source)

@@ -642,17 +642,10 @@ class BPEDelayOptimizer(Optimizer):
         if self._player is not None:
             self._player.attached(results)
         if self._exact:
-            for key in self._known_from(results, self._arena):
+            for key in self._arena.keys_of(results):
                 self._feasibility.know(key)
                 if self._open is not None:
                     self._open.set_standing(key, self._feasibility.standing(key))
-
-    def _known_from(self, results: list[Attached], arena: FiniteArena | BoxArena) -> list[int]:
-        """Keys of results from elsewhere that lie in the domain."""
-        if isinstance(arena, FiniteArena):
-            return [result.index for result in results if result.index is not None]
-        inside = (r.x for r in results if bool(self._domain.contains(r.x.unsqueeze(0))))
-        return [arena.key_of(x) for x in inside]
 
     def _close_last(self) -> None:
         if self._open is not None:
@@ -904,7 +897,7 @@ class BPEDelayOptimizer(Optimizer):
     ) -> Progress:
         arena = self._make_arena()
         feasibility = Feasibility(trials, arena.key, exact=self._exact)
-        for key in self._known_from(attached, arena):
+        for key in arena.keys_of(attached):
             feasibility.know(key)
 
         def surrogate_of(learned: Any) -> Surrogate:
@@ -940,7 +933,7 @@ class BPEDelayOptimizer(Optimizer):
         self._since = progress.since
         self._open = progress.open
         self._feasibility = Feasibility(self._ledger.trials, self._arena.key, exact=self._exact)
-        for key in self._known_from(self._ledger.attached, self._arena):
+        for key in self._arena.keys_of(self._ledger.attached):
             self._feasibility.know(key)
         self._late = LateReport()
         self._designed = len({(t.round, t.slot) for t in self._ledger.trials if t.slot >= 0})

@@ -17,6 +17,7 @@ from botorch_delay.exceptions import NumericsError, StorageError
 from botorch_delay.kernels import covariance, prior_variance
 from botorch_delay.optimizers.averages import Averages
 from botorch_delay.optimizers.botorch_scores import build, score
+from botorch_delay.optimizers.climbing import BoundClimb
 from botorch_delay.optimizers.feasibility import Feasibility, nothing_to_ask
 from botorch_delay.posterior import Evidence, PointwisePosterior
 from botorch_delay.regions import Region
@@ -243,6 +244,10 @@ class IndexMethod:
         if isinstance(self._rule, UCB):
             factor = self._rule.factor + sum(self.widths)
             if starts is not None:
+                answers, design = self._values.ordered, (self._design or self._values).ordered
+                if BoundClimb.fits(self.surrogate, answers):
+                    design.share(answers)
+                    return BoundClimb.above(self.surrogate, answers, design, factor, starts)
                 cap = self._spread(starts)
                 return lambda X: self._mean_at(X) + factor * torch.minimum(self._spread(X), cap)
             return lambda X: self._mean_at(X) + factor * self._spread(X)

@@ -130,7 +130,8 @@ class Forecast:
         if self.earliest and self.to_ask:
             words += ", if its design points are asked at once"
         if self.asks_left is not None and most > self.asks_left:
-            words += f"; {self.asks_left} asks are left"
+            asks = "1 ask is" if self.asks_left == 1 else f"{self.asks_left} asks are"
+            words += f"; {asks} left"
         return words
 
 

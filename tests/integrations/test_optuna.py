@@ -104,8 +104,8 @@ def test_asks_equal_those_of_the_core_on_the_same_history(options, direction):
 
 def test_every_kind_of_parameter_is_translated_both_ways():
     space = OptunaSpace(MIXED)
-    assert space.names == ("depth", "kind", "rate", "size", "step")
     domain = space.domain
+    assert domain.names == ("depth", "kind", "rate", "size", "step")
     assert domain.log_dims == (2, 3)
     assert domain.cat_dims == {1: [0.0, 1.0, 2.0]}
     assert domain.discrete_dims[0] == [2.0, 4.0, 6.0, 8.0, 10.0]
@@ -121,6 +121,7 @@ def test_every_kind_of_parameter_is_translated_both_ways():
     assert space.point({"depth": 2}) is None
     assert space.point({**params, "kind": "unknown"}) is None
     assert space.point({**params, "rate": 0.0}) is None
+    assert space.point({**params, "rate": 2.0})[2] == 2.0  # of an earlier, wider range
 
 
 def test_long_grids_are_searched_as_intervals_and_rounded():

@@ -34,13 +34,16 @@ class Machine(RuleBasedStateMachine):
         learned=st.sampled_from([False, False, False, True]),
         beta=st.sampled_from([0.05, 6.0]),
         played=st.sampled_from([None, 0.1, 1.0]),
+        kappa=st.sampled_from([None, None, 1.5]),
     )
-    def make(self, law, maximize, learned, beta, played):
+    def make(self, law, maximize, learned, beta, played, kappa):
         self.options = {"delay": law, "maximize": maximize, "confidence": bd.FixedBeta(beta)}
         if played is None:
             self.options["exploit"] = None
         elif law is None:
             self.options |= {"explore_fraction": played, "evidence": "round"}
+        if law is None:
+            self.options["straggler_factor"] = kappa
         if not learned:
             self.options |= {"covar_module": se(), "noise_var": 0.01}
         self.opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), HORIZON, **self.options)

@@ -173,7 +173,7 @@ def wrong_document(rng: random.Random, db: sqlite3.Connection) -> None:
             other, place = rng.choice(inside)
             container[key], other[place] = other[place], container[key]
         elif kind < 0.3 and isinstance(container[key], int | float):
-            container[key] = container[key] * rng.choice([-1, 10, 1e6, 1e-6]) + rng.choice([0, 1])
+            container[key] = container[key] * rng.choice([-1, 10, 10**6]) + rng.choice([0, 1])
         elif kind < 0.35 and isinstance(container, dict):
             container[str(rng.choice(VALUES))[:40]] = copy.deepcopy(rng.choice(VALUES))
         else:
@@ -234,7 +234,8 @@ SCHEMAS = [
     "CREATE TRIGGER t AFTER INSERT ON meta BEGIN SELECT load_extension('/tmp/evil.so'); END",
     "CREATE VIEW v AS SELECT * FROM trials",
     "ALTER TABLE trials RENAME TO hidden; CREATE VIEW trials AS SELECT * FROM hidden",
-    "DROP TABLE rounds; CREATE VIEW rounds AS SELECT 1 AS number, readfile('/etc/passwd') AS record",
+    "DROP TABLE rounds; CREATE VIEW rounds AS SELECT 1 AS number, "
+    "readfile('/etc/passwd') AS record",
     "DROP TABLE attached; CREATE VIRTUAL TABLE attached USING fts5(id, x, point, value)",
     "DROP TABLE rounds; CREATE TABLE rounds (number INTEGER PRIMARY KEY, "
     "record TEXT AS (hex(randomblob(1000000))))",

@@ -111,17 +111,17 @@ def test_nothing_is_lost_between_threads(name, make, scale, figures, tmp_path):
 def test_threads_that_share_a_file_wait_for_each_other(tmp_path):
     """Several optimizers of one file, one edit at a time."""
     path = tmp_path / "study.db"
-    bpe(64).save(path)
+    bpe(15).save(path)
     ids: list[int] = []
 
     def work():
-        for _ in range(8):
+        for _ in range(5):
             with bd.editing(path) as opt:
                 ids.append(opt.ask().id)
 
-    threads = [threading.Thread(target=work) for _ in range(THREADS)]
+    threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(timeout=60.0)
-    assert sorted(ids) == list(range(64))
+    assert sorted(ids) == list(range(15))
