@@ -204,16 +204,27 @@ def test_an_arm_that_failed_is_suggested_again_twice_and_an_abandoned_one_is_not
 
 
 def test_pending_arms_are_not_suggested_again():
-    # So much noise and so little curiosity that the rule would repeat itself.
-    places = RangeParameterConfig(name="x", parameter_type="int", bounds=(0, 9))
+    def answer(index):
+        client.complete_trial(
+            index, raw_data={"loss": 3.0 * (arms(client)[index]["x"] - 1) ** 2 - 5.0}
+        )
+
+    # So much noise and so little curiosity that the rule would repeat the best place, 1.
+    places = RangeParameterConfig(name="x", parameter_type="int", bounds=(0, 3))
     options = {"covar_module": se(1.0), "noise_var": 1.0, "exploit": bd.UCB(1e-4)}
     client = make_client(DelayGenerationNode(horizon=30, **options), [places])
-    for index in client.get_next_trials(max_trials=3):
-        complete(client, index)
-    suggested = [values["x"] for values in client.get_next_trials(max_trials=3).values()]
-    client.mark_trial_abandoned(4)
-    suggested += [values["x"] for values in client.get_next_trials(max_trials=3).values()]
-    assert len(set(suggested)) == 6
+    for index in client.get_next_trials(max_trials=4):
+        answer(index)
+    suggested = client.get_next_trials(max_trials=3)
+    assert len({values["x"] for values in suggested.values()}) == 3
+    (best,) = (index for index, values in suggested.items() if values["x"] == 1)
+    client.mark_trial_abandoned(best)
+    for index in set(suggested) - {best}:
+        answer(index)
+    for _ in range(2):
+        for index, values in client.get_next_trials(max_trials=2).items():
+            assert values["x"] != 1
+            answer(index)
 
 
 def test_data_that_come_late_and_data_that_say_nothing(tmp_path):
@@ -363,7 +374,8 @@ def test_a_copy_begins_with_what_it_meets():
     fresh.configure_optimization(objective="-loss")
     fresh.set_generation_strategy(client._generation_strategy.clone_reset())
     fresh.get_next_trials(max_trials=1)
-    assert len(node_of(fresh).optimizer.trials) == 1
+    fresh.complete_trial(0, raw_data={"loss": 9.0})
+    assert [trial.value for trial in node_of(fresh).optimizer.trials] == [9.0]
     same = copy.deepcopy(client)
     assert same.get_next_trials(max_trials=1) == client.get_next_trials(max_trials=1)
 
