@@ -370,7 +370,7 @@ class DelaySearch(Searcher):
         factory = self._factory
         if factory is None:
             factory = BPEDelayOptimizer
-            options["distinct"] = True
+            options["repeat_pending"] = False
             options["rounds"] = OPEN_ENDED if horizon is None else None
         space = self._known_space()
         optimizer = factory(space.domain, maximize=self._mode == "max", **options)

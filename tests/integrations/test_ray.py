@@ -171,7 +171,7 @@ def test_it_plays_the_default_optimizer():
     assert type(search.optimizer) is BPEDelayOptimizer
     assert search.optimizer.horizon == 15
     assert search.optimizer.maximize
-    core = BPEDelayOptimizer(search.optimizer.domain, 15, distinct=True)
+    core = BPEDelayOptimizer(search.optimizer.domain, 15, repeat_pending=False)
     for number in range(15):
         config = search.suggest(f"t{number}")
         trial = core.ask()
