@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import pickle
+import random
 import re
 import signal
 import sqlite3
@@ -639,7 +640,15 @@ def cluster():
             ray.shutdown()
 
 
-@pytest.mark.usefixtures("cluster")
+@pytest.fixture
+def ray_may_draw():
+    """Ray itself draws from Python's global generator."""
+    state = random.getstate()
+    yield
+    random.setstate(state)
+
+
+@pytest.mark.usefixtures("cluster", "ray_may_draw")
 def test_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     python = python_blocks("ray")
