@@ -640,15 +640,16 @@ def cluster():
             ray.shutdown()
 
 
-@pytest.fixture
-def ray_may_draw():
-    """Ray itself draws from Python's global generator."""
+@pytest.fixture(autouse=True)
+def ray_may_draw(request):
+    """On a cluster Ray itself draws from Python's global generator."""
     state = random.getstate()
     yield
-    random.setstate(state)
+    if "cluster" in request.fixturenames:
+        random.setstate(state)
 
 
-@pytest.mark.usefixtures("cluster", "ray_may_draw")
+@pytest.mark.usefixtures("cluster")
 def test_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     python = python_blocks("ray")
