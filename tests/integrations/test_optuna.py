@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 import threading
 from datetime import datetime, timedelta
 
@@ -391,6 +393,33 @@ def test_heartbeats_of_a_database_are_honoured(tmp_path, monkeypatch):
     monkeypatch.setattr(backend, "_get_stale_trial_ids", lambda *args: [trial._trial_id])
     assert study.sampler.optimizer(study).pending == []
     storage.engine.dispose()
+
+
+def test_a_retried_trial_brings_its_parameters_and_no_ask():
+    study = make_study(DelaySampler(search_space=PLANE))
+    first = study.ask(PLANE)
+    study._storage.set_trial_state_values(first._trial_id, Theirs.FAIL)
+    dead = study.trials[0]
+    study.add_trial(  # as Optuna's callback for stale trials does
+        optuna.create_trial(
+            state=Theirs.WAITING,
+            params=dead.params,
+            distributions=dead.distributions,
+            system_attrs={"failed_trial": 0, **dead.system_attrs},
+        )
+    )
+    again = study.ask(PLANE)
+    assert again.params == dead.params
+    study.tell(again, 1.5)
+    optimizer = study.sampler.optimizer(study)
+    assert [t.state for t in optimizer.trials] == [bd.TrialState.FAILED]
+    assert [a.value for a in optimizer.attached] == [1.5]
+
+
+def test_importing_the_library_imports_no_engine():
+    code = "import sys, botorch_delay, botorch_delay.integrations; print('optuna' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 # Cost

@@ -250,6 +250,12 @@ def test_where_two_open_a_round_at_once_the_lower_number_counts(plan):
     lower = first.ask(q)
     assert higher.note["openings"] != lower.note["openings"]
     store[q + 1] = stored(PastTrial(q + 1, higher.trial.x, RUNNING, note=higher.note))
+    others = range(q + 2, q + 5)  # asked in the round that does not count
+    asked = [second.ask(number) for number in others]
+    for number, one in zip(others, asked, strict=True):
+        store[number] = stored(PastTrial(number, one.trial.x, RUNNING, note=one.note))
+    if "mixed" in plan:
+        assert any(one.note["slot"] >= 0 for one in asked)
     both = {**store, q: stored(PastTrial(q, lower.trial.x, RUNNING, note=lower.note))}
     onlooker, late = Replica(make), Replica(make)
     onlooker.sync(both.values())
@@ -262,7 +268,8 @@ def test_where_two_open_a_round_at_once_the_lower_number_counts(plan):
     records = {json.dumps(summary_of_rounds(r)) for r in (first, second, onlooker, late)}
     assert len(records) == 1
     for replica in (first, second, onlooker, late):
-        assert replica.trial(q + 1).slot < 0  # its round was another one
+        for number in (q + 1, *others):
+            assert replica.trial(number).slot < 0  # its round was another one
         assert replica.trial(q).round == replica.optimizer.round == 2
 
 
