@@ -23,10 +23,13 @@ def domain_array(domain: Domain) -> tuple[str, Tensor]:
 
 
 def agree(own: Any, stored: Any, tolerance: float = 1e-9) -> bool:
-    """Whether two JSON-ready values agree, numbers up to a relative tolerance."""
+    """Whether two JSON-ready values agree, numbers up to a relative tolerance.
+
+    An option that is not there agrees with None, as in files from before it came.
+    """
     if isinstance(own, Mapping) and isinstance(stored, Mapping):
-        return own.keys() == stored.keys() and all(
-            agree(own[key], stored[key], tolerance) for key in own
+        return all(
+            agree(own.get(key), stored.get(key), tolerance) for key in own.keys() | stored.keys()
         )
     if isinstance(own, list) and isinstance(stored, list):
         return len(own) == len(stored) and all(

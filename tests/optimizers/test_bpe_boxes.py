@@ -385,3 +385,14 @@ def test_the_first_points_spread_to_the_boundary():
     X = torch.stack([t.x for t in opt.ask(5)])[1:]  # at first every point is as good
     assert ((X == 0) | (X == 1)).any(dim=1).sum() >= 3
     assert len(torch.unique(X, dim=0)) == 4
+
+
+@pytest.mark.parametrize("size", [1e-75, 1e75, 1e140])
+def test_values_beyond_single_precision_are_judged_too(size):
+    box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
+    opt = bd.BPEDelayOptimizer(box, 6, covar_module=se(), noise_var=0.1)
+    for _ in range(6):
+        trial = opt.ask()
+        opt.tell(trial, size * math.sin(3.0 * trial.x.item()))
+    assert opt.rounds
+    assert math.isfinite(opt.recommend().mean)

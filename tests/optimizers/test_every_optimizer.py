@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import math
 import tempfile
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from botorch.acquisition import LogExpectedImprovement, UpperConfidenceBound
 from botorch.acquisition.logei import qLogExpectedImprovement
+from botorch.exceptions.warnings import InputDataWarning
 from cases import plain, scattered, se
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -23,6 +25,7 @@ from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
     NoAnswerError,
+    NumericsWarning,
     StorageError,
     TrialError,
 )
@@ -515,3 +518,33 @@ def test_asks_that_fail_midway_name_what_was_asked():
     with pytest.raises(EmptyDomainError, match="trials 1, 2 were asked before"):
         opt.ask(5)
     assert [trial.id for trial in opt.pending] == [1, 2]
+
+
+def test_a_recommendation_costs_what_the_distinct_points_cost(monkeypatch):
+    sizes, eigenvalues = [], torch.linalg.eigvalsh
+
+    def noted(matrix):
+        sizes.append(len(matrix))
+        return eigenvalues(matrix)
+
+    monkeypatch.setattr(torch.linalg, "eigvalsh", noted)
+    opt = exploiting(confidence=bd.RKHSConfidence(1.0, 0.2))()
+    for trial in opt.ask(HORIZON):
+        opt.tell(trial, value(trial))
+    opt.attach(POINTS[:3], POINTS[:3, 0])
+    opt.recommend()
+    opt.stopping_gap()
+    assert max(sizes) <= len(POINTS)
+
+
+def test_accuracy_that_is_lost_is_warned_of_once():
+    with pytest.warns(InputDataWarning):
+        domain = bd.FiniteDomain(POINTS.float())
+    opt = bd.BPEDelayOptimizer(domain, 20, covar_module=se(50.0).float(), noise_var=1e-7)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(20):
+            trial = opt.ask()
+            opt.tell(trial, value(trial))
+        opt.recommend()
+    assert [w.category for w in caught] == [NumericsWarning]

@@ -135,3 +135,15 @@ def test_bad_bases():
     box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
     with pytest.raises(NotSupportedError, match="few independent arms"):
         bd.QueuedOptimizer(bd.RandomOptimizer(box))
+
+
+def test_the_order_of_answers_between_two_asks_makes_no_difference():
+    told = []
+    for order in (1, -1):
+        opt = bd.QueuedOptimizer(index_base())
+        trials = opt.ask(3)  # of one arm
+        for trial in trials[::order]:
+            opt.tell(trial, (-1.0, 2.0, 0.0)[trial.id])
+        opt.ask()
+        told.append([trial.value for trial in opt.base.trials[:1]])
+    assert told == [[-1.0], [-1.0]]
