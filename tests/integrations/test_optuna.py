@@ -78,7 +78,12 @@ def test_asks_equal_those_of_the_core_on_the_same_history(options, direction):
     if horizon is None:
         options["rounds"] = bd.GeometricRounds(1, 2.0)
     core = bd.BPEDelayOptimizer(
-        space.domain, horizon, seed=3, repeat_pending=False, maximize=direction == "maximize", **options
+        space.domain,
+        horizon,
+        seed=3,
+        repeat_pending=False,
+        maximize=direction == "maximize",
+        **options,
     )
     running = []
     for number in range(16):
