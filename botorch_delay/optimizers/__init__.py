@@ -7,6 +7,7 @@ from botorch_delay.optimizers.loading import editing, load
 from botorch_delay.optimizers.queued import QueuedOptimizer
 from botorch_delay.optimizers.random import RandomOptimizer
 from botorch_delay.optimizers.recommendation import Recommendation
+from botorch_delay.optimizers.replica import PastTrial, Replica
 from botorch_delay.optimizers.threds import Epoch, ThreDSOptimizer
 
 __all__ = [
@@ -14,9 +15,11 @@ __all__ = [
     "BPEDelayOptimizer",
     "Epoch",
     "Optimizer",
+    "PastTrial",
     "QueuedOptimizer",
     "RandomOptimizer",
     "Recommendation",
+    "Replica",
     "Straggler",
     "ThreDSOptimizer",
     "editing",
