@@ -7,6 +7,7 @@ from botorch_delay.optimizers.loading import editing, load
 from botorch_delay.optimizers.queued import QueuedOptimizer
 from botorch_delay.optimizers.random import RandomOptimizer
 from botorch_delay.optimizers.recommendation import Recommendation
+from botorch_delay.optimizers.replica import PastTrial, Replica
 from botorch_delay.optimizers.replicates import Replicates
 from botorch_delay.optimizers.threds import Epoch, ThreDSOptimizer
 from botorch_delay.optimizers.waiting import Forecast, Straggler
@@ -17,9 +18,11 @@ __all__ = [
     "Epoch",
     "Forecast",
     "Optimizer",
+    "PastTrial",
     "QueuedOptimizer",
     "RandomOptimizer",
     "Recommendation",
+    "Replica",
     "Replicates",
     "Straggler",
     "ThreDSOptimizer",
