@@ -150,7 +150,7 @@ def revive(state: Mapping[str, Any], domain: Domain) -> tuple[list[Trial], list[
         try:
             trials.append(_revive_trial(record, number, domain))
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise StorageError(f"Stored trial {number} is malformed: {error}.") from error
+            raise StorageError(f"Stored trial {number} is malformed: {cut(error)}.") from error
     attached = []
     for number, record in enumerate(state["attached"]):
         try:
@@ -160,7 +160,7 @@ def revive(state: Mapping[str, Any], domain: Domain) -> tuple[list[Trial], list[
                 raise ValueError(f"point is {record['point']!r}")
             attached.append(Attached(x=x, index=record["point"], value=_number(record["value"])))
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise StorageError(f"Stored result {number} is malformed: {error}.") from error
+            raise StorageError(f"Stored result {number} is malformed: {cut(error)}.") from error
     return trials, attached
 
 
@@ -217,9 +217,15 @@ def _revive_point(values: Any, domain: Domain) -> Tensor:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{brief(value)} is no number")
+    try:
+        number = float(value)
+    except OverflowError:  # of a whole number
+        number = math.inf
+    if not math.isfinite(number):
         raise ValueError(f"{brief(value)} is no finite number")
-    return float(value)
+    return number
 
 
 def is_whole(value: Any, minimum: int) -> bool:
@@ -231,3 +237,9 @@ def brief(value: Any) -> str:
     """A stored value for a message, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def cut(error: BaseException) -> str:
+    """An error's message, which may quote what is stored, cut to 500 characters."""
+    text = str(error)
+    return text if len(text) <= 500 else f"{text[:497]}..."

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay.exceptions import InputTypeError, StorageError
-from botorch_delay.states import FORMAT, agree, brief, check_state, is_whole
+from botorch_delay.states import FORMAT, agree, brief, check_state, cut, is_whole
 from botorch_delay.trials import Ledger, Trial
 
 APPLICATION_ID = 0x42444C59  # "BDLY"
@@ -320,7 +320,7 @@ def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
     arrays = {row[0]: _read_array(*row) for row in db.execute("SELECT * FROM arrays")}
     rounds = []
     for number, text in db.execute("SELECT number, record FROM rounds ORDER BY number"):
-        rounds.append(json.loads(text))
+        rounds.append(_parsed(text))
         if number != len(rounds):
             raise StorageError(f"{file} is damaged: round {len(rounds)} is missing.")
     trials = []
@@ -328,11 +328,11 @@ def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
     columns = [f"NULL AS {c}" if c in missing else c for c in _TRIAL_COLUMNS]
     for row in db.execute(f"SELECT {', '.join(columns)} FROM trials ORDER BY id"):
         record = dict(zip(_TRIAL_COLUMNS, row, strict=True))
-        record["x"] = json.loads(record["x"])
+        record["x"] = _parsed(record["x"])
         record["late"] = {0: False, 1: True}.get(record["late"], record["late"])
         trials.append(record)
     attached = [
-        {"x": json.loads(x), "point": point, "value": value}
+        {"x": _parsed(x), "point": point, "value": value}
         for x, point, value in db.execute("SELECT x, point, value FROM attached ORDER BY id")
     ]
     domain = {key: arrays.pop(key) for key in ("points", "bounds") if key in arrays}
@@ -357,11 +357,18 @@ def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
 
 
 def _read_meta(db: sqlite3.Connection) -> dict[str, Any]:
-    return {key: json.loads(value) for key, value in db.execute("SELECT key, value FROM meta")}
+    return {key: _parsed(value) for key, value in db.execute("SELECT key, value FROM meta")}
+
+
+def _parsed(text: Any) -> Any:
+    """The value of JSON; of text alone, since bytes would choose a codec."""
+    if not isinstance(text, str):
+        raise TypeError(f"{brief(text)} is no JSON")
+    return json.loads(text)
 
 
 def _read_array(name: str, dtype: str, shape: str, data: bytes) -> Tensor:
-    sizes = json.loads(shape)
+    sizes = _parsed(shape)
     if dtype not in _DTYPES or not isinstance(data, bytes) or not isinstance(sizes, list):
         raise StorageError(f"The stored array {name!r} is malformed.")
     if not all(is_whole(size, 0) for size in sizes):
@@ -436,6 +443,8 @@ def _errors(file: Path, verb: str) -> Iterator[None]:
             text += f" by another process for more than {BUSY_SECONDS:g} seconds; try again"
         raise StorageError(f"Cannot {verb} {file}: {text}.") from error
     except sqlite3.Error as error:
-        raise StorageError(f"Cannot {verb} {file}, it is damaged or no study: {error}.") from error
+        raise StorageError(
+            f"Cannot {verb} {file}, it is damaged or no study: {cut(error)}."
+        ) from error
     except (ValueError, TypeError, RecursionError, OverflowError, OSError) as error:
-        raise StorageError(f"Cannot {verb} {file}, it is damaged: {error}.") from error
+        raise StorageError(f"Cannot {verb} {file}, it is damaged: {cut(error)}.") from error

@@ -599,6 +599,9 @@ CHANGES = [
     "UPDATE trials SET x = '[1.0]' WHERE id = 3",
     "UPDATE trials SET x = 'x' WHERE id = 3",
     "UPDATE trials SET x = '[NaN, 0.0]' WHERE id = 3",
+    f"UPDATE trials SET x = '[1{'0' * 400}, 0.0]' WHERE id = 3",
+    f"UPDATE trials SET state = '{'x' * 100_000}' WHERE id = 3",
+    "UPDATE meta SET value = CAST('{}' AS BLOB) WHERE key = 'notes'",
     "UPDATE trials SET state = 'lost' WHERE id = 3",
     "UPDATE trials SET state = 'running', value = 1.0 WHERE id = 3",
     "UPDATE trials SET value = 'much' WHERE state = 'completed'",
@@ -646,8 +649,9 @@ def test_valid_sqlite_with_wrong_contents(stored, statement):
     with closing(sqlite3.connect(stored)) as db:
         db.execute(statement)
         db.commit()
-    with pytest.raises(StorageError):
+    with pytest.raises(StorageError) as caught:
         bd.load(stored)
+    assert len(str(caught.value)) < 1000
 
 
 def test_a_trigger_is_never_run(stored):

@@ -17,7 +17,7 @@ from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import Confidence
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains import Domain, FiniteDomain
-from botorch_delay.exceptions import InputError, NotSupportedError, StorageError
+from botorch_delay.exceptions import InputError, StorageError
 from botorch_delay.kernels import build_kernel
 from botorch_delay.optimizers.acquisition import AcquisitionOptimizer
 from botorch_delay.optimizers.base import Optimizer
@@ -27,7 +27,7 @@ from botorch_delay.optimizers.random import RandomOptimizer
 from botorch_delay.optimizers.threds import ThreDSOptimizer
 from botorch_delay.records import build_part
 from botorch_delay.rules import Rule
-from botorch_delay.states import brief
+from botorch_delay.states import brief, cut
 
 
 def load(
@@ -130,11 +130,13 @@ def _make(path: str | os.PathLike[str], state: Mapping[str, Any], parts: _Parts)
         raise InputError(f"device={parts.device!r} cannot be used: {error}") from error
     try:
         optimizer = _build(state, _domain(key, array, state["config"], parts.feasible), parts)
+        optimizer.load_state_dict(state)
     except StorageError as error:
-        raise StorageError(f"{path}: {error}") from error
-    except (LookupError, AttributeError, TypeError, InputError, NotSupportedError) as error:
-        raise StorageError(f"{path}: the stored configuration cannot be used: {error}") from error
-    optimizer.load_state_dict(state)
+        raise StorageError(f"{path}: {cut(error)}") from error
+    except Warning:  # where the user has made errors of them
+        raise
+    except Exception as error:  # whatever a forged file leads to
+        raise StorageError(f"{path}: what is stored cannot be used: {cut(error)}") from error
     return optimizer
 
 
