@@ -83,7 +83,7 @@ def test_averages_in_order_are_made_anew_where_answers_changed():
         averages.put(source % 3, source, X[source % 3], float(source), None)
     before = averages.ordered
     averages.put(0, 6, X[0], 9.0, 0.5)
-    averages.drop(1)
+    averages.drop(1, 1)
     fresh = Averages(surrogate, X)
     for source, value, noise in ((6, 9.0, 0.5), (0, 0.0, None), (3, 3.0, None), (-2, -2.0, None)):
         fresh.put(source % 3, source, X[source % 3], value, noise)
