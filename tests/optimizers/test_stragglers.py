@@ -160,6 +160,7 @@ def test_the_guarantee_names_the_factor_and_what_it_takes():
     ("options", "error", "message"),
     [
         ({"straggler_factor": 0.9}, InputError, "at least 1"),
+        ({"straggler_factor": 2.0, "repeat_pending": False}, InputError, "repeat_pending"),
         ({"straggler_factor": math.nan}, InputError, "finite"),
         ({"straggler_factor": "2"}, InputError, "number"),
         ({"straggler_factor": 2.0, "delay": bd.NoDelay()}, InputError, "wait for nobody"),
