@@ -71,7 +71,7 @@ def test_the_base_waits_while_the_queue_is_empty():
     assert [t.id for t in opt.queued] == [0, 3]
     opt.ask()
     assert len(opt.base.trials) >= 2
-    assert opt.base.trials[0].value == 0.5  # the first to arrive
+    assert opt.base.trials[0].value == 0.4  # the first that was asked
 
 
 def test_failures_are_passed_on_and_abandoned_trials_are_not():
