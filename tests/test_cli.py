@@ -86,7 +86,12 @@ def test_the_demo_survives_being_killed(tmp_path, how):
 
     for stop_after in (1, 4, 9, 15, 22)[: repeats(5, 2)]:
         with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            # Where the tests run in the background the shell has told them to ignore it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         ) as process:
             # One more than before: not while it still imports, where an interrupt may be lost.
             enough = max(stop_after, len(told) + 1)
