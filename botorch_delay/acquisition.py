@@ -26,7 +26,25 @@ class PointSet(Protocol):
         """``n x d`` to a bool tensor ``n``."""
 
 
-class MaxVariance(AcquisitionFunction):
+class _OfFantasy(AcquisitionFunction):
+    """An acquisition function of the fantasy posterior, at one point at a time.
+
+    Args:
+        model: as :func:`_fantasy_model` takes it.
+        X_pending: ``p x d``, pending points in addition to the model's own.
+    """
+
+    def __init__(self, model: Model, X_pending: Tensor | None) -> None:
+        super().__init__(model=_check_model(model))
+        self.set_X_pending(X_pending)
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """Replace the pending points (``p x d``) that are counted beside the model's own."""
+        super().set_X_pending(X_pending)
+        self._fantasy = _fantasy_model(self.model, self.X_pending)
+
+
+class MaxVariance(_OfFantasy):
     """The fantasy posterior's deviation sigma, pending points counted in (equation maxvar).
 
     Args:
@@ -54,19 +72,13 @@ class MaxVariance(AcquisitionFunction):
         active_set: PointSet | None = None,
         X_pending: Tensor | None = None,
     ) -> None:
-        super().__init__(model=_check_model(model))
+        super().__init__(model, X_pending)
         if active_set is not None and not hasattr(active_set, "contains"):
             raise InputTypeError(
                 "active_set must have a method contains(X), as opt.active_set does, got "
                 f"{type(active_set).__name__}."
             )
         self.active_set = active_set
-        self.set_X_pending(X_pending)
-
-    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Replace the pending points (``p x d``) that are counted beside the model's own."""
-        super().set_X_pending(X_pending)
-        self._fantasy = _fantasy_model(self.model, self.X_pending)
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]  # typed for the base class
     def forward(self, X: Tensor) -> Tensor:
@@ -100,7 +112,7 @@ def construct_inputs_max_variance(
     return {"model": model, "active_set": active_set, "X_pending": X_pending}
 
 
-class FantasyUpperConfidenceBound(AcquisitionFunction):
+class FantasyUpperConfidenceBound(_OfFantasy):
     """The upper confidence bound mu~ + sqrt(beta) sigma, pending points counted in sigma (GP-BUCB).
 
     BoTorch's ``UpperConfidenceBound`` of the fantasy posterior: the mean of what has been
@@ -136,15 +148,9 @@ class FantasyUpperConfidenceBound(AcquisitionFunction):
         X_pending: Tensor | None = None,
         posterior_transform: PosteriorTransform | None = None,
     ) -> None:
-        super().__init__(model=_check_model(model))
+        super().__init__(model, X_pending)
         self.beta = checks.positive(beta, "beta")
         self.posterior_transform = posterior_transform
-        self.set_X_pending(X_pending)
-
-    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Replace the pending points (``p x d``) that are counted beside the model's own."""
-        super().set_X_pending(X_pending)
-        self._fantasy = _fantasy_model(self.model, self.X_pending)
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]  # typed for the base class
     def forward(self, X: Tensor) -> Tensor:

@@ -239,3 +239,8 @@ class GeometricRounds(RoundSchedule):
 
     def __repr__(self) -> str:
         return f"GeometricRounds({self.first}, {self.growth:g})"
+
+
+# Where an engine that tunes names no horizon. How long an answer takes is not known there, so
+# that rounds begin small and soon have any size.
+OPEN_ENDED = GeometricRounds(1, 2.0)

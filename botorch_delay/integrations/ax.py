@@ -36,7 +36,7 @@ from botorch_delay.kernels import build_kernel, describe_kernel
 from botorch_delay.optimizers import BPEDelayOptimizer
 from botorch_delay.optimizers.replica import PastTrial, Replica
 from botorch_delay.records import build_part, describe_part
-from botorch_delay.rounds import GeometricRounds
+from botorch_delay.rounds import OPEN_ENDED
 from botorch_delay.rules import as_rule
 from botorch_delay.trials import TrialState
 
@@ -67,8 +67,6 @@ __all__ = ["DelayGenerationNode"]
 logger = logging.getLogger(__name__)
 
 KEY = "botorch_delay"  # of what is kept in the metadata of a generator run
-# Of a run whose end is not planned.
-OPEN_ENDED = GeometricRounds(8, 1.5)
 _MAX_ARMS = 10_000  # of one trial
 _OWN = {"horizon", "seed", "maximize"}
 

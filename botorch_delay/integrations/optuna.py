@@ -26,7 +26,7 @@ from botorch_delay.confidence import Guarantee
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError, NoAnswerError
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.replica import PastTrial, Replica
-from botorch_delay.rounds import GeometricRounds
+from botorch_delay.rounds import OPEN_ENDED
 from botorch_delay.trials import TrialState
 
 try:
@@ -115,7 +115,7 @@ class DelaySampler(BaseSampler):
         self._given_space = None if search_space is None else _check_space(search_space)
         self._options = {"repeat_pending": False} | _check_options(options)
         if horizon is None:
-            self._options.setdefault("rounds", GeometricRounds(1, 2.0))
+            self._options.setdefault("rounds", OPEN_ENDED)
         self._forget_studies()
 
     def infer_relative_search_space(

@@ -31,7 +31,7 @@ from botorch_delay.exceptions import (
     StorageError,
 )
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
-from botorch_delay.rounds import GeometricRounds
+from botorch_delay.rounds import OPEN_ENDED
 from botorch_delay.trials import Trial, TrialState
 
 try:
@@ -50,8 +50,6 @@ logger = logging.getLogger(__name__)
 
 FINISHED: Any = Searcher.FINISHED
 NOTES = "ray"  # the key of what is kept in the optimizer's notes
-# Of a run whose end is not planned.
-OPEN_ENDED = GeometricRounds(1, 2.0)
 
 
 class DelaySearch(Searcher):
