@@ -164,6 +164,7 @@ class Optimizer(ABC):
         ended = self._finished or len(self._ledger) == self._horizon
         return EmpiricalDelay.from_trials(self._ledger.trials, ended=ended)
 
+    @exclusive
     def late(self, share: float = 0.95) -> list[Straggler]:
         """The running trials that are late, longest wait first; none before any answer.
 
@@ -181,6 +182,7 @@ class Optimizer(ABC):
         running = describe_running(self._ledger.running(), len(self._ledger), law)
         return [straggler for straggler in running if (straggler.sooner or 0.0) >= share]
 
+    @exclusive
     def replicates(self) -> list[Replicates]:
         """Every distinct point with an answer or a running trial, the most answered first."""
         return replicates(self._ledger.trials, self._ledger.attached)

@@ -160,22 +160,26 @@ class IndexMethod:
             masked = torch.full_like(scores, -torch.inf)
             masked[among] = scores[among]
             scores = masked
-        rows = torch.arange(len(scores), device=scores.device) if among is None else among
-        scores = scores.index_fill(0, self._shut_rows(rows), -torch.inf)
+        shut = self._shut_rows(among, scores)
+        if shut is not None:
+            scores = scores.index_fill(0, shut, -torch.inf)
         if not bool(torch.isfinite(scores.max())):
             raise NumericsError(f"{self.name} is not finite at any point that may be asked.")
         # An acquisition function has a scale of its own, which may be tiny.
         scale = 0.0 if isinstance(self._rule, BotorchRule) else self._tie_scale
         return lowest_of_largest(scores, scale)
 
-    def _shut_rows(self, rows: Tensor) -> Tensor:
+    def _shut_rows(self, among: Tensor | None, scores: Tensor) -> Tensor | None:
         """The rows that are not to be asked now, of those to choose from and elsewhere."""
-        closed = self._feasibility.closed()
+        closed, left = self._feasibility.closed(), len(scores) if among is None else len(among)
         for keys in (closed + self._avoided(), closed):
-            shut = torch.tensor(keys, dtype=torch.long, device=rows.device)
-            if not keys or not bool(torch.isin(rows, shut).all()):
+            if not keys:
+                return None
+            shut = torch.tensor(sorted(set(keys)), dtype=torch.long, device=scores.device)
+            inside = shut if among is None else shut[torch.isin(shut, among)]
+            if len(inside) < left:
                 return shut
-        raise nothing_to_ask(len(rows), exact=self._exact)
+        raise nothing_to_ask(left, exact=self._exact)
 
     def _avoided(self) -> list[int]:
         """Points with a running trial, where those are asked only if nothing else is left."""
