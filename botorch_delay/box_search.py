@@ -1,11 +1,11 @@
 """Local maximisation on a box, many starts at once.
 
 Columns without a list of values move along the gradient, in units of the box's sides (of
-their logarithm where the domain says so), each start with a step of its own that grows after
-a gain and shrinks after a loss. Where the gradient leads out of the set, the direction is
-mixed with a random one, so that a start slides along the edge. Columns with a list of values
-are redrawn now and then, one at a time. A move counts only if it stays in the set and gains: no
-start ever gets worse.
+their logarithm where the domain says so), each start with a step of its own, as long as the
+curvature along its last move says (Barzilai and Borwein, 1988). Where the gradient leads out of
+the set, the direction is mixed with a random one, so that a start slides along the edge. Columns
+with a list of values are redrawn now and then, one at a time. A move counts only if it stays in
+the set and gains: no start ever gets worse.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 from botorch_delay.boxes import BoxDomain
 
 FIRST_STEP = 0.1
+LARGEST_GROWTH = 3.0  # of a step after a gain
 SMALLEST_STEP = 1e-6
 
 
@@ -39,6 +40,7 @@ def maximize(
     steps: int = 30,
     inside: Callable[[Tensor], Tensor] | None = None,
     reach: float = 1.0,
+    enough: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Climb from every start.
 
@@ -51,6 +53,8 @@ def maximize(
         steps: evaluations of function and gradient at most.
         inside: a further test, ``n x d`` to a bool tensor ``n``.
         reach: how far a start may get in each column, as a share of the box's side.
+        enough: to stop when no start's slope promises its next step so much above the best value;
+            0 to take all steps. Of no effect where columns have lists of values.
 
     Returns:
         The points reached, ``n x d``, and their values, ``n``.
@@ -72,12 +76,16 @@ def maximize(
             listed = True
         else:
             direction = slope / slope.abs().amax(dim=1, keepdim=True).clamp_min(1e-300)
+            moved = (V + step.unsqueeze(1) * direction).clamp(lowest, highest)
+            if enough and not fixed:
+                promised = values + (slope * (moved - V)).sum(dim=1)
+                if not bool(promised.max() > values.max() + enough):
+                    break
             if (constrained or inside is not None) and bool(blocked.any()):
                 drawn = torch.randn(V.shape, generator=generator, dtype=torch.double).to(V)
                 drawn[:, fixed] = 0.0
                 direction = torch.where(blocked.unsqueeze(1), direction + drawn, direction)
-            moved = V + step.unsqueeze(1) * direction
-            moved = torch.minimum(torch.maximum(moved, lowest), highest)
+                moved = (V + step.unsqueeze(1) * direction).clamp(lowest, highest)
             proposal = _from_unit(domain, moved, X)
             listed = False
         # Bounds and lists of values hold by construction.
@@ -88,14 +96,19 @@ def maximize(
             allowed = allowed & inside(proposal)
         found, found_slope = _evaluate(function, domain, proposal)
         better = allowed & (found > values)
+        move, bend = moved - V, slope - found_slope
         V = torch.where(better.unsqueeze(1), moved, V)
         X = torch.where(better.unsqueeze(1), proposal, X)
         slope = torch.where(better.unsqueeze(1), found_slope, slope)
         values = torch.where(better, found, values)
         if not listed:
+            bent = (move * bend).sum(dim=1)
+            to_top = move.square().sum(dim=1) / bent.clamp_min(1e-300)
+            longest = LARGEST_GROWTH * step
+            size = torch.where(bent > 0.0, to_top * slope.abs().amax(dim=1), longest)
             # Along an edge most directions fail: the step shrinks slowly there.
-            loss = torch.where(blocked, 0.8, 0.35)
-            step = torch.where(better, 1.7 * step, loss * step)
+            shorter = torch.where(blocked, 0.8 * step, size.clamp(0.1 * step, 0.5 * step))
+            step = torch.where(better, torch.minimum(size, longest), shorter)
             blocked |= ~allowed
             if number % 8 == 7 and not fixed and bool((step < SMALLEST_STEP).all()):
                 break

@@ -238,6 +238,8 @@ def posterior_at(
                 z_norm = z2.sum(dim=0).sqrt()
             mean_rounding = backward * alpha_norm * z_norm
             values = (mean, variance, prior, noise_norm, penalty, relative * prior, mean_rounding)
+            if len(chunk) == len(X):
+                return PointwisePosterior(*values)
             if grad:
                 parts.append(torch.stack(values))
                 continue

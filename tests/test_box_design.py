@@ -154,3 +154,39 @@ def test_climbs_never_get_worse_and_stay_inside():
     torch.testing.assert_close(
         best, torch.tensor([0.2, 1.0, 0.3], dtype=torch.double), atol=2e-2, rtol=0
     )
+
+
+def counted(function):
+    """The function, and a list that grows with every evaluation."""
+    calls = []
+
+    def wrapped(X):
+        calls.append(len(X))
+        return function(X)
+
+    return wrapped, calls
+
+
+def narrow(X):
+    """A quadratic whose columns differ in curvature by a factor of 30."""
+    return -(torch.tensor([30.0, 3.0, 1.0]).to(X) * (X - 0.4).square()).sum(dim=1)
+
+
+def test_climbs_take_the_curvature_into_account():
+    starts = sobol_points(unit(3), 64, seed=0)
+    _, values = maximize(narrow, unit(3), starts, generator=generator(0), steps=16)
+    # Steps that grow and shrink by fixed factors get to -8e-5, and half of them to -2e-2.
+    assert values.max() > -1e-8
+    assert values.median() > -5e-3
+
+
+def test_climbs_end_where_enough_is_gained():
+    starts = sobol_points(unit(3), 16, seed=0)
+    function, calls = counted(narrow)
+    _, values = maximize(function, unit(3), starts, generator=generator(0), steps=60, enough=1e-3)
+    assert len(calls) < 40
+    assert -1e-3 < values.max() <= 0.0
+    listed, all_calls = counted(narrow)
+    domain = unit(3, discrete_dims={0: [0.0, 0.5, 1.0]})
+    maximize(listed, domain, starts.clone(), generator=generator(0), steps=60, enough=1e9)
+    assert len(all_calls) == 61  # a column with a list may jump at any step

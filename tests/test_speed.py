@@ -14,7 +14,7 @@ from botorch_delay.design import GreedyDesign
 from botorch_delay.exceptions import InputError, RunError
 from botorch_delay.models import DelayedGP
 from botorch_delay.optimizers.index_method import IndexMethod
-from botorch_delay.speed import bounds, clocks, cuda, designs, loops, suite, updates
+from botorch_delay.speed import bounds, clocks, cuda, designs, engines, loops, suite, updates
 from botorch_delay.speed.isolation import isolated
 from botorch_delay.speed.rows import (
     BYTES,
@@ -37,6 +37,7 @@ TINY = {
     "index": {"side": 8, "answered": 10, "steps": 2},
     "elimination": {"n_candidates": 2000, "answered": 20, "repeats": 1},
     "ask": {"side": 8, "steps": 40, "delay": 5},
+    "optuna": {"finished": 8, "steps": 3, "running": 2},
     "cuda": {"n_candidates": 5000, "n_picks": 10, "n_small": 400, "repeats": 1},
 }
 
@@ -48,7 +49,7 @@ def one_process(monkeypatch):
     def here(function, **arguments):
         return function(**arguments)
 
-    for module in (designs, loops, bounds):
+    for module in (designs, engines, loops, bounds):
         monkeypatch.setattr(module, "isolated", here)
 
 
@@ -89,6 +90,18 @@ def test_the_device_case_on_the_cpu(dtype):
     assert [row.correct for row in rows] == [True, True]
     assert rows[0].unit != rows[1].unit == BYTES
     assert cuda.copy_rate(torch.device("cpu"), 2**16, 2) > 0.0
+
+
+def test_without_optuna_its_case_is_skipped(monkeypatch):
+    monkeypatch.setattr(engines.importlib.util, "find_spec", lambda name: None)
+    (row,) = measure("optuna")
+    assert "botorch-delay[optuna]" in row.work
+    assert (row.ours, row.met, row.correct) == (None, None, None)
+
+
+def test_a_lost_trial_is_noticed(monkeypatch, one_process):
+    monkeypatch.setattr(engines._Study, "lost", lambda self: 1)
+    assert [row.correct for row in measure("optuna")] == [False, False]
 
 
 def test_without_a_device_the_case_is_skipped(monkeypatch):

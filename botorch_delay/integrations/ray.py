@@ -7,6 +7,7 @@ crash and the place of files are Tune's own options.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -125,6 +126,8 @@ class DelaySearch(Searcher):
         self._horizon: int | None = None
         self._evaluated: list[tuple[Mapping[str, Any], float]] = []
         self._earlier: dict[str, Any] | None = None
+        self._surviving: frozenset[str] | None = None  # trials that Tune knows after a restore
+        self._lost: list[str] = []  # trials that run by the optimizer's account only
         self._optimizer: Optimizer | None = None
         # Trials asked in this process: of restored ones Tune may have dropped any.
         self._asked: set[int] = set()
@@ -201,6 +204,9 @@ class DelaySearch(Searcher):
             book["first"][trial_id] = len(book["first"])
         if trial_id in book["first"]:
             return space.fill(space.encode(self._first[book["first"][trial_id]]))
+        if self._lost:
+            book["trials"][trial_id] = book["trials"].pop(self._lost.pop(0))
+            return space.fill(optimizer.trials[book["trials"][trial_id]].x)
         try:
             trial = optimizer.ask()
         except HorizonError:
@@ -317,6 +323,20 @@ class DelaySearch(Searcher):
         book = state["notes"][NOTES]
         self._metric, self._mode = self._metric or book["metric"], self._mode or book["mode"]
 
+    def restore_from_dir(self, checkpoint_dir: str) -> None:
+        """Go on from the newest file in the folder of a run; ``Tuner.restore`` calls this.
+
+        Tune writes its own state and a searcher's one after the other, so that a trial that was
+        suggested before a run was killed may be unknown to Tune afterwards. The next trial takes
+        its place: else a round would wait for it for ever.
+
+        Raises:
+            RuntimeError: if the folder has no such file.
+            StorageError: as :meth:`restore` does.
+        """
+        self._surviving = _trials_of_tune(checkpoint_dir)
+        super().restore_from_dir(checkpoint_dir)
+
     def _begin(self) -> Optimizer:
         """The optimizer of a run that begins, or that goes on from what was restored."""
         state = self._earlier
@@ -361,6 +381,11 @@ class DelaySearch(Searcher):
         self._check_origin(state)
         optimizer = self._make(state["config"].get("horizon"))
         optimizer.load_state_dict(state)
+        if self._surviving is not None:
+            running = {trial.id for trial in optimizer.pending}
+            book = optimizer.notes[NOTES]["trials"]
+            lost = [trial_id for trial_id, number in book.items() if number in running]
+            self._lost = [trial_id for trial_id in lost if trial_id not in self._surviving]
         return optimizer
 
     def _make(self, horizon: int | None) -> Optimizer:
@@ -448,6 +473,16 @@ class DelaySearch(Searcher):
             logger.warning("trial %s counts as failed: %s", trial_id, error)
             if trial.state is TrialState.RUNNING:
                 self.optimizer.mark_failed(trial, str(error))
+
+
+def _trials_of_tune(folder: str) -> frozenset[str] | None:
+    """The ids of the trials that Tune restores from a folder; None if that cannot be told."""
+    found = sorted(Path(folder).glob("experiment_state-*.json"))
+    try:
+        trials = json.loads(found[-1].read_text())["trial_data"]
+        return frozenset(json.loads(trial)["trial_id"] for trial, _ in trials)
+    except (IndexError, KeyError, OSError, TypeError, ValueError):
+        return None
 
 
 def _check_metric(metric: Any, mode: Any) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from bisect import bisect_left, insort
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -17,15 +18,24 @@ from botorch_delay.surrogate import Surrogate
 # From so many distinct points, as a share of the candidates, an update of all pairs is cheaper.
 SHARE_TO_FOLD = 1.0 / 16.0
 
+# Rows of a factorization that are made at once.
+BLOCK = 32
+
 
 class Ordered:
-    """Averaged answers with a factorization of their covariance.
+    """Averaged answers in a fixed order, with a factorization of their covariance.
+
+    It is made in blocks of rows, each from those above it in one way only: so what an earlier one
+    has made of the same leading points can be taken over, and the numbers are those of a
+    factorization from the beginning, to the last bit.
 
     Args:
         surrogate: that judges.
-        points: each ``d``.
-        values: in units of the surrogate.
+        keys: of the points, ``m``.
+        points: by key, each ``d``.
+        values: in units of the surrogate, ``m``.
         noise_var: likewise.
+        before: an earlier one by the same surrogate, with the same points by the same keys.
 
     Attributes:
         points: in the surrogate's inputs, ``m x e``.
@@ -36,16 +46,26 @@ class Ordered:
     def __init__(
         self,
         surrogate: Surrogate,
-        points: list[Tensor],
-        values: list[float],
-        noise_var: list[float],
+        keys: Sequence[int],
+        points: Mapping[int, Tensor],
+        values: Sequence[float],
+        noise_var: Sequence[float],
+        before: Ordered | None = None,
     ) -> None:
         like = surrogate.origin
         self.values, self.noise_var = like.new_tensor(values), like.new_tensor(noise_var)
-        self.points = like.new_empty(0, len(like))
-        if points:
-            self.points = surrogate.inputs(torch.stack(points))
         self._kernel = surrogate.covar_module
+        self._entries = list(zip(keys, noise_var, strict=True))
+        same, self._known = 0, like.new_empty(0, 0)
+        self.points = like.new_empty(0, len(like))
+        if before is not None:
+            same = _length_shared(self._entries, before._entries)
+            self.points = before.points[:same]
+            whole = min(same, len(before._known)) // BLOCK * BLOCK
+            self._known = before._known[:whole, :whole]
+        if same < len(keys):
+            new = surrogate.inputs(torch.stack([points[key] for key in keys[same:]]))
+            self.points = torch.cat([self.points, new])
 
     def __len__(self) -> int:
         return len(self.values)
@@ -53,8 +73,33 @@ class Ordered:
     @cached_property
     def _factor(self) -> Tensor:
         with torch.no_grad():
+            factor = self._by_blocks()
+            if factor is not None:
+                self._known = factor
+                return factor
+            # Rounding makes it indefinite: that is seen to as a whole.
             K = covariance(self._kernel, self.points, self.points)
             return factorize(K, self.noise_var)[0]
+
+    def _by_blocks(self) -> Tensor | None:
+        """The Cholesky factor; None if a block is not positive definite."""
+        m, known = len(self), len(self._known)
+        factor = self.values.new_zeros(m, m)
+        factor[:known, :known] = self._known
+        for start in range(known, m, BLOCK):
+            rows = slice(start, start + BLOCK)
+            K = covariance(self._kernel, self.points[rows], self.points[: start + BLOCK])
+            corner = K[:, start:] + self.noise_var[rows].diag()
+            if start:
+                above = factor[:start, :start]
+                left = torch.linalg.solve_triangular(above, K[:, :start].mT, upper=False).mT
+                factor[rows, :start] = left
+                corner = corner - left @ left.mT
+            found, info = torch.linalg.cholesky_ex(corner)
+            if bool(info.any()):
+                return None
+            factor[rows, rows] = found
+        return factor
 
     @cached_property
     def weights(self) -> Tensor:
@@ -65,7 +110,7 @@ class Ordered:
         """``(K + D)^-1 right``, for one number per point."""
         if not len(self):
             return right
-        return torch.cholesky_solve(right.unsqueeze(-1), self._factor).squeeze(-1)
+        return self.back(self.whiten(right.unsqueeze(-1))).squeeze(-1)
 
     def whiten(self, right: Tensor) -> Tensor:
         """``L^-1 right``, ``m x n``."""
@@ -77,8 +122,16 @@ class Ordered:
 
     def share(self, other: Ordered) -> None:
         """Use the other's factorization, if it is of the same matrix."""
-        if torch.equal(self.points, other.points) and torch.equal(self.noise_var, other.noise_var):
-            self.points, self._factor = other.points, other._factor
+        if self._entries == other._entries:
+            self.points, self._factor, self._known = other.points, other._factor, other._known
+
+
+def _length_shared(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many leading entries are the same."""
+    for number, (mine, theirs) in enumerate(zip(one, other, strict=False)):
+        if mine != theirs:
+            return number
+    return min(len(one), len(other))
 
 
 class Averages:
@@ -104,6 +157,10 @@ class Averages:
         )
         self._x: dict[int, Tensor] = {}
         self._ordered: Ordered | None = None
+        self._is_ordered = True  # whether `_ordered` is up to date
+        self._first: dict[int, tuple[bool, int]] = {}  # by key, the first of its sources
+        self._order: list[tuple[tuple[bool, int], int]] = []  # the same, sorted, with keys
+        self.sources = 0
         self._members: dict[int, dict[int, tuple[float, float]]] = {}  # source: value, noise
         self._pending = (0.0, self._noise)  # one for the many that have no value of their own
         self._changed: set[int] = set()
@@ -126,11 +183,15 @@ class Averages:
         if before == entry:
             return
         members[source] = self._pending if entry == self._pending else entry
-        self._ordered = None
+        self._is_ordered = False
         self._x.setdefault(key, x)
         self._changed.add(key)
         self._unaveraged.add(key)
         if before is None:
+            self.sources += 1
+            self._place(
+                key, min(self._first.get(key, _attached_first(source)), _attached_first(source))
+            )
             self._new.setdefault(key, []).append(source)
         else:
             self._stale.add(key)
@@ -143,17 +204,13 @@ class Averages:
     def ordered(self) -> Ordered:
         """The averages in an order that does not depend on when each of them came.
 
-        Trials by their ids, then attached results: after a run was resumed the numbers are the
-        same to the last bit, which a search that climbs would otherwise magnify.
+        Attached results, then trials by their ids: after a run was resumed the numbers are the
+        same to the last bit, which a search that climbs would otherwise magnify, and a new trial
+        comes last.
         """
-        if self._ordered is None:
-            first = {
-                key: min(map(_trials_first, members))
-                for key, members in self._members.items()
-                if members
-            }
-            keys = sorted(first, key=first.__getitem__)
-            for key in self._unaveraged & first.keys():
+        if not self._is_ordered or self._ordered is None:
+            keys = [key for _, key in self._order]
+            for key in self._unaveraged & self._first.keys():
                 members = [entry for _, entry in sorted(self._members[key].items())]
                 precision = sum(1.0 / noise for _, noise in members)
                 weighted = sum(value / noise for value, noise in members)
@@ -161,14 +218,29 @@ class Averages:
             self._unaveraged.clear()
             values = [self._averaged[key][0] for key in keys]
             noises = [self._averaged[key][1] for key in keys]
-            self._ordered = Ordered(self._surrogate, [self._x[key] for key in keys], values, noises)
+            self._ordered = Ordered(
+                self._surrogate, keys, self._x, values, noises, before=self._ordered
+            )
+            self._is_ordered = True
         return self._ordered
+
+    def _place(self, key: int, first: tuple[bool, int] | None) -> None:
+        """Put a point in the order by the first of its sources, or take it out."""
+        before = self._first.pop(key, None)
+        if before is not None:
+            del self._order[bisect_left(self._order, (before, key))]
+        if first is not None:
+            self._first[key] = first
+            insort(self._order, (first, key))
 
     def drop(self, key: int, source: int) -> None:
         """Take an answer out, if it is there."""
         if self._members.get(key, {}).pop(source, None) is None:
             return
-        self._ordered = None
+        self.sources -= 1
+        if self._first[key] == _attached_first(source):
+            self._place(key, min(map(_attached_first, self._members[key]), default=None))
+        self._is_ordered = False
         self._changed.add(key)
         self._unaveraged.add(key)
         self._stale.add(key)
@@ -225,6 +297,6 @@ class Averages:
         return posterior
 
 
-def _trials_first(source: int) -> tuple[bool, int]:
-    """Trials by their ids, then attached results, which have numbers below 0."""
-    return source < 0, abs(source)
+def _attached_first(source: int) -> tuple[bool, int]:
+    """Attached results, which have numbers below 0 and mostly come first; then trials by id."""
+    return source >= 0, abs(source)

@@ -72,8 +72,12 @@ class BoundClimb:
         share = 0.5 * ((deviation < self.cap).to(X) + (deviation <= self.cap).to(X))
         share = share * (deviation.square() > FLOOR)
         pull = self.answers.weights.unsqueeze(-1) * seen
-        push = self.design.back(white) * asked * (self.factor * share / deviation)
-        slope = self._gather(pull, self.answers, inputs) - self._gather(push, self.design, inputs)
+        push = self.design.back(white).mul_(asked).mul_(self.factor * share / deviation)
+        if shared:
+            slope = self._gather(pull.sub_(push), self.answers, inputs)
+        else:
+            slope = self._gather(pull, self.answers, inputs)
+            slope = slope - self._gather(push, self.design, inputs)
         values = mean + self.factor * torch.minimum(deviation, self.cap)
         return values, self._in_columns(slope, X)
 

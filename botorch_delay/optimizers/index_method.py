@@ -46,6 +46,8 @@ BOX_POOL = 2048
 CLIMBS, FULL_CLIMBS, FEW_CLIMBS = 64, 100, 8
 # How far climbs get from where the mean is best, as a share of each side.
 LOCAL_REACH = 0.1
+# Climbs end when the best of them stands to gain less, as a share of the prior deviation.
+ENOUGH = 1e-3
 
 
 class IndexMethod:
@@ -121,7 +123,14 @@ class IndexMethod:
     @property
     def deviation(self) -> Tensor:
         """Likewise, with pending points counted as the rule does: ``N``."""
-        return (self._design or self._values).posterior.deviation
+        return self._spreading.posterior.deviation
+
+    @property
+    def _spreading(self) -> Averages:
+        """What gives the deviation: with pending points, where there are any to count."""
+        if self._design is None or self._design.sources == self._values.sources:
+            return self._values
+        return self._design
 
     def known(self, evidence: Evidence, rows: Tensor, weights: bool) -> PointwisePosterior:
         """The posterior of all answers at some candidates; rounding is not accounted for.
@@ -225,9 +234,10 @@ class IndexMethod:
             domain,
             self.pool[best],
             generator=generator,
-            steps=12 if costly or len(best) < CLIMBS // 4 else 24,
+            steps=8 if costly or len(best) < CLIMBS // 4 else 16,
             inside=may_ask,
             reach=reach,
+            enough=0.0 if costly else ENOUGH * self._tie_scale,
         )
         found = torch.where(torch.isfinite(found), found, scores[best])
         return X[lowest_of_largest(found)].clone()
@@ -248,7 +258,7 @@ class IndexMethod:
         if isinstance(self._rule, UCB):
             factor = self._rule.factor + sum(self.widths)
             if starts is not None:
-                answers, design = self._values.ordered, (self._design or self._values).ordered
+                answers, design = self._values.ordered, self._spreading.ordered
                 if BoundClimb.fits(self.surrogate, answers):
                     design.share(answers)
                     return BoundClimb.above(self.surrogate, answers, design, factor, starts)
@@ -267,7 +277,7 @@ class IndexMethod:
         return answers.weights @ covariance(self.surrogate.covar_module, answers.points, inputs)
 
     def _spread(self, X: Tensor) -> Tensor:
-        design, inputs = (self._design or self._values).ordered, self.surrogate.inputs(X)
+        design, inputs = self._spreading.ordered, self.surrogate.inputs(X)
         prior = prior_variance(self.surrogate.covar_module, inputs) + 0.0 * inputs.sum(dim=-1)
         if not len(design):
             return prior.sqrt()
@@ -317,7 +327,7 @@ class IndexMethod:
 
     def _path(self) -> Tensor:
         """A path of the centred posterior at every candidate."""
-        posterior = (self._design or self._values).posterior
+        posterior = self._spreading.posterior
         generator = generator_for(self.seed, len(self._ledger), torch.device("cpu"))
         if self._paths is None or len(self._keys.points) != self._paths_elsewhere:
             self._paths = self._make_paths()
@@ -337,7 +347,7 @@ class IndexMethod:
         self, paths: PriorPaths, generator: torch.Generator
     ) -> Callable[[Tensor], Tensor]:
         """A path of the centred posterior, at any points."""
-        design, kernel = (self._design or self._values).ordered, self.surrogate.covar_module
+        design, kernel = self._spreading.ordered, self.surrogate.covar_module
         prior = paths.draw_function(generator)
         noise = torch.randn(len(design), generator=generator, dtype=torch.double).to(self.pool)
         with torch.no_grad():
@@ -370,7 +380,7 @@ class IndexMethod:
         posterior = self._values.posterior
         self._acquisition = None
         if not len(posterior):
-            return (self._design or self._values).posterior.deviation
+            return self._spreading.posterior.deviation
         generator = generator_for(self.seed, len(self._ledger), torch.device("cpu"))
         seed = int(torch.randint(2**31, (), generator=generator))
         function = build(rule, self.surrogate, self._values.ordered, self._waiting(), seed)
@@ -404,12 +414,11 @@ class IndexMethod:
     def flush(self) -> None:
         """Bring the posteriors up to date with what happened since the last ask."""
         self._values.flush()
-        if self._design is not None:
-            self._design.flush()
+        self._spreading.flush()
 
     def use_pool(self, pool: Tensor | None) -> None:
-        """Other candidates on a box, ``N x d``; those of the beginning if None."""
-        self.pool = self._own_pool if pool is None else pool
+        """Other candidates on a box, ``N x d``, thinned; those of the beginning if None."""
+        self.pool = self._own_pool if pool is None else pool[:: max(len(pool) // BOX_POOL, 1)]
         self.restart()
 
     def restart(self) -> None:

@@ -22,6 +22,7 @@ from botorch_delay.speed.bounds import elimination
 from botorch_delay.speed.boxes import against_optimize_acqf
 from botorch_delay.speed.cuda import cuda
 from botorch_delay.speed.designs import against_botorch, against_plain
+from botorch_delay.speed.engines import optuna_trials
 from botorch_delay.speed.loops import index_method, long_horizon, ready_ask
 from botorch_delay.speed.rows import COLUMNS, Machine, Row, csv_row, table
 from botorch_delay.speed.updates import answers
@@ -85,6 +86,11 @@ CASES: dict[str, Case] = {
         ready_ask,
         {"side": 50, "steps": 2000, "delay": 50},
         {"side": 20, "steps": 300, "delay": 50},
+    ),
+    "optuna": Case(
+        optuna_trials,
+        {"finished": 500, "steps": 40, "running": 3},
+        {"finished": 50, "steps": 10, "running": 3},
     ),
     "cuda": Case(
         cuda,

@@ -34,6 +34,7 @@ ray = pytest.importorskip("ray", reason="needs pip install 'botorch-delay[ray]'"
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, from many places
 
 from ray import cloudpickle, tune  # noqa: E402
+from ray.tune.experiment import Trial  # noqa: E402
 from ray.tune.search import ConcurrencyLimiter, Searcher  # noqa: E402
 from ray.tune.search.optuna import OptunaSearch  # noqa: E402
 
@@ -458,6 +459,45 @@ def test_a_restored_searcher_goes_on_as_if_nothing_had_happened(tmp_path, first)
     assert os.listdir(tmp_path) == ["state"]
 
 
+def state_of_tune(trials):
+    """What Tune writes of its own, of trials that are running."""
+    return json.dumps(
+        {"trial_data": [Trial("t", trial_id=t, stub=True).get_json_state() for t in trials]}
+    )
+
+
+@pytest.mark.parametrize("known_first", [True, False])
+def test_the_next_trial_takes_the_place_of_one_that_tune_lost(tmp_path, known_first):
+    kept = searcher(num_samples=4)
+    configs = [kept.suggest(trial) for trial in ("a", "b", "c")]
+    kept.on_trial_complete("c", {"loss": 1.0})
+    kept.save_to_dir(str(tmp_path), "2026-01-02")
+    (tmp_path / "experiment_state-2026-01-01.json").write_text("{}")  # of an earlier session
+    (tmp_path / "experiment_state-2026-01-02.json").write_text(state_of_tune("a"))
+    restored = DelaySearch("loss", "min", optimizer=RandomOptimizer)
+    if known_first:
+        restored.set_search_properties(None, None, SPACE, num_samples=1)
+    restored.restore_from_dir(str(tmp_path))
+    assert restored.suggest("a") == configs[0]
+    assert restored.suggest("d") == configs[1] != restored.suggest("e")
+    assert restored.suggest("f") == Searcher.FINISHED
+    restored.on_trial_complete("d", {"loss": 2.0})
+    assert [trial.value for trial in restored.optimizer.trials] == [None, 2.0, 1.0, None]
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", "[]", '{"trial_data": [1]}', '{"trial_data": 3}'])
+def test_no_trial_is_lost_where_the_state_of_tune_cannot_be_read(tmp_path, text):
+    kept = searcher()
+    kept.suggest("a")
+    kept.save_to_dir(str(tmp_path), "2026-01-02")
+    if text is not None:
+        (tmp_path / "experiment_state-2026-01-02.json").write_text(text)
+    restored = DelaySearch("loss", "min", optimizer=RandomOptimizer)
+    restored.restore_from_dir(str(tmp_path))
+    assert restored.suggest("b") != kept.suggest("a")
+    assert len(restored.optimizer.pending) == 2
+
+
 def test_the_points_to_evaluate_are_restored(tmp_path):
     points = [{"rate": r, "net": {"width": 2, "act": "tanh"}} for r in (0.01, 0.02, 0.03)]
     kept = searcher(points_to_evaluate=points)
@@ -687,27 +727,48 @@ def make_train():
 
     def kill_driver(driver, folder):
         # Ray copies its state and ours file by file: a kill in between leaves empty files, of Ray's
-        # own too, from which nothing can be restored. So freeze it and look, until all is there.
+        # own too, from which nothing can be restored, or files that differ in their trials, of
+        # which Ray then runs fewer. So freeze it and look, until all is there.
         import contextlib
+        import json
         import os
+        import pathlib
         import signal
         import sqlite3
 
-        def answers():
-            if not all(path.stat().st_size for path in folder.glob("*state-*")):
-                return 0
-            count = "SELECT count(*) FROM trials WHERE state = 'completed'"
-            with contextlib.suppress(sqlite3.Error):  # half written
-                for path in folder.glob("searcher-state-*"):
-                    uri = f"{path.as_uri()}?mode=ro"
-                    with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:
-                        return db.execute(count).fetchone()[0]
-            return 0
+        from ray import cloudpickle
+
+        def newest(pattern):
+            return max(folder.glob(pattern))
+
+        def is_whole():
+            count = "SELECT count(*), sum(state = 'completed') FROM trials"
+            try:
+                experiment = json.loads(newest("experiment_state-*").read_text())
+                generator = cloudpickle.loads(newest("search_gen_state-*").read_bytes())
+                uri = f"{newest('searcher-state-*').as_uri()}?mode=ro"
+                with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:
+                    trials, answers = db.execute(count).fetchone()
+            except (
+                EOFError,
+                OSError,
+                ValueError,
+                cloudpickle.pickle.UnpicklingError,
+                sqlite3.Error,
+            ):
+                return False  # not there, or half written
+            return len(experiment["trial_data"]) == generator["counter"] == trials and answers
+
+        def has_stopped():
+            stats = pathlib.Path("/proc", str(driver), "task").glob("*/stat")
+            return all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in stats)
 
         for _ in range(100_000):
-            if answers():
+            if is_whole():
                 os.kill(driver, signal.SIGSTOP)
-                if answers():
+                while not has_stopped():  # a thread finishes the write that it is in
+                    pass
+                if is_whole():
                     os.kill(driver, signal.SIGKILL)
                     return
                 os.kill(driver, signal.SIGCONT)
