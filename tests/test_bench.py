@@ -15,7 +15,7 @@ from botorch_delay.benchmarks import StepClock, register_delay, register_method
 from botorch_delay.benchmarks.bench import Shard, bench, describe, merge, summarize
 from botorch_delay.benchmarks.comparison import bootstrap, decided
 from botorch_delay.benchmarks.functions import gp_draw
-from botorch_delay.benchmarks.methods import gp_bucb
+from botorch_delay.benchmarks.methods import ABLATIONS, gp_bucb
 from botorch_delay.benchmarks.play import play
 from botorch_delay.benchmarks.players import Method
 from botorch_delay.benchmarks.registries import DELAYS, METHODS, PROBLEMS, made_problem
@@ -282,7 +282,8 @@ def test_the_suites():
     assert {cell.delay for cell in QUICK.cells()} == {"poisson-10", "workers-4"}
     assert (HPO.steps, len(HPO.seeds), HPO.delays) == (80, 10, ("workers-4", "workers-16"))
     assert {"hpobench-vehicle", "hpobench-segment", "hpobench-credit_g"} <= set(HPO.problems)
-    assert set(FULL.delays) == set(DELAYS)
+    assert set(DELAYS) - set(FULL.delays) == {"poisson-25", "poisson-100", "poisson-200"}
+    assert not set(FULL.methods) & set(ABLATIONS)
     for suite in SUITES.values():
         PROBLEMS.check(suite.problems)
         METHODS.check([*suite.methods, *(method for _, _, method in suite.extra)])

@@ -23,8 +23,8 @@ from botorch_delay.domains import FiniteDomain
 from botorch_delay.exceptions import InputError
 from botorch_delay.kernels import covariance
 
-SIDE = 30
-LENGTHSCALE = 0.15
+SIDES = {2: 30, 4: 6}  # points of a grid along each column, by their number
+LENGTHSCALE = 0.15  # in two columns; in more it grows in proportion
 ARMS = 2048
 # Noise of the test functions, as a share of the standard deviation of their values.
 NOISE_SHARE = 0.05
@@ -36,31 +36,35 @@ TEST_FUNCTIONS = ("branin", "branin-mixed", "hartmann6", "ackley5", "michalewicz
 
 
 def gp_draw(
-    kernel: str, noise_std: float, seed: int, *, learner_factor: float = 1.0
+    kernel: str, noise_std: float, seed: int, *, learner_factor: float = 1.0, dim: int = 2
 ) -> FiniteProblem:
-    """A function drawn from a Gaussian process on a 30 x 30 grid of the unit square.
+    """A function drawn from a Gaussian process on a grid: 30 x 30 of the unit square, or 6^4.
 
     Args:
-        kernel: "se", "matern52" or "matern12"; lengthscale 0.15, variance 1.
+        kernel: "se", "matern52" or "matern12", of variance 1; its lengthscale is 0.15 in two
+            columns and 0.3 in four.
         noise_std: standard deviation of the noise, above 0.
         seed: of the draw.
         learner_factor: the lengthscale of the kernel that methods are given, as a multiple of
             the true one.
+        dim: columns, 2 or 4.
 
     Raises:
         InputError: if the kernel is not known, or a number out of its range.
     """
+    if dim not in SIDES:
+        raise InputError(f"dim must be one of {', '.join(map(str, SIDES))}, got {dim!r}.")
     if kernel not in SMOOTHNESS:
         raise InputError(f"kernel must be one of {', '.join(SMOOTHNESS)}, got {kernel!r}.")
     noise_std = checks.positive(noise_std, "noise_std")
     factor = checks.positive(learner_factor, "learner_factor")
     generator = torch.Generator().manual_seed(checks.seed(seed))
-    axis = torch.linspace(0.0, 1.0, SIDE, dtype=torch.double)
-    points = torch.cartesian_prod(axis, axis)
+    points = torch.cartesian_prod(*[torch.linspace(0.0, 1.0, SIDES[dim], dtype=torch.double)] * dim)
+    lengthscale = LENGTHSCALE * dim / 2
     normal = torch.randn(len(points), dtype=torch.double, generator=generator)
-    matrix = covariance(_kernel(kernel, LENGTHSCALE), points, points)
+    matrix = covariance(_kernel(kernel, lengthscale), points, points)
     values = torch.linalg.cholesky(matrix + JITTER * torch.eye(len(points)).to(matrix)) @ normal
-    learner = _kernel(kernel, factor * LENGTHSCALE)
+    learner = _kernel(kernel, factor * lengthscale)
     return FiniteProblem(points, values, noise_std, covar_module=learner)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from botorch.acquisition.analytic import LogExpectedImprovement
@@ -21,6 +22,7 @@ from botorch_delay.optimizers import (
     RandomOptimizer,
     ThreDSOptimizer,
 )
+from botorch_delay.optimizers.options import DEFAULT_EXPLOIT
 from botorch_delay.rules import UCB, BotorchRule, Censor, Hallucinate, Ignore, ThompsonSampling
 
 BETA = 6.0
@@ -31,6 +33,13 @@ MAX_UNSCREENED = 5000
 def bpe_delay(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
     """The constructor's defaults: no law is needed."""
     return LibraryPlayer(BPEDelayOptimizer(problem.domain, steps, **problem.given, seed=seed))
+
+
+def bpe_delay_with(problem: Problem, clock: Clock, steps: int, seed: int, **options: Any) -> Player:
+    """The constructor's defaults but for some options."""
+    return LibraryPlayer(
+        BPEDelayOptimizer(problem.domain, steps, **problem.given, seed=seed, **options)
+    )
 
 
 def bpe_delay_published(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
@@ -59,6 +68,11 @@ def _published(problem: Problem, law: Any, steps: int, seed: int) -> Player:
 def gp_bucb(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
     """UCB with hallucinated answers."""
     return _index(problem, steps, seed, UCB(BETA), Hallucinate())
+
+
+def bucb_narrow(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
+    """The rule by which BPE-Delay exploits, without its design and its elimination."""
+    return _index(problem, steps, seed, DEFAULT_EXPLOIT, Hallucinate())
 
 
 def gp_ucb(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
@@ -181,4 +195,24 @@ LIBRARY_METHODS = {
     "bpe-delay-oracle": Method(
         bpe_delay, "BPE-Delay, every answer at once: an oracle", instant=True
     ),
+}
+
+# The defaults with one ingredient switched off or put back to another value.
+ABLATIONS = {
+    "bpe-delay-design-only": Method(
+        partial(bpe_delay_with, exploit=None), "BPE-Delay that never exploits"
+    ),
+    "bpe-delay-rho-0.1": Method(
+        partial(bpe_delay_with, explore_fraction=0.1), "BPE-Delay, a tenth of the asks explores"
+    ),
+    "bpe-delay-rho-1": Method(
+        partial(bpe_delay_with, explore_fraction=1.0), "BPE-Delay, exploiting only while it waits"
+    ),
+    "bpe-delay-own-round": Method(
+        partial(bpe_delay_with, evidence="round"), "BPE-Delay, bounds from a round's own answers"
+    ),
+    "bpe-delay-ucb-6": Method(
+        partial(bpe_delay_with, exploit=UCB(BETA)), "BPE-Delay exploiting by UCB with beta = 6"
+    ),
+    "ucb-4.5": Method(bucb_narrow, "GP-BUCB with beta = 4.5: BPE-Delay that never eliminates"),
 }

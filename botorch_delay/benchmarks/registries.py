@@ -21,7 +21,7 @@ from botorch_delay.benchmarks.functions import (
     function_on_box,
     gp_draw,
 )
-from botorch_delay.benchmarks.methods import LIBRARY_METHODS
+from botorch_delay.benchmarks.methods import ABLATIONS, LIBRARY_METHODS
 from botorch_delay.benchmarks.optuna_players import OPTUNA_METHODS
 from botorch_delay.benchmarks.players import Method
 from botorch_delay.benchmarks.problems import Problem
@@ -157,8 +157,8 @@ def made_problem(factory: MakeProblem, seed: int) -> Problem:
     return factory(seed)
 
 
-def _gp(kernel: str, noise_std: float, factor: float, seed: int) -> Problem:
-    return gp_draw(kernel, noise_std, seed, learner_factor=factor)
+def _gp(kernel: str, noise_std: float, factor: float, seed: int, dim: int = 2) -> Problem:
+    return gp_draw(kernel, noise_std, seed, learner_factor=factor, dim=dim)
 
 
 for _kernel in SMOOTHNESS:
@@ -167,6 +167,7 @@ for _kernel in SMOOTHNESS:
 for _kernel in ("se", "matern52"):
     for _word, _factor in (("wide", 2.0), ("narrow", 0.5)):
         PROBLEMS.add(f"{_kernel}-0.02-{_word}", partial(_gp, _kernel, 0.02, _factor))
+PROBLEMS.add("se-0.02-d4", partial(_gp, "se", 0.02, 1.0, dim=4))
 for _name in TEST_FUNCTIONS:
     PROBLEMS.add(f"{_name}-arms", partial(function_on_arms, _name))
     PROBLEMS.add(f"{_name}-box", partial(function_on_box, _name))
@@ -175,8 +176,8 @@ for _family, _datasets in DATASETS.items():
         PROBLEMS.add(f"{_family}-{_name}", partial(tuning_table, _family, _name))
 
 DELAYS.add("none", StepClock(NoDelay()))
-DELAYS.add("poisson-10", StepClock(PoissonDelay(10.0)))
-DELAYS.add("poisson-50", StepClock(PoissonDelay(50.0)))
+for _mean in (10, 25, 50, 100, 200):
+    DELAYS.add(f"poisson-{_mean}", StepClock(PoissonDelay(float(_mean))))
 DELAYS.add("geometric-20", StepClock(GeometricDelay(20.0)))
 DELAYS.add("pareto-1.5", StepClock(ParetoDelay(1.5, 10.0)))
 DELAYS.add("grows-with-f", GrowingClock(40.0))
@@ -185,5 +186,5 @@ DELAYS.add("failed-5", StepClock(PoissonDelay(10.0), failed=0.05))
 DELAYS.add("workers-4", WorkerClock(4))
 DELAYS.add("workers-16", WorkerClock(16))
 
-for _name, _method in (LIBRARY_METHODS | OPTUNA_METHODS).items():
+for _name, _method in (LIBRARY_METHODS | ABLATIONS | OPTUNA_METHODS).items():
     METHODS.add(_name, _method)

@@ -73,11 +73,19 @@ def test_noise_is_added():
     np.testing.assert_allclose(problem.regret().min(), 0.0)
 
 
+def test_draws_in_four_columns():
+    problem = gp_draw("se", 0.02, 0, dim=4)
+    assert problem.points.shape == (6**4, 4)
+    assert problem.covar_module.lengthscale.item() == pytest.approx(0.3)
+    assert gp_draw("se", 0.02, 0).covar_module.lengthscale.item() == pytest.approx(0.15)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: gp_draw("rbf", 0.1, 0), "se, matern52, matern12"),
         (lambda: gp_draw("se", 0.0, 0), "above 0"),
+        (lambda: gp_draw("se", 0.1, 0, dim=3), "2, 4, got 3"),
         (lambda: gp_draw("se", 0.1, -1), "at least 0"),
         (lambda: gp_draw("se", 0.1, 0, learner_factor=0.0), "above 0"),
         (lambda: function_on_arms("rosenbrock"), "michalewicz5"),

@@ -6,7 +6,7 @@ import torch
 from botorch_delay import BoxDomain, FiniteDomain
 from botorch_delay.benchmarks import BoxProblem, FiniteProblem, StepClock, WorkerClock
 from botorch_delay.benchmarks.functions import gp_draw
-from botorch_delay.benchmarks.methods import LIBRARY_METHODS
+from botorch_delay.benchmarks.methods import ABLATIONS, LIBRARY_METHODS
 from botorch_delay.benchmarks.optuna_players import OPTUNA_METHODS, OptunaPlayer
 from botorch_delay.benchmarks.play import play
 from botorch_delay.benchmarks.problems import Point
@@ -39,11 +39,11 @@ PROBLEMS = {"kernel": partial(gp_draw, "se", 0.1, 0), "arms": arms, "box": box}
 
 
 @pytest.mark.parametrize("kind", PROBLEMS)
-@pytest.mark.parametrize("name", [*LIBRARY_METHODS, "tpe", "optuna-gp"])
+@pytest.mark.parametrize("name", [*LIBRARY_METHODS, *ABLATIONS, "tpe", "optuna-gp"])
 def test_every_method_plays(name, kind):
     if name in OPTUNA_METHODS:
         pytest.importorskip("optuna")
-    method = (LIBRARY_METHODS | OPTUNA_METHODS)[name]
+    method = (LIBRARY_METHODS | ABLATIONS | OPTUNA_METHODS)[name]
     problem = PROBLEMS[kind]()
     if not method.applies(problem, CLOCK):
         assert (method.needs_kernel and kind != "kernel") or (method.needs_set and kind == "box")

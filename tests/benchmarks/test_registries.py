@@ -72,7 +72,10 @@ def test_the_clocks():
     assert list(DELAYS) == [
         "none",
         "poisson-10",
+        "poisson-25",
         "poisson-50",
+        "poisson-100",
+        "poisson-200",
         "geometric-20",
         "pareto-1.5",
         "grows-with-f",

@@ -1,4 +1,4 @@
-"""Averaged answers in order: their factorization grows, and is that of the beginning bit for bit."""
+"""Averaged answers in order: their factorization grows, and is that of the beginning bit by bit."""
 
 import pytest
 import torch
