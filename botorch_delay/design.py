@@ -11,12 +11,12 @@ independent noises. No value enters: a round can be designed before any answer a
 
 Kept in full, W has one row of N numbers per pick, and pick k reads all k of them. Two forms
 avoid that. `_Rows` keeps W, and where there are few candidates folds it, a block of rows at a
-time, into their covariance C <- C - W'W: an ask then costs the same however many went before,
-also when picks outnumber candidates. `_Lazy` keeps no W for all candidates. Variances only fall
-as points are added, so that every variance computed earlier is an upper bound: only candidates
-whose bound reaches the largest variance need to be looked at. It computes those anew, by a
-triangular solve with L, keeps the ones within a hair of the largest on a shortlist whose W does
-grow pick by pick, and goes back to the others when the shortlist's largest falls to the
+time and that in small steps, into their covariance C <- C - W'W: an ask then costs the same however
+many went before, also when picks outnumber candidates. `_Lazy` keeps no W for all candidates.
+Variances only fall as points are added, so that every variance computed earlier is an upper bound:
+only candidates whose bound reaches the largest variance need to be looked at. It computes those
+anew, by a triangular solve with L, keeps the ones within a hair of the largest on a shortlist whose
+W does grow pick by pick, and goes back to the others when the shortlist's largest falls to the
 threshold below which everything else is known to lie.
 
 Ties go to the lowest index whose variance is at least (1 - 1e-8) times the largest, in every
@@ -37,14 +37,15 @@ from botorch_delay.evaluated import EvaluatedDesign
 from botorch_delay.exceptions import ExhaustedDesignError, NumericsError
 from botorch_delay.kernels import check_kernel, covariance, prior_variance, rows_per_chunk
 from botorch_delay.posterior import factorize
+from botorch_delay.striped import BLOCK, StripedCovariance
 from botorch_delay.ties import largest_and_tied, lowest_of_largest, tie_tolerance
 
 # Up to so many candidates their covariance is kept: 134 MB in double.
 MAX_FOLDED = 4096
-# Rows of W between two foldings.
-BLOCK = 192
 # Picks made at once where one is asked for: the others are there when they are needed.
-AHEAD = 16
+AHEAD = 8
+# Stripes of the covariance that a block is folded into meanwhile: all before the next one is full.
+FOLDED_AHEAD = 6
 # The shortlist holds what is within this share of the largest variance, and at most so many.
 SHORTLIST_SHARE = 0.02
 SHORTLIST_MIN = 64
@@ -182,29 +183,26 @@ class _Rows:
 
     def __init__(self, kernel: Kernel, points: Tensor, noise: float, fold: bool) -> None:
         self.mask: Tensor | None = None
-        self._kernel, self._points, self._noise, self._fold = kernel, points, noise, fold
+        self._kernel, self._points, self._noise = kernel, points, noise
         with torch.no_grad():
             self.variance = prior_variance(kernel, points).clone()
         self._blocks: list[Tensor] = []
         self._used = BLOCK  # rows of the last block
         self._before = self.variance, 0  # when it was last looked ahead, and the rows then
-        self._covariance: Tensor | None = None
-        self._folded = self._lent = False  # whether rows are folded in, and someone else reads it
+        self._covariance = StripedCovariance(kernel, points) if fold else None
 
     def add(self, index: int) -> None:
         self._add(torch.tensor([index], device=self._points.device))
 
     def evaluated(self, picks: list[int]) -> EvaluatedDesign | None:
-        if not self._folded:
+        if self._covariance is None or not self._covariance.begun:
             return None
-        assert self._covariance is not None
-        self._lent = True
         rows = self._blocks[0][: self._used].clone()
         return EvaluatedDesign(
             kernel=self._kernel,
             points=self._points,
             prior=prior_variance(self._kernel, self._points),
-            covariance=self._covariance,
+            covariance=self._covariance.lend(),
             rows=rows,
             variance=self.variance.clone(),
             counts=torch.tensor(picks, device=rows.device).bincount(minlength=len(self._points)),
@@ -235,7 +233,13 @@ class _Rows:
         if self._used == BLOCK:
             self._begin_block()  # what is folded cannot be taken back
         self._before = self.variance.clone(), self._used
-        return self.extend(min(n, BLOCK - self._used))
+        if self._covariance is None:
+            return self.extend(min(n, BLOCK - self._used))
+        goal = self._covariance.left - FOLDED_AHEAD
+        made = self.extend(min(n, BLOCK - self._used))
+        while self._covariance.left > max(goal, 0):
+            self._covariance.step()
+        return made
 
     def rewind(self, n: int) -> None:
         """Take back the last ``n`` picks of those made ahead, to the last bit."""
@@ -251,11 +255,11 @@ class _Rows:
         if self._used == BLOCK:
             self._begin_block()
         row = self._blocks[-1][self._used]
-        if self._covariance is None:
+        if self._covariance is None or not self._covariance.begun:
             point = self._points.index_select(0, index)
             row.copy_(covariance(self._kernel, point, self._points).squeeze(0))
         else:
-            row.copy_(self._covariance.index_select(0, index).squeeze(0))
+            row.copy_(self._covariance.row(index))
         for number, block in enumerate(self._blocks):
             last = number == len(self._blocks) - 1
             rows = block[: self._used] if last else block
@@ -263,32 +267,13 @@ class _Rows:
         row.div_((self.variance.index_select(0, index) + self._noise).sqrt())
         self.variance.addcmul_(row, row, value=-1.0).clamp_min_(0.0)
         self._used += 1
-        if self._fold and self._covariance is None and self._used > 3 * BLOCK // 4:
-            self._covariance = self._prior_covariance()  # before it is needed: no ask does both
 
     def _begin_block(self) -> None:
         self._used = 0
-        if self._fold and self._blocks:
-            self._fold_in(self._blocks[0])
-        else:
-            self._blocks.append(self._points.new_empty(BLOCK, len(self._points)))
-
-    def _fold_in(self, rows: Tensor) -> None:
-        assert self._covariance is not None
-        if self._lent:
-            self._covariance = torch.addmm(self._covariance, rows.mT, rows, alpha=-1.0)
-        else:
-            self._covariance.addmm_(rows.mT, rows, alpha=-1.0)
-        self._folded, self._lent = True, False
-
-    def _prior_covariance(self) -> Tensor:
-        n = len(self._points)
-        prior = self._points.new_empty(n, n)
-        stripe = rows_per_chunk(n, self._points)
-        for start in range(0, n, stripe):
-            part = self._points[start : start + stripe]
-            prior[start : start + stripe] = covariance(self._kernel, part, self._points)
-        return prior
+        if self._covariance is not None and self._blocks:
+            full = self._blocks.pop()
+            self._covariance.take(full, torch.ones_like(full[:, 0]))
+        self._blocks.append(self._points.new_empty(BLOCK, len(self._points)))
 
 
 class _Lazy:

@@ -6,9 +6,9 @@ p_i by dp and w_i by dw; with c = C e_i and g = 1 + dp c_i,
 
     mean <- mean + c (dw - dp mean_i) / g,      C <- C - (dp / g) c c'.
 
-The rank-one terms are kept as rows, and folded into C a block at a time: an update costs O(N) times
-the rows since the last folding, and folding N^2 per row in one matrix product. Nothing grows with
-the number of answers, or of distinct points.
+The rank-one terms are kept as rows, and folded into C a block at a time (see
+:mod:`botorch_delay.striped`): an update costs O(N) times the rows that are not folded in yet, and
+its share of folding N^2. Nothing grows with the number of answers, or of distinct points.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.incremental import CandidatePosterior
-from botorch_delay.kernels import covariance, prior_variance, rows_per_chunk
+from botorch_delay.kernels import prior_variance
+from botorch_delay.striped import BLOCK, StripedCovariance
 
 # Up to so many candidates their covariance is kept: 134 MB in double.
 MAX_CANDIDATES = 4096
-_BLOCK = 192
 
 
 class FoldedPosterior:
@@ -45,18 +45,11 @@ class FoldedPosterior:
         self._precision = candidates.new_zeros(n)
         self._weighted = candidates.new_zeros(n)
         self._asked: dict[int, None] = {}
-        self._blocks = candidates.new_empty(_BLOCK, n)
-        self._signs = candidates.new_empty(_BLOCK)
-        self._used = 0
+        self._covariance = StripedCovariance(covar_module, candidates)
+        self._begin_block(candidates)
         with torch.no_grad():
-            self._covariance = candidates.new_empty(n, n)
-            for start in range(0, n, stripe := rows_per_chunk(n, candidates)):
-                part = candidates[start : start + stripe]
-                self._covariance[start : start + stripe] = covariance(
-                    covar_module, part, candidates
-                )
             rows = before.rows
-            self._covariance.addmm_(rows.mT, rows, alpha=-1.0)
+            self._covariance.take(rows, torch.ones_like(rows[:, 0]))
             self.variance = (
                 prior_variance(covar_module, candidates) - rows.square().sum(dim=0)
             ).clamp_min_(0.0)
@@ -87,11 +80,11 @@ class FoldedPosterior:
     @property
     def noise_var(self) -> Tensor:
         """Noise variances of their mean answers, ``m``."""
-        return 1.0 / self._precision[self._rows()]
+        return 1.0 / self._precision[self._evaluated()]
 
     def correction(self, residual: Tensor) -> Tensor:
         """``K(candidates, X) (K + D)^-1 residual``, ``N``, for one residual per key."""
-        rows = self._rows()
+        rows = self._evaluated()
         weights = torch.zeros_like(self._precision)
         weights[rows] = residual * self._precision[rows]
         return self._times(weights)
@@ -125,10 +118,15 @@ class FoldedPosterior:
     def _change(self, row: int, precision: float, weighted: float) -> None:
         if precision == 0.0 and weighted == 0.0:
             return
-        if self._used == _BLOCK:
-            self._fold()
-        rows, signs = self._blocks[: self._used], self._signs[: self._used]
-        column = self._covariance[row] - (signs * rows[:, row]) @ rows
+        if self._used == BLOCK:
+            self._covariance.take(self._rows, self._signs)
+            self._begin_block(self._rows)
+        rows, signs = self._rows[: self._used], self._signs[: self._used]
+        index = torch.tensor([row], device=rows.device)
+        column = self._covariance.row(index) - (signs * rows[:, row]) @ rows
+        if self._covariance.step():
+            # What rounding did to many small changes of the mean ends here.
+            self.mean = self._times(self._weighted)
         growth = 1.0 + precision * max(column[row].item(), 0.0)
         if growth <= 0.0:  # lost to rounding: an answer taken back that explained everything
             growth = torch.finfo(column.dtype).eps
@@ -138,19 +136,17 @@ class FoldedPosterior:
         scaled = column * (abs(precision) / growth) ** 0.5
         sign = 1.0 if precision > 0.0 else -1.0
         self.variance.addcmul_(scaled, scaled, value=-sign)
-        self._blocks[self._used], self._signs[self._used] = scaled, sign
+        self._rows[self._used], self._signs[self._used] = scaled, sign
         self._used += 1
 
-    def _fold(self) -> None:
-        rows, signs = self._blocks[: self._used], self._signs[: self._used]
-        self._covariance.addmm_((signs.unsqueeze(1) * rows).mT, rows, alpha=-1.0)
+    def _begin_block(self, like: Tensor) -> None:
+        self._rows = like.new_empty(BLOCK, len(self._precision))
+        self._signs = like.new_empty(BLOCK)
         self._used = 0
-        # What rounding did to many small changes of the mean ends here.
-        self.mean = self._covariance @ self._weighted
 
     def _times(self, weights: Tensor) -> Tensor:
-        rows, signs = self._blocks[: self._used], self._signs[: self._used]
-        return self._covariance @ weights - (signs * (rows @ weights)) @ rows
+        rows, signs = self._rows[: self._used], self._signs[: self._used]
+        return self._covariance.times(weights) - (signs * (rows @ weights)) @ rows
 
-    def _rows(self) -> Tensor:
+    def _evaluated(self) -> Tensor:
         return torch.tensor(list(self._asked), dtype=torch.long, device=self.mean.device)

@@ -149,7 +149,14 @@ def revive(state: Mapping[str, Any], domain: Domain) -> tuple[list[Trial], list[
     for number, record in enumerate(state["trials"]):
         try:
             trials.append(_revive_trial(record, number, domain))
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            RuntimeError,
+            OverflowError,
+        ) as error:
             raise StorageError(f"Stored trial {number} is malformed: {cut(error)}.") from error
     attached = []
     for number, record in enumerate(state["attached"]):

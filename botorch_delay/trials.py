@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
+import math
 import operator
 import time
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,46 +35,214 @@ class TrialState(enum.Enum):
     ABANDONED = "abandoned"
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+_NONE = -(2**63)  # in a column of whole numbers
+_STATES = tuple(TrialState)
+_CODES = {state: code for code, state in enumerate(_STATES)}
+
+
+class _Columns:
+    """What trials consist of, packed by field, one row per trial.
+
+    An object for each number of each of many trials would take several times the memory, and
+    Python's garbage collector would look at every one of them.
+    """
+
+    def __init__(self) -> None:
+        self.source: list[Tensor] = []
+        self.reason: dict[int, str] = {}
+        self.state, self.late = bytearray(), bytearray()
+        self.whole = {name: array("q") for name in _WHOLE}
+        self.real = {name: array("d") for name in _REAL}
+
+    def append(self, source: Tensor, **fields: Any) -> int:
+        """Add a row; returns its number."""
+        row = len(self.source)
+        self.source.append(source)
+        self.state.append(0)
+        self.late.append(0)
+        for whole in self.whole.values():
+            whole.append(_NONE)
+        for real in self.real.values():
+            real.append(math.nan)
+        self.change(row, **fields)
+        return row
+
+    def change(self, row: int, **fields: Any) -> None:
+        """Put values in some fields of a row."""
+        for name, value in fields.items():
+            if name in self.whole:
+                self.whole[name][row] = _NONE if value is None else value
+            elif name in self.real:
+                self.real[name][row] = math.nan if value is None else value
+            elif name == "state":
+                self.state[row] = _CODES[value]
+            elif name == "late":
+                self.late[row] = value
+            elif value:
+                self.reason[row] = value
+            else:
+                self.reason.pop(row, None)
+
+    def rows_in(self, state: TrialState) -> Iterator[int]:
+        """The rows of trials in a state."""
+        code = _CODES[state]
+        row = self.state.find(code)
+        while row >= 0:
+            yield row
+            row = self.state.find(code, row + 1)
+
+
+_WHOLE = ("id", "index", "round", "slot", "answered_step")
+_REAL = ("value", "noise_var", "asked_at", "answered_at")
+
+
 class Trial:
     """One ask and what became of it.
 
     It is read-only to its holder and kept up to date by the optimizer that handed it out.
 
     Args:
+        id: counted from 0.
         source: where the point is: ``N x d``, of which it is row ``index``, or the point itself,
             ``d``. Kept in place of a tensor for each of many trials.
-
-    Attributes:
-        id: counted from 0.
-        x: the point, a tensor of shape ``d``; a new one each time, free to be changed.
         index: row of the point in a finite domain; None on a box.
         round: counted from 1.
         slot: which design point of the round it serves, counted from 0; below 0 for none.
         state: where it stands.
-        value: the answer as it was told, or None.
+        value: the answer, or None.
         noise_var: the known noise variance of the answer, or None.
         late: whether it was answered after it had been abandoned.
         reason: why it failed.
-        asked_at: seconds since the epoch (UTC).
-        answered_at: when it was answered, failed or was abandoned; None while it runs.
-        answered_step: how many asks had been made by then; None while it runs, and in files of
-            versions that did not keep it.
+        asked_at: seconds since the epoch (UTC); now if None.
+        answered_at: likewise, or None.
+        answered_step: how many asks had been made when it was answered, or None.
     """
 
-    id: int
-    source: Tensor = field(repr=False)
-    index: int | None
-    round: int
-    slot: int
-    state: TrialState = TrialState.RUNNING
-    value: float | None = None
-    noise_var: float | None = None
-    late: bool = False
-    reason: str = ""
-    asked_at: float = field(default_factory=time.time)
-    answered_at: float | None = None
-    answered_step: int | None = None
+    __slots__ = ("__weakref__", "_columns", "_row")
+
+    def __init__(
+        self,
+        id: int,
+        source: Tensor,
+        index: int | None,
+        round: int,
+        slot: int,
+        state: TrialState = TrialState.RUNNING,
+        value: float | None = None,
+        noise_var: float | None = None,
+        late: bool = False,
+        reason: str = "",
+        asked_at: float | None = None,
+        answered_at: float | None = None,
+        answered_step: int | None = None,
+    ) -> None:
+        self._columns = _Columns()
+        self._row = self._columns.append(
+            source,
+            id=id,
+            index=index,
+            round=round,
+            slot=slot,
+            state=state,
+            value=value,
+            noise_var=noise_var,
+            late=late,
+            reason=reason,
+            asked_at=time.time() if asked_at is None else asked_at,
+            answered_at=answered_at,
+            answered_step=answered_step,
+        )
+
+    @classmethod
+    def _at(cls, columns: _Columns, row: int) -> Trial:
+        """The trial of a row."""
+        trial = cls.__new__(cls)
+        trial._columns, trial._row = columns, row
+        return trial
+
+    def _move(self, columns: _Columns) -> None:
+        """Become the next row of other columns."""
+        self._row = columns.append(self.source, **self._fields())
+        self._columns = columns
+
+    def _fields(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _FIELDS}
+
+    def _whole(self, name: str) -> int | None:
+        number = self._columns.whole[name][self._row]
+        return None if number == _NONE else number
+
+    def _real(self, name: str) -> float | None:
+        number = self._columns.real[name][self._row]
+        return None if math.isnan(number) else number
+
+    @property
+    def id(self) -> int:
+        """Counted from 0."""
+        return self._columns.whole["id"][self._row]
+
+    @property
+    def source(self) -> Tensor:
+        """Where the point is: ``N x d``, of which it is row ``index``, or the point itself."""
+        return self._columns.source[self._row]
+
+    @property
+    def index(self) -> int | None:
+        """Row of the point in a finite domain; None on a box."""
+        return self._whole("index")
+
+    @property
+    def round(self) -> int:
+        """Counted from 1."""
+        return self._columns.whole["round"][self._row]
+
+    @property
+    def slot(self) -> int:
+        """Which design point of the round it serves, counted from 0; below 0 for none."""
+        return self._columns.whole["slot"][self._row]
+
+    @property
+    def state(self) -> TrialState:
+        """Where it stands."""
+        return _STATES[self._columns.state[self._row]]
+
+    @property
+    def value(self) -> float | None:
+        """The answer as it was told, or None."""
+        return self._real("value")
+
+    @property
+    def noise_var(self) -> float | None:
+        """The known noise variance of the answer, or None."""
+        return self._real("noise_var")
+
+    @property
+    def late(self) -> bool:
+        """Whether it was answered after it had been abandoned."""
+        return bool(self._columns.late[self._row])
+
+    @property
+    def reason(self) -> str:
+        """Why it failed."""
+        return self._columns.reason.get(self._row, "")
+
+    @property
+    def asked_at(self) -> float:
+        """Seconds since the epoch (UTC)."""
+        return self._columns.real["asked_at"][self._row]
+
+    @property
+    def answered_at(self) -> float | None:
+        """When it was answered, failed or was abandoned; None while it runs."""
+        return self._real("answered_at")
+
+    @property
+    def answered_step(self) -> int | None:
+        """How many asks had been made by then, in steps.
+
+        None while it runs, and in files of versions that did not keep it.
+        """
+        return self._whole("answered_step")
 
     @property
     def delay(self) -> int | None:
@@ -81,9 +250,10 @@ class Trial:
 
         None also in files of versions that did not keep it.
         """
-        if self.state is not TrialState.COMPLETED or self.answered_step is None:
+        step = self.answered_step
+        if self.state is not TrialState.COMPLETED or step is None:
             return None
-        return self.answered_step - 1 - self.id
+        return step - 1 - self.id
 
     @property
     def x(self) -> Tensor:
@@ -94,14 +264,13 @@ class Trial:
     def _own(self) -> Tensor:
         return self.source if self.source.dim() == 1 else self.source[self.index]
 
-    def __getstate__(self) -> list[Any]:
+    def __getstate__(self) -> dict[str, Any]:
         """What copies and other processes get: the point alone, not the domain it is in."""
-        return [self.x, *(getattr(self, name) for name in _TRIAL_FIELDS if name != "source")]
+        return {"source": self.x, **self._fields()}
 
-    def __setstate__(self, state: list[Any]) -> None:
-        names = ["source", *(name for name in _TRIAL_FIELDS if name != "source")]
-        for name, value in zip(names, state, strict=True):
-            object.__setattr__(self, name, value)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._columns = _Columns()
+        self._row = self._columns.append(**state)
 
     def record(self) -> dict[str, Any]:
         """The trial as plain numbers and strings."""
@@ -129,7 +298,7 @@ class Trial:
         )
 
 
-_TRIAL_FIELDS = tuple(item.name for item in fields(Trial))
+_FIELDS = (*_WHOLE, *_REAL, "state", "late", "reason")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -160,6 +329,7 @@ class Ledger:
     """
 
     def __init__(self, origin: str) -> None:
+        self._columns = _Columns()
         self.trials: list[Trial] = []
         self.attached: list[Attached] = []
         # One entry for each revision since the first that is known, packed: there are many.
@@ -180,7 +350,9 @@ class Ledger:
 
     def open(self, **fields: Any) -> Trial:
         """Append a running trial."""
-        trial = Trial(id=len(self.trials), **fields)
+        fields.setdefault("asked_at", time.time())
+        row = self._columns.append(id=len(self.trials), **fields)
+        trial = Trial._at(self._columns, row)
         self.trials.append(trial)
         self._note(trial)
         return trial
@@ -188,8 +360,7 @@ class Ledger:
     def settle(self, trial: Trial, state: TrialState, **fields: Any) -> None:
         """Change a trial's state and the given fields, and note the time and the step."""
         noted = {"answered_at": time.time(), "answered_step": len(self.trials)}
-        for name, value in {**fields, "state": state, **noted}.items():
-            object.__setattr__(trial, name, value)  # frozen to everyone but the ledger
+        self._columns.change(trial.id, **{**fields, "state": state, **noted})
         self._note(trial)
 
     def attach(self, results: list[Attached]) -> None:
@@ -221,11 +392,11 @@ class Ledger:
 
     def running(self) -> Iterator[Trial]:
         """Trials without an answer, failure or abandonment, in the order of their ids."""
-        return (trial for trial in self.trials if trial.state is TrialState.RUNNING)
+        return map(self.trials.__getitem__, self._columns.rows_in(TrialState.RUNNING))
 
     def completed(self) -> Iterator[Trial]:
         """Trials with an answer, in the order of their ids."""
-        return (trial for trial in self.trials if trial.state is TrialState.COMPLETED)
+        return map(self.trials.__getitem__, self._columns.rows_in(TrialState.COMPLETED))
 
     def changed_since(self, revision: int) -> list[Trial]:
         """Trials that changed after a revision, each once, in the order of their ids."""
@@ -257,11 +428,25 @@ class Ledger:
             packed = bytearray()
         if len(packed) != DIGEST_BYTES or packed.hex() != digest:
             raise StorageError(f"The stored digest is malformed: {digest[:40]!r}.")
-        self.trials = trials
+        self._take(trials)
         self.attached = attached
         self.revision = self._first = revision
         self._digests = packed
         self._changed = array("q", [NO_TRIAL])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_columns"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._take(self.trials)  # a copied trial has columns of its own
+
+    def _take(self, trials: list[Trial]) -> None:
+        """Make these the trials: from now on they are rows of one set of columns."""
+        columns = _Columns()
+        for trial in trials:
+            trial._move(columns)
+        self._columns, self.trials = columns, trials
 
     def _note(self, trial: Trial) -> None:
         self._advance(json.dumps(trial.record()), trial.id)

@@ -198,8 +198,7 @@ def test_cuda_picks_equal_the_cpu_s():
 def test_what_was_picked_ahead_is_taken_back_to_the_last_bit(monkeypatch):
     monkeypatch.setattr(design_module, "BLOCK", 24)
     X = scattered(60)
-    ahead, plain = GreedyDesign(se(), X, 1e-3), keep_all_rows(se(), X, 1e-3)
-    plain._fold = True
+    ahead, plain = GreedyDesign(se(), X, 1e-3), design_module._Rows(se(), X, 1e-3, fold=True)
     for number in range(70):
         pick = ahead.next()
         if number % 7 == 3:

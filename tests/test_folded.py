@@ -16,7 +16,7 @@ X = scattered(50, seed=2)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("noise_var", [1e-1, 1e-3])
 def test_it_equals_rows_through_every_kind_of_change(name, noise_var, monkeypatch):
-    monkeypatch.setattr(module, "_BLOCK", 7)
+    monkeypatch.setattr(module, "BLOCK", 7)
     kernel, g = KERNELS[name](), generator(4)
     rows = CandidatePosterior(kernel, X)
     rows.update({k: (X[k], float(k % 5), noise_var) for k in (3, 9, 30)})
