@@ -13,12 +13,18 @@ from scale import repeats
 from botorch_delay import cli
 from botorch_delay.benchmarks import StepClock, register_delay, register_method
 from botorch_delay.benchmarks.bench import Shard, bench, describe, merge, summarize
-from botorch_delay.benchmarks.comparison import bootstrap, decided
+from botorch_delay.benchmarks.comparison import bootstrap, decided, sweeps
 from botorch_delay.benchmarks.functions import gp_draw
-from botorch_delay.benchmarks.methods import ABLATIONS, gp_bucb
+from botorch_delay.benchmarks.methods import ABLATIONS, GUARANTEED, gp_bucb
 from botorch_delay.benchmarks.play import play
 from botorch_delay.benchmarks.players import Method
-from botorch_delay.benchmarks.registries import DELAYS, METHODS, PROBLEMS, made_problem
+from botorch_delay.benchmarks.registries import (
+    DELAYS,
+    METHODS,
+    PROBLEMS,
+    made_problem,
+    mean_delays,
+)
 from botorch_delay.benchmarks.report import number
 from botorch_delay.benchmarks.results import read_result
 from botorch_delay.benchmarks.suites import FULL, HPO, QUICK, SUITES, Cell, Suite, Task
@@ -283,7 +289,7 @@ def test_the_suites():
     assert (HPO.steps, len(HPO.seeds), HPO.delays) == (80, 10, ("workers-4", "workers-16"))
     assert {"hpobench-vehicle", "hpobench-segment", "hpobench-credit_g"} <= set(HPO.problems)
     assert set(DELAYS) - set(FULL.delays) == {"poisson-25", "poisson-100", "poisson-200"}
-    assert not set(FULL.methods) & set(ABLATIONS)
+    assert not set(FULL.methods) & set(ABLATIONS | GUARANTEED)
     for suite in SUITES.values():
         PROBLEMS.check(suite.problems)
         METHODS.check([*suite.methods, *(method for _, _, method in suite.extra)])
@@ -460,3 +466,29 @@ def test_the_quick_suite_survives_being_killed(tmp_path):
     assert all(path.stat().st_mtime_ns == when for path, when in done.items())
     assert "report" in finished.stdout
     assert len(list(runs.glob("*.csv"))) == 49 * seeds
+
+
+def test_regret_against_the_mean_delay(tmp_path):
+    delays = ["none", "poisson-10", "poisson-25", "poisson-50", "pareto-1.5"]
+    methods = ["random", "gp-bucb"]
+    suite = FULL.narrowed(
+        problems=["se-0.02"], delays=delays, methods=methods, seeds=range(2), steps=20
+    )
+    done = bench(suite, tmp_path, workers=1)
+    found = sweeps(done.results, mean_delays())["se-0.02"]
+    assert set(found) == {"random", "gp-bucb"}
+    assert found["random"].delays.tolist() == [0.0, 10.0, 25.0, 50.0]
+    assert found["random"].regrets.shape == (2, 4)
+    slope = [np.polyfit(found["gp-bucb"].delays, run, 1)[0] for run in found["gp-bucb"].regrets]
+    assert found["gp-bucb"].slope.mean == pytest.approx(np.mean(slope))
+    lower, upper = ([0.0, 10.0], [10.0, 25.0, 50.0])
+    bend = [
+        np.polyfit(upper, run[1:], 1)[0] - np.polyfit(lower, run[:2], 1)[0]
+        for run in found["gp-bucb"].regrets
+    ]
+    assert found["gp-bucb"].bend.mean == pytest.approx(np.mean(bend))
+    text = done.report.read_text()
+    assert "per step of mean delay (0, 10, 25, 50)" in text
+    assert "se-0.02-delays.png" in text
+    assert (tmp_path / "figures" / "se-0.02-delays.png").exists()
+    assert not sweeps([r for r in done.results if r.cell.delay != "none"], mean_delays())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from botorch_delay import checks
-from botorch_delay.benchmarks.comparison import RECOMMENDED, decided, finals
+from botorch_delay.benchmarks.comparison import RECOMMENDED, decided, finals, sweeps
 from botorch_delay.benchmarks.figures import draw_figures
 from botorch_delay.benchmarks.folders import (
     play_all,
@@ -23,7 +23,7 @@ from botorch_delay.benchmarks.folders import (
     write_whole,
 )
 from botorch_delay.benchmarks.play import Record
-from botorch_delay.benchmarks.registries import METHODS
+from botorch_delay.benchmarks.registries import METHODS, mean_delays
 from botorch_delay.benchmarks.report import REFERENCE, write_report
 from botorch_delay.benchmarks.results import (
     RUNS,
@@ -162,7 +162,8 @@ def summarize(folder: Path) -> Benchmark:
         raise InputError(f"{folder} holds no run that is done.")
     cells, curves = write_tables(folder, results)
     (folder / FIGURES).mkdir(exist_ok=True)
-    figures = draw_figures(folder / FIGURES, results, REFERENCE)
+    swept = sweeps(results, mean_delays())
+    figures = draw_figures(folder / FIGURES, results, REFERENCE, swept)
     report = folder / REPORT
     text = write_report(
         results,
@@ -173,6 +174,7 @@ def summarize(folder: Path) -> Benchmark:
         begun=setting["begun"],
         versions=setting["versions"],
         figures=[path.relative_to(folder) for path in figures],
+        swept=swept,
     )
     write_whole(report, text)
     return Benchmark(folder, report, cells, curves, figures, results)

@@ -12,6 +12,7 @@ from botorch_delay.benchmarks.results import Result
 
 LEVEL = 0.90
 RESAMPLES = 10_000
+LEAST_DELAYS = 4  # of which something is said about growth
 
 CUMULATIVE = "cumulative regret"
 RECOMMENDED = "regret of the recommended point"
@@ -91,3 +92,58 @@ def compare(
     if not seeds or method == reference:
         return None
     return bootstrap(np.array([mine[seed] - theirs[seed] for seed in seeds]))
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Cumulative regret of one method on one problem, against the mean delay.
+
+    Attributes:
+        delays: mean delays in steps, ascending, ``k``.
+        regrets: of each seed that was played at all of them, ``n x k``.
+        slope: regret per step of mean delay, by least squares.
+        bend: the slope over the upper half of the delays less that over the lower half; where it is
+            not above 0, regret grows at most linearly.
+    """
+
+    delays: NDArray[np.float64]
+    regrets: NDArray[np.float64]
+    slope: Difference
+    bend: Difference
+
+
+def sweeps(results: Iterable[Result], means: Mapping[str, float]) -> dict[str, dict[str, Sweep]]:
+    """By problem and method, where at least four mean delays were played.
+
+    Args:
+        results: of the runs.
+        means: mean delays in steps, by name; other delays are left out.
+    """
+    found: dict[str, dict[str, dict[float, dict[int, float]]]] = {}
+    for result in results:
+        cell = result.cell
+        if cell.delay in means:
+            by_delay = found.setdefault(cell.problem, {}).setdefault(cell.method, {})
+            by_delay.setdefault(means[cell.delay], {})[cell.seed] = float(result.cumulative[-1])
+    swept: dict[str, dict[str, Sweep]] = {}
+    for problem, methods in found.items():
+        for method, by_delay in methods.items():
+            seeds = sorted(set.intersection(*(set(here) for here in by_delay.values())))
+            if len(by_delay) < LEAST_DELAYS or not seeds:
+                continue
+            delays = np.array(sorted(by_delay))
+            regrets = np.array([[by_delay[delay][seed] for delay in delays] for seed in seeds])
+            half = (len(delays) + 1) // 2
+            upper = _slopes(delays[half - 1 :], regrets[:, half - 1 :])
+            lower = _slopes(delays[:half], regrets[:, :half])
+            swept.setdefault(problem, {})[method] = Sweep(
+                delays, regrets, bootstrap(_slopes(delays, regrets)), bootstrap(upper - lower)
+            )
+    return swept
+
+
+def _slopes(delays: NDArray[np.float64], regrets: NDArray[np.float64]) -> NDArray[np.float64]:
+    """By least squares, one for each row."""
+    away = delays - delays.mean()
+    slopes: NDArray[np.float64] = regrets @ away / (away @ away)
+    return slopes

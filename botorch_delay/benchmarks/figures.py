@@ -1,4 +1,4 @@
-"""Regret against asks and time, a figure for every problem and up to three delays."""
+"""Regret against asks and time, and against the mean delay."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from botorch_delay.benchmarks.comparison import Sweep, bootstrap
 from botorch_delay.benchmarks.results import Result
 
 COLUMNS = 3
@@ -20,12 +21,18 @@ _GRID = 80
 Style = dict[str, Any]
 
 
-def draw_figures(folder: Path, results: Sequence[Result], reference: str) -> list[Path]:
+def draw_figures(
+    folder: Path,
+    results: Sequence[Result],
+    reference: str,
+    swept: Mapping[str, Mapping[str, Sweep]],
+) -> list[Path]:
     """PNG files in ``folder``: means over seeds, the reference in black.
 
     Above, cumulative regret against asks; below, regret of the recommended point against time,
     on an axis that is logarithmic down to the smallest mean above 0, and holds 0. Time is
-    logarithmic unless it is counted in steps.
+    logarithmic unless it is counted in steps. Where several mean delays were played, one more
+    figure shows cumulative regret against them.
     """
     drawn = []
     styles = _styles(results, reference)
@@ -35,6 +42,10 @@ def draw_figures(folder: Path, results: Sequence[Result], reference: str) -> lis
         for part in range(0, len(delays), COLUMNS):
             path = folder / f"{problem}-{part // COLUMNS + 1}.png"
             _draw(path, problem, delays[part : part + COLUMNS], mine, styles)
+            drawn.append(path)
+        if problem in swept:
+            path = folder / f"{problem}-delays.png"
+            _draw_sweep(path, problem, swept[problem], styles)
             drawn.append(path)
     return drawn
 
@@ -83,6 +94,29 @@ def _draw(
     shown = [name for name in styles if name in lines]
     figure.legend([lines[name] for name in shown], shown, frameon=False, loc="outside right center")
     figure.suptitle(f"{problem}: means over seeds")
+    figure.savefig(path, dpi=100)
+
+
+def _draw_sweep(
+    path: Path, problem: str, swept: Mapping[str, Sweep], styles: Mapping[str, Style]
+) -> None:
+    """Means over seeds, in a band of their 90 % bootstrap intervals."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    ax = figure.subplots()
+    for method, sweep in swept.items():
+        found = [bootstrap(column) for column in sweep.regrets.T]
+        means = [one.mean for one in found]
+        ax.plot(sweep.delays, means, marker="o", markersize=4, label=method, **styles[method])
+        if len(sweep.regrets) > 1:
+            low, high = [one.low for one in found], [one.high for one in found]
+            ax.fill_between(
+                sweep.delays, low, high, color=styles[method]["color"], alpha=0.2, linewidth=0
+            )
+    ax.set(xlabel="mean delay, in steps", ylabel="cumulative regret", title=problem)
+    ax.set(xlim=(0, None), ylim=(0, None))
+    figure.legend(frameon=False, loc="outside right center")
     figure.savefig(path, dpi=100)
 
 

@@ -10,9 +10,9 @@ from botorch.acquisition.logei import qLogExpectedImprovement, qLogNoisyExpected
 
 from botorch_delay.benchmarks.clocks import Clock
 from botorch_delay.benchmarks.players import LibraryPlayer, Method, Player
-from botorch_delay.benchmarks.problems import Problem
+from botorch_delay.benchmarks.problems import FiniteProblem, Problem
 from botorch_delay.benchmarks.screening import screened_qlogei, screened_qlognei
-from botorch_delay.confidence import FixedBeta
+from botorch_delay.confidence import FixedBeta, RKHSConfidence
 from botorch_delay.delays import NoDelay
 from botorch_delay.domains import FiniteDomain
 from botorch_delay.optimizers import (
@@ -40,6 +40,14 @@ def bpe_delay_with(problem: Problem, clock: Clock, steps: int, seed: int, **opti
     return LibraryPlayer(
         BPEDelayOptimizer(problem.domain, steps, **problem.given, seed=seed, **options)
     )
+
+
+def guaranteed(problem: Problem, clock: Clock, steps: int, seed: int, **options: Any) -> Player:
+    """Bounds that hold, from the norm of f."""
+    assert isinstance(problem, FiniteProblem)
+    assert problem.norm is not None
+    bounds = RKHSConfidence(norm_bound=problem.norm, noise_std=problem.noise_std)
+    return bpe_delay_with(problem, clock, steps, seed, confidence=bounds, **options)
 
 
 def bpe_delay_published(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
@@ -197,6 +205,20 @@ LIBRARY_METHODS = {
     ),
 }
 
+# With a guarantee, told the norm of f: by the factor on BPE-Delay's regret bound.
+GUARANTEED = {
+    f"bpe-delay-{name}": Method(
+        partial(guaranteed, **options), label, needs_kernel=True, needs_norm=True, needs_set=True
+    )
+    for name, options, label in (
+        ("valid", {"exploit": None}, "BPE-Delay with valid bounds: factor 1"),
+        ("valid-rho-0.1", {"explore_fraction": 0.1}, "a tenth of the asks explores: factor 3.2"),
+        ("valid-rho-0.01", {"explore_fraction": 0.01}, "a hundredth explores: factor 10"),
+        ("budget-1.05", {"regret_factor": 1.05}, "with a regret budget: factor 1.05"),
+        ("budget-1.25", {"regret_factor": 1.25}, "with a regret budget: factor 1.25"),
+        ("budget-2", {"regret_factor": 2.0}, "with a regret budget: factor 2"),
+    )
+}
 # The defaults with one ingredient switched off or put back to another value.
 ABLATIONS = {
     "bpe-delay-design-only": Method(

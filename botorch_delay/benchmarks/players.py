@@ -85,6 +85,7 @@ class Method:
         label: what it is, in words, for reports.
         instant: the player is told every answer at once, whatever the clock says: an oracle.
         needs_kernel: it cannot learn a kernel.
+        needs_norm: it has to be told the RKHS norm of f.
         needs_law: it has to be told the law of the delays.
         needs_set: it cannot play on a box.
         package: that has to be installed for it; empty if none.
@@ -94,6 +95,7 @@ class Method:
     label: str
     instant: bool = False
     needs_kernel: bool = False
+    needs_norm: bool = False
     needs_law: bool = False
     needs_set: bool = False
     package: str = ""
@@ -113,6 +115,7 @@ class Method:
         """Whether it can play this problem with this clock."""
         return not (
             (self.needs_kernel and problem.covar_module is None)
+            or (self.needs_norm and getattr(problem, "norm", None) is None)
             or (self.needs_law and clock.law is None)
             or (self.needs_set and not isinstance(problem.domain, FiniteDomain))
         )

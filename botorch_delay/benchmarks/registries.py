@@ -21,10 +21,10 @@ from botorch_delay.benchmarks.functions import (
     function_on_box,
     gp_draw,
 )
-from botorch_delay.benchmarks.methods import ABLATIONS, LIBRARY_METHODS
+from botorch_delay.benchmarks.methods import ABLATIONS, GUARANTEED, LIBRARY_METHODS
 from botorch_delay.benchmarks.optuna_players import OPTUNA_METHODS
 from botorch_delay.benchmarks.players import Method
-from botorch_delay.benchmarks.problems import Problem
+from botorch_delay.benchmarks.problems import Problem, paper_problem
 from botorch_delay.benchmarks.tables import DATASETS, tuning_table
 from botorch_delay.delays import GeometricDelay, NoDelay, PoissonDelay
 from botorch_delay.exceptions import InputError, InputTypeError
@@ -151,6 +151,18 @@ def register_method(name: str, method: Method) -> None:
     METHODS.add(name, method)
 
 
+def mean_delays() -> dict[str, float]:
+    """The registered delays that differ in their mean alone, in steps: Poisson ones, and none."""
+    found = {}
+    for name, clock in DELAYS.items():
+        if isinstance(clock, StepClock) and not clock.lost and not clock.failed:
+            if isinstance(clock.law, PoissonDelay):
+                found[name] = clock.law.mean
+            elif isinstance(clock.law, NoDelay):
+                found[name] = 0.0
+    return found
+
+
 @lru_cache(maxsize=2)
 def made_problem(factory: MakeProblem, seed: int) -> Problem:
     """A problem, kept while it is played by one method after another."""
@@ -167,6 +179,8 @@ for _kernel in SMOOTHNESS:
 for _kernel in ("se", "matern52"):
     for _word, _factor in (("wide", 2.0), ("narrow", 0.5)):
         PROBLEMS.add(f"{_kernel}-0.02-{_word}", partial(_gp, _kernel, 0.02, _factor))
+for _lengthscale in (0.8, 1.0):
+    PROBLEMS.add(f"paper-{_lengthscale}", partial(paper_problem, _lengthscale))
 PROBLEMS.add("se-0.02-d4", partial(_gp, "se", 0.02, 1.0, dim=4))
 for _name in TEST_FUNCTIONS:
     PROBLEMS.add(f"{_name}-arms", partial(function_on_arms, _name))
@@ -186,5 +200,5 @@ DELAYS.add("failed-5", StepClock(PoissonDelay(10.0), failed=0.05))
 DELAYS.add("workers-4", WorkerClock(4))
 DELAYS.add("workers-16", WorkerClock(16))
 
-for _name, _method in (LIBRARY_METHODS | ABLATIONS | OPTUNA_METHODS).items():
+for _name, _method in (LIBRARY_METHODS | GUARANTEED | ABLATIONS | OPTUNA_METHODS).items():
     METHODS.add(_name, _method)

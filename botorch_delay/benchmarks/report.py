@@ -15,7 +15,9 @@ from botorch_delay.benchmarks.comparison import (
     LEVEL,
     MEASURES,
     RECOMMENDED,
+    Difference,
     Finals,
+    Sweep,
     compare,
     decided,
     finals,
@@ -47,6 +49,7 @@ def write_report(
     begun: str,
     versions: Sequence[str],
     figures: Sequence[Path],
+    swept: Mapping[str, Mapping[str, Sweep]],
 ) -> str:
     """The report on a folder of runs.
 
@@ -59,6 +62,7 @@ def write_report(
         begun: the date of the first run.
         versions: of the packages, a line for each combination that played.
         figures: relative to the report.
+        swept: regret against the mean delay, by problem and method.
     """
     values = finals(results)
     problems = list(dict.fromkeys(result.cell.problem for result in results))
@@ -91,6 +95,8 @@ def write_report(
         lines += [f"## {problem} ({split_of(problem)})", ""]
         for measure in MEASURES:
             lines += [*_table(values, measure, problem, names), ""]
+        if problem in swept:
+            lines += [*_growth(swept[problem]), ""]
         lines += [f"![{path.stem}]({path.as_posix()})" for path in _of(figures, problem)]
         lines += [""]
     lines += ["## Methods and what they cost", "", *_costs(results, methods)]
@@ -159,6 +165,30 @@ def _table(values: Finals, measure: str, problem: str, names: Sequence[str]) -> 
         if any(row):
             lines.append(f"| {name} | " + " | ".join(row) + " |")
     return lines
+
+
+def _growth(swept: Mapping[str, Sweep]) -> list[str]:
+    """How cumulative regret grows with the mean delay."""
+    delays = next(iter(swept.values())).delays
+    shown = ", ".join(f"{delay:g}" for delay in delays)
+    lines = [
+        f"Cumulative regret per step of mean delay ({shown}), by least squares, and its slope over "
+        "the upper half of them less that over the lower half: where that is not above 0, regret "
+        "grows at most linearly.",
+        "",
+        "| method | slope | upper less lower half |",
+        "|---|---|---|",
+    ]
+    for method, sweep in swept.items():
+        lines.append(f"| {method} | {_interval(sweep.slope)} | {_interval(sweep.bend)} |")
+    return lines
+
+
+def _interval(found: Difference) -> str:
+    text = number(found.mean, sign=True)
+    if not np.isfinite(found.low):
+        return text
+    return f"{text} [{number(found.low, sign=True)}, {number(found.high, sign=True)}]"
 
 
 def _costs(results: Sequence[Result], methods: Mapping[str, Method]) -> list[str]:

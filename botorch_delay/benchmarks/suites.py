@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from botorch_delay import checks
 from botorch_delay.benchmarks.clocks import Clock
-from botorch_delay.benchmarks.methods import ABLATIONS
+from botorch_delay.benchmarks.methods import ABLATIONS, GUARANTEED
 from botorch_delay.benchmarks.play import Record, play
 from botorch_delay.benchmarks.players import Method
 from botorch_delay.benchmarks.registries import (
@@ -197,8 +197,10 @@ QUICK = Suite(
     every=5,
     extra=(("se-0.02", "poisson-10", "qlognei-learned"),),
 )
+_METHODS_APART = {"qlognei-learned", *ABLATIONS, *GUARANTEED}
+_APART = ("paper-0.8", "paper-1.0", "se-0.02-d4")
 _SYNTHETIC = tuple(
-    name for name in PROBLEMS if name.partition("-")[0] not in DATASETS and name != "se-0.02-d4"
+    name for name in PROBLEMS if name.partition("-")[0] not in DATASETS and name not in _APART
 )
 _SWEEP = ("poisson-25", "poisson-100", "poisson-200")  # of the mean delay, for one problem
 FULL = Suite(
@@ -207,7 +209,7 @@ FULL = Suite(
     + tuple(f"hpobench-{name}" for name in ("vehicle", "segment", "credit_g"))
     + ("hpolib-protein_structure", "nasbench201-cifar100"),
     delays=tuple(name for name in DELAYS if name not in _SWEEP),
-    methods=tuple(name for name in METHODS if name != "qlognei-learned" and name not in ABLATIONS),
+    methods=tuple(name for name in METHODS if name not in _METHODS_APART),
     seeds=tuple(range(10)),
     steps=200,
     every=10,

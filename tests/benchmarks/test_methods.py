@@ -6,10 +6,10 @@ import torch
 from botorch_delay import BoxDomain, FiniteDomain
 from botorch_delay.benchmarks import BoxProblem, FiniteProblem, StepClock, WorkerClock
 from botorch_delay.benchmarks.functions import gp_draw
-from botorch_delay.benchmarks.methods import ABLATIONS, LIBRARY_METHODS
+from botorch_delay.benchmarks.methods import ABLATIONS, GUARANTEED, LIBRARY_METHODS
 from botorch_delay.benchmarks.optuna_players import OPTUNA_METHODS, OptunaPlayer
 from botorch_delay.benchmarks.play import play
-from botorch_delay.benchmarks.problems import Point
+from botorch_delay.benchmarks.problems import Point, paper_problem
 from botorch_delay.delays import PoissonDelay
 from botorch_delay.exceptions import MissingExtraError, NotSupportedError
 
@@ -36,17 +36,23 @@ def box():
 
 
 PROBLEMS = {"kernel": partial(gp_draw, "se", 0.1, 0), "arms": arms, "box": box}
+PROBLEMS["norm"] = partial(paper_problem, 1.0, 0, side=8)
+ALL = LIBRARY_METHODS | GUARANTEED | ABLATIONS
 
 
 @pytest.mark.parametrize("kind", PROBLEMS)
-@pytest.mark.parametrize("name", [*LIBRARY_METHODS, *ABLATIONS, "tpe", "optuna-gp"])
+@pytest.mark.parametrize("name", [*ALL, "tpe", "optuna-gp"])
 def test_every_method_plays(name, kind):
     if name in OPTUNA_METHODS:
         pytest.importorskip("optuna")
-    method = (LIBRARY_METHODS | ABLATIONS | OPTUNA_METHODS)[name]
+    method = (ALL | OPTUNA_METHODS)[name]
     problem = PROBLEMS[kind]()
     if not method.applies(problem, CLOCK):
-        assert (method.needs_kernel and kind != "kernel") or (method.needs_set and kind == "box")
+        assert (
+            (method.needs_kernel and kind in ("arms", "box"))
+            or (method.needs_set and kind == "box")
+            or (method.needs_norm and kind != "norm")
+        )
         return
     records = [
         play(
