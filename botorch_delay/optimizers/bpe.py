@@ -24,7 +24,6 @@ from botorch_delay.exceptions import (
     InputTypeError,
     NotSupportedError,
     StorageError,
-    TrialError,
 )
 from botorch_delay.locks import exclusive
 from botorch_delay.optimizers.arenas import BoxArena, FiniteArena, make_arena
@@ -36,7 +35,7 @@ from botorch_delay.optimizers.feasibility import Feasibility, row_of
 from botorch_delay.optimizers.given import describe_given, given_surrogate, recipe_of
 from botorch_delay.optimizers.index_method import IndexMethod, read_fit
 from botorch_delay.optimizers.judging import everything_left, judge_round
-from botorch_delay.optimizers.notes import Fit, Note, Opening
+from botorch_delay.optimizers.notes import Note, Notebook, Opening
 from botorch_delay.optimizers.open_round import NO_SLOT, WAITING_SLOT, Known, OpenRound
 from botorch_delay.optimizers.options import DEFAULT_EXPLOIT, choose_options
 from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
@@ -208,10 +207,7 @@ class BPEDelayOptimizer(Optimizer):
         factor = self._options.straggler_factor
         self._early = None if factor is None else EarlyClose(factor, domain.like)
         self._designed = 0  # design points asked, in all rounds
-        self._notes: dict[int, Note] = {}  # of asks that brought about more than their point
-        self._noted_from = 0
-        self._openings: list[Opening] = []  # since the last ask
-        self._noted_surrogate: Surrogate | None = None
+        self._notebook = Notebook()
         self._fitted: tuple[int, Surrogate] | None = None  # at which revision, for recommend
         self._budget = self._make_budget()
         self._player: IndexMethod | None = None
@@ -229,7 +225,7 @@ class BPEDelayOptimizer(Optimizer):
                 exact=exact,
                 repeat_pending=repeat_pending,
             )
-            self._noted_surrogate = self._player.surrogate
+            self._notebook = Notebook(surrogate=self._player.surrogate)
             if isinstance(rule, BotorchRule):
                 try_out(rule, self._player.surrogate, self._player.pool, True)
 
@@ -535,10 +531,7 @@ class BPEDelayOptimizer(Optimizer):
         Raises:
             TrialError: if the trial is unknown, foreign, or was asked before a state was loaded.
         """
-        found = self._ledger.find(trial)
-        if found.id < self._noted_from:
-            raise TrialError(f"There is no note of trial {found.id}: a state was loaded since.")
-        return self._notes.get(found.id, Note(found.round, found.slot))
+        return self._notebook.read(self._ledger.find(trial))
 
     @exclusive
     def ask_again(self, x: Tensor, note: Note) -> Trial:
@@ -587,23 +580,13 @@ class BPEDelayOptimizer(Optimizer):
             choice = replace(choice, round=current.number, slot=slot if fits else NO_SLOT)
         return self._open_trial(choice)
 
-    def _write_note(self, trial: Trial) -> None:
-        """Keep what an ask brought about, where that is more than its point."""
-        fit, player = None, self._player
-        if player is not None and player.surrogate is not self._noted_surrogate:
-            self._noted_surrogate = player.surrogate
-            if player.surrogate.learned:
-                fit = Fit(player.fitted_to, player.surrogate.describe())
-        note = Note(trial.round, trial.slot, self._resets, tuple(self._openings), fit)
-        if note != Note(trial.round, trial.slot):
-            self._notes[trial.id] = note
-        self._openings = []
-
     def _asked(self, trial: Trial) -> None:
         assert self._open is not None
-        self._write_note(trial)
-        if self._player is not None:
-            self._player.asked(trial)
+        player = self._player
+        played = None if player is None else (player.surrogate, player.fitted_to)
+        self._notebook.write(trial, self._resets, played)
+        if player is not None:
+            player.asked(trial)
         now = trial.round == self._open.number  # an ask made elsewhere may be of an earlier round
         new = trial.slot >= 0 and not (now and self._open.is_served(trial.slot))
         self._designed += new
@@ -705,11 +688,7 @@ class BPEDelayOptimizer(Optimizer):
     def _begin(self, view: Opening) -> None:
         """Open the first round."""
         self._open = self._new_round(1, 1, self._state, view.surrogate)
-        self._note_opening(view, self._open)
-
-    def _note_opening(self, view: Opening, opened: OpenRound) -> None:
-        surrogate = opened.surrogate.describe() if opened.surrogate.learned else None
-        self._openings.append(replace(view, surrogate=surrogate))
+        self._notebook.opened(view, self._open.surrogate)
 
     def _new_round(
         self, number: int, previous_size: int, state: Any, learned: Mapping[str, Any] | None
@@ -778,7 +757,7 @@ class BPEDelayOptimizer(Optimizer):
             following = self._new_round(
                 current.number + 1, current.design_size, state, view.surrogate
             )
-            self._note_opening(view, following)
+            self._notebook.opened(view, following.surrogate)
         self._open = following
         if isinstance(self._arena, FiniteArena):
             self._eliminated[self._state] = record.number
@@ -938,12 +917,11 @@ class BPEDelayOptimizer(Optimizer):
         self._late = LateReport()
         self._designed = len({(t.round, t.slot) for t in self._ledger.trials if t.slot >= 0})
         self._fitted = None
-        self._notes, self._openings = {}, []
-        self._noted_from = len(self._ledger)
+        self._notebook = Notebook(len(self._ledger))
         self._budget = progress.budget
         if self._player is not None:
             self._player.resume(*progress.played)
-            self._noted_surrogate = self._player.surrogate
+            self._notebook = Notebook(len(self._ledger), self._player.surrogate)
             self._follow_state()
 
     def _make_budget(self) -> Budget | None:

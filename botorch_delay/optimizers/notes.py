@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from botorch_delay.exceptions import StorageError
+from botorch_delay.exceptions import StorageError, TrialError
 from botorch_delay.states import brief, is_whole
+from botorch_delay.surrogate import Surrogate
+from botorch_delay.trials import Trial
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,55 @@ class Note:
             )
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise StorageError(f"The note of an ask is malformed: {brief(record)}.") from error
+
+
+class Notebook:
+    """What the asks of a run brought about, from some ask on.
+
+    Args:
+        first: id of the first trial that is noted.
+        surrogate: by which asks outside the design are chosen so far; None if by none.
+    """
+
+    def __init__(self, first: int = 0, surrogate: Surrogate | None = None) -> None:
+        self._first = first
+        self._notes: dict[int, Note] = {}  # of asks that brought about more than their point
+        self._openings: list[Opening] = []  # since the last ask
+        self._surrogate = surrogate
+
+    def opened(self, view: Opening, surrogate: Surrogate) -> None:
+        """Note that a round opened, by what was known, with a surrogate."""
+        learned = surrogate.describe() if surrogate.learned else None
+        self._openings.append(replace(view, surrogate=learned))
+
+    def write(self, trial: Trial, resets: int, played: tuple[Surrogate, int] | None) -> None:
+        """Keep what an ask brought about, where that is more than its point.
+
+        Args:
+            trial: that was asked.
+            resets: how often all active points had turned out to be infeasible.
+            played: by which surrogate asks outside the design are chosen now, and to how many
+                answers it was fitted.
+        """
+        fit = None
+        if played is not None and played[0] is not self._surrogate:
+            self._surrogate = played[0]
+            if self._surrogate.learned:
+                fit = Fit(played[1], self._surrogate.describe())
+        note = Note(trial.round, trial.slot, resets, tuple(self._openings), fit)
+        if note != Note(trial.round, trial.slot):
+            self._notes[trial.id] = note
+        self._openings = []
+
+    def read(self, trial: Trial) -> Note:
+        """The note of an ask.
+
+        Raises:
+            TrialError: if it was made before the first one that is noted.
+        """
+        if trial.id < self._first:
+            raise TrialError(f"There is no note of trial {trial.id}: a state was loaded since.")
+        return self._notes.get(trial.id, Note(trial.round, trial.slot))
 
 
 def merged(notes: Sequence[Note]) -> Note:
