@@ -673,6 +673,16 @@ def test_malformed_states(broken):
         make().load_state_dict(broken)
 
 
+@pytest.mark.parametrize("name", ["round", "slot", "answered_step"])
+def test_whole_numbers_that_no_run_comes_to(stored, name):
+    opt = bd.load(stored)
+    state = opt.state_dict()
+    trial = next(t for t in state["trials"] if t["answered_step"] is not None)
+    trial[name] = 10**30
+    with pytest.raises(StorageError):
+        opt.load_state_dict(state)
+
+
 def test_a_locked_file_says_so(stored, monkeypatch):
     monkeypatch.setattr(storage, "BUSY_SECONDS", 0.05)
     opt = bd.load(stored)
