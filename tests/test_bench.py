@@ -2,6 +2,7 @@ import csv
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,12 @@ from scale import repeats
 from botorch_delay import cli
 from botorch_delay.benchmarks import StepClock, register_delay, register_method
 from botorch_delay.benchmarks.bench import Shard, bench, describe, merge, summarize
-from botorch_delay.benchmarks.comparison import bootstrap, decided, sweeps
+from botorch_delay.benchmarks.comparison import bootstrap, decided, ratio, sweeps
 from botorch_delay.benchmarks.functions import gp_draw
 from botorch_delay.benchmarks.methods import ABLATIONS, GUARANTEED, gp_bucb
 from botorch_delay.benchmarks.play import play
 from botorch_delay.benchmarks.players import Method
+from botorch_delay.benchmarks.problems import paper_problem
 from botorch_delay.benchmarks.registries import (
     DELAYS,
     METHODS,
@@ -492,3 +494,33 @@ def test_regret_against_the_mean_delay(tmp_path):
     assert "se-0.02-delays.png" in text
     assert (tmp_path / "figures" / "se-0.02-delays.png").exists()
     assert not sweeps([r for r in done.results if r.cell.delay != "none"], mean_delays())
+
+
+def test_what_a_guarantee_costs(tmp_path):
+    PROBLEMS.add("small", partial(paper_problem, 1.0, side=8))
+    try:
+        suite = FULL.narrowed(
+            problems=["small"],
+            delays=["none", "poisson-10"],
+            methods=["gp-bucb", *GUARANTEED],
+            seeds=range(2),
+            steps=12,
+        )
+        done = bench(suite, tmp_path, workers=1)
+    finally:
+        PROBLEMS.remove("small")
+    assert tmp_path / "figures" / "small-frontier.png" in done.figures
+    assert "small-frontier.png" in done.report.read_text()
+    factors = {name: method.factor for name, method in GUARANTEED.items()}
+    assert factors["bpe-delay-valid"] == 1.0
+    assert factors["bpe-delay-valid-rho-0.01"] == pytest.approx(0.01**-0.5)
+    for name, factor in factors.items():
+        player = METHODS[name].make(paper_problem(1.0, side=8), DELAYS["none"], 12, 0)
+        assert f"{factor:.3g}" in str(player.optimizer.guarantee) or factor == 1.0
+
+
+def test_a_ratio_and_its_interval():
+    ours, theirs = np.array([1.0, 2.0, 3.0]), np.array([2.0, 2.0, 4.0])
+    mean, low, high = ratio(ours, theirs)
+    assert mean == 0.75
+    assert 0.5 <= low < mean < high <= 1.0

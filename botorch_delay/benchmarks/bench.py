@@ -163,7 +163,8 @@ def summarize(folder: Path) -> Benchmark:
     cells, curves = write_tables(folder, results)
     (folder / FIGURES).mkdir(exist_ok=True)
     swept = sweeps(results, mean_delays())
-    figures = draw_figures(folder / FIGURES, results, REFERENCE, swept)
+    factors = {name: method.factor for name, method in METHODS.items() if method.factor}
+    figures = draw_figures(folder / FIGURES, results, REFERENCE, swept, factors)
     report = folder / REPORT
     text = write_report(
         results,

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from botorch_delay.benchmarks.comparison import Sweep, bootstrap
+from botorch_delay.benchmarks.comparison import Sweep, bootstrap, ratio
 from botorch_delay.benchmarks.results import Result
 
 COLUMNS = 3
+BASELINE = "gp-bucb"  # for guaranteed methods
 # Eight colours that stay apart for colour-blind readers (Okabe and Ito), then other dashes.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#7F7F7F")
 _DASHES = ("-", "--", ":")
@@ -26,13 +27,22 @@ def draw_figures(
     results: Sequence[Result],
     reference: str,
     swept: Mapping[str, Mapping[str, Sweep]],
+    factors: Mapping[str, float],
 ) -> list[Path]:
     """PNG files in ``folder``: means over seeds, the reference in black.
 
     Above, cumulative regret against asks; below, regret of the recommended point against time,
     on an axis that is logarithmic down to the smallest mean above 0, and holds 0. Time is
     logarithmic unless it is counted in steps. Where several mean delays were played, one more
-    figure shows cumulative regret against them.
+    figure shows cumulative regret against them; where guaranteed methods were played, one more
+    shows what a guarantee costs.
+
+    Args:
+        folder: where to write.
+        results: of the runs.
+        reference: the method in black.
+        swept: regret against the mean delay, by problem and method.
+        factors: of guaranteed methods, on BPE-Delay's regret bound.
     """
     drawn = []
     styles = _styles(results, reference)
@@ -46,6 +56,10 @@ def draw_figures(
         if problem in swept:
             path = folder / f"{problem}-delays.png"
             _draw_sweep(path, problem, swept[problem], styles)
+            drawn.append(path)
+        if {result.cell.method for result in mine} >= {BASELINE, *factors}:
+            path = folder / f"{problem}-frontier.png"
+            _draw_frontier(path, problem, mine, factors)
             drawn.append(path)
     return drawn
 
@@ -116,6 +130,55 @@ def _draw_sweep(
             )
     ax.set(xlabel="mean delay, in steps", ylabel="cumulative regret", title=problem)
     ax.set(xlim=(0, None), ylim=(0, None))
+    figure.legend(frameon=False, loc="outside right center")
+    figure.savefig(path, dpi=100)
+
+
+def _draw_frontier(
+    path: Path, problem: str, results: Sequence[Result], factors: Mapping[str, float]
+) -> None:
+    """Regret of guaranteed methods, as a ratio to that of GP-BUCB, which promises nothing."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 4.8), layout="constrained")
+    ax = figure.subplots()
+    families = {True: ("regret_factor", "o", "-"), False: ("explore_fraction", "s", "--")}
+    delays = dict.fromkeys(result.cell.delay for result in results)
+    for colour, delay in zip(_COLOURS, delays, strict=False):
+        final: dict[str, dict[int, float]] = {}
+        for result in results:
+            if result.cell.delay == delay:
+                runs = final.setdefault(result.cell.method, {})
+                runs[result.cell.seed] = float(result.cumulative[-1])
+        for budget, (family, marker, dash) in families.items():
+            points = []
+            for method, factor in factors.items():
+                seeds = sorted(final[method].keys() & final[BASELINE].keys())
+                if ("budget" in method) == budget and seeds:
+                    ours, theirs = (
+                        np.array([final[m][s] for s in seeds]) for m in (method, BASELINE)
+                    )
+                    points.append((factor, *ratio(ours, theirs)))
+            factor_, mean, low, high = np.array(sorted(points)).T
+            ax.errorbar(
+                factor_,
+                mean,
+                yerr=np.stack([mean - low, high - mean]),
+                color=colour,
+                marker=marker,
+                linestyle=dash,
+                capsize=2,
+                label=f"{delay}, {family}",
+            )
+    ax.axhline(1.0, color="black", linewidth=1.0)
+    ax.set(xscale="log", yscale="log", title=f"{problem}: what a guarantee costs")
+    ax.set(xlabel="factor on BPE-Delay's regret bound", ylabel="cumulative regret / GP-BUCB's")
+    for axis, ticks in (
+        (ax.xaxis, (1, 1.25, 2, 3.2, 5, 10)),
+        (ax.yaxis, (0.7, 1, 1.5, 2, 3, 5, 8)),
+    ):
+        axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_ticks([], minor=True)
     figure.legend(frameon=False, loc="outside right center")
     figure.savefig(path, dpi=100)
 

@@ -208,15 +208,20 @@ LIBRARY_METHODS = {
 # With a guarantee, told the norm of f: by the factor on BPE-Delay's regret bound.
 GUARANTEED = {
     f"bpe-delay-{name}": Method(
-        partial(guaranteed, **options), label, needs_kernel=True, needs_norm=True, needs_set=True
+        partial(guaranteed, **options),
+        f"BPE-Delay with valid bounds, {label}",
+        needs_kernel=True,
+        needs_norm=True,
+        needs_set=True,
+        factor=factor,
     )
-    for name, options, label in (
-        ("valid", {"exploit": None}, "BPE-Delay with valid bounds: factor 1"),
-        ("valid-rho-0.1", {"explore_fraction": 0.1}, "a tenth of the asks explores: factor 3.2"),
-        ("valid-rho-0.01", {"explore_fraction": 0.01}, "a hundredth explores: factor 10"),
-        ("budget-1.05", {"regret_factor": 1.05}, "with a regret budget: factor 1.05"),
-        ("budget-1.25", {"regret_factor": 1.25}, "with a regret budget: factor 1.25"),
-        ("budget-2", {"regret_factor": 2.0}, "with a regret budget: factor 2"),
+    for name, options, label, factor in (
+        ("valid", {"exploit": None}, "which never exploits", 1.0),
+        ("valid-rho-0.1", {"explore_fraction": 0.1}, "a tenth of the asks explores", 10**0.5),
+        ("valid-rho-0.01", {"explore_fraction": 0.01}, "a hundredth of them explores", 10.0),
+        ("budget-1.05", {"regret_factor": 1.05}, "regret_factor 1.05", 1.05),
+        ("budget-1.25", {"regret_factor": 1.25}, "regret_factor 1.25", 1.25),
+        ("budget-2", {"regret_factor": 2.0}, "regret_factor 2", 2.0),
     )
 }
 # The defaults with one ingredient switched off or put back to another value.
