@@ -68,6 +68,7 @@ def maximize(
     blocked = torch.zeros_like(values, dtype=torch.bool)
     fixed = sorted(domain.lists)
     always = torch.ones_like(blocked)
+    tiny = torch.finfo(values.dtype).tiny
     constrained = bool(domain.constraints) or domain.feasible is not None
     for number in range(steps):
         if domain.lists and (number % 3 == 2 or not free):
@@ -75,7 +76,7 @@ def maximize(
             moved = _to_unit(domain, proposal)
             listed = True
         else:
-            direction = slope / slope.abs().amax(dim=1, keepdim=True).clamp_min(1e-300)
+            direction = slope / slope.abs().amax(dim=1, keepdim=True).clamp_min(tiny)
             moved = (V + step.unsqueeze(1) * direction).clamp(lowest, highest)
             if enough and not fixed:
                 promised = values + (slope * (moved - V)).sum(dim=1)
@@ -103,7 +104,7 @@ def maximize(
         values = torch.where(better, found, values)
         if not listed:
             bent = (move * bend).sum(dim=1)
-            to_top = move.square().sum(dim=1) / bent.clamp_min(1e-300)
+            to_top = move.square().sum(dim=1) / bent.clamp_min(tiny)
             longest = LARGEST_GROWTH * step
             size = torch.where(bent > 0.0, to_top * slope.abs().amax(dim=1), longest)
             # Along an edge most directions fail: the step shrinks slowly there.

@@ -44,7 +44,8 @@ from botorch_delay.ties import largest_and_tied, lowest_of_largest, tie_toleranc
 MAX_FOLDED = 4096
 # Picks made at once where one is asked for: the others are there when they are needed.
 AHEAD = 8
-# Stripes of the covariance that a block is folded into meanwhile: all before the next one is full.
+# Stripes of the covariance that a block is folded into meanwhile: where picks are made by the rule,
+# all of them before the next block is full.
 FOLDED_AHEAD = 6
 # The shortlist holds what is within this share of the largest variance, and at most so many.
 SHORTLIST_SHARE = 0.02

@@ -45,6 +45,7 @@ class FoldedPosterior:
         self._precision = candidates.new_zeros(n)
         self._weighted = candidates.new_zeros(n)
         self._asked: dict[int, None] = {}
+        self._is_fresh = False  # whether the mean was made anew since the last block began
         self._covariance = StripedCovariance(covar_module, candidates)
         self._begin_block(candidates)
         with torch.no_grad():
@@ -121,12 +122,13 @@ class FoldedPosterior:
         if self._used == BLOCK:
             self._covariance.take(self._rows, self._signs)
             self._begin_block(self._rows)
+        self._covariance.step()
         rows, signs = self._rows[: self._used], self._signs[: self._used]
         index = torch.tensor([row], device=rows.device)
         column = self._covariance.row(index) - (signs * rows[:, row]) @ rows
-        if self._covariance.step():
+        if not self._is_fresh and not self._covariance.left:
             # What rounding did to many small changes of the mean ends here.
-            self.mean = self._times(self._weighted)
+            self.mean, self._is_fresh = self._times(self._weighted), True
         growth = 1.0 + precision * max(column[row].item(), 0.0)
         if growth <= 0.0:  # lost to rounding: an answer taken back that explained everything
             growth = torch.finfo(column.dtype).eps
@@ -142,7 +144,7 @@ class FoldedPosterior:
     def _begin_block(self, like: Tensor) -> None:
         self._rows = like.new_empty(BLOCK, len(self._precision))
         self._signs = like.new_empty(BLOCK)
-        self._used = 0
+        self._used, self._is_fresh = 0, False
 
     def _times(self, weights: Tensor) -> Tensor:
         rows, signs = self._rows[: self._used], self._signs[: self._used]

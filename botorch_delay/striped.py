@@ -69,12 +69,10 @@ class StripedCovariance:
         if rows.is_cuda:
             self.finish()
 
-    def step(self) -> bool:
-        """Take the block off one more stripe; returns whether that was the last one."""
-        if not self._left:
-            return False
-        self._take_off(next(iter(self._left)))
-        return not self._left
+    def step(self) -> None:
+        """Take the block off one more stripe, if there is one that lacks it."""
+        if self._left:
+            self._take_off(next(iter(self._left)))
 
     def finish(self) -> None:
         """Take the block off all that is left."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 import hashlib
 import json
@@ -57,15 +58,31 @@ class _Columns:
     def append(self, source: Tensor, **fields: Any) -> int:
         """Add a row; returns its number."""
         row = len(self.source)
-        self.source.append(source)
-        self.state.append(0)
-        self.late.append(0)
-        for whole in self.whole.values():
-            whole.append(_NONE)
-        for real in self.real.values():
-            real.append(math.nan)
-        self.change(row, **fields)
+        try:
+            self.source.append(source)
+            self.state.append(0)
+            self.late.append(0)
+            for whole in self.whole.values():
+                whole.append(_NONE)
+            for real in self.real.values():
+                real.append(math.nan)
+            self.change(row, **fields)
+        except BaseException:
+            self.cut(row)
+            raise
         return row
+
+    def cut(self, length: int) -> None:
+        """Drop the rows from some number on."""
+        if len(self.source) <= length:
+            return
+        del self.source[length:], self.state[length:], self.late[length:]
+        for whole in self.whole.values():
+            del whole[length:]
+        for real in self.real.values():
+            del real[length:]
+        for row in [row for row in self.reason if row >= length]:
+            del self.reason[row]
 
     def change(self, row: int, **fields: Any) -> None:
         """Put values in some fields of a row."""
@@ -351,6 +368,7 @@ class Ledger:
     def open(self, **fields: Any) -> Trial:
         """Append a running trial."""
         fields.setdefault("asked_at", time.time())
+        self._columns.cut(len(self.trials))  # what an interrupt left of an ask that was not made
         row = self._columns.append(id=len(self.trials), **fields)
         trial = Trial._at(self._columns, row)
         self.trials.append(trial)
@@ -360,7 +378,7 @@ class Ledger:
     def settle(self, trial: Trial, state: TrialState, **fields: Any) -> None:
         """Change a trial's state and the given fields, and note the time and the step."""
         noted = {"answered_at": time.time(), "answered_step": len(self.trials)}
-        self._columns.change(trial.id, **{**fields, "state": state, **noted})
+        self._columns.change(trial._row, **{**fields, "state": state, **noted})
         self._note(trial)
 
     def attach(self, results: list[Attached]) -> None:
@@ -433,6 +451,9 @@ class Ledger:
         self.revision = self._first = revision
         self._digests = packed
         self._changed = array("q", [NO_TRIAL])
+
+    def __copy__(self) -> Ledger:
+        return copy.deepcopy(self)  # trials belong to one ledger
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_columns"}

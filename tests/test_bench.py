@@ -490,7 +490,7 @@ def test_regret_against_the_mean_delay(tmp_path):
     ]
     assert found["gp-bucb"].bend.mean == pytest.approx(np.mean(bend))
     text = done.report.read_text()
-    assert "per step of mean delay (0, 10, 25, 50)" in text
+    assert "| random | 0, 10, 25, 50 |" in text
     assert "se-0.02-delays.png" in text
     assert (tmp_path / "figures" / "se-0.02-delays.png").exists()
     assert not sweeps([r for r in done.results if r.cell.delay != "none"], mean_delays())

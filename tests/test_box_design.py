@@ -190,3 +190,20 @@ def test_climbs_end_where_enough_is_gained():
     domain = unit(3, discrete_dims={0: [0.0, 0.5, 1.0]})
     maximize(listed, domain, starts.clone(), generator=generator(0), steps=60, enough=1e9)
     assert len(all_calls) == 61  # a column with a list may jump at any step
+
+
+@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.InputDataWarning")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.double])
+def test_a_flat_start_does_not_end_the_climbs_of_others(dtype):
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=dtype)
+    starts = torch.tensor([[0.1, 0.1], [0.6, 0.6]], dtype=dtype)
+
+    def function(X):
+        hill = 1.0 - (X - 0.8).square().sum(dim=1)
+        return torch.where(X[:, 0] < 0.3, 0.0 * hill, hill)
+
+    X, values = maximize(
+        function, bd.BoxDomain(bounds), starts, generator=generator(0), steps=30, enough=1e-3
+    )
+    assert values[1] > 0.99
+    assert X[0].tolist() == starts[0].tolist()

@@ -62,3 +62,20 @@ def test_averages_fold_where_many_of_few_candidates_were_asked_and_back(monkeypa
     plain.flush()
     torch.testing.assert_close(found.posterior.mean, plain.posterior.mean)
     torch.testing.assert_close(found.posterior.variance, plain.posterior.variance)
+
+
+def test_the_mean_is_made_anew_with_every_block(monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 12)
+    rows = CandidatePosterior(se(), X[:4])
+    rows.update({0: (X[0], 0.1, 1e-2)})
+    folded, made = FoldedPosterior(se(), X[:4], rows), []
+    times = FoldedPosterior._times
+
+    def counted(self, weights):
+        made.append(1)
+        return times(self, weights)
+
+    monkeypatch.setattr(FoldedPosterior, "_times", counted)
+    for step in range(12 * 10):  # precisions that only grow: nothing else makes the mean anew
+        folded.update({step % 4: (X[step % 4], 0.1, 1e-2 / (2 + step))})
+    assert len(made) == 10

@@ -86,3 +86,30 @@ def test_states_have_names():
         "failed",
         "abandoned",
     }
+
+
+@pytest.mark.parametrize("field", ["slot", "round"])
+def test_an_ask_that_cannot_be_noted_leaves_nothing_behind(ledger, field):
+    with pytest.raises(OverflowError):
+        ledger.open(**({"source": line(5), "index": 4, "round": 1, "slot": 4} | {field: 2**70}))
+    trial = ledger.open(source=line(5), index=4, round=1, slot=4)
+    ledger.settle(trial, TrialState.COMPLETED, value=2.0)
+    assert (trial.id, trial.state, trial.value) == (4, TrialState.COMPLETED, 2.0)
+    assert [t.id for t in ledger.running()] == [0, 1, 2, 3]
+
+
+def test_an_interrupted_ask_leaves_nothing_behind(ledger):
+    ledger._columns.append(line(5), id=4, index=4, round=1, slot=4, reason="x")  # and then Ctrl-C
+    trial = ledger.open(source=line(5), index=3, round=1, slot=4)
+    assert (trial.id, trial.index, trial.reason) == (4, 3, "")
+    assert len(list(ledger.running())) == 5
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_trials_of_a_copied_ledger_are_its_own(ledger, copied):
+    other = copied(ledger)
+    ledger.settle(ledger[1], TrialState.COMPLETED, value=1.0)
+    other.settle(other[2], TrialState.FAILED, reason="x")
+    assert [t.id for t in ledger.running()] == [0, 2, 3]
+    assert [t.id for t in other.running()] == [0, 1, 3]
+    assert (ledger[1].value, other[1].value, other[2].reason) == (1.0, None, "x")

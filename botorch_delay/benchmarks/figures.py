@@ -34,8 +34,8 @@ def draw_figures(
     Above, cumulative regret against asks; below, regret of the recommended point against time,
     on an axis that is logarithmic down to the smallest mean above 0, and holds 0. Time is
     logarithmic unless it is counted in steps. Where several mean delays were played, one more
-    figure shows cumulative regret against them; where guaranteed methods were played, one more
-    shows what a guarantee costs.
+    figure shows cumulative regret against them; where all guaranteed methods and GP-BUCB were
+    played, one more shows what a guarantee costs.
 
     Args:
         folder: where to write.
@@ -144,7 +144,7 @@ def _draw_frontier(
     ax = figure.subplots()
     families = {True: ("regret_factor", "o", "-"), False: ("explore_fraction", "s", "--")}
     delays = dict.fromkeys(result.cell.delay for result in results)
-    for colour, delay in zip(_COLOURS, delays, strict=False):
+    for place, delay in enumerate(delays):
         final: dict[str, dict[int, float]] = {}
         for result in results:
             if result.cell.delay == delay:
@@ -153,18 +153,20 @@ def _draw_frontier(
         for budget, (family, marker, dash) in families.items():
             points = []
             for method, factor in factors.items():
-                seeds = sorted(final[method].keys() & final[BASELINE].keys())
+                seeds = sorted(final.get(method, {}).keys() & final.get(BASELINE, {}).keys())
                 if ("budget" in method) == budget and seeds:
                     ours, theirs = (
                         np.array([final[m][s] for s in seeds]) for m in (method, BASELINE)
                     )
                     points.append((factor, *ratio(ours, theirs)))
-            factor_, mean, low, high = np.array(sorted(points)).T
+            if not points:
+                continue
+            along, mean, low, high = np.array(sorted(points)).T
             ax.errorbar(
-                factor_,
+                along,
                 mean,
                 yerr=np.stack([mean - low, high - mean]),
-                color=colour,
+                color=_COLOURS[place % len(_COLOURS)],
                 marker=marker,
                 linestyle=dash,
                 capsize=2,

@@ -22,7 +22,6 @@ from botorch_delay.optimizers import (
     RandomOptimizer,
     ThreDSOptimizer,
 )
-from botorch_delay.optimizers.options import DEFAULT_EXPLOIT
 from botorch_delay.rules import UCB, BotorchRule, Censor, Hallucinate, Ignore, ThompsonSampling
 
 BETA = 6.0
@@ -76,11 +75,6 @@ def _published(problem: Problem, law: Any, steps: int, seed: int) -> Player:
 def gp_bucb(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
     """UCB with hallucinated answers."""
     return _index(problem, steps, seed, UCB(BETA), Hallucinate())
-
-
-def bucb_narrow(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
-    """The rule by which BPE-Delay exploits, without its design and its elimination."""
-    return _index(problem, steps, seed, DEFAULT_EXPLOIT, Hallucinate())
 
 
 def gp_ucb(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
@@ -238,8 +232,7 @@ ABLATIONS = {
     "bpe-delay-own-round": Method(
         partial(bpe_delay_with, evidence="round"), "BPE-Delay, bounds from a round's own answers"
     ),
-    "bpe-delay-ucb-6": Method(
-        partial(bpe_delay_with, exploit=UCB(BETA)), "BPE-Delay exploiting by UCB with beta = 6"
+    "bpe-delay-ucb-4.5": Method(
+        partial(bpe_delay_with, exploit=UCB(4.5)), "BPE-Delay exploiting by UCB with beta = 4.5"
     ),
-    "ucb-4.5": Method(bucb_narrow, "GP-BUCB with beta = 4.5: BPE-Delay that never eliminates"),
 }

@@ -169,18 +169,18 @@ def _table(values: Finals, measure: str, problem: str, names: Sequence[str]) -> 
 
 def _growth(swept: Mapping[str, Sweep]) -> list[str]:
     """How cumulative regret grows with the mean delay."""
-    delays = next(iter(swept.values())).delays
-    shown = ", ".join(f"{delay:g}" for delay in delays)
     lines = [
-        f"Cumulative regret per step of mean delay ({shown}), by least squares, and its slope over "
-        "the upper half of them less that over the lower half: where that is not above 0, regret "
+        "Cumulative regret per step of mean delay, by least squares, and its slope over the upper "
+        "half of the delays less that over the lower half: where that is not above 0, regret "
         "grows at most linearly.",
         "",
-        "| method | slope | upper less lower half |",
-        "|---|---|---|",
+        "| method | mean delays | slope | upper less lower half |",
+        "|---|---|---|---|",
     ]
     for method, sweep in swept.items():
-        lines.append(f"| {method} | {_interval(sweep.slope)} | {_interval(sweep.bend)} |")
+        delays = ", ".join(f"{delay:g}" for delay in sweep.delays)
+        slopes = f"{_interval(sweep.slope)} | {_interval(sweep.bend)}"
+        lines.append(f"| {method} | {delays} | {slopes} |")
     return lines
 
 

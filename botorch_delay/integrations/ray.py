@@ -128,6 +128,7 @@ class DelaySearch(Searcher):
         self._earlier: dict[str, Any] | None = None
         self._surviving: frozenset[str] | None = None  # trials that Tune knows after a restore
         self._lost: list[str] = []  # trials that run by the optimizer's account only
+        self._lost_first: list[str] = []  # likewise, of points_to_evaluate
         self._optimizer: Optimizer | None = None
         # Trials asked in this process: of restored ones Tune may have dropped any.
         self._asked: set[int] = set()
@@ -200,13 +201,17 @@ class DelaySearch(Searcher):
         book = optimizer.notes[NOTES]
         if trial_id in book["trials"]:
             return space.fill(optimizer.trials[book["trials"][trial_id]].x)
-        if trial_id not in book["first"] and len(book["first"]) < len(self._first):
+        if trial_id not in book["first"] and self._lost_first:
+            book["first"][trial_id] = book["first"].pop(self._lost_first.pop(0))
+        elif trial_id not in book["first"] and len(book["first"]) < len(self._first):
             book["first"][trial_id] = len(book["first"])
         if trial_id in book["first"]:
             return space.fill(space.encode(self._first[book["first"][trial_id]]))
         if self._lost:
-            book["trials"][trial_id] = book["trials"].pop(self._lost.pop(0))
-            return space.fill(optimizer.trials[book["trials"][trial_id]].x)
+            number = book["trials"].pop(self._lost.pop(0))
+            book["trials"][trial_id] = number
+            self._asked.add(number)
+            return space.fill(optimizer.trials[number].x)
         try:
             trial = optimizer.ask()
         except HorizonError:
@@ -308,12 +313,17 @@ class DelaySearch(Searcher):
         where ``num_samples`` is the same and asks are left; otherwise a new run begins, with the
         earlier answers as results obtained elsewhere.
 
+        Tune writes its own state beside this file, one after the other: a trial that was suggested
+        shortly before a run was killed may be unknown to Tune afterwards. The next trial takes its
+        place: else a round would wait for it for ever.
+
         Raises:
             StorageError: if the file cannot be read, was not written by this searcher, or is of
                 another space, metric or optimizer; then nothing is changed.
         """
         state = storage.read(checkpoint_path)
         _check_book(state, checkpoint_path)
+        self._surviving = _trials_of_tune(Path(checkpoint_path).parent)
         if self._space is not None:
             self._optimizer = self._resume(state)
             return
@@ -322,20 +332,6 @@ class DelaySearch(Searcher):
         self._earlier, self._evaluated = state, []
         book = state["notes"][NOTES]
         self._metric, self._mode = self._metric or book["metric"], self._mode or book["mode"]
-
-    def restore_from_dir(self, checkpoint_dir: str) -> None:
-        """Go on from the newest file in the folder of a run; ``Tuner.restore`` calls this.
-
-        Tune writes its own state and a searcher's one after the other, so that a trial that was
-        suggested before a run was killed may be unknown to Tune afterwards. The next trial takes
-        its place: else a round would wait for it for ever.
-
-        Raises:
-            RuntimeError: if the folder has no such file.
-            StorageError: as :meth:`restore` does.
-        """
-        self._surviving = _trials_of_tune(checkpoint_dir)
-        super().restore_from_dir(checkpoint_dir)
 
     def _begin(self) -> Optimizer:
         """The optimizer of a run that begins, or that goes on from what was restored."""
@@ -386,6 +382,12 @@ class DelaySearch(Searcher):
             book = optimizer.notes[NOTES]["trials"]
             lost = [trial_id for trial_id, number in book.items() if number in running]
             self._lost = [trial_id for trial_id in lost if trial_id not in self._surviving]
+            self._lost_first = [
+                trial_id
+                for trial_id in optimizer.notes[NOTES]["first"]
+                if trial_id not in self._surviving
+                and trial_id not in optimizer.notes[NOTES]["attached"]
+            ]
         return optimizer
 
     def _make(self, horizon: int | None) -> Optimizer:
@@ -475,9 +477,9 @@ class DelaySearch(Searcher):
                 self.optimizer.mark_failed(trial, str(error))
 
 
-def _trials_of_tune(folder: str) -> frozenset[str] | None:
+def _trials_of_tune(folder: Path) -> frozenset[str] | None:
     """The ids of the trials that Tune restores from a folder; None if that cannot be told."""
-    found = sorted(Path(folder).glob("experiment_state-*.json"))
+    found = sorted(folder.glob("experiment_state-*.json"))
     try:
         trials = json.loads(found[-1].read_text())["trial_data"]
         return frozenset(json.loads(trial)["trial_id"] for trial, _ in trials)

@@ -27,7 +27,8 @@ class Ordered:
 
     It is made in blocks of rows, each from those above it in one way only: so what an earlier one
     has made of the same leading points can be taken over, and the numbers are those of a
-    factorization from the beginning, to the last bit.
+    factorization from the beginning, to the last bit. Where a block is not positive definite the
+    whole is factorized at once, with raised noise, and nothing is taken over.
 
     Args:
         surrogate: that judges.

@@ -108,7 +108,7 @@ class BPEDelayOptimizer(Optimizer):
         exploit: the rule of the asks that are no design points, with hallucinated pending points:
             :class:`UCB`, :class:`ThompsonSampling`, :class:`BotorchRule` or what the latter takes;
             None to continue the design instead, as Algorithm 1 does.
-        explore_fraction: rho in (0, 1], the share of asks that are design points; if None 0.01,
+        explore_fraction: rho in (0, 1], the share of asks that are design points; if None 0.005,
             and 1 where ``exploit`` is None or a delay law is given.
         evidence: "round": bounds use the round's own design points. "all": with ``FixedBeta`` they
             use all answers there are instead; with ``RKHSConfidence`` the self-normalised bound

@@ -15,6 +15,8 @@ from botorch_delay.states import brief, is_whole
 from botorch_delay.surrogate import Surrogate
 from botorch_delay.trials import Trial
 
+LARGEST = 2**53  # of a whole number in a note
+
 
 @dataclass(frozen=True)
 class Opening:
@@ -200,6 +202,6 @@ def _ids(values: Any) -> tuple[int, ...]:
 
 
 def _whole(value: Any, minimum: int) -> int:
-    if not is_whole(value, minimum):
-        raise ValueError(f"{value!r} is no whole number of at least {minimum}")
+    if not is_whole(value, minimum) or value > LARGEST:
+        raise ValueError(f"{value!r} is no whole number from {minimum} to {LARGEST}")
     return int(value)

@@ -19,6 +19,8 @@ from botorch_delay.trials import Trial, TrialState
 # the evidence is not what it is known for.
 Known = Callable[[Evidence, Tensor, bool], PointwisePosterior | None]
 
+# How many slots may be missing below one that was served elsewhere.
+FURTHEST_SLOT = 10_000
 NO_SLOT = -1  # of a trial that serves no design point
 WAITING_SLOT = -2  # likewise, asked because a round waits though a budget says no
 
@@ -155,12 +157,15 @@ class OpenRound:
     def make_room(self, slot: int, key: int) -> bool:
         """Whether a point that was chosen elsewhere can serve a slot; earlier slots are opened.
 
-        Those wait to be asked: their trials are not known yet, or never came to be.
+        Those wait to be asked: their trials are not known yet, or never came to be. A slot that
+        is further away than any run leaves them is none: a damaged note must not cost hours.
 
         Args:
             slot: as the trial's note has it.
             key: of its point.
         """
+        if slot > len(self.slots) + FURTHEST_SLOT:
+            return False
         try:
             while slot > len(self.slots):
                 self._append(Slot(self.next_key(), outcome=TrialState.FAILED))

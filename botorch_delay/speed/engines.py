@@ -23,7 +23,7 @@ def optuna_trials(*, finished: int, steps: int, running: int) -> list[Row]:
     Args:
         finished: trials that are in the file before.
         steps: trials that are timed, with each of the two samplers in turns.
-        running: trials that run beside, in a second study.
+        running: trials that run beside in the second of two measurements; none do in the first.
     """
     if importlib.util.find_spec("optuna") is None:
         return [Row("skipped: pip install 'botorch-delay[optuna]'", None)]

@@ -485,6 +485,19 @@ def test_the_next_trial_takes_the_place_of_one_that_tune_lost(tmp_path, known_fi
     assert [trial.value for trial in restored.optimizer.trials] == [None, 2.0, 1.0, None]
 
 
+def test_a_lost_point_to_evaluate_is_handed_on(tmp_path):
+    points = [{"rate": r, "net": {"width": 2, "act": "tanh"}} for r in (0.01, 0.02, 0.03)]
+    kept = searcher(points_to_evaluate=points)
+    for trial in ("a", "b"):
+        kept.suggest(trial)
+    kept.save_to_dir(str(tmp_path), "2026-01-02")
+    (tmp_path / "experiment_state-2026-01-02.json").write_text(state_of_tune("b"))
+    restored = DelaySearch("loss", "min", optimizer=RandomOptimizer, points_to_evaluate=points)
+    restored.restore_from_dir(str(tmp_path))
+    rates = [restored.suggest(trial)["rate"] for trial in ("b", "c", "d")]
+    assert rates == pytest.approx([0.02, 0.01, 0.03])
+
+
 @pytest.mark.parametrize("text", [None, "", "{}", "[]", '{"trial_data": [1]}', '{"trial_data": 3}'])
 def test_no_trial_is_lost_where_the_state_of_tune_cannot_be_read(tmp_path, text):
     kept = searcher()

@@ -12,6 +12,7 @@ from cases import scattered, se
 import botorch_delay as bd
 from botorch_delay.exceptions import HorizonError, InputError, NotSupportedError, StorageError
 from botorch_delay.optimizers import bpe
+from botorch_delay.optimizers.notes import Note
 from botorch_delay.optimizers.replica import PastTrial, Replica
 
 HORIZON = 40
@@ -333,6 +334,18 @@ def test_late_answers_are_late_again():
     for replica in (kept, again):
         assert replica.trial(0).late
         assert replica.trial(0).state is DONE
+
+
+@pytest.mark.parametrize("field", ["round", "slot"])
+def test_notes_of_what_no_run_comes_to_are_refused(field):
+    with pytest.raises(StorageError, match="malformed"):
+        Note.read({"round": 1, "slot": 0} | {field: 2**70})
+    opt = maker("finite, design")()
+    opt.ask()
+    far = opt.ask_again(FINITE.points[3], Note(1, 2**50))  # at once
+    assert far.slot < 0
+    opt.tell(far, 0.5)
+    assert opt.trials[far.id].value == 0.5
 
 
 def test_what_does_not_fit_is_refused():
