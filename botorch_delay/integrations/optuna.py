@@ -23,7 +23,14 @@ import torch
 
 from botorch_delay import checks
 from botorch_delay.confidence import Guarantee
-from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError, NoAnswerError
+from botorch_delay.exceptions import (
+    EmptyDomainError,
+    HorizonError,
+    InputError,
+    InputTypeError,
+    MissingExtraError,
+    NoAnswerError,
+)
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.replica import PastTrial, Replica
 from botorch_delay.rounds import OPEN_ENDED
@@ -51,7 +58,7 @@ logger = logging.getLogger(__name__)
 # The system attribute in which a trial keeps its point and the note of its ask.
 ATTRIBUTE = "botorch_delay"
 # How often a point is chosen anew because another process has just given it away.
-MAX_ATTEMPTS = 5
+MAX_ATTEMPTS = 10
 # Studies and search spaces that a sampler keeps optimizers for.
 MAX_SESSIONS = 8
 PRUNED = (
@@ -282,8 +289,15 @@ class _Session:
         known = self.replica.trial(trial.number)
         if known is not None:
             return self.space.params(known.x)
+        behind = 0
         for _ in range(MAX_ATTEMPTS):
-            asked = self.replica.ask(trial.number, self._ahead_of(trial, trials, lost))
+            ahead = self._ahead_of(trial, trials, lost)
+            try:
+                asked = self.replica.ask(trial.number, ahead + behind)
+            except (EmptyDomainError, HorizonError):
+                if not behind:
+                    raise
+                asked = self.replica.ask(trial.number, ahead)
             x = asked.trial.x.tolist()
             claim: dict[str, Any] = {
                 "number": trial.number,
@@ -299,8 +313,11 @@ class _Session:
                 raise
             # What another process writes from now on, it writes after it could see this.
             trials = study.get_trials(deepcopy=False)
-            if not any(self._is_twin(other, trial, x) for other in trials):
+            twins = [other.number for other in trials if self._is_twin(other, trial, x)]
+            if not twins:
                 break
+            # They may be choosing anew too, from the same data: each takes another point.
+            behind = sum(number < trial.number for number in twins)
             self.replica.forget(trial.number)
             others = [other for other in trials if other.number != trial.number]
             lost = self.sync(study, others)

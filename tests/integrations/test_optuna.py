@@ -1,5 +1,6 @@
 """DelaySampler in one process."""
 
+import contextlib
 import copy
 import pickle
 import subprocess
@@ -56,6 +57,52 @@ def height(params):
 
 def asked_points(study):
     return [tuple(t.system_attrs[ATTRIBUTE]["x"]) for t in study.trials]
+
+
+# Processes that choose at the same moment
+
+
+@pytest.mark.parametrize("horizon", [None, 40])
+def test_workers_that_keep_choosing_the_same_do_not_do_so_for_ever(tmp_path, monkeypatch, horizon):
+    grid = {"n": IntDistribution(0, 9), "x": FloatDistribution(0.0, 1.0, step=0.125)}
+    storage = journal(tmp_path)
+
+    def sampler():
+        return DelaySampler(horizon=horizon, search_space=grid)
+
+    study = make_study(sampler(), storage)
+    for _ in range(12):
+        trial = study.ask(grid)
+        study.tell(trial, (trial.params["n"] - 3) ** 2 + trial.params["x"])
+    monkeypatch.setattr(plugin._Session, "_ahead_of", lambda *arguments: 0)  # neither saw the other
+    written, claims = threading.Barrier(2), []
+    write = storage.set_trial_system_attr
+
+    def write_together(trial_id, key, value):
+        write(trial_id, key, value)
+        claims.append(value["number"])
+        with contextlib.suppress(threading.BrokenBarrierError):
+            written.wait(timeout=5.0)
+
+    plain = optuna.load_study(
+        study_name=study.study_name, storage=storage, sampler=optuna.samplers.RandomSampler()
+    )
+    trials = [plain.ask() for _ in range(2)]  # some versions choose a point here already
+    monkeypatch.setattr(storage, "set_trial_system_attr", write_together)
+    params = {}
+
+    def work(trial):
+        worker = optuna.load_study(study_name=study.study_name, storage=storage, sampler=sampler())
+        frozen = worker.trials[trial.number]
+        params[trial.number] = worker.sampler.sample_relative(worker, frozen, grid)
+
+    threads = [threading.Thread(target=work, args=(trial,)) for trial in trials]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert params[12] != params[13]
+    assert len(claims) == 4  # each of them chose anew once
 
 
 # Points
