@@ -293,7 +293,7 @@ class _Session:
         for _ in range(MAX_ATTEMPTS):
             ahead = self._ahead_of(trial, trials, lost)
             try:
-                asked = self.replica.ask(trial.number, ahead + behind)
+                asked = self.replica.ask(trial.number, ahead, skip=behind)
             except (EmptyDomainError, HorizonError):
                 if not behind:
                     raise
@@ -313,7 +313,8 @@ class _Session:
                 raise
             # What another process writes from now on, it writes after it could see this.
             trials = study.get_trials(deepcopy=False)
-            twins = [other.number for other in trials if self._is_twin(other, trial, x)]
+            held = [other for other in trials if other.number not in lost]
+            twins = [other.number for other in held if self._is_twin(other, trial, x)]
             if not twins:
                 break
             # They may be choosing anew too, from the same data: each takes another point.

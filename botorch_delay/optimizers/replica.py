@@ -151,7 +151,7 @@ class Replica(Generic[Played]):
         for past in sorted(changed, key=_order):
             self._take(past)
 
-    def ask(self, number: int, before: int = 0) -> Asked:
+    def ask(self, number: int, before: int = 0, skip: int = 0) -> Asked:
         """The point for a trial that the other system has opened.
 
         Args:
@@ -159,6 +159,8 @@ class Replica(Generic[Played]):
             before: how many other trials are about to ask and come first. They get what this
                 optimizer would ask for them, and this trial what comes next: so workers that
                 ask at the same moment get different points.
+            skip: how many more points to pass over, which nobody else may come to ask. A point
+                behind these serves no slot of the design, so that none is left out.
 
         Raises:
             InputError: if the trial has its point already.
@@ -168,10 +170,12 @@ class Replica(Generic[Played]):
         if number in self._ids:
             raise InputError(f"Trial {number} has its point already; ask for another trial.")
         optimizer, after = self.optimizer, len(self._numbers)
-        if before:
+        if before or skip:
             ahead = copy.deepcopy(optimizer, {id(optimizer.domain): optimizer.domain})
-            asked = ahead.ask(before + 1)
+            asked = ahead.ask(before + skip + 1)
             note = merged([ahead.note(trial) for trial in asked])
+            if skip:
+                note = replace(note, slot=NO_SLOT)
             trial = optimizer.ask_again(asked[-1].x, note)
         else:
             (trial,) = optimizer.ask(1)
