@@ -6,7 +6,6 @@ import copy
 import enum
 import hashlib
 import json
-import math
 import operator
 import time
 from array import array
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from botorch_delay.columns import REAL, WHOLE, Columns
 from botorch_delay.exceptions import MissingExtraError, StorageError, TrialError
 
 if TYPE_CHECKING:
@@ -36,81 +36,8 @@ class TrialState(enum.Enum):
     ABANDONED = "abandoned"
 
 
-_NONE = -(2**63)  # in a column of whole numbers
 _STATES = tuple(TrialState)
 _CODES = {state: code for code, state in enumerate(_STATES)}
-
-
-class _Columns:
-    """What trials consist of, packed by field, one row per trial.
-
-    An object for each number of each of many trials would take several times the memory, and
-    Python's garbage collector would look at every one of them.
-    """
-
-    def __init__(self) -> None:
-        self.source: list[Tensor] = []
-        self.reason: dict[int, str] = {}
-        self.state, self.late = bytearray(), bytearray()
-        self.whole = {name: array("q") for name in _WHOLE}
-        self.real = {name: array("d") for name in _REAL}
-
-    def append(self, source: Tensor, **fields: Any) -> int:
-        """Add a row; returns its number."""
-        row = len(self.source)
-        try:
-            self.source.append(source)
-            self.state.append(0)
-            self.late.append(0)
-            for whole in self.whole.values():
-                whole.append(_NONE)
-            for real in self.real.values():
-                real.append(math.nan)
-            self.change(row, **fields)
-        except BaseException:
-            self.cut(row)
-            raise
-        return row
-
-    def cut(self, length: int) -> None:
-        """Drop the rows from some number on."""
-        if len(self.source) <= length:
-            return
-        del self.source[length:], self.state[length:], self.late[length:]
-        for whole in self.whole.values():
-            del whole[length:]
-        for real in self.real.values():
-            del real[length:]
-        for row in [row for row in self.reason if row >= length]:
-            del self.reason[row]
-
-    def change(self, row: int, **fields: Any) -> None:
-        """Put values in some fields of a row."""
-        for name, value in fields.items():
-            if name in self.whole:
-                self.whole[name][row] = _NONE if value is None else value
-            elif name in self.real:
-                self.real[name][row] = math.nan if value is None else value
-            elif name == "state":
-                self.state[row] = _CODES[value]
-            elif name == "late":
-                self.late[row] = value
-            elif value:
-                self.reason[row] = value
-            else:
-                self.reason.pop(row, None)
-
-    def rows_in(self, state: TrialState) -> Iterator[int]:
-        """The rows of trials in a state."""
-        code = _CODES[state]
-        row = self.state.find(code)
-        while row >= 0:
-            yield row
-            row = self.state.find(code, row + 1)
-
-
-_WHOLE = ("id", "index", "round", "slot", "answered_step")
-_REAL = ("value", "noise_var", "asked_at", "answered_at")
 
 
 class Trial:
@@ -135,7 +62,7 @@ class Trial:
         answered_step: how many asks had been made when it was answered, or None.
     """
 
-    __slots__ = ("__weakref__", "_columns", "_row")
+    __slots__ = ("_columns", "_row")
 
     def __init__(
         self,
@@ -153,14 +80,14 @@ class Trial:
         answered_at: float | None = None,
         answered_step: int | None = None,
     ) -> None:
-        self._columns = _Columns()
+        self._columns = Columns()
         self._row = self._columns.append(
             source,
             id=id,
             index=index,
             round=round,
             slot=slot,
-            state=state,
+            state=_CODES[state],
             value=value,
             noise_var=noise_var,
             late=late,
@@ -171,27 +98,20 @@ class Trial:
         )
 
     @classmethod
-    def _at(cls, columns: _Columns, row: int) -> Trial:
+    def _at(cls, columns: Columns, row: int) -> Trial:
         """The trial of a row."""
         trial = cls.__new__(cls)
         trial._columns, trial._row = columns, row
         return trial
 
-    def _move(self, columns: _Columns) -> None:
+    def _move(self, columns: Columns) -> None:
         """Become the next row of other columns."""
         self._row = columns.append(self.source, **self._fields())
         self._columns = columns
 
     def _fields(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _FIELDS}
-
-    def _whole(self, name: str) -> int | None:
-        number = self._columns.whole[name][self._row]
-        return None if number == _NONE else number
-
-    def _real(self, name: str) -> float | None:
-        number = self._columns.real[name][self._row]
-        return None if math.isnan(number) else number
+        """As columns take them."""
+        return {name: getattr(self, name) for name in _FIELDS} | {"state": _CODES[self.state]}
 
     @property
     def id(self) -> int:
@@ -206,7 +126,7 @@ class Trial:
     @property
     def index(self) -> int | None:
         """Row of the point in a finite domain; None on a box."""
-        return self._whole("index")
+        return self._columns.whole_or_none("index", self._row)
 
     @property
     def round(self) -> int:
@@ -226,12 +146,12 @@ class Trial:
     @property
     def value(self) -> float | None:
         """The answer as it was told, or None."""
-        return self._real("value")
+        return self._columns.real_or_none("value", self._row)
 
     @property
     def noise_var(self) -> float | None:
         """The known noise variance of the answer, or None."""
-        return self._real("noise_var")
+        return self._columns.real_or_none("noise_var", self._row)
 
     @property
     def late(self) -> bool:
@@ -251,7 +171,7 @@ class Trial:
     @property
     def answered_at(self) -> float | None:
         """When it was answered, failed or was abandoned; None while it runs."""
-        return self._real("answered_at")
+        return self._columns.real_or_none("answered_at", self._row)
 
     @property
     def answered_step(self) -> int | None:
@@ -259,7 +179,7 @@ class Trial:
 
         None while it runs, and in files of versions that did not keep it.
         """
-        return self._whole("answered_step")
+        return self._columns.whole_or_none("answered_step", self._row)
 
     @property
     def delay(self) -> int | None:
@@ -286,7 +206,7 @@ class Trial:
         return {"source": self.x, **self._fields()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._columns = _Columns()
+        self._columns = Columns()
         self._row = self._columns.append(**state)
 
     def record(self) -> dict[str, Any]:
@@ -315,7 +235,7 @@ class Trial:
         )
 
 
-_FIELDS = (*_WHOLE, *_REAL, "state", "late", "reason")
+_FIELDS = (*WHOLE, *REAL, "state", "late", "reason")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -346,7 +266,7 @@ class Ledger:
     """
 
     def __init__(self, origin: str) -> None:
-        self._columns = _Columns()
+        self._columns = Columns()
         self.trials: list[Trial] = []
         self.attached: list[Attached] = []
         # One entry for each revision since the first that is known, packed: there are many.
@@ -378,7 +298,7 @@ class Ledger:
     def settle(self, trial: Trial, state: TrialState, **fields: Any) -> None:
         """Change a trial's state and the given fields, and note the time and the step."""
         noted = {"answered_at": time.time(), "answered_step": len(self.trials)}
-        self._columns.change(trial._row, **{**fields, "state": state, **noted})
+        self._columns.change(trial._row, **{**fields, "state": _CODES[state], **noted})
         self._note(trial)
 
     def attach(self, results: list[Attached]) -> None:
@@ -410,11 +330,15 @@ class Ledger:
 
     def running(self) -> Iterator[Trial]:
         """Trials without an answer, failure or abandonment, in the order of their ids."""
-        return map(self.trials.__getitem__, self._columns.rows_in(TrialState.RUNNING))
+        return self._in_state(TrialState.RUNNING)
 
     def completed(self) -> Iterator[Trial]:
         """Trials with an answer, in the order of their ids."""
-        return map(self.trials.__getitem__, self._columns.rows_in(TrialState.COMPLETED))
+        return self._in_state(TrialState.COMPLETED)
+
+    def _in_state(self, state: TrialState) -> Iterator[Trial]:
+        rows = self._columns.rows_in(_CODES[state], len(self.trials))
+        return map(self.trials.__getitem__, rows)
 
     def changed_since(self, revision: int) -> list[Trial]:
         """Trials that changed after a revision, each once, in the order of their ids."""
@@ -464,7 +388,7 @@ class Ledger:
 
     def _take(self, trials: list[Trial]) -> None:
         """Make these the trials: from now on they are rows of one set of columns."""
-        columns = _Columns()
+        columns = Columns()
         for trial in trials:
             trial._move(columns)
         self._columns, self.trials = columns, trials

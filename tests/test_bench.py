@@ -300,6 +300,13 @@ def test_the_suites():
     assert len(QUICK.narrowed(methods=["random"]).cells()) == 4 * 2 * 3
 
 
+def test_where_no_method_applies_that_is_said_before_anything_is_written(tmp_path):
+    suite = FULL.narrowed(problems=["branin-box"], methods=["bpe-delay-valid"], delays=["none"])
+    with pytest.raises(InputError, match="bpe-delay-valid cannot play branin-box with none"):
+        bench(suite, tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()
+
+
 def test_methods_that_do_not_apply_are_left_out():
     names = ["bpe-delay", "bpe-delay-published", "bpe"]
     known = TINY.narrowed(methods=names, problems=["se-0.02"], seeds=[0]).cells()
@@ -511,7 +518,7 @@ def test_what_a_guarantee_costs(tmp_path):
         PROBLEMS.remove("small")
     assert tmp_path / "figures" / "small-frontier.png" in done.figures
     assert "small-frontier.png" in done.report.read_text()
-    factors = {name: method.factor for name, method in GUARANTEED.items()}
+    factors = {name: method.guarantee[1] for name, method in GUARANTEED.items()}
     assert factors["bpe-delay-valid"] == 1.0
     assert factors["bpe-delay-valid-rho-0.01"] == pytest.approx(0.01**-0.5)
     for name, factor in factors.items():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from readme_blocks import ENGINES, README, blocks, python_blocks
 
+import botorch_delay as bd
 from botorch_delay import cli
 
 
@@ -26,6 +27,14 @@ def test_the_python_blocks_run(tmp_path, monkeypatch):
     with torch.random.fork_rng():  # BoTorch's loop draws from the global generator
         for number, block in enumerate(python, start=1):
             exec(compile(block, f"README.md, block {number}", "exec"), namespace)
+
+
+def test_the_defaults_are_those_that_are_shown():
+    (shown,) = (block for block in python_blocks() if "# the share of asks" in block)
+    namespace = {"bd": bd, "candidates": torch.linspace(0, 1, 9).double().unsqueeze(-1)}
+    exec(shown, namespace)
+    silent = bd.BPEDelayOptimizer(namespace["opt"].domain, horizon=200)
+    assert silent.state_dict()["config"] == namespace["opt"].state_dict()["config"]
 
 
 def test_the_commands_run(tmp_path, monkeypatch, capsys):

@@ -100,6 +100,7 @@ def test_an_ask_that_cannot_be_noted_leaves_nothing_behind(ledger, field):
 
 def test_an_interrupted_ask_leaves_nothing_behind(ledger):
     ledger._columns.append(line(5), id=4, index=4, round=1, slot=4, reason="x")  # and then Ctrl-C
+    assert [t.id for t in ledger.running()] == [0, 1, 2, 3]
     trial = ledger.open(source=line(5), index=3, round=1, slot=4)
     assert (trial.id, trial.index, trial.reason) == (4, 3, "")
     assert len(list(ledger.running())) == 5

@@ -116,8 +116,9 @@ def bench(
     Raises:
         MissingExtraError: without Matplotlib, or where a problem or method needs a package that
             is not installed.
-        InputError: if a name is unknown, the folder cannot be written or holds another
-            benchmark, or a registered object cannot be sent to a worker process.
+        InputError: if a name is unknown, no method can play any of the problems, the folder cannot
+            be written or holds another benchmark, or a registered object cannot be sent to a
+            worker process.
         RunError: if a worker process dies.
     """
     if isinstance(suite, str):
@@ -128,6 +129,12 @@ def bench(
     count = checks.whole(count, "workers", 1)
     require_matplotlib()
     wanted = suite.cells()
+    if not wanted:
+        raise InputError(
+            f"Nothing to play: {', '.join(suite.methods)} cannot play {', '.join(suite.problems)} "
+            f"with {', '.join(suite.delays)}. Some methods need a given kernel, the norm of f, the "
+            "law of the delays, or a finite set; choose others."
+        )
     for name in dict.fromkeys(cell.method for cell in wanted):
         METHODS[name].require()
     runs = _prepare(folder, suite, wanted)
@@ -163,8 +170,8 @@ def summarize(folder: Path) -> Benchmark:
     cells, curves = write_tables(folder, results)
     (folder / FIGURES).mkdir(exist_ok=True)
     swept = sweeps(results, mean_delays())
-    factors = {name: method.factor for name, method in METHODS.items() if method.factor}
-    figures = draw_figures(folder / FIGURES, results, REFERENCE, swept, factors)
+    guarantees = {name: m.guarantee for name, m in METHODS.items() if m.guarantee is not None}
+    figures = draw_figures(folder / FIGURES, results, REFERENCE, swept, guarantees)
     report = folder / REPORT
     text = write_report(
         results,

@@ -27,7 +27,7 @@ def draw_figures(
     results: Sequence[Result],
     reference: str,
     swept: Mapping[str, Mapping[str, Sweep]],
-    factors: Mapping[str, float],
+    guarantees: Mapping[str, tuple[str, float]],
 ) -> list[Path]:
     """PNG files in ``folder``: means over seeds, the reference in black.
 
@@ -42,7 +42,8 @@ def draw_figures(
         results: of the runs.
         reference: the method in black.
         swept: regret against the mean delay, by problem and method.
-        factors: of guaranteed methods, on BPE-Delay's regret bound.
+        guarantees: of methods that have one, the option that sets it and the factor on
+            BPE-Delay's regret bound.
     """
     drawn = []
     styles = _styles(results, reference)
@@ -57,9 +58,9 @@ def draw_figures(
             path = folder / f"{problem}-delays.png"
             _draw_sweep(path, problem, swept[problem], styles)
             drawn.append(path)
-        if {result.cell.method for result in mine} >= {BASELINE, *factors}:
+        if {result.cell.method for result in mine} >= {BASELINE, *guarantees}:
             path = folder / f"{problem}-frontier.png"
-            _draw_frontier(path, problem, mine, factors)
+            _draw_frontier(path, problem, mine, guarantees)
             drawn.append(path)
     return drawn
 
@@ -135,14 +136,17 @@ def _draw_sweep(
 
 
 def _draw_frontier(
-    path: Path, problem: str, results: Sequence[Result], factors: Mapping[str, float]
+    path: Path,
+    problem: str,
+    results: Sequence[Result],
+    guarantees: Mapping[str, tuple[str, float]],
 ) -> None:
     """Regret of guaranteed methods, as a ratio to that of GP-BUCB, which promises nothing."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 4.8), layout="constrained")
     ax = figure.subplots()
-    families = {True: ("regret_factor", "o", "-"), False: ("explore_fraction", "s", "--")}
+    options = list(dict.fromkeys(option for option, _ in guarantees.values()))
     delays = dict.fromkeys(result.cell.delay for result in results)
     for place, delay in enumerate(delays):
         final: dict[str, dict[int, float]] = {}
@@ -150,11 +154,11 @@ def _draw_frontier(
             if result.cell.delay == delay:
                 runs = final.setdefault(result.cell.method, {})
                 runs[result.cell.seed] = float(result.cumulative[-1])
-        for budget, (family, marker, dash) in families.items():
+        for option in options:
             points = []
-            for method, factor in factors.items():
+            for method, (sets, factor) in guarantees.items():
                 seeds = sorted(final.get(method, {}).keys() & final.get(BASELINE, {}).keys())
-                if ("budget" in method) == budget and seeds:
+                if sets == option and seeds:
                     ours, theirs = (
                         np.array([final[m][s] for s in seeds]) for m in (method, BASELINE)
                     )
@@ -167,10 +171,10 @@ def _draw_frontier(
                 mean,
                 yerr=np.stack([mean - low, high - mean]),
                 color=_COLOURS[place % len(_COLOURS)],
-                marker=marker,
-                linestyle=dash,
+                marker="os^"[options.index(option)],
+                linestyle=_DASHES[options.index(option)],
                 capsize=2,
-                label=f"{delay}, {family}",
+                label=f"{delay}, {option}",
             )
     ax.axhline(1.0, color="black", linewidth=1.0)
     ax.set(xscale="log", yscale="log", title=f"{problem}: what a guarantee costs")

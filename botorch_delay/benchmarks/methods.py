@@ -199,24 +199,25 @@ LIBRARY_METHODS = {
     ),
 }
 
-# With a guarantee, told the norm of f: by the factor on BPE-Delay's regret bound.
+_GUARANTEES: list[tuple[str, dict[str, Any], tuple[str, float]]] = [
+    ("valid", {"exploit": None}, ("explore_fraction", 1.0))
+]
+for _rho in (0.1, 0.01):
+    _options = {"explore_fraction": _rho}
+    _GUARANTEES.append((f"valid-rho-{_rho}", _options, ("explore_fraction", _rho**-0.5)))
+for _F in (1.05, 1.25, 2.0):
+    _GUARANTEES.append((f"budget-{_F:g}", {"regret_factor": _F}, ("regret_factor", _F)))
+# With a guarantee, told the norm of f.
 GUARANTEED = {
     f"bpe-delay-{name}": Method(
         partial(guaranteed, **options),
-        f"BPE-Delay with valid bounds, {label}",
+        "BPE-Delay with valid bounds, " + ", ".join(f"{k}={v}" for k, v in options.items()),
         needs_kernel=True,
         needs_norm=True,
         needs_set=True,
-        factor=factor,
+        guarantee=guarantee,
     )
-    for name, options, label, factor in (
-        ("valid", {"exploit": None}, "which never exploits", 1.0),
-        ("valid-rho-0.1", {"explore_fraction": 0.1}, "a tenth of the asks explores", 10**0.5),
-        ("valid-rho-0.01", {"explore_fraction": 0.01}, "a hundredth of them explores", 10.0),
-        ("budget-1.05", {"regret_factor": 1.05}, "regret_factor 1.05", 1.05),
-        ("budget-1.25", {"regret_factor": 1.25}, "regret_factor 1.25", 1.25),
-        ("budget-2", {"regret_factor": 2.0}, "regret_factor 2", 2.0),
-    )
+    for name, options, guarantee in _GUARANTEES
 }
 # The defaults with one ingredient switched off or put back to another value.
 ABLATIONS = {

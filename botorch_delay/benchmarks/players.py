@@ -89,7 +89,8 @@ class Method:
         needs_law: it has to be told the law of the delays.
         needs_set: it cannot play on a box.
         package: that has to be installed for it; empty if none.
-        factor: F, where its regret is guaranteed to be at most F times BPE-Delay's own bound.
+        guarantee: where its regret is guaranteed to be at most F times BPE-Delay's own bound, the
+            option that sets F, and F.
     """
 
     make: MakePlayer
@@ -100,7 +101,7 @@ class Method:
     needs_law: bool = False
     needs_set: bool = False
     package: str = ""
-    factor: float | None = None
+    guarantee: tuple[str, float] | None = None
 
     def require(self) -> None:
         """That its package is installed, found out before the work starts.

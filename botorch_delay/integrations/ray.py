@@ -379,15 +379,11 @@ class DelaySearch(Searcher):
         optimizer.load_state_dict(state)
         if self._surviving is not None:
             running = {trial.id for trial in optimizer.pending}
-            book = optimizer.notes[NOTES]["trials"]
-            lost = [trial_id for trial_id, number in book.items() if number in running]
+            book = optimizer.notes[NOTES]
+            lost = [trial_id for trial_id, number in book["trials"].items() if number in running]
+            first = [trial_id for trial_id in book["first"] if trial_id not in book["attached"]]
             self._lost = [trial_id for trial_id in lost if trial_id not in self._surviving]
-            self._lost_first = [
-                trial_id
-                for trial_id in optimizer.notes[NOTES]["first"]
-                if trial_id not in self._surviving
-                and trial_id not in optimizer.notes[NOTES]["attached"]
-            ]
+            self._lost_first = [trial_id for trial_id in first if trial_id not in self._surviving]
         return optimizer
 
     def _make(self, horizon: int | None) -> Optimizer:

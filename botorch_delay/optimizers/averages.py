@@ -190,9 +190,9 @@ class Averages:
         self._unaveraged.add(key)
         if before is None:
             self.sources += 1
-            self._place(
-                key, min(self._first.get(key, _attached_first(source)), _attached_first(source))
-            )
+            first = _attached_first(source)
+            if key not in self._first or first < self._first[key]:
+                self._place(key, first)
             self._new.setdefault(key, []).append(source)
         else:
             self._stale.add(key)

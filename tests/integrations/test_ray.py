@@ -34,7 +34,6 @@ ray = pytest.importorskip("ray", reason="needs pip install 'botorch-delay[ray]'"
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, from many places
 
 from ray import cloudpickle, tune  # noqa: E402
-from ray.tune.experiment import Trial  # noqa: E402
 from ray.tune.search import ConcurrencyLimiter, Searcher  # noqa: E402
 from ray.tune.search.optuna import OptunaSearch  # noqa: E402
 
@@ -462,7 +461,11 @@ def test_a_restored_searcher_goes_on_as_if_nothing_had_happened(tmp_path, first)
 def state_of_tune(trials):
     """What Tune writes of its own, of trials that are running."""
     return json.dumps(
-        {"trial_data": [Trial("t", trial_id=t, stub=True).get_json_state() for t in trials]}
+        {
+            "trial_data": [
+                tune.experiment.Trial("t", trial_id=t, stub=True).get_json_state() for t in trials
+            ]
+        }
     )
 
 
