@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 # Fields that are whole numbers, and real ones; any of them may be None.
 WHOLE = ("id", "index", "round", "slot", "answered_step")
 REAL = ("value", "noise_var", "asked_at", "answered_at")
-_NONE = -(2**63)  # in a column of whole numbers
+NONE = -(2**63)  # in a column of whole numbers
 
 
 class Columns:
@@ -27,7 +29,7 @@ class Columns:
         state: codes below 256.
         late: 0 or 1.
         reason: by row, where there is one.
-        whole: by name, ``_NONE`` for None.
+        whole: by name, ``NONE`` for None.
         real: by name, NaN for None.
     """
 
@@ -50,7 +52,7 @@ class Columns:
             self.state.append(0)
             self.late.append(0)
             for whole in self.whole.values():
-                whole.append(_NONE)
+                whole.append(NONE)
             for real in self.real.values():
                 real.append(math.nan)
             self.change(row, **fields)
@@ -75,7 +77,7 @@ class Columns:
         """Put values in some fields of a row."""
         for name, value in fields.items():
             if name in self.whole:
-                self.whole[name][row] = _NONE if value is None else value
+                self.whole[name][row] = NONE if value is None else value
             elif name in self.real:
                 self.real[name][row] = math.nan if value is None else value
             elif name == "state":
@@ -90,16 +92,25 @@ class Columns:
     def whole_or_none(self, name: str, row: int) -> int | None:
         """A whole number."""
         number = self.whole[name][row]
-        return None if number == _NONE else number
+        return None if number == NONE else number
 
     def real_or_none(self, name: str, row: int) -> float | None:
         """A real number."""
         number = self.real[name][row]
         return None if math.isnan(number) else number
 
-    def rows_in(self, state: int, end: int) -> Iterator[int]:
-        """The rows below ``end`` with a state."""
-        row = self.state.find(state, 0, end)
-        while row >= 0:
-            yield row
-            row = self.state.find(state, row + 1, end)
+    def rows_in(self, state: int, end: int) -> list[int]:
+        """The rows below ``end`` with a state, increasing."""
+        # The view of the bytes ends with this line: while there is one they can't be added to.
+        found: list[int] = np.flatnonzero(
+            np.frombuffer(self.state, np.uint8)[:end] == state
+        ).tolist()
+        return found
+
+    def gather_whole(self, name: str, rows: Sequence[int]) -> Tensor:
+        """Whole numbers of some rows, a LongTensor; ``NONE`` where there is none."""
+        return torch.from_numpy(np.asarray(self.whole[name])[np.asarray(rows, dtype=np.int64)])
+
+    def gather_real(self, name: str, rows: Sequence[int]) -> Tensor:
+        """Real numbers of some rows, in double precision; NaN where there is none."""
+        return torch.from_numpy(np.asarray(self.real[name])[np.asarray(rows, dtype=np.int64)])

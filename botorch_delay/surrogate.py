@@ -28,6 +28,7 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_delay import checks
+from botorch_delay.answers import Answers
 from botorch_delay.domains import Domain, Encoding
 from botorch_delay.exceptions import FitWarning, InputError, InputTypeError, StorageError
 from botorch_delay.kernels import build_kernel, covariance, describe_kernel, hyperparameters
@@ -133,25 +134,12 @@ class Surrogate:
         ratio = evidence.spread_ratio**0.5 if len(evidence.y) else self.noise_var**-0.5
         return ratio / self.scale
 
-    def evidence(
-        self, X: Tensor, y: Tensor, noise_var: list[float | None], group: Tensor | None = None
-    ) -> Evidence:
-        """Answers in units of g.
-
-        Args:
-            X: ``m x d``.
-            y: ``m``, in units of the values.
-            noise_var: known noise variances in squared units of the values; None where the
-                surrogate's own applies.
-            group: ``m``, equal where points are equal; None keeps every answer apart.
-        """
-        square = self.scale**2
-        own = [self.noise_var if v is None else v / square for v in noise_var]
-        noise = torch.tensor(own, dtype=X.dtype, device=X.device)
-        standard = (y - self.offset) / self.scale
-        if group is None:
-            return Evidence.single(self.inputs(X), standard, noise)
-        return Evidence.grouped(self.inputs(X), standard, noise, group)
+    def evidence(self, answers: Answers) -> Evidence:
+        """Answers in units of g; where the noise of one is not known it has the surrogate's own."""
+        known = answers.noise_var / self.scale**2
+        noise = torch.where(known.isnan(), self.noise_var, known).to(answers.y)
+        standard = (answers.y - self.offset) / self.scale
+        return Evidence.grouped(self.inputs(answers.X), standard, noise, answers.group)
 
     def in_values(self, evidence: Evidence) -> tuple[Kernel, Evidence]:
         """Kernel and evidence in units of the values; inputs stay as they are.
@@ -237,9 +225,7 @@ class Surrogate:
 
 def fit_surrogate(
     domain: Domain,
-    X: Tensor,
-    y: Tensor,
-    noise_var: list[float | None],
+    answers: Answers,
     *,
     seed: int,
     previous: Surrogate | None = None,
@@ -254,14 +240,13 @@ def fit_surrogate(
 
     Args:
         domain: whose bounding box normalises inputs, and whose encoding is used.
-        X: ``m x d``, answered points.
-        y: ``m``, their values.
-        noise_var: known noise variance of each answer, or None.
+        answers: to fit to.
         seed: for the random restarts of a fit that fails at first.
         previous: kept, with a :class:`FitWarning`, if the fit fails.
         warm_start: modes of the priors, instead of BoTorch's.
         exact: whether evaluations are exact; their noise is a jitter, and not learned.
     """
+    X, y = answers.X, answers.y
     kernel, likelihood = _prior_modules(domain, warm_start)
     own = exact_noise(y) if exact else likelihood.noise.item()
     prior = _learned(kernel, domain, noise_var=own, offset=0.0, scale=1.0)
@@ -275,8 +260,8 @@ def fit_surrogate(
     known = None
     if exact:
         known = torch.full_like(standard, own)
-    elif all(v is not None for v in noise_var):
-        known = torch.tensor(noise_var, dtype=y.dtype, device=y.device).unsqueeze(-1) / scale**2
+    elif not bool(answers.noise_var.isnan().any()):
+        known = answers.noise_var.to(y).unsqueeze(-1) / scale**2
     try:
         rows = _subset(len(y), seed)
         noise_there = None if known is None else known[rows]

@@ -9,7 +9,7 @@ import json
 import operator
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -330,15 +330,30 @@ class Ledger:
 
     def running(self) -> Iterator[Trial]:
         """Trials without an answer, failure or abandonment, in the order of their ids."""
-        return self._in_state(TrialState.RUNNING)
+        return map(self.trials.__getitem__, self._rows_in(TrialState.RUNNING))
 
     def completed(self) -> Iterator[Trial]:
         """Trials with an answer, in the order of their ids."""
-        return self._in_state(TrialState.COMPLETED)
+        return map(self.trials.__getitem__, self.answered())
 
-    def _in_state(self, state: TrialState) -> Iterator[Trial]:
-        rows = self._columns.rows_in(_CODES[state], len(self.trials))
-        return map(self.trials.__getitem__, rows)
+    def answered(self) -> list[int]:
+        """Ids of the trials with an answer, increasing."""
+        return self._rows_in(TrialState.COMPLETED)
+
+    def values(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Answers of some trials and their known noise variances, in double precision.
+
+        NaN where there is none.
+        """
+        gather = self._columns.gather_real
+        return gather("value", ids), gather("noise_var", ids)
+
+    def indices(self, ids: Sequence[int]) -> Tensor:
+        """Rows of the points of some trials in their finite domain, a LongTensor."""
+        return self._columns.gather_whole("index", ids)
+
+    def _rows_in(self, state: TrialState) -> list[int]:
+        return self._columns.rows_in(_CODES[state], len(self.trials))
 
     def changed_since(self, revision: int) -> list[Trial]:
         """Trials that changed after a revision, each once, in the order of their ids."""

@@ -1,4 +1,5 @@
 import contextlib
+import importlib
 import os
 import signal
 import sqlite3
@@ -11,6 +12,9 @@ from scale import repeats
 
 from botorch_delay import BPEDelayOptimizer, cli, demo, load
 from botorch_delay.demo import CrossValidation, demo_domain, held_out_accuracy, run_demo
+
+# Where rich is installed this import draws from a global generator, once.
+importlib.import_module("sklearn.model_selection")
 
 
 def call(*arguments, capsys):

@@ -12,6 +12,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from botorch_delay import FiniteDomain
 from botorch_delay import surrogate as module
+from botorch_delay.answers import Answers
 from botorch_delay.exceptions import FitWarning, StorageError
 from botorch_delay.kernels import covariance
 from botorch_delay.surrogate import Hyperparameters, Surrogate, fit_surrogate
@@ -19,15 +20,21 @@ from botorch_delay.surrogate import Hyperparameters, Surrogate, fit_surrogate
 POINTS = 10 * scattered(60) - 4
 X = POINTS[:25]
 Y = 3.0 + 20 * torch.sin(X).sum(dim=1) + 0.1 * normal(25)
-NONE = [None] * 25
+NONE = torch.full((25,), torch.nan, dtype=torch.double)
 
 
-def fit(X=X, y=Y, noise_var=NONE, **options):
-    return fit_surrogate(FiniteDomain(POINTS), X, y, noise_var, seed=0, **options)
+def answers(X, y, noise_var=None):
+    if noise_var is None:
+        noise_var = torch.full_like(y, torch.nan, dtype=torch.double)
+    return Answers(X, y, noise_var, torch.arange(len(y)))
+
+
+def fit(X=X, y=Y, noise_var=None, **options):
+    return fit_surrogate(FiniteDomain(POINTS), answers(X, y, noise_var), seed=0, **options)
 
 
 def predict(surrogate, X, y, noise_var, at):
-    return surrogate.posterior(surrogate.evidence(X, y, noise_var), at)
+    return surrogate.posterior(surrogate.evidence(answers(X, y, noise_var)), at)
 
 
 def test_it_is_botorch_s_model_with_its_defaults():
@@ -50,21 +57,22 @@ def test_it_is_botorch_s_model_with_its_defaults():
 def test_a_fixed_surrogate_changes_nothing():
     fixed = Surrogate.fixed(se(), 0.01, POINTS)
     assert fixed.inputs(X) is X
-    evidence = fixed.evidence(X, Y, NONE)
+    evidence = fixed.evidence(answers(X, Y))
     assert torch.equal(evidence.y, Y)
     assert fixed.noise_ratio(evidence) == pytest.approx(10.0)
-    assert fixed.noise_ratio(fixed.evidence(X[:0], Y[:0], [])) == pytest.approx(10.0)
+    assert fixed.noise_ratio(fixed.evidence(answers(X[:0], Y[:0]))) == pytest.approx(10.0)
     assert fixed.hyperparameters()["covar_module"] == {"lengthscale": pytest.approx(0.4)}
 
 
 def test_known_noise_replaces_the_surrogate_s_own():
     surrogate = fit()
-    noise = [4.0, *NONE[1:]]
-    evidence = surrogate.evidence(X, Y, noise)
+    noise = NONE.clone()
+    noise[0] = 4.0
+    evidence = surrogate.evidence(answers(X, Y, noise))
     assert evidence.noise_var[0] == pytest.approx(4.0 / surrogate.scale**2)
     assert evidence.noise_var[1] == surrogate.noise_var
-    known = fit(noise_var=[0.01] * 25)
-    assert known.noise_var == pytest.approx(fit(y=Y[:0], X=X[:0], noise_var=[]).noise_var)
+    known = fit(noise_var=torch.full_like(NONE, 0.01))
+    assert known.noise_var == pytest.approx(fit(y=Y[:0], X=X[:0]).noise_var)
 
 
 def test_fits_are_repeatable_and_records_exact():
@@ -115,8 +123,8 @@ def test_odd_values(values):
 def test_logarithms_are_what_the_kernel_sees():
     exponent = POINTS / 10
     plain, logs = FiniteDomain(exponent), FiniteDomain(exponent.exp(), log_dims=[0, 1])
-    one = fit_surrogate(plain, exponent[:25], Y, NONE, seed=0)
-    two = fit_surrogate(logs, exponent[:25].exp(), Y, NONE, seed=0)
+    one = fit_surrogate(plain, answers(exponent[:25], Y), seed=0)
+    two = fit_surrogate(logs, answers(exponent[:25].exp(), Y), seed=0)
     torch.testing.assert_close(two.inputs(logs.points), one.inputs(plain.points))
     a = predict(one, exponent[:25], Y, NONE, exponent)
     b = predict(two, exponent[:25].exp(), Y, NONE, exponent.exp())
@@ -125,7 +133,7 @@ def test_logarithms_are_what_the_kernel_sees():
 
 def test_a_constant_column_is_no_trouble():
     points = torch.cat([scattered(30, 1), torch.ones(30, 1).double()], dim=1)
-    surrogate = fit_surrogate(FiniteDomain(points), points, normal(30), [None] * 30, seed=0)
+    surrogate = fit_surrogate(FiniteDomain(points), answers(points, normal(30)), seed=0)
     assert torch.isfinite(surrogate.inputs(points)).all()
 
 
@@ -147,7 +155,7 @@ def guarded(randn):
     return draw
 
 
-@pytest.mark.parametrize("noise_var", [NONE, [0.01] * 25])
+@pytest.mark.parametrize("noise_var", [NONE, torch.full_like(NONE, 0.01)])
 def test_a_fit_that_fails_at_first_starts_anew_elsewhere(monkeypatch, noise_var):
     original, starts = module.fit_gpytorch_mll, []
 
@@ -187,9 +195,9 @@ def test_a_fit_to_many_answers_takes_a_subset(monkeypatch):
     monkeypatch.setattr("botorch_delay.surrogate.MAX_ANSWERS_TO_FIT", 40)
     domain = FiniteDomain(scattered(60))
     y = domain.points[:, 0].sin()
-    many = fit_surrogate(domain, domain.points, y, [None] * 60, seed=1)
-    again = fit_surrogate(domain, domain.points, y, [None] * 60, seed=1)
-    other = fit_surrogate(domain, domain.points, y, [None] * 60, seed=2)
+    many = fit_surrogate(domain, answers(domain.points, y), seed=1)
+    again = fit_surrogate(domain, answers(domain.points, y), seed=1)
+    other = fit_surrogate(domain, answers(domain.points, y), seed=2)
     assert many.hyperparameters() == again.hyperparameters()
     assert many.hyperparameters() != other.hyperparameters()
     # The scale of the values is that of all of them.
@@ -203,11 +211,11 @@ def test_categories_have_no_order():
     relabelled = points.clone()
     relabelled[:, 1] = torch.tensor([2.0, 0.0, 3.0, 1.0])[points[:, 1].long()]
     y = points[:, 0] + (points[:, 1] == 2).double()
-    one = fit_surrogate(FiniteDomain(points, cat_dims=[1]), points, y, [None] * 20, seed=0)
+    one = fit_surrogate(FiniteDomain(points, cat_dims=[1]), answers(points, y), seed=0)
     domain = FiniteDomain(relabelled, cat_dims=[1])
-    other = fit_surrogate(domain, relabelled, y, [None] * 20, seed=0)
+    other = fit_surrogate(domain, answers(relabelled, y), seed=0)
     means = [
-        s.posterior(s.evidence(X[:15], y[:15], [None] * 15), X).mean
+        s.posterior(s.evidence(answers(X[:15], y[:15])), X).mean
         for s, X in ((one, points), (other, relabelled))
     ]
     torch.testing.assert_close(*means, atol=1e-4, rtol=1e-4)

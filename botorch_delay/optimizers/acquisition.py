@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -212,17 +212,14 @@ class AcquisitionOptimizer(Optimizer):
         self._played.attached(results)
 
     def _fit(self, previous: Surrogate | None) -> Surrogate:
-        data = self._all_data()
-        X, y, noise_var = data.X, data.y, data.noise_var
-        if isinstance(self._pending, Censor) and 0 < len(y) < MIN_ANSWERS_TO_FIT:
+        answers = self._all_data()
+        if isinstance(self._pending, Censor) and 0 < len(answers) < MIN_ANSWERS_TO_FIT:
             # The worst value tells about the scale as long as answers do not.
-            worst = y.new_tensor([self._sign * self._pending.worst_value])
-            X, y, noise_var = X[:0], torch.cat([y[:1], worst]), [None, None]
+            worst = answers.y.new_tensor([self._sign * self._pending.worst_value])
+            answers = replace(answers, y=torch.cat([answers.y[:1], worst]))
         return fit_surrogate(
             self._domain,
-            X,
-            y,
-            noise_var,
+            answers,
             seed=self._seed,
             previous=previous,
             warm_start=self._warm_start,

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from botorch_delay.answers import Answers
 from botorch_delay.box_design import BoxDesign, corners
 from botorch_delay.box_search import snapped, stretched
 from botorch_delay.boxes import BoxDomain
@@ -101,7 +102,7 @@ class Arena(ABC, Generic[State]):
         evidence: Evidence,
         rounds: int,
         union: int,
-        trials: Sequence[Trial],
+        starts: Tensor,
         others: Evidence | None = None,
         known: Known | None = None,
     ) -> tuple[State, float | None, float]:
@@ -114,7 +115,7 @@ class Arena(ABC, Generic[State]):
             evidence: the round's answers.
             rounds: R, over which delta is divided.
             union: over how many points of a finite set the bounds hold at once.
-            trials: that were answered: where a search on a box begins.
+            starts: the points that were answered, ``n x d``: where a search on a box begins.
             others: all answers there are, asked with earlier values in view, whose own bounds
                 count as well; delta is then split evenly.
             known: a quicker way to the posterior of the round's answers, if there is one.
@@ -132,20 +133,6 @@ class Arena(ABC, Generic[State]):
         self, surrogate: Surrogate, evidence: Evidence, rounds: int, union: int
     ) -> float:
         """The factor on sigma where nothing is judged."""
-
-    def evidence(
-        self, surrogate: Surrogate, trials: Sequence[Trial], like: Tensor
-    ) -> tuple[Surrogate, Evidence]:
-        """Answers of a round, and its surrogate with the scale of their values."""
-        y = self._sign * like.new_tensor([t.value for t in trials])
-        surrogate = surrogate.standardized(y)
-        keys = torch.tensor([self.key(t) for t in trials], dtype=torch.long, device=like.device)
-        noise = [t.noise_var for t in trials]
-        return surrogate, surrogate.evidence(self._points(trials), y, noise, group=keys)
-
-    @abstractmethod
-    def _points(self, trials: Sequence[Trial]) -> Tensor:
-        """The points of some trials, ``n x d``."""
 
     @abstractmethod
     def rebuild(
@@ -217,9 +204,6 @@ class FiniteArena(Arena[Tensor]):
         """The public view."""
         return ActiveSet(self._domain, state)
 
-    def _points(self, trials: Sequence[Trial]) -> Tensor:
-        return self._domain.points[[row_of(t) for t in trials]]
-
     def judge(
         self,
         number: int,
@@ -228,7 +212,7 @@ class FiniteArena(Arena[Tensor]):
         evidence: Evidence,
         rounds: int,
         union: int,
-        trials: Sequence[Trial],
+        starts: Tensor,
         others: Evidence | None = None,
         known: Known | None = None,
     ) -> tuple[Tensor, float | None, float]:
@@ -362,8 +346,7 @@ class BoxArena(Arena[Region]):
             EmptyDomainError: if nothing of the box may be asked.
         """
         if surrogate is not None:
-            empty = self._domain.bounds[:0]
-            _, evidence = self.evidence(surrogate, [], empty)
+            evidence = surrogate.evidence(Answers.of([], self._sign, self._domain.bounds))
             make_condition(surrogate, evidence, self._domain, self._confidence, 1, self._delta)
         if self._domain.constraints or self._domain.feasible is not None:
             _ = self.everything().pool
@@ -371,9 +354,6 @@ class BoxArena(Arena[Region]):
     def size(self, state: Region) -> float:
         """The share of the box."""
         return state.pool.volume
-
-    def _points(self, trials: Sequence[Trial]) -> Tensor:
-        return torch.stack([t.x for t in trials]) if trials else self._domain.bounds[:0]
 
     def active_set(self, state: Region, infeasible: Sequence[int]) -> BoxActiveSet:
         """The public view."""
@@ -387,7 +367,7 @@ class BoxArena(Arena[Region]):
         evidence: Evidence,
         rounds: int,
         union: int,
-        trials: Sequence[Trial],
+        starts: Tensor,
         others: Evidence | None = None,
         known: Known | None = None,
     ) -> tuple[Region, float | None, float]:
@@ -395,7 +375,7 @@ class BoxArena(Arena[Region]):
         condition = make_condition(
             surrogate, evidence, self._domain, self._confidence, rounds, self._delta
         )
-        region, cutoff = state.cut(condition, self._points(trials))
+        region, cutoff = state.cut(condition, starts)
         if not math.isfinite(cutoff):  # not as a tensor, which would be in single precision
             raise NumericsError(
                 f"The bounds of round {number} are not finite; check the scale of values "
@@ -427,9 +407,11 @@ class BoxArena(Arena[Region]):
             if record.cutoff is None:
                 continue
             used = [trials[i] for i in record.trial_ids]
-            if any(t.value is None for t in used):
+            answers = Answers.of(used, self._sign, self._domain.bounds)
+            if bool(answers.y.isnan().any()):
                 raise StorageError(f"Stored round {record.number} uses trials without answer.")
-            surrogate, evidence = self.evidence(surrogate_of(record), used, self._domain.bounds)
+            surrogate = surrogate_of(record).standardized(answers.y)
+            evidence = surrogate.evidence(answers)
             if not math.isfinite(record.cutoff):
                 raise StorageError(f"Stored round {record.number} has no finite cut-off.")
             conditions.append(

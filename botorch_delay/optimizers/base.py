@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay import checks, states, storage
+from botorch_delay.answers import Answers
 from botorch_delay.box_search import maximize
 from botorch_delay.boxes import BoxDomain
 from botorch_delay.confidence import Confidence, Guarantee, scaled_gain
@@ -33,7 +34,7 @@ from botorch_delay.locks import Lock, exclusive
 from botorch_delay.optimizers.recommendation import Recommendation, best_of
 from botorch_delay.optimizers.replicates import Replicates, replicates
 from botorch_delay.optimizers.waiting import Straggler, describe_running
-from botorch_delay.posterior import Evidence, same_points
+from botorch_delay.posterior import Evidence
 from botorch_delay.regions import Region
 from botorch_delay.rules import generator_for
 from botorch_delay.surrogate import Hyperparameters, Surrogate
@@ -60,26 +61,6 @@ class Choice:
     round: int
     slot: int
     x: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Answers:
-    """Answers to be maximised.
-
-    Attributes:
-        X: the points, ``n x d``.
-        y: their values, ``n``.
-        noise_var: of each the known noise variance, or None.
-        group: a number for each, the same where points are equal: a LongTensor ``n``.
-    """
-
-    X: Tensor
-    y: Tensor
-    noise_var: list[float | None]
-    group: Tensor
-
-    def __len__(self) -> int:
-        return len(self.y)
 
 
 class Optimizer(ABC):
@@ -390,7 +371,7 @@ class Optimizer(ABC):
         if not len(data):
             raise NoAnswerError("There is no answer yet to base a recommendation on.")
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.evidence(data.X, data.y, data.noise_var, group=data.group)
+        evidence = surrogate.evidence(data)
         if among == "active":
             rows, candidates = self._active_points()
             candidates = self._climb(surrogate, evidence, candidates)
@@ -415,7 +396,7 @@ class Optimizer(ABC):
         if not len(data):
             raise NoAnswerError("There is no answer yet to bound what can be gained.")
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.evidence(data.X, data.y, data.noise_var, group=data.group)
+        evidence = surrogate.evidence(data)
         _, candidates = self._active_points()
         if not isinstance(self._domain, FiniteDomain):
             candidates = torch.cat([candidates, data.X[self._domain.contains(data.X)]])
@@ -592,28 +573,19 @@ class Optimizer(ABC):
 
     def _all_data(self) -> Answers:
         """Every answer and attached result."""
-        return self._data(list(self._ledger.completed()), self._ledger.attached)
+        return self._data(self._ledger.answered(), self._ledger.attached)
 
-    def _data(self, answered: Sequence[Trial], attached: Sequence[Attached]) -> Answers:
-        """Some answers and attached results."""
-        like = self._domain.like
-        values = [t.value for t in answered] + [a.value for a in attached]
-        y = self._sign * like.new_tensor(values)
-        noise_var = [t.noise_var for t in answered] + [None] * len(attached)
-        rows = [t.index for t in answered] + [a.index for a in attached]
-        if isinstance(self._domain, FiniteDomain) and None not in rows:
-            group = torch.tensor(rows, dtype=torch.long, device=like.device)
-            return Answers(like[group], y, noise_var, group)
-        places = [t.x for t in answered] + [a.x for a in attached]
-        X = torch.stack(places) if places else like[:0]
-        return Answers(X, y, noise_var, same_points(X))
+    def _data(self, ids: Sequence[int], attached: Sequence[Attached] = ()) -> Answers:
+        """The answers of some trials, and attached results."""
+        return Answers.gathered(self._domain, self._sign, self._ledger, ids, attached)
 
     def _answered_points(self, X: Tensor) -> tuple[list[int] | None, Tensor]:
         """Rows and points to recommend from, given all evaluated ones (``m x d``)."""
         if not isinstance(self._domain, FiniteDomain):
             inside = X[self._domain.contains(X)]
             return None, torch.unique(inside if len(inside) else X, dim=0)
-        rows = {t.index for t in self._ledger.completed()} | {a.index for a in self.attached}
+        rows = set(self._ledger.indices(self._ledger.answered()).tolist())
+        rows |= {result.index for result in self._ledger.attached}
         answered = sorted(row for row in rows if row is not None)
         answered = answered or list(range(len(self._domain)))
         return answered, self._domain.points[answered]

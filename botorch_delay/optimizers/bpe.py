@@ -661,7 +661,7 @@ class BPEDelayOptimizer(Optimizer):
             used = current.answered(current.design_size if self._rule.on_arrival else None)
         if self._options.evidence != "all" or current is None:
             return Opening(number, tuple(used), infeasible=infeasible)
-        pool = tuple(trial.id for trial in self._ledger.completed())
+        pool = tuple(self._ledger.answered())
         attached = tuple(range(len(self._ledger.attached)))
         return Opening(number, pool if self._merges else tuple(used), pool, attached, infeasible)
 
@@ -729,22 +729,19 @@ class BPEDelayOptimizer(Optimizer):
         assert current is not None
         pooled = None
         if self._options.evidence == "all" and isinstance(self._arena, FiniteArena):
-            pooled = self._data(
-                [self._ledger[i] for i in view.pool],
-                [self._ledger.attached[i] for i in view.attached],
-            )
+            pooled = self._data(view.pool, [self._ledger.attached[i] for i in view.attached])
         union = 1
         if isinstance(self._domain, FiniteDomain):
             union = len(self._domain if self._as_published else self._state)
         record, state = judge_round(
             self._arena,
             current,
-            [self._ledger[i] for i in view.used],
+            view.used,
+            self._data(view.used),
             self._state,
             sorted(self._arena.key(self._ledger[i]) for i in view.infeasible),
             self._rule,
             self._arena.delta if pooled is None or self._merges else self._arena.delta / 2.0,
-            self._domain.like,
             sign=self._sign,
             union=union,
             proves=self._proves,
@@ -821,12 +818,9 @@ class BPEDelayOptimizer(Optimizer):
         return self._fitted[1], self._confidence, self._delta
 
     def _fit(self, seed: int, previous: Surrogate | None) -> Surrogate:
-        data = self._all_data()
         return fit_surrogate(
             self._domain,
-            data.X,
-            data.y,
-            data.noise_var,
+            self._all_data(),
             seed=seed,
             previous=previous,
             warm_start=self._warm_start,

@@ -42,6 +42,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from botorch_delay.answers import Answers
 from botorch_delay.confidence import RKHSConfidence, side_delta
 from botorch_delay.design import greedy_max_variance
 from botorch_delay.domains import FiniteDomain
@@ -259,7 +260,8 @@ def _rates(
     for size in sizes[:-1]:
         picks = design[:size]
         y = X.new_zeros(size)
-        evidence = surrogate.evidence(domain.points[picks], y, [None] * size, group=picks)
+        unknown = torch.full((size,), torch.nan, dtype=torch.double)
+        evidence = surrogate.evidence(Answers(domain.points[picks], y, unknown, picks))
         posterior = surrogate.posterior(evidence, domain.points, weights=confidence.needs_weights)
         ratio = surrogate.noise_ratio(evidence)
         for rates, share in ((full, delta), (own, delta / 2.0)):

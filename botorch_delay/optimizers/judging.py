@@ -6,15 +6,12 @@ import logging
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from torch import Tensor
-
+from botorch_delay.answers import Answers
 from botorch_delay.exceptions import EmptyDomainError
 from botorch_delay.optimizers.arenas import Arena
-from botorch_delay.optimizers.base import Answers
 from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility, nothing_to_ask
 from botorch_delay.optimizers.open_round import Known, OpenRound
 from botorch_delay.rounds import RoundRecord, RoundRule
-from botorch_delay.trials import Trial
 
 logger = logging.getLogger(__name__)
 
@@ -24,12 +21,12 @@ State = TypeVar("State")
 def judge_round(
     arena: Arena[State],
     current: OpenRound,
-    trials: Sequence[Trial],
+    ids: tuple[int, ...],
+    own: Answers,
     state: State,
     infeasible: Sequence[int],
     rule: RoundRule,
     delta: float,
-    like: Tensor,
     *,
     sign: float,
     union: int,
@@ -43,12 +40,12 @@ def judge_round(
     Args:
         arena: set or box.
         current: the round; nothing in it is changed.
-        trials: the answered trials that its bounds use.
+        ids: of the answered trials that its bounds use.
+        own: their answers.
         state: when the round opened.
         infeasible: keys of points that cannot be asked: they eliminate nobody and are out.
         rule: gives the number of rounds.
         delta: failure probability of the guarantee.
-        like: gives dtype and device.
         sign: -1 where the user minimises.
         union: over how many points of a finite set the bounds have to hold at once.
         proves: whether anything is promised of the bounds.
@@ -60,13 +57,14 @@ def judge_round(
     Raises:
         NumericsError: if a bound is not finite.
     """
-    surrogate, evidence = arena.evidence(current.surrogate, trials, like)
+    surrogate = current.surrogate.standardized(own.y)
     others = None
-    if pooled is not None:
+    if pooled is None:
+        evidence = surrogate.evidence(own)
+    else:
         surrogate = surrogate.standardized(pooled.y)
-        others = surrogate.evidence(pooled.X, pooled.y, pooled.noise_var, group=pooled.group)
-        if merged:
-            evidence, others = others, None
+        others = surrogate.evidence(pooled)
+        evidence, others = (others, None) if merged else (surrogate.evidence(own), others)
     rounds = rule.share(current.number)
     stay = arena.without(state, infeasible)
     cutoff = None
@@ -75,7 +73,7 @@ def judge_round(
         multiplier = arena.multiplier(surrogate, evidence, rounds, union)
     elif surrogate.scaled:
         stay, cutoff, multiplier = arena.judge(
-            current.number, stay, surrogate, evidence, rounds, union, trials, others, known
+            current.number, stay, surrogate, evidence, rounds, union, own.X, others, known
         )
     else:  # without a scale nothing is known of the width of the bounds
         multiplier = arena.multiplier(surrogate, evidence, rounds, union)
@@ -84,10 +82,10 @@ def judge_round(
         number=current.number,
         design_size=min(size, len(current.slots)) if rule.on_arrival else size,
         length=current.asks,
-        observed=len(trials),
+        observed=len(own),
         active_before=arena.size(state),
         active_after=arena.size(stay),
-        trial_ids=tuple(t.id for t in trials),
+        trial_ids=ids,
         multiplier=multiplier,
         delta=delta / (2.0 * rounds) if proves else None,
         hyperparameters=surrogate.hyperparameters(),

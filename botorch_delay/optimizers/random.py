@@ -182,14 +182,8 @@ class RandomOptimizer(Optimizer):
             return self._fixed, FixedBeta(6.0), 0.1
         revision = self._ledger.revision
         if self._recommender is None or self._recommender[0] != revision:
-            data = self._all_data()
             fitted = fit_surrogate(
-                self._domain,
-                data.X,
-                data.y,
-                data.noise_var,
-                seed=self._seed,
-                exact=self._exact,
+                self._domain, self._all_data(), seed=self._seed, exact=self._exact
             )
             self._recommender = (revision, fitted)
         return self._recommender[1], FixedBeta(6.0), 0.1

@@ -238,16 +238,11 @@ class ThreDSOptimizer(Optimizer):
             if not len(candidates):
                 self._end_region()
                 continue
-            answered = [
-                t for t in map(self._ledger.__getitem__, search.trials) if t.value is not None
-            ]
+            answered = [i for i in search.trials if self._ledger[i].value is not None]
             if not answered:
                 index = self._middle(candidates)
                 break
-            X = torch.stack([t.x for t in answered])
-            y = self._sign * X.new_tensor([t.value for t in answered])
-            group = torch.tensor([self._row(t) for t in answered])
-            evidence = self._surrogate.evidence(X, y, [t.noise_var for t in answered], group)
+            evidence = self._surrogate.evidence(self._data(answered))
             mean, half = self._bounds(evidence, candidates)
             threshold = (search.a + search.b) / 2.0
             best = lowest_of_largest(mean - half)

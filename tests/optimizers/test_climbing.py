@@ -6,6 +6,7 @@ from cases import scattered
 from gpytorch.kernels import RBFKernel
 
 import botorch_delay as bd
+from botorch_delay.answers import Answers
 from botorch_delay.optimizers.averages import Averages
 from botorch_delay.optimizers.climbing import BoundClimb
 from botorch_delay.surrogate import fit_surrogate
@@ -18,7 +19,9 @@ def case(pending):
     """A learned surrogate, its answers, and the design with so many pending points."""
     X = BOX.from_unit(scattered(30, 4))
     y = X[:, 0].sin() + X[:, 1].log() / 5 + (X[:, 2] == 1).to(X) + X[:, 3] / 4
-    surrogate = fit_surrogate(BOX, X, y, [None] * len(X), seed=0)
+    noise = torch.full_like(y, torch.nan)
+    answers = Answers(X, y, noise, torch.arange(len(X)))
+    surrogate = fit_surrogate(BOX, answers, seed=0)
     values, design = (Averages(surrogate, X) for _ in range(2))
     for number, x in enumerate(X):
         if number < len(X) - pending:
