@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from botorch_delay import checks
@@ -80,12 +80,12 @@ class RoundRecord:
     observed: int
     active_before: float
     active_after: float
-    trial_ids: tuple[int, ...]
+    trial_ids: tuple[int, ...] = field(repr=False)  # may be tens of thousands
     multiplier: float
     delta: float | None
     hyperparameters: Mapping[str, Any]
     cutoff: float | None = None
-    surrogate: Mapping[str, Any] | None = None
+    surrogate: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
 class RoundRule(ABC):

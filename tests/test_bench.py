@@ -70,6 +70,7 @@ def test_every_cell_is_there(made):
     assert len(table) == 24
     assert len(rows(made.curves)) == 24 * 4
     assert {row["method"] for row in table} == set(TINY.methods)
+    assert len(repr(made)) < 2000  # shown at a prompt
 
 
 def test_the_numbers_of_a_cell_follow_from_its_csv_and_the_truth(made):

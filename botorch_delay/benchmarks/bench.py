@@ -8,7 +8,7 @@ import os
 import pickle
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ class Benchmark:
     cells: Path
     curves: Path
     figures: list[Path]
-    results: list[Result]
+    results: list[Result] = field(repr=False)
 
 
 def bench(
