@@ -98,6 +98,7 @@ class IndexMethod:
         self.censored: set[int] = set()
         self.widths: list[float] = []
         self._keys = PointKeys()  # of points that are no candidates
+        self._places: Tensor | None = None  # of the candidates in the order of the first asks
         self._paths_elsewhere = 0
         self._paths: PriorPaths | None = None
         self._drawn: Callable[[Tensor], Tensor] | None = None  # a path on a box
@@ -162,7 +163,7 @@ class IndexMethod:
         """
         self._refit()
         self.flush()
-        scores = self.scores()
+        scores = self._first_order() if self._is_blind else self.scores()
         if isinstance(self._domain, BoxDomain):
             return self._choose_on_box(self._domain, scores, inside)
         if among is not None:
@@ -175,8 +176,26 @@ class IndexMethod:
         if not bool(torch.isfinite(scores.max())):
             raise NumericsError(f"{self.name} is not finite at any point that may be asked.")
         # An acquisition function has a scale of its own, which may be tiny.
-        scale = 0.0 if isinstance(self._rule, BotorchRule) else self._tie_scale
-        return lowest_of_largest(scores, scale)
+        own = isinstance(self._rule, BotorchRule) or self._is_blind
+        return lowest_of_largest(scores, 0.0 if own else self._tie_scale)
+
+    @property
+    def _is_blind(self) -> bool:
+        """Whether there are too few answers to learn a kernel from."""
+        return self.surrogate.learned and not self.surrogate.scaled
+
+    def _first_order(self) -> Tensor:
+        """Scores by which the candidates come one after the other in a random order.
+
+        Before there is anything to learn from, a rule knows only which points are far from each
+        other. Those are the corners, where it is rarely worth to begin.
+        """
+        count = len(self.pool)
+        if self._places is None or len(self._places) != count:
+            generator = generator_for(self.seed, 0, torch.device("cpu"))
+            self._places = torch.randperm(count, generator=generator).to(self.pool.device)
+        turn = (self._places - len(self._ledger)) % count
+        return -turn.to(self.pool)
 
     def _shut_rows(self, among: Tensor | None, scores: Tensor) -> Tensor | None:
         """The rows that are not to be asked now, of those to choose from and elsewhere."""
@@ -218,6 +237,8 @@ class IndexMethod:
         scores = scores.masked_fill(~allowed, -torch.inf)
         if not bool(torch.isfinite(scores.max())):
             raise NumericsError(f"{self.name} is not finite at any point that may be asked.")
+        if self._is_blind:
+            return self.pool[scores.argmax()].clone()
         costly = isinstance(self._rule, BotorchRule)
         count = min(8 if costly else self._climbs(), len(scores))
         best, reach = scores.topk(count).indices, 1.0

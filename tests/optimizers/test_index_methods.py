@@ -418,6 +418,48 @@ def test_a_learned_kernel_is_fitted_again_as_the_answers_grow(rule, scale):
     assert best.mean <= min(values) + 0.1 * (max(values) - min(values))
 
 
+LEARNED = {"covar_module": None, "noise_var": None}
+
+
+@pytest.mark.parametrize("rule", [bd.UCB(6.0), bd.ThompsonSampling(), qLogExpectedImprovement])
+def test_before_a_kernel_can_be_learned_points_come_in_a_random_order(rule):
+    first = [trial.index for trial in make(rule, **LEARNED).ask(40)]
+    assert sorted(first) == list(range(40))
+    assert first != sorted(first)
+    assert first == [trial.index for trial in make(rule, **LEARNED).ask(40)]
+    assert first != [trial.index for trial in make(rule, seed=1, **LEARNED).ask(40)]
+    opt = make(rule, **LEARNED)
+    trials = [opt.ask() for _ in range(3)]
+    for trial in trials[:2]:  # which answers have come makes no difference yet
+        opt.tell(trial, value(trial))
+    assert [t.index for t in (*trials, opt.ask())] == first[:4]
+
+
+def test_with_three_answers_the_rule_plays():
+    opt = make(bd.UCB(1e-9), **LEARNED)
+    for trial in opt.ask(3):
+        opt.tell(trial, value(trial))
+    assert opt.ask().index == opt.recommend(among="active").index
+
+
+def test_first_points_of_a_box_are_spread_points_of_its_pool():
+    box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+    opt = bd.AcquisitionOptimizer(box, rule=bd.UCB(6.0))
+    X = torch.stack([trial.x for trial in opt.ask(30)])
+    assert len(torch.unique(X, dim=0)) == 30
+    assert all(bool((opt.pool == x).all(dim=1).any()) for x in X)
+    # A design would begin in the corners.
+    at_the_edge = ((X < 0.05) | (X > 0.95)).any(dim=1)
+    assert int(at_the_edge.sum()) < 15
+
+
+def test_first_points_that_may_not_be_asked_are_passed_over():
+    first = [trial.index for trial in make(bd.UCB(6.0), **LEARNED).ask(4)]
+    opt = make(bd.UCB(6.0), exact=True, covar_module=None, noise_var=None)
+    opt.attach(opt.domain.points[first[1]], 0.0)
+    assert [trial.index for trial in opt.ask(3)] == [first[0], first[2], first[3]]
+
+
 @pytest.mark.parametrize("values", [[1.0] * 8, [0.0, 1e6, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
 def test_constant_answers_and_outliers_are_survived(values):
     opt = make(covar_module=None, noise_var=None)
