@@ -32,7 +32,7 @@ TINY = {
     "design-20k": {"n_candidates": 300, "n_picks": 12, "every": 4, "repeats": 1},
     "design-1m": {"n_candidates": 6000, "n_picks": 12, "repeats": 1},
     "design-box": {"n_picks": 12, "every": 6, "repeats": 1},
-    "horizon-100k": {"side": 8, "horizon": 80, "delay": 5, "checked": 20},
+    "horizon-100k": {"side": 8, "horizon": 80, "delay": 5, "checked": 20, "repeats": 2},
     "answers": {"answered": 20, "pending": 5, "updates": 2, "told": 12},
     "index": {"side": 8, "answered": 10, "steps": 2},
     "elimination": {"n_candidates": 2000, "answered": 20, "repeats": 1},
@@ -160,6 +160,15 @@ def test_a_wrong_ask_is_noticed(monkeypatch, one_process):
     rows = [row for row in measure("horizon-100k") if not row.work.startswith("exploiting")]
     assert not any(row.correct for row in rows)
     assert not any(row.correct for row in measure("ask"))
+
+
+def test_of_each_ask_the_quickest_run_counts():
+    one = [[1.0, 5.0, 3.0], [1.0, 5.0, 2.0], [0.0, 0.5, 0.0]]
+    two = [[2.0, 4.0, 9.0], [0.5, 4.0, 3.0], [0.1, 0.2, 0.3]]
+    asks = loops.Asks.quickest([one, two])
+    assert asks.wall.tolist() == [2.0, 4.0, 3.0]
+    assert asks.cpu.tolist() == [0.5, 4.0, 2.0]
+    assert asks.collected.tolist() == [0.1, 0.2, 0.0]
 
 
 def test_a_wrong_last_ask_is_noticed():

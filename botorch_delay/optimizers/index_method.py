@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -48,6 +49,23 @@ CLIMBS, FULL_CLIMBS, FEW_CLIMBS = 64, 100, 8
 LOCAL_REACH = 0.1
 # Climbs end when the best of them stands to gain less, as a share of the prior deviation.
 ENOUGH = 1e-3
+
+
+@dataclass
+class _FirstPoints:
+    """The order of the asks that nothing has been learned for.
+
+    Attributes:
+        pool: the candidates.
+        order: the place of each, a LongTensor.
+        taken: which have been asked, for whatever reason.
+        looked_at: of so many trials.
+    """
+
+    pool: Tensor
+    order: Tensor
+    taken: Tensor
+    looked_at: int = 0
 
 
 class IndexMethod:
@@ -98,7 +116,7 @@ class IndexMethod:
         self.censored: set[int] = set()
         self.widths: list[float] = []
         self._keys = PointKeys()  # of points that are no candidates
-        self._places: Tensor | None = None  # of the candidates in the order of the first asks
+        self._first: _FirstPoints | None = None
         self._paths_elsewhere = 0
         self._paths: PriorPaths | None = None
         self._drawn: Callable[[Tensor], Tensor] | None = None  # a path on a box
@@ -191,11 +209,17 @@ class IndexMethod:
         other. Those are the corners, where it is rarely worth to begin.
         """
         count = len(self.pool)
-        if self._places is None or len(self._places) != count:
+        if self._first is None or self._first.pool is not self.pool:
             generator = generator_for(self.seed, 0, torch.device("cpu"))
-            self._places = torch.randperm(count, generator=generator).to(self.pool.device)
-        turn = (self._places - len(self._ledger)) % count
-        return -turn.to(self.pool)
+            order = torch.randperm(count, generator=generator).to(self.pool.device)
+            self._first = _FirstPoints(self.pool, order, torch.zeros_like(order, dtype=torch.bool))
+        first = self._first
+        for trial in self._ledger.trials[first.looked_at :]:
+            at = (self.pool == trial.x).all(dim=1) if trial.index is None else trial.index
+            first.taken[at] = True
+        first.looked_at = len(self._ledger)
+        turn = (first.order - len(self._ledger)) % count
+        return -(turn + count * first.taken).to(self.pool)
 
     def _shut_rows(self, among: Tensor | None, scores: Tensor) -> Tensor | None:
         """The rows that are not to be asked now, of those to choose from and elsewhere."""
@@ -451,6 +475,7 @@ class IndexMethod:
             self._design = Averages(surrogate, self.pool)
         self._tie_scale = self._values.posterior.deviation.max().item()
         self._acquisition = self._drawn = None
+        self._first = None
         self._keys = PointKeys()
         self.answers = 0
         self._feasibility = Feasibility(self._ledger.trials, self._key, exact=self._exact)

@@ -64,8 +64,8 @@ CASES: dict[str, Case] = {
     ),
     "horizon-100k": Case(
         long_horizon,
-        {"side": 50, "horizon": 100_000, "delay": 50, "checked": 1000},
-        {"side": 20, "horizon": 2000, "delay": 50, "checked": 200},
+        {"side": 50, "horizon": 100_000, "delay": 50, "checked": 1000, "repeats": 2},
+        {"side": 20, "horizon": 2000, "delay": 50, "checked": 200, "repeats": 1},
     ),
     "answers": Case(
         answers,

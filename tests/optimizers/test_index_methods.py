@@ -435,6 +435,11 @@ def test_before_a_kernel_can_be_learned_points_come_in_a_random_order(rule):
     assert [t.index for t in (*trials, opt.ask())] == first[:4]
 
 
+def test_first_points_are_none_that_the_design_has_asked():
+    domain = bd.FiniteDomain(scattered(5))
+    assert len({t.index for t in bd.BPEDelayOptimizer(domain, horizon=200).ask(5)}) == 5
+
+
 def test_with_three_answers_the_rule_plays():
     opt = make(bd.UCB(1e-9), **LEARNED)
     for trial in opt.ask(3):
