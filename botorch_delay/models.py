@@ -28,7 +28,7 @@ from torch import Tensor
 
 from botorch_delay import checks
 from botorch_delay.exceptions import InputError, NotSupportedError
-from botorch_delay.kernels import ExactKernel, check_kernel, covariance, prior_variance
+from botorch_delay.kernels import ExactKernel, check_kernel, covariance
 from botorch_delay.posterior import factorize, solve_lower
 
 
@@ -192,19 +192,18 @@ class DelayedGP(SingleTaskGP):
             factor, white = self._observed()
             cross, schur = self._pending_block()
             schur_factor, _ = factorize(schur, schur.new_zeros(len(schur)))
-            joint = _block_lower(factor, cross.mT, schur_factor)
-            pending = self._transformed(self._X_pending)
-            white = torch.cat([white, white.new_zeros(len(pending))])
             with torch.no_grad():
-                targets = torch.cat([self.train_targets, self(pending).mean])
-            noise = self._pending_noise().expand(len(pending))
+                mean = self.mean_module(self._transformed(self._X_pending)) + cross.mT @ white
+            targets = torch.cat([self.train_targets, mean])
+            white = torch.cat([white, white.new_zeros(len(mean))])
+            noise = self._pending_noise().expand(len(mean))
             fantasy = self._with_data(
                 torch.cat([self._raw_X, self._X_pending]),
                 targets,
                 torch.cat([self._noise_diagonal(), noise]),
                 self._X_pending[:0],
             )
-            fantasy._cache["observed"] = (_Factor(joint), white)
+            fantasy._cache["observed"] = (_JointFactor(factor, cross, schur_factor), white)
             self._cache["fantasy"] = fantasy
         return self._cache["fantasy"]
 
@@ -235,12 +234,15 @@ class DelayedGP(SingleTaskGP):
         )
         if "observed" in self._cache:
             model._cache["observed"] = self._cache["observed"]
+        if "pending" in self._cache:
+            model._cache["pending"] = self._with_more_pending(self._transformed(X))
         return model
 
     def with_answer(self, x: Tensor, y: float | Tensor) -> DelayedGP:
         """A new model with one more answer; if ``x`` is pending it is pending no more.
 
-        The factor grows by one row: ``O(n^2 + n p + p^2)`` for n answers and p pending points.
+        The factor grows by one row: ``O(n^2)`` for n answers, and ``O(n p + p^2)`` for p pending
+        points whose covariances are there already, as after a fantasy posterior.
         Transforms keep the statistics that they have learned.
 
         Args:
@@ -254,22 +256,23 @@ class DelayedGP(SingleTaskGP):
         if len(x) != 1:
             raise InputError(f"x must be one point, got {len(x)}; call with_answer for each.")
         value = checks.real(y.reshape(()) if isinstance(y, Tensor) and y.numel() == 1 else y, "y")
-        self.eval()
+        if self.training:
+            self.eval()
         noise = self._pending_noise()
         target = self.train_targets.new_tensor([[value]])
         if hasattr(self, "outcome_transform"):
             target, _ = self.outcome_transform(target, X=self._transformed(x))
-        match = (self._X_pending == x).all(dim=-1).nonzero().flatten()
-        keep = torch.ones(len(self._X_pending), dtype=torch.bool, device=x.device)
-        keep[match[:1]] = False
+        match = (self._X_pending == x).all(dim=-1).nonzero()
+        # As many as were pending: then x was not one of them.
+        position = int(match[0]) if len(match) else len(self._X_pending)
         model = self._with_data(
             torch.cat([self._raw_X, x]),
             torch.cat([self.train_targets, target.reshape(1)]),
             torch.cat([self._noise_diagonal(), noise]),
-            self._X_pending[keep],
+            _without(self._X_pending, position),
         )
         if "observed" in self._cache:
-            self._hand_on(model, self._transformed(x), noise, keep)
+            self._hand_on(model, self._transformed(x), noise, position)
         return model
 
     def _apply_noise(
@@ -310,30 +313,44 @@ class DelayedGP(SingleTaskGP):
             self._X_pending = fn(self._X_pending)
         return super()._apply(fn)
 
-    def _hand_on(self, model: DelayedGP, x: Tensor, noise: Tensor, keep: Tensor) -> None:
-        """Give ``model``, which has one more answer at ``x``, what is known of its factors."""
-        factor, white = self._cache["observed"]
+    def _hand_on(self, model: DelayedGP, x: Tensor, noise: Tensor, position: int) -> None:
+        """Give ``model``, which has one more answer at ``x``, what is known of its factors.
+
+        Args:
+            model: the new model.
+            x: ``1 x d``, transformed.
+            noise: its noise variance, shape 1.
+            position: where x is among the pending points, or how many there are.
+        """
+        known, handed = self._cache, model._cache
+        factor, white = known["observed"]
+        cross, schur = known.get("pending", (None, None))
         with torch.no_grad():
-            row = solve_lower(factor.matrix, covariance(self.covar_module, self.train_inputs[0], x))
-            pivot = prior_variance(self.covar_module, x) + noise - row.square().sum()
+            if cross is not None and position < len(schur):  # what its row would be is known
+                row, pivot = cross[:, position], schur[position, position]
+                beside = _without(schur[position], position)
+            else:
+                column = covariance(self.covar_module, model.train_inputs[0], x).squeeze(-1)
+                row = factor.solve(column[:-1].unsqueeze(-1)).squeeze(-1)
+                pivot = (column[-1] + noise - row @ row).squeeze()
+                if cross is not None:
+                    pending = self._transformed(self._X_pending)
+                    beside = covariance(self.covar_module, x, pending).squeeze(0) - row @ cross
             if pivot.item() <= 0.0:  # lost to rounding: let the new model factorize, with a warning
                 return
             pivot = pivot.sqrt()
-            residual = model.train_targets[-1] - self.mean_module(x).squeeze()
-            tail = (residual - row.squeeze(-1) @ white) / pivot
-            model._cache["observed"] = (
-                factor.extended(row.squeeze(-1), pivot),
-                torch.cat([white, tail]),
-            )
-            if "pending" not in self._cache or not keep.any():
-                return
-            cross, schur = self._cache["pending"]
-            cross, schur = cross[:, keep], schur[keep][:, keep]
-            pending = self._transformed(self._X_pending[keep])
-            new = (covariance(self.covar_module, x, pending) - row.mT @ cross) / pivot
-            model._cache["pending"] = (torch.cat([cross, new]), schur - new.mT @ new)
+            residual = model.train_targets[-1:] - self.mean_module(x)
+            tail = (residual - row @ white) / pivot
+            handed["observed"] = (factor.extended(row, pivot), torch.cat([white, tail]))
+            if cross is not None and len(model._X_pending):
+                new = beside / pivot
+                left = _without(_without(schur, position).mT, position)
+                handed["pending"] = (
+                    torch.cat([_without(cross.mT, position).mT, new.unsqueeze(0)]),
+                    left - new.unsqueeze(-1) * new,
+                )
 
-    def _observed(self) -> tuple[Tensor, Tensor]:
+    def _observed(self) -> tuple[_Factor | _JointFactor, Tensor]:
         """``L`` and ``L^-1 (y - m)`` of the answers."""
         if "observed" not in self._cache:
             X = self.train_inputs[0]
@@ -347,28 +364,40 @@ class DelayedGP(SingleTaskGP):
                 if X.shape[-2]:
                     white = torch.linalg.solve_triangular(factor, residual, upper=False)
             self._cache["observed"] = (_Factor(factor), white.squeeze(-1))
-        factor, white = self._cache["observed"]
-        return factor.matrix, white
+        return self._cache["observed"]
 
     def _pending_block(self) -> tuple[Tensor, Tensor]:
         """``W = L^-1 K(X, X_pending)`` and the Schur complement ``K + D - W'W`` of the pending."""
         if "pending" not in self._cache:
             X = self._transformed(self._X_pending)
-            with torch.no_grad():
-                cross = self._whitened_cross(self._observed()[0], X)
-                noise = self._pending_noise().expand(len(X))
-                schur = covariance(self.covar_module, X, X) - cross.mT @ cross
-                self._cache["pending"] = (cross, schur + torch.diag(noise))
+            self._cache["pending"] = self._covariances_of_pending(X)
         return self._cache["pending"]
 
-    def _whitened_cross(self, factor: Tensor, X: Tensor) -> Tensor:
+    def _covariances_of_pending(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            cross = self._whitened_cross(self._observed()[0], X)
+            noise = self._pending_noise().expand(len(X))
+            schur = covariance(self.covar_module, X, X) - cross.mT @ cross
+            return cross, schur + torch.diag(noise)
+
+    def _with_more_pending(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """The pending block with the points ``X`` (transformed) in it as well."""
+        cross, schur = self._pending_block()
+        more, corner = self._covariances_of_pending(X)
+        with torch.no_grad():
+            before = self._transformed(self._X_pending)
+            beside = covariance(self.covar_module, before, X) - cross.mT @ more
+        rows = [torch.cat([schur, beside], dim=1), torch.cat([beside.mT, corner], dim=1)]
+        return torch.cat([cross, more], dim=1), torch.cat(rows)
+
+    def _whitened_cross(self, factor: _Factor | _JointFactor, X: Tensor) -> Tensor:
         """``L^-1 K(train, X)``: ``batch_shape x n x q``."""
         train = self.train_inputs[0]
         if train.shape[-2] == 0:
             return X.new_zeros(*X.shape[:-2], 0, X.shape[-2])
         if train.dim() == 2:  # one solve for the whole batch
             flat = covariance(self.covar_module, train, X.reshape(-1, X.shape[-1]))
-            V = solve_lower(factor, flat)
+            V = factor.solve(flat)
             return V.reshape(len(train), *X.shape[:-1]).movedim(0, -2)
         batch = torch.broadcast_shapes(train.shape[:-2], X.shape[:-2])
         cross = covariance(
@@ -376,7 +405,7 @@ class DelayedGP(SingleTaskGP):
             train.expand(*batch, *train.shape[-2:]),
             X.expand(*batch, *X.shape[-2:]),
         )
-        return torch.linalg.solve_triangular(factor, cross, upper=False)
+        return torch.linalg.solve_triangular(factor.matrix, cross, upper=False)
 
     @property
     def _raw_X(self) -> Tensor:
@@ -414,25 +443,34 @@ class DelayedGP(SingleTaskGP):
         return X
 
     def _with_data(self, X: Tensor, targets: Tensor, noise: Tensor, X_pending: Tensor) -> DelayedGP:
-        """This model on other data: ``X`` raw, ``targets`` and ``noise`` transformed."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", InputDataWarning)
-            fixed = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
-            model = DelayedGP(
-                X,
-                targets.detach().unsqueeze(-1),
-                noise.detach().unsqueeze(-1) if fixed else None,
-                covar_module=copy.deepcopy(self.covar_module),
-                mean_module=copy.deepcopy(self.mean_module),
-            )
-        if not fixed:
-            model.likelihood = copy.deepcopy(self.likelihood)
-        for name in ("input_transform", "outcome_transform"):
-            if hasattr(self, name):
-                setattr(model, name, copy.deepcopy(getattr(self, name)))
-        model._noise_var = self._noise_var
+        """This model, in evaluation mode, on other data; it shares no parameter with this one.
+
+        Args:
+            X: ``n x d``, raw.
+            targets: ``n``, transformed.
+            noise: ``n``, in the units of the targets.
+            X_pending: ``p x d``, raw.
+        """
+        # The constructor would check and convert all over again what this model has checked.
+        shared = [self.train_inputs, self._train_targets, self._X_pending]
+        fixed = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
+        if fixed:
+            shared.append(self.likelihood)
+        if type(self.mean_module) is ZeroMean:  # nothing to learn in it
+            shared.append(self.mean_module)
+        model = copy.deepcopy(self, {id(part): part for part in shared})
+        if fixed:
+            with gpytorch_settings.min_fixed_noise(
+                float_value=0.0, double_value=0.0, half_value=0.0
+            ):
+                model.likelihood = FixedNoiseGaussianLikelihood(noise.detach()).eval()
+        model.train_inputs = (X,)
+        model.train_targets = targets.detach()
         model._X_pending = X_pending
-        return model.eval()
+        if hasattr(model, "input_transform"):
+            model._has_transformed_inputs = False
+            model._set_transformed_inputs()
+        return model
 
 
 class _Factor:
@@ -464,20 +502,57 @@ class _Factor:
                 grown._used = [n]
                 grown._lock = threading.Lock()
             grown._buffer[n, :n] = row
-            grown._buffer[n, n] = pivot.squeeze()
+            grown._buffer[n, n] = pivot
             grown._used[0] = n + 1
         grown.matrix = grown._buffer[: n + 1, : n + 1]
         return grown
 
+    def solve(self, right: Tensor) -> Tensor:
+        """``L^-1 B``: ``n x m`` to ``n x m``."""
+        return solve_lower(self.matrix, right)
 
-def _block_lower(upper_left: Tensor, lower_left: Tensor, lower_right: Tensor) -> Tensor:
-    """The block matrix ``[[A, 0], [B, C]]``."""
-    n, p = len(upper_left), len(lower_right)
-    block = upper_left.new_zeros(n + p, n + p)
-    block[:n, :n] = upper_left
-    block[n:, :n] = lower_left
-    block[n:, n:] = lower_right
-    return block
+
+class _JointFactor:
+    """The factor ``[[L, 0], [W', S]]`` of answers and pending points, without a copy of L.
+
+    Args:
+        observed: L, ``n x n``.
+        cross: W, ``n x p``.
+        schur_factor: S, ``p x p``.
+    """
+
+    def __init__(
+        self, observed: _Factor | _JointFactor, cross: Tensor, schur_factor: Tensor
+    ) -> None:
+        self._observed = observed
+        self._cross = cross
+        self._schur_factor = schur_factor
+
+    @property
+    def matrix(self) -> Tensor:
+        n, p = self._cross.shape
+        block = self._cross.new_zeros(n + p, n + p)
+        block[:n, :n] = self._observed.matrix
+        block[n:, :n] = self._cross.mT
+        block[n:, n:] = self._schur_factor
+        return block
+
+    def extended(self, row: Tensor, pivot: Tensor) -> _Factor:
+        """As for ``_Factor``; the result is one."""
+        return _Factor(self.matrix).extended(row, pivot)
+
+    def solve(self, right: Tensor) -> Tensor:
+        """As for ``_Factor``."""
+        n = len(self._cross)
+        top = self._observed.solve(right[:n])
+        below = right[n:] - self._cross.mT @ top
+        bottom = torch.linalg.solve_triangular(self._schur_factor, below, upper=False)
+        return torch.cat([top, bottom])
+
+
+def _without(rows: Tensor, position: int) -> Tensor:
+    """All rows but that one; all of them if there is none of that number."""
+    return torch.cat([rows[:position], rows[position + 1 :]])
 
 
 def _as_rows(value: Any) -> Any:

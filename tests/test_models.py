@@ -176,6 +176,70 @@ def test_pending_points_are_added_and_the_old_model_stays():
     )
 
 
+def assert_equals_rebuilt(model, rows, out, points, values):
+    rebuilt = bd.DelayedGP(
+        points[rows],
+        values[rows].unsqueeze(-1),
+        noise_var=NOISE,
+        X_pending=points[out],
+        covar_module=se(),
+    )
+    assert torch.equal(model.X_pending, rebuilt.X_pending)
+    for ours, theirs in (
+        (model.posterior(T), rebuilt.posterior(T)),
+        (model.fantasy_posterior(T), rebuilt.fantasy_posterior(T)),
+    ):
+        assert_moments(ours, theirs.mean.detach().flatten(), theirs.variance.detach().flatten())
+
+
+def test_any_order_of_asks_and_answers_equals_a_rebuilt_model():
+    points, values = scattered(40, seed=5), normal(40, seed=6)
+    draw = torch.Generator().manual_seed(7)
+    model = bd.DelayedGP(points[:0], values[:0, None], noise_var=NOISE, covar_module=se())
+    rows, out = [], []
+    for new in range(40):
+        if new % 7 == 3:  # told without having been pending
+            model = model.with_answer(points[new], values[new].item())
+            rows.append(new)
+        else:
+            model = model.with_pending(points[new])
+            out.append(new)
+        while len(out) > 4:
+            told = out.pop(int(torch.randint(5, (), generator=draw)))
+            model = model.with_answer(points[told], values[told].item())
+            rows.append(told)
+        assert_equals_rebuilt(model, rows, out, points, values)
+
+
+def test_what_is_known_of_pending_points_is_handed_on():
+    model = make()
+    model.fantasy_posterior(T)
+    for after in (model.with_pending(T[:2]), model.with_answer(P[3], 0.2)):
+        assert {"observed", "pending"} <= set(after._cache)
+
+
+def test_the_fantasy_model_can_be_told_more():
+    fantasy = make().fantasy_model()
+    values = torch.cat([Y, make().posterior(P).mean.detach()])
+    expected = dense(
+        "se",
+        torch.cat([X, P, T[:1]]),
+        torch.cat([values, torch.tensor([[0.4]]).double()]),
+        T,
+        NOISE,
+    )
+    assert_moments(fantasy.with_answer(T[0], 0.4).posterior(T), *expected)
+
+
+def test_a_model_that_follows_has_hyperparameters_of_its_own():
+    model = make()
+    before = model.posterior(T).variance
+    for after in (model.with_answer(P[0], 0.3), model.with_pending(T[:1]), model.fantasy_model()):
+        assert not after.training
+        after.covar_module.lengthscale = 0.01
+    assert torch.equal(model.posterior(T).variance, before)
+
+
 def test_one_of_two_equal_pending_points_stays():
     model = make(pending=P[[0, 0, 1]]).with_answer(P[0], torch.tensor([0.5]))
     assert torch.equal(model.X_pending, P[[0, 1]])
