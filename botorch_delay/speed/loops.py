@@ -49,6 +49,9 @@ from botorch_delay.trials import Trial
 LENGTHSCALE = 0.8
 BETA = 6.0
 ELIMINATES, KEEPS_ALL = BETA, 1e8
+# The most that an ask may leave behind, in bytes: the record of a trial and its answer. A row of
+# one number per candidate would be twenty times as much.
+RECORD = 1e3
 
 
 @dataclass
@@ -97,6 +100,7 @@ def long_horizon(*, side: int, horizon: int, delay: int, checked: int, repeats: 
         repeats: runs.
     """
     rows = []
+    later = horizon - horizon // 2
     records = isolated(records_alone, side=side, horizon=horizon, delay=delay)
     variants = (
         (ELIMINATES, False, "eliminating"),
@@ -146,12 +150,12 @@ def long_horizon(*, side: int, horizon: int, delay: int, checked: int, repeats: 
         half, end = found["memory"]
         rows.append(
             Row(
-                f"{variant}: memory that the second half adds",
-                max(end - half, 0),
+                f"{variant}: memory that an ask of the second half adds",
+                max(end - half, 0) / later,
                 unit=BYTES,
-                peer=max(records[1] - records[0], 0),
+                peer=max(records[1] - records[0], 0) / later,
                 against="random search, the records of its trials",
-                reach=Reach(ratio=0.9),
+                reach=Reach(most=RECORD),
                 checks=checks,
                 note=f"{half / 1e6:.0f} MB at half, {end / 1e6:.0f} MB at the end; rounds of "
                 f"{found['rounds']} asks, {found['active']:,} points active after the last; "

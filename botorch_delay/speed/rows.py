@@ -282,7 +282,7 @@ def _amount(value: str, unit: str) -> str:
     number = float(value)
     steps = {
         SECONDS: ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")),
-        BYTES: ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")),
+        BYTES: ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")),
     }.get(unit)
     if steps is None:
         return f"{number:.3g}"
