@@ -233,6 +233,9 @@ ABLATIONS = {
     "bpe-delay-own-round": Method(
         partial(bpe_delay_with, evidence="round"), "BPE-Delay, bounds from a round's own answers"
     ),
+    "bpe-delay-no-confirm": Method(
+        partial(bpe_delay_with, confirm_fraction=0.0), "BPE-Delay that confirms nothing at the end"
+    ),
     "bpe-delay-ucb-4.5": Method(
         partial(bpe_delay_with, exploit=UCB(4.5)), "BPE-Delay exploiting by UCB with beta = 4.5"
     ),

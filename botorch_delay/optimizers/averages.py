@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -170,6 +170,11 @@ class Averages:
         self._unaveraged: set[int] = set()  # keys whose average is to be made anew
         self._stale: set[int] = set()  # keys whose sums are to be made anew
         self._new: dict[int, list[int]] = {}  # sources to be added to the sums
+
+    @property
+    def keys(self) -> Iterable[int]:
+        """The points that have anything entered, in no order."""
+        return self._first.keys()
 
     def put(
         self, key: int, source: int, x: Tensor, value: float | None, noise_var: float | None

@@ -100,6 +100,12 @@ class BPEDelayOptimizer(Optimizer):
         repeat_pending: whether a point may be asked again while a trial of it is running. If not,
             ``exploit`` does so only where every point that may be asked has one, and a design
             point waits until no other trial of it is running; not with ``straggler_factor``.
+        confirm_fraction: the share of the horizon, at its end, in which ``exploit``'s asks go to
+            points that have an answer, as long as it is open which of them is best: while the mean
+            plus deviation of another one reaches the best one's mean less its deviation. Of these
+            the one with the largest mean plus deviation is asked again, unless a trial of it is
+            running. Not with ``exact``. If None 0.2 on a finite domain where the kernel is learned,
+            else 0.
         warm_start: what another study has learned, ``other.hyperparameters``: where learning
             begins; None for BoTorch's priors.
         confidence: bounds that eliminate; ``FixedBeta(6.0)`` if None.
@@ -155,6 +161,7 @@ class BPEDelayOptimizer(Optimizer):
         straggler_factor: float | None = None,
         exact: bool = False,
         repeat_pending: bool = True,
+        confirm_fraction: float | None = None,
         warm_start: Hyperparameters | None = None,
         seed: int = 0,
         maximize: bool = True,
@@ -185,6 +192,7 @@ class BPEDelayOptimizer(Optimizer):
             straggler_factor,
             exact,
             repeat_pending,
+            confirm_fraction,
             domain=domain,
             horizon=self._horizon,
             given=self._fixed is not None,
@@ -501,7 +509,7 @@ class BPEDelayOptimizer(Optimizer):
         assert isinstance(arena, FiniteArena)
         rows = budget.active(arena.without(self._state, self._feasibility.infeasible()))
         try:
-            row = self._player.choose(among=rows)
+            row = self._pick(self._player, among=rows)
         except EmptyDomainError:
             return None
         assert isinstance(row, int)
@@ -516,14 +524,30 @@ class BPEDelayOptimizer(Optimizer):
         number = current.number
         try:
             if isinstance(self._arena, BoxArena):
-                point = player.choose(inside=self._state.contains if number > 1 else None)
+                inside = self._state.contains if number > 1 else None
+                point = self._pick(player, inside=inside)
             else:
-                point = player.choose(among=self._state)
+                point = self._pick(player, among=self._state)
         except EmptyDomainError:
             return None
         if isinstance(point, int):
             return Choice(point, round=number, slot=NO_SLOT)
         return Choice(None, round=number, slot=NO_SLOT, x=point)
+
+    def _pick(
+        self,
+        player: IndexMethod,
+        among: Tensor | None = None,
+        inside: Callable[[Tensor], Tensor] | None = None,
+    ) -> int | Tensor:
+        """The rule's point or, towards the end of the horizon, one that is to be confirmed."""
+        if self._horizon is not None:
+            last = int(self._options.confirm_fraction * self._horizon)
+            if len(self._ledger) >= self._horizon - last:
+                point = player.confirm(among, inside)
+                if point is not None:
+                    return point
+        return player.choose(among, inside)
 
     @exclusive
     def note(self, trial: Trial) -> Note:

@@ -197,6 +197,67 @@ class IndexMethod:
         own = isinstance(self._rule, BotorchRule) or self._is_blind
         return lowest_of_largest(scores, 0.0 if own else self._tie_scale)
 
+    def confirm(
+        self, among: Tensor | None = None, inside: Callable[[Tensor], Tensor] | None = None
+    ) -> int | Tensor | None:
+        """The answered point to ask again, while it is open which of them is best; else None.
+
+        It is open while the mean plus deviation of another reaches the best one's mean less its
+        deviation. Of all these the one with the largest mean plus deviation is asked, unless a
+        trial of it is running.
+
+        Args:
+            among: rows of a finite set to choose from; all if None.
+            inside: where points of a box may lie, ``n x d`` to bool ``n``; anywhere if None.
+        """
+        self._refit()
+        self.flush()
+        if self._is_blind:
+            return None
+        keys = sorted(set(self._values.keys) - set(self._feasibility.closed()))
+        if isinstance(self._domain, BoxDomain):
+            keys, X, mean, deviation = self._answered_on_box(keys, inside)
+        else:
+            keys, mean, deviation = self._answered_rows(keys, among)
+        if len(keys) < 2:
+            return None
+        best = int(mean.argmax())
+        upper = mean + deviation
+        contested = upper >= mean[best] - deviation[best]
+        if int(contested.sum()) < 2:
+            return None
+        running = torch.tensor([self._running[key] > 0 for key in keys], device=upper.device)
+        upper = upper.masked_fill(running | ~contested, -torch.inf)
+        if not bool(torch.isfinite(upper.max())):
+            return None
+        pick = lowest_of_largest(upper, self._tie_scale)
+        return X[pick].clone() if isinstance(self._domain, BoxDomain) else keys[pick]
+
+    def _answered_rows(
+        self, keys: list[int], among: Tensor | None
+    ) -> tuple[list[int], Tensor, Tensor]:
+        """Which of some points are candidates that may be asked; their means and deviations."""
+        rows = torch.tensor([key for key in keys if key >= 0], device=self.pool.device).long()
+        if among is not None:
+            allowed = torch.zeros(len(self.pool), dtype=torch.bool, device=self.pool.device)
+            allowed[among] = True
+            rows = rows[allowed[rows]]
+        return rows.tolist(), self.mean[rows], self.deviation[rows]
+
+    def _answered_on_box(
+        self, keys: list[int], inside: Callable[[Tensor], Tensor] | None
+    ) -> tuple[list[int], Tensor, Tensor, Tensor]:
+        """Likewise on a box, with the points."""
+        X = self.pool.new_zeros(0, self.pool.shape[1])
+        if keys:
+            X = torch.stack([self._keys.points[-1 - key] for key in keys])
+        allowed = self._domain.contains(X)
+        if inside is not None and len(X):
+            allowed &= inside(X)
+        keys = [key for key, may in zip(keys, allowed.tolist(), strict=True) if may]
+        X = X[allowed]
+        return keys, X, self._mean_at(X), self._spread(X)
+
     @property
     def _is_blind(self) -> bool:
         """Whether there are too few answers to learn a kernel from."""

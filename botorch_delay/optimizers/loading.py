@@ -195,6 +195,7 @@ def _build(state: Mapping[str, Any], domain: Domain, parts: _Parts) -> Optimizer
             common["regret_factor"] = config.get("regret_factor")
             common["straggler_factor"] = config.get("straggler_factor")
             common["repeat_pending"] = config.get("repeat_pending") is not False
+            common["confirm_fraction"] = config.get("confirm_fraction") or 0.0
         else:
             del common["exact"]
         return make(

@@ -29,6 +29,10 @@ from botorch_delay.rules import UCB, Rule, as_rule
 # a little less regret under long delays, and gets stuck far more often without any.
 DEFAULT_EXPLOIT = UCB(6.0)
 DEFAULT_FRACTION = 0.005
+# Chosen on tuning tables for development, with learned kernels: recommendations are better in
+# every cell, and regret less. On boxes it made no difference that shows, and with given kernels
+# and many asks it is soon clear which point is best.
+DEFAULT_CONFIRM = 0.2
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ class Options:
         straggler_factor: kappa, or None.
         exact: whether evaluations have no noise.
         repeat_pending: whether the rule may ask a pending point again.
+        confirm_fraction: the share of the horizon, at its end, in which the rule's asks go to
+            answered points.
     """
 
     schedule: RoundSchedule
@@ -54,6 +60,7 @@ class Options:
     straggler_factor: float | None
     exact: bool
     repeat_pending: bool
+    confirm_fraction: float
 
     @property
     def geometric(self) -> bool:
@@ -77,6 +84,7 @@ class Options:
             "regret_factor": self.regret_factor,
             "straggler_factor": self.straggler_factor,
             **describe_replicates(self.exact, self.repeat_pending),
+            "confirm_fraction": self.confirm_fraction or None,  # None in files of before
         }
 
 
@@ -89,6 +97,7 @@ def choose_options(
     straggler_factor: float | None,
     exact: bool,
     repeat_pending: bool,
+    confirm_fraction: float | None,
     *,
     domain: Domain,
     horizon: int | None,
@@ -99,7 +108,7 @@ def choose_options(
     """Fill in defaults, and refuse what contradicts itself.
 
     Args:
-        rounds: as the user gave it, like the next seven.
+        rounds: as the user gave it, like the next eight.
         exploit: likewise.
         explore_fraction: likewise.
         evidence: likewise.
@@ -107,6 +116,7 @@ def choose_options(
         straggler_factor: likewise.
         exact: likewise.
         repeat_pending: likewise.
+        confirm_fraction: likewise.
         domain: of the study.
         horizon: T, or None.
         given: whether kernel and noise are.
@@ -147,6 +157,9 @@ def choose_options(
         straggler_factor=_factor(straggler_factor, "straggler_factor"),
         exact=exact,
         repeat_pending=checks.flag(repeat_pending, "repeat_pending"),
+        confirm_fraction=_confirm_fraction(
+            confirm_fraction, rule, exact, horizon, isinstance(domain, FiniteDomain) and not given
+        ),
     )
     _check_rounds(options, horizon, delay)
     if evidence not in ("round", "all"):
@@ -171,6 +184,32 @@ def _factor(value: float | None, name: str) -> float | None:
     if factor < 1.0:
         raise InputError(f"{name} must be at least 1, got {factor:g}.")
     return factor
+
+
+def _confirm_fraction(
+    value: float | None, rule: Rule | None, exact: bool, horizon: int | None, default: bool
+) -> float:
+    """The share as it was given; if it was not, ``DEFAULT_CONFIRM`` where that is the default."""
+    if value is None:
+        may = not exact and rule is not None and horizon is not None
+        return DEFAULT_CONFIRM if default and may else 0.0
+    fraction = checks.real(value, "confirm_fraction")
+    if not 0.0 <= fraction <= 1.0:
+        raise InputError(f"confirm_fraction must lie between 0 and 1, got {fraction:g}.")
+    if fraction and exact:
+        raise InputError(
+            "Exact evaluations are not asked again; leave out confirm_fraction, or exact."
+        )
+    if fraction and rule is None:
+        raise InputError(
+            "confirm_fraction is a share of the asks of a rule; leave it out, or pass "
+            f"exploit={DEFAULT_EXPLOIT!r}."
+        )
+    if fraction and horizon is None:
+        raise InputError(
+            "confirm_fraction is a share of the horizon; leave it out, or pass a horizon."
+        )
+    return fraction
 
 
 def _check_rounds(options: Options, horizon: int | None, delay: DelayLaw | None) -> None:
