@@ -183,7 +183,7 @@ class DelayedGP(SingleTaskGP):
 
         It is conditioned on ``y = mu~(X_pending)``, which leaves the mean as it is; the mean
         is therefore computed from the answers alone, and equals ``posterior(X).mean`` to the
-        last digits.
+        last digits. The same object comes until this model changes: copy it before changing it.
         """
         if len(self._X_pending) == 0:
             return self
@@ -460,10 +460,9 @@ class DelayedGP(SingleTaskGP):
             shared.append(self.mean_module)
         model = copy.deepcopy(self, {id(part): part for part in shared})
         if fixed:
-            with gpytorch_settings.min_fixed_noise(
-                float_value=0.0, double_value=0.0, half_value=0.0
-            ):
-                model.likelihood = FixedNoiseGaussianLikelihood(noise.detach()).eval()
+            # Set afterwards, since the constructor would raise it to GPyTorch's floor.
+            model.likelihood = FixedNoiseGaussianLikelihood(torch.ones_like(noise)).eval()
+            model.likelihood.noise_covar.noise = noise.detach()
         model.train_inputs = (X,)
         model.train_targets = targets.detach()
         model._X_pending = X_pending
@@ -524,7 +523,10 @@ class _JointFactor:
     def __init__(
         self, observed: _Factor | _JointFactor, cross: Tensor, schur_factor: Tensor
     ) -> None:
-        self._observed = observed
+        # Flat, so that a fantasy of a fantasy of ... costs no more.
+        self._observed = (
+            _Factor(observed.matrix) if isinstance(observed, _JointFactor) else observed
+        )
         self._cross = cross
         self._schur_factor = schur_factor
 

@@ -218,6 +218,16 @@ def test_what_is_known_of_pending_points_is_handed_on():
         assert {"observed", "pending"} <= set(after._cache)
 
 
+def test_fantasies_of_fantasies_end_in_one_factor():
+    model = make(pending=P[:1])
+    for i in range(1, 6):
+        model = model.fantasy_model().with_pending(P[i])
+    _, expected = dense("se", torch.cat([X, P]), torch.zeros(26), T, NOISE)
+    variance = model.fantasy_posterior(T).variance.detach().flatten()
+    np.testing.assert_allclose(variance, expected, atol=1e-10)
+    assert not hasattr(model.fantasy_model()._cache["observed"][0]._observed, "_observed")
+
+
 def test_the_fantasy_model_can_be_told_more():
     fantasy = make().fantasy_model()
     values = torch.cat([Y, make().posterior(P).mean.detach()])
@@ -234,7 +244,7 @@ def test_the_fantasy_model_can_be_told_more():
 def test_a_model_that_follows_has_hyperparameters_of_its_own():
     model = make()
     before = model.posterior(T).variance
-    for after in (model.with_answer(P[0], 0.3), model.with_pending(T[:1]), model.fantasy_model()):
+    for after in (model.with_answer(P[0], 0.3), model.with_pending(T[:1])):
         assert not after.training
         after.covar_module.lengthscale = 0.01
     assert torch.equal(model.posterior(T).variance, before)

@@ -70,7 +70,8 @@ class BPEDelayOptimizer(Optimizer):
     inside ``ask``, before the point is chosen; the last one when all its asks are settled, or at
     ``finish``.
 
-    Every ask that is no design point plays ``exploit`` on all data, restricted to the active set.
+    Every ask that is no design point plays ``exploit`` on all data, restricted to the active set,
+    or towards the end of the horizon asks again for one of its best points (``confirm_fraction``).
     The regret bound charges every ask of a round the same, whatever active point it plays, and
     these points enter neither the round's bounds nor the decision when it closes. So the bound
     stays as it is where design points come first (``explore_fraction`` 1), and grows by at most
@@ -101,11 +102,12 @@ class BPEDelayOptimizer(Optimizer):
             ``exploit`` does so only where every point that may be asked has one, and a design
             point waits until no other trial of it is running; not with ``straggler_factor``.
         confirm_fraction: the share of the horizon, at its end, in which ``exploit``'s asks go to
-            points that have an answer, as long as it is open which of them is best: while the mean
-            plus deviation of another one reaches the best one's mean less its deviation. Of these
-            the one with the largest mean plus deviation is asked again, unless a trial of it is
-            running. Not with ``exact``. If None 0.2 on a finite domain where the kernel is learned,
-            else 0.
+            active points that have an answer, as long as it is open which of them is best: while
+            the mean plus deviation of another one reaches the best one's mean less its deviation,
+            pending points counted. Of these the one with the largest mean plus deviation is asked
+            again, unless a trial of it is running. Needs a horizon and ``exploit``; not with
+            ``exact``. If None 0.2 where that is possible, the domain is finite and the kernel is
+            learned; else 0.
         warm_start: what another study has learned, ``other.hyperparameters``: where learning
             begins; None for BoTorch's priors.
         confidence: bounds that eliminate; ``FixedBeta(6.0)`` if None.
@@ -542,7 +544,7 @@ class BPEDelayOptimizer(Optimizer):
     ) -> int | Tensor:
         """The rule's point or, towards the end of the horizon, one that is to be confirmed."""
         if self._horizon is not None:
-            last = int(self._options.confirm_fraction * self._horizon)
+            last = round(self._options.confirm_fraction * self._horizon)
             if len(self._ledger) >= self._horizon - last:
                 point = player.confirm(among, inside)
                 if point is not None:

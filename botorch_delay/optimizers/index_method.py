@@ -47,6 +47,8 @@ BOX_POOL = 2048
 CLIMBS, FULL_CLIMBS, FEW_CLIMBS = 64, 100, 8
 # How far climbs get from where the mean is best, as a share of each side.
 LOCAL_REACH = 0.1
+# Of how many answered points of a box it is looked at which is best.
+MOST_CONFIRMED = 256
 # Climbs end when the best of them stands to gain less, as a share of the prior deviation.
 ENOUGH = 1e-3
 
@@ -203,8 +205,8 @@ class IndexMethod:
         """The answered point to ask again, while it is open which of them is best; else None.
 
         It is open while the mean plus deviation of another reaches the best one's mean less its
-        deviation. Of all these the one with the largest mean plus deviation is asked, unless a
-        trial of it is running.
+        deviation, pending points counted. Of all these the one with the largest mean plus
+        deviation is asked, unless a trial of it is running.
 
         Args:
             among: rows of a finite set to choose from; all if None.
@@ -216,11 +218,15 @@ class IndexMethod:
             return None
         keys = sorted(set(self._values.keys) - set(self._feasibility.closed()))
         if isinstance(self._domain, BoxDomain):
-            keys, X, mean, deviation = self._answered_on_box(keys, inside)
+            keys, X = self._answered_on_box(keys, inside)
         else:
-            keys, mean, deviation = self._answered_rows(keys, among)
+            keys = self._answered_rows(keys, among)
         if len(keys) < 2:
             return None
+        if isinstance(self._domain, BoxDomain):
+            mean, deviation = self._mean_at(X), self._spread(X)
+        else:
+            mean, deviation = self.mean[keys], self.deviation[keys]
         best = int(mean.argmax())
         upper = mean + deviation
         contested = upper >= mean[best] - deviation[best]
@@ -233,30 +239,30 @@ class IndexMethod:
         pick = lowest_of_largest(upper, self._tie_scale)
         return X[pick].clone() if isinstance(self._domain, BoxDomain) else keys[pick]
 
-    def _answered_rows(
-        self, keys: list[int], among: Tensor | None
-    ) -> tuple[list[int], Tensor, Tensor]:
-        """Which of some points are candidates that may be asked; their means and deviations."""
+    def _answered_rows(self, keys: list[int], among: Tensor | None) -> list[int]:
+        """Which of some points are candidates to choose from."""
         rows = torch.tensor([key for key in keys if key >= 0], device=self.pool.device).long()
         if among is not None:
             allowed = torch.zeros(len(self.pool), dtype=torch.bool, device=self.pool.device)
             allowed[among] = True
             rows = rows[allowed[rows]]
-        return rows.tolist(), self.mean[rows], self.deviation[rows]
+        found: list[int] = rows.tolist()
+        return found
 
     def _answered_on_box(
         self, keys: list[int], inside: Callable[[Tensor], Tensor] | None
-    ) -> tuple[list[int], Tensor, Tensor, Tensor]:
-        """Likewise on a box, with the points."""
-        X = self.pool.new_zeros(0, self.pool.shape[1])
-        if keys:
-            X = torch.stack([self._keys.points[-1 - key] for key in keys])
+    ) -> tuple[list[int], Tensor]:
+        """Likewise on a box, with the points: of many those with the largest means."""
+        if not keys:
+            return [], self.pool[:0]
+        X = torch.stack([self._keys.points[-1 - key] for key in keys])
         allowed = self._domain.contains(X)
-        if inside is not None and len(X):
+        if inside is not None:
             allowed &= inside(X)
-        keys = [key for key, may in zip(keys, allowed.tolist(), strict=True) if may]
-        X = X[allowed]
-        return keys, X, self._mean_at(X), self._spread(X)
+        rows = allowed.nonzero().flatten()
+        if len(rows) > MOST_CONFIRMED:
+            rows = rows[self._mean_at(X[rows]).topk(MOST_CONFIRMED).indices.sort().values]
+        return [keys[row] for row in rows.tolist()], X[rows]
 
     @property
     def _is_blind(self) -> bool:

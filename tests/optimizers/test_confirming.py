@@ -9,6 +9,7 @@ from rivals import first_of_largest
 
 import botorch_delay as bd
 from botorch_delay.exceptions import InputError
+from botorch_delay.optimizers import index_method
 
 NOISE = 0.3
 POINTS = scattered(40)
@@ -149,6 +150,32 @@ def test_on_a_box():
             assert bool((answered == trial.x).all(dim=1).any())
     assert sum(trial.slot < 0 for trial in later) >= 3
     assert len({tuple(t.x.tolist()) for t in later}) == 4
+
+
+def test_nothing_can_be_confirmed_before_there_are_answers():
+    box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+    for domain in (box, bd.FiniteDomain(POINTS)):
+        options = {"covar_module": se(), "noise_var": 0.1, "confirm_fraction": 1.0}
+        opt = bd.BPEDelayOptimizer(domain, 30, **options)
+        for trial in opt.ask(4):
+            opt.mark_failed(trial)
+        assert len(opt.ask(6)) == 6
+        opt.tell(opt.pending[0], 1.0)
+        opt.ask(3)
+
+
+def test_many_answers_on_a_box_are_looked_at_where_they_are_best(monkeypatch):
+    box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+    opt = bd.BPEDelayOptimizer(box, 40, covar_module=se(), noise_var=0.3, exploit=bd.UCB(4.0))
+    play(opt, 30)
+    player = opt._player
+    everything = player.confirm()
+    monkeypatch.setattr(index_method, "MOST_CONFIRMED", 8)
+    seen = []
+    spread = player._spread
+    monkeypatch.setattr(player, "_spread", lambda X: seen.append(len(X)) or spread(X))
+    assert torch.equal(player.confirm(), everything)
+    assert seen == [8]
 
 
 def test_infeasible_points_are_not_confirmed():
