@@ -25,6 +25,17 @@ def answer(opt, trials):
         opt.tell(trial, value(trial))
 
 
+def play(opt, asks, lag=4, value=value):
+    """Ask and tell, each answer ``lag`` asks late."""
+    waiting = list(opt.pending)
+    for _ in range(asks):
+        waiting.append(opt.ask())
+        if len(waiting) > lag:
+            trial = waiting.pop(0)
+            opt.tell(trial, value(trial))
+    return opt
+
+
 def state_of(opt):
     state = opt.state_dict()
     return str({key: value for key, value in state.items() if key != "points"})

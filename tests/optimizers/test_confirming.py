@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from bpe_cases import play as play_late
 from cases import normal, scattered, se
 from oracle import kernel_function, posterior
 from rivals import first_of_largest
@@ -33,14 +34,7 @@ def value(trial):
 
 
 def play(opt, asks, lag=4):
-    """Ask and tell, each answer ``lag`` asks late."""
-    waiting = list(opt.pending)
-    for _ in range(asks):
-        waiting.append(opt.ask())
-        if len(waiting) > lag:
-            trial = waiting.pop(0)
-            opt.tell(trial, value(trial))
-    return opt
+    return play_late(opt, asks, lag, value)
 
 
 def rule(opt, active):
