@@ -62,6 +62,30 @@ def covariance(covar_module: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
     return _forward(covar_module, X1, X2)
 
 
+def covariance_with_pull(
+    covar_module: RBFKernel | MaternKernel, X1: Tensor, X2: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Kernel values k, and g with ``dk(x, y)/dy = g(x, y) (x - y) / lengthscale^2``.
+
+    Args:
+        covar_module: an RBF kernel, where g is k itself, or a Matern kernel with nu = 5/2.
+        X1: ``n x d``.
+        X2: ``m x d``.
+
+    Returns:
+        Two ``n x m`` tensors, which may be the same one.
+    """
+    if isinstance(covar_module, RBFKernel):
+        values = covariance(covar_module, X1, X2)
+        return values, values
+    scaled = _scaled_distance(covar_module, X1, X2)
+    decay = torch.exp(-scaled)
+    pull = (1.0 + scaled).mul_(decay)
+    # In place: memory is what takes time.
+    values = scaled.square_().div_(3.0).mul_(decay).add_(pull)
+    return values, pull.mul_(5.0 / 3.0)
+
+
 def prior_variance(covar_module: Kernel, X: Tensor) -> Tensor:
     """``k(x, x)`` for every row: ``batch_shape x n x d`` to ``batch_shape x n``."""
     return covar_module(X, diag=True)
@@ -155,10 +179,13 @@ def _rbf(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
     return distance.square().mul_(-0.5).exp_()  # in place: memory is what takes time
 
 
+def _scaled_distance(kernel: MaternKernel, X1: Tensor, X2: Tensor) -> Tensor:
+    per_unit = math.sqrt(2.0 * kernel.nu) / kernel.lengthscale
+    return _distance(X1 * per_unit, X2 * per_unit)
+
+
 def _matern(kernel: MaternKernel, X1: Tensor, X2: Tensor) -> Tensor:
-    scaled = math.sqrt(2.0 * kernel.nu) * _distance(
-        X1 / kernel.lengthscale, X2 / kernel.lengthscale
-    )
+    scaled = _scaled_distance(kernel, X1, X2)
     decay = torch.exp(-scaled)
     if kernel.nu == 0.5:
         return decay

@@ -232,7 +232,10 @@ def fit_surrogate(
     warm_start: Hyperparameters | None = None,
     exact: bool = False,
 ) -> Surrogate:
-    """Kernel and noise by maximum a posteriori, with BoTorch's default priors.
+    """A Matern 5/2 kernel and noise by maximum a posteriori, with BoTorch's priors.
+
+    BoTorch's default with these priors is the RBF kernel; on tuning tables and boxes for
+    development its recommendations are worse (README, "Learned kernels").
 
     Inputs are normalised by the bounding box of the domain, values are standardised. With
     fewer than three answers the modes of the priors are used, and the scale of the values
@@ -312,10 +315,11 @@ def check_warm_start(warm_start: Hyperparameters | None, domain: Domain, fixed: 
 def _prior_modules(
     domain: Domain, warm_start: Hyperparameters | None
 ) -> tuple[Kernel, GaussianLikelihood]:
-    """Kernel and likelihood at the modes of their priors."""
+    """A Matern 5/2 kernel and a likelihood at the modes of their priors."""
     points = domain.like
     columns = domain.encoding.bounds(domain.bounds).shape[-1]
-    kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=columns).to(points).eval()
+    kernel = get_covar_module_with_dim_scaled_prior(columns, use_rbf_kernel=False)
+    kernel = kernel.to(points).eval()
     likelihood = get_gaussian_likelihood_with_lognormal_prior().to(points)
     if warm_start is not None:
         for module, name, spread, mode in (

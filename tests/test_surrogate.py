@@ -7,6 +7,7 @@ import torch
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
+from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from cases import normal, scattered, se
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
@@ -37,12 +38,13 @@ def predict(surrogate, X, y, noise_var, at):
     return surrogate.posterior(surrogate.evidence(answers(X, y, noise_var)), at)
 
 
-def test_it_is_botorch_s_model_with_its_defaults():
+def test_it_is_botorch_s_model_with_a_matern_kernel():
     ours = predict(fit(), X, Y, NONE, POINTS)
     bounds = torch.stack([POINTS.amin(dim=0), POINTS.amax(dim=0)])
     theirs = SingleTaskGP(
         X,
         Y.unsqueeze(-1),
+        covar_module=get_covar_module_with_dim_scaled_prior(2, use_rbf_kernel=False).double(),
         input_transform=Normalize(2, bounds=bounds),
         outcome_transform=Standardize(1),
     )

@@ -74,8 +74,9 @@ class AcquisitionOptimizer(Optimizer):
     Args:
         domain: a finite action set, or a box.
         horizon: how many asks are planned; None where no end is planned.
-        covar_module: the kernel, fixed; None to learn kernel and noise, again whenever the
-            answers have grown by a fifth. Until three are in, points come in a random order.
+        covar_module: the kernel, fixed; None to learn a Matern 5/2 kernel and noise, again
+            whenever the answers have grown by a fifth. Until three are in, points come in a
+            random order.
         noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
         warm_start: what another study has learned, ``other.hyperparameters``: where learning
             begins; None for BoTorch's priors.

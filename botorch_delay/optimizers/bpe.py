@@ -84,8 +84,9 @@ class BPEDelayOptimizer(Optimizer):
     Args:
         domain: a finite action set, or a box.
         horizon: T, how many asks are planned; None, with :class:`GeometricRounds`, where no end is.
-        covar_module: the kernel, fixed; None to learn kernel and noise whenever a round opens.
-            Until three answers are in ``exploit`` then plays points in a random order.
+        covar_module: the kernel, fixed; None to learn a Matern 5/2 kernel and noise whenever a
+            round opens. Until three answers are in ``exploit`` then plays points in a random
+            order.
         noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
         regret_factor: F >= 1; ``exploit`` plays every ask as long as what it may have cost,
             certified by bounds from all answers, leaves room for BPE-Delay's own regret bound

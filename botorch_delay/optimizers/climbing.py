@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from gpytorch.kernels import RBFKernel
+from gpytorch.kernels import MaternKernel, RBFKernel
 from torch import Tensor
 
-from botorch_delay.kernels import covariance
+from botorch_delay.kernels import covariance, covariance_with_pull
 from botorch_delay.optimizers.averages import Ordered
 from botorch_delay.surrogate import Surrogate
 
@@ -21,7 +21,9 @@ FLOOR = 1e-12
 
 @dataclass(frozen=True)
 class BoundClimb:
-    """``mu + factor * min(sigma, cap)`` under a learned RBF kernel, which has variance 1.
+    """``mu + factor * min(sigma, cap)`` under a learned kernel, which has variance 1.
+
+    Kernels are Matern with nu = 5/2, or RBF.
 
     Attributes:
         surrogate: that judges.
@@ -41,7 +43,8 @@ class BoundClimb:
     def fits(surrogate: Surrogate, answers: Ordered) -> bool:
         """Whether this surrogate's bound has the closed form."""
         kernel = surrogate.covar_module
-        plain = type(kernel) is RBFKernel and kernel.active_dims is None
+        known = type(kernel) is RBFKernel or (type(kernel) is MaternKernel and kernel.nu == 2.5)
+        plain = known and kernel.active_dims is None
         return plain and not kernel.batch_shape and len(answers) > 0
 
     @classmethod
@@ -63,16 +66,18 @@ class BoundClimb:
     def with_slope(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Values, ``n``, and slopes, ``n x d``; 0 in columns of categories."""
         kernel, inputs = self.surrogate.covar_module, self._inputs(X)
-        seen = covariance(kernel, self.answers.points, inputs)  # m x n
+        seen, pulled = covariance_with_pull(kernel, self.answers.points, inputs)  # m x n
         shared = self.design.points is self.answers.points
-        asked = seen if shared else covariance(kernel, self.design.points, inputs)
+        asked, pushed = seen, pulled
+        if not shared:
+            asked, pushed = covariance_with_pull(kernel, self.design.points, inputs)
         deviation, white = self._spread(asked)
         mean = self.answers.weights @ seen
         # Half of the slope where it begins to be capped, as torch.minimum has it.
         share = 0.5 * ((deviation < self.cap).to(X) + (deviation <= self.cap).to(X))
         share = share * (deviation.square() > FLOOR)
-        pull = self.answers.weights.unsqueeze(-1) * seen
-        push = self.design.back(white).mul_(asked).mul_(self.factor * share / deviation)
+        pull = self.answers.weights.unsqueeze(-1) * pulled
+        push = self.design.back(white).mul_(pushed).mul_(self.factor * share / deviation)
         if shared:
             slope = self._gather(pull.sub_(push), self.answers, inputs)
         else:

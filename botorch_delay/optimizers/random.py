@@ -43,7 +43,7 @@ class RandomOptimizer(Optimizer):
     Args:
         domain: a finite set or a box.
         horizon: how many asks are planned; None where no end is planned.
-        covar_module: the kernel for ``recommend``; None to learn kernel and noise.
+        covar_module: the kernel for ``recommend``; None to learn a Matern 5/2 kernel and noise.
         noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
         exact: evaluations have no noise: one pass over a set is all, and ``recommend`` takes
             answers as they are, up to a jitter.

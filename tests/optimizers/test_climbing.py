@@ -1,9 +1,11 @@
 """The closed form of a capped bound, against automatic differentiation."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from cases import scattered
-from gpytorch.kernels import RBFKernel
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
 import botorch_delay as bd
 from botorch_delay.answers import Answers
@@ -15,13 +17,18 @@ BOUNDS = torch.tensor([[0.0, 1e-3, 0.0, -2.0], [1.0, 1.0, 2.0, 3.0]], dtype=torc
 BOX = bd.BoxDomain(BOUNDS, cat_dims={2: [0, 1, 2]}, log_dims=[1])
 
 
-def case(pending):
+def case(pending, kind=MaternKernel):
     """A learned surrogate, its answers, and the design with so many pending points."""
     X = BOX.from_unit(scattered(30, 4))
     y = X[:, 0].sin() + X[:, 1].log() / 5 + (X[:, 2] == 1).to(X) + X[:, 3] / 4
     noise = torch.full_like(y, torch.nan)
     answers = Answers(X, y, noise, torch.arange(len(X)))
     surrogate = fit_surrogate(BOX, answers, seed=0)
+    assert type(surrogate.covar_module) is MaternKernel
+    if kind is not MaternKernel:
+        kernel = kind(ard_num_dims=6).double()
+        kernel.lengthscale = surrogate.covar_module.lengthscale.detach()
+        surrogate = replace(surrogate, covar_module=kernel.requires_grad_(False))
     values, design = (Averages(surrogate, X) for _ in range(2))
     for number, x in enumerate(X):
         if number < len(X) - pending:
@@ -46,9 +53,10 @@ def bound(surrogate, answers, design, factor, X, cap):
     return mean + factor * torch.minimum(deviation, cap)
 
 
+@pytest.mark.parametrize("kind", [MaternKernel, RBFKernel])
 @pytest.mark.parametrize("pending", [0, 4])
-def test_values_and_slopes_are_those_of_the_definition(pending):
-    surrogate, answers, design = case(pending)
+def test_values_and_slopes_are_those_of_the_definition(pending, kind):
+    surrogate, answers, design = case(pending, kind)
     design.share(answers)
     assert (design.points is answers.points) == (pending == 0)
     starts = BOX.from_unit(scattered(12, 4, seed=5))
@@ -74,8 +82,9 @@ def test_values_and_slopes_are_those_of_the_definition(pending):
 def test_the_closed_form_is_for_plain_kernels():
     surrogate, answers, _ = case(0)
     assert BoundClimb.fits(surrogate, answers)
-    part = RBFKernel(active_dims=[0]).double()
-    assert not BoundClimb.fits(bd.surrogate.Surrogate.fixed(part, 1e-2, BOUNDS), answers)
+    for other in (RBFKernel(active_dims=[0]), MaternKernel(nu=1.5), ScaleKernel(MaternKernel())):
+        fixed = bd.surrogate.Surrogate.fixed(other.double(), 1e-2, BOUNDS)
+        assert not BoundClimb.fits(fixed, answers)
 
 
 def test_averages_in_order_are_made_anew_where_answers_changed():
