@@ -234,8 +234,8 @@ def fit_surrogate(
 ) -> Surrogate:
     """A Matern 5/2 kernel and noise by maximum a posteriori, with BoTorch's priors.
 
-    BoTorch's default with these priors is the RBF kernel; on tuning tables and boxes for
-    development its recommendations are worse (README, "Learned kernels").
+    BoTorch's default with these priors is the RBF kernel; on tuning tables for development it
+    has more regret (README, "Three things that differ from BoTorch's defaults").
 
     Inputs are normalised by the bounding box of the domain, values are standardised. With
     fewer than three answers the modes of the priors are used, and the scale of the values
