@@ -33,7 +33,6 @@ def test_mutated_files_are_refused_or_load(tmp_path, scale, figures):
     assert found["problems"] == []
     assert found["mutations"] == scale.mutations
     assert 2 * found["valid"] >= scale.mutations
-    assert found["slowest"] <= 1.0
     assert found["megabytes"] <= 256
     figures(
         "Hostile study files",
@@ -42,5 +41,6 @@ def test_mutated_files_are_refused_or_load(tmp_path, scale, figures):
         refused=found["refused"],
         harmless=found["loaded"],
         seconds_at_most=found["slowest"],
+        times_a_whole_study=found["times"],
         megabytes_more=found["megabytes"],
     )
