@@ -227,6 +227,14 @@ def test_a_store_of_another_study_is_refused(tmp_path, threads):
         run(used, objectives.quadratic, threads, 5, 2, store=path, progress=False)
 
 
+@pytest.fixture
+def heeds_ctrl_c():
+    """This process as in the foreground: in the background the shell has it ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -262,6 +270,8 @@ def start(folder):
         text=True,
         cwd=Path(__file__).parent,
         start_new_session=True,
+        # Where the tests run in the background the shell has told them to ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
 
@@ -292,6 +302,7 @@ def test_a_killed_program_loses_no_told_answer(tmp_path, how):
         assert repr(opt.trials[trial_id].value) == value
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_an_interrupt_in_the_middle_of_a_change_waits_for_it(tmp_path, threads, monkeypatch):
     opt, path = make(), tmp_path / "study.db"
     settle = opt._settled
@@ -488,6 +499,7 @@ def test_trials_asked_by_hand_stay_with_their_owner(threads):
     opt.tell(mine, 0.5)
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_at_the_very_end_is_not_lost(threads):
     def late(optimizer, trial):
         if trial.id == 4:
