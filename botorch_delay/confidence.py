@@ -75,7 +75,7 @@ class BoxBounds:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What is claimed for a configuration.
+    """What is claimed for a configuration and its run so far.
 
     Attributes:
         holds: whether the regret bound of Theorem 1 is claimed, with probability 1 - delta.
@@ -96,7 +96,7 @@ class Guarantee:
         head = (
             f"Guaranteed with probability {1.0 - self.delta:g}{times}, assuming:"
             if self.holds
-            else "No guarantee:"
+            else "No guarantee of the regret bound:"
         )
         lines = self.assumptions if self.holds else self.missing
         return "\n".join([head, *(f"- {line}" for line in lines)])
@@ -307,12 +307,18 @@ class RKHSConfidence(Confidence):
         """The self-normalised bound, uniform over points and time.
 
         ``(C_k + (sigma / lambda) sqrt(2 (gain + log(1 / delta)))) sigma(x)``, with ``gain``
-        0.5 logdet(I + K / lambda^2); it allows points that depend on earlier noise.
+        0.5 logdet(I + K / lambda^2); it allows points that depend on earlier noise, but not that
+        noise decides which answers are there.
         """
         radius = math.sqrt(2.0 * (gain + math.log(1.0 / delta)))
         factor = self.norm_bound + self.noise_std * noise_ratio * radius
-        label = f"self-normalised confidence interval, level {1.0 - delta:g}, uniform over points"
-        return factor * posterior.deviation, label
+        label = (
+            f"self-normalised confidence interval, level {1.0 - delta:g}, uniform over points, if "
+            "delays and failures do not depend on the noise"
+        )
+        # As in half_width: what rounding may have taken is given back.
+        deviation = (posterior.variance + posterior.rounding).sqrt()
+        return factor * deviation + posterior.mean_rounding, label
 
     def on_box(
         self,
@@ -543,7 +549,8 @@ def scaled_gain(covar_module: Kernel, evidence: Evidence) -> float:
     with torch.no_grad():
         weight = evidence.noise_var.rsqrt()
         K = covariance(covar_module, evidence.X, evidence.X)
-        eigenvalues = torch.linalg.eigvalsh(weight.unsqueeze(-1) * K * weight)
+        # In single precision rounding could take more nats than the small eigenvalues have.
+        eigenvalues = torch.linalg.eigvalsh((weight.unsqueeze(-1) * K * weight).double())
     return 0.5 * torch.log1p(eigenvalues.clamp_min(0.0)).sum().item()
 
 

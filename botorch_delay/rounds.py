@@ -66,8 +66,8 @@ class RoundRecord:
         trial_ids: the trials whose answers its bounds use, increasing.
         multiplier: the factor on sigma~ in the half-width of its bounds (for a tight
             confidence: the factor that the tight form never exceeds).
-        delta: probability with which some bound of the round may fail; ``None`` where the
-            confidence promises nothing.
+        delta: probability with which some bound from the round's own answers may fail; ``None``
+            where the confidence promises nothing.
         hyperparameters: kernel, noise and scaling that the round was judged with.
         cutoff: the largest lower bound, in the user's units and sign: points whose upper bound
             does not reach it were eliminated. None where nothing was judged.

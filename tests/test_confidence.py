@@ -233,7 +233,7 @@ def test_the_gain_of_the_evidence():
 def test_guarantees_read_well():
     holds = bd.Guarantee(True, 0.1, ("the kernel is right",), ())
     assert str(holds) == "Guaranteed with probability 0.9, assuming:\n- the kernel is right"
-    assert str(bd.Guarantee(False, 0.1, (), ("why",))) == "No guarantee:\n- why"
+    assert str(bd.Guarantee(False, 0.1, (), ("why",))) == "No guarantee of the regret bound:\n- why"
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,8 @@ class DelayGenerationNode(ExternalGenerationNode):
     def optimizer(self) -> BPEDelayOptimizer:
         """The optimizer underneath, brought up to date: its rounds, guarantee, recommendation.
 
-        It is to be read; asks and answers go through Ax.
+        It is to be read; asks and answers go through Ax. It does not know which trials were
+        stopped early, and nothing is guaranteed if they were because of their values.
 
         Raises:
             InputError: if there is no experiment yet.

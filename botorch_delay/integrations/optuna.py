@@ -174,7 +174,8 @@ class DelaySampler(BaseSampler):
         """The optimizer as of now, to be read: its rounds, active set, recommendation.
 
         It minimises where the study does. Its points have one column per parameter of the
-        relative search space, in the order of the names.
+        relative search space, in the order of the names. What is claimed :meth:`guarantee` tells:
+        the optimizer does not know which trials were pruned.
 
         Raises:
             InputError: if the study has several objectives.

@@ -137,6 +137,9 @@ class DelaySearch(Searcher):
     def optimizer(self) -> Optimizer:
         """The optimizer underneath: its trials, rounds, guarantee and recommendation.
 
+        It does not know which trials a scheduler stopped early, and nothing is guaranteed if it
+        did so because of their values.
+
         Raises:
             InputError: if metric, mode or space are not known yet.
             StorageError: if what was restored does not fit them.

@@ -176,7 +176,7 @@ class Optimizer(ABC):
     @property
     @abstractmethod
     def guarantee(self) -> Guarantee:
-        """What is claimed for this configuration, and why not more."""
+        """What is claimed for this configuration and its run so far, and why not more."""
 
     @property
     @exclusive
@@ -344,7 +344,11 @@ class Optimizer(ABC):
 
     @exclusive
     def finish(self) -> None:
-        """End the run: the open round closes with what has arrived, and no ask follows."""
+        """End the run: the open round closes with what has arrived, and no ask follows.
+
+        Where BPE-Delay's bounds are valid, a round that is cut short is not judged by its own
+        answers, for when a run is ended may depend on them.
+        """
         if not self._finished:
             self._close_last()
             self._finished = True
@@ -384,10 +388,10 @@ class Optimizer(ABC):
     def stopping_gap(self) -> float:
         """What further search can still gain: max U - max L over the active set, from all answers.
 
-        In units of the values. With ``RKHSConfidence`` the bounds are the self-normalised ones,
-        valid uniformly over points and time; with a fixed multiplier they are a heuristic. On a
-        box the maxima are searched for, so that the gap may be too small by what the search
-        missed.
+        In units of the values. With a given kernel and ``RKHSConfidence`` the bounds are the
+        self-normalised ones, valid uniformly over points and time if delays and failures do not
+        depend on the noise; otherwise they are a heuristic. On a box the maxima are searched for,
+        so that the gap may be too small by what the search missed.
 
         Raises:
             NoAnswerError: before any answer.

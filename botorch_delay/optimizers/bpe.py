@@ -30,7 +30,7 @@ from botorch_delay.optimizers.arenas import BoxArena, FiniteArena, make_arena
 from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.botorch_scores import try_out
 from botorch_delay.optimizers.budget import Budget
-from botorch_delay.optimizers.claims import BudgetTerms, claim
+from botorch_delay.optimizers.claims import History, claim, look_back
 from botorch_delay.optimizers.feasibility import Feasibility, row_of
 from botorch_delay.optimizers.given import describe_given, given_surrogate, recipe_of
 from botorch_delay.optimizers.index_method import IndexMethod, read_fit
@@ -435,21 +435,24 @@ class BPEDelayOptimizer(Optimizer):
     @property
     @exclusive
     def guarantee(self) -> Guarantee:
-        """What is claimed for this configuration, and why not more."""
+        """What is claimed for this configuration and its run so far, and why not more."""
         return claim(
             self._confidence,
             self._delay,
             self._delta,
             learned=self._fixed is None,
             resets=self._resets,
+            horizon=self._horizon,
             on_box=isinstance(self._arena, BoxArena),
             fraction=self._options.fraction,
             geometric=self._options.geometric,
             pooled=self._options.evidence == "all",
             exploits=self._player is not None,
+            repeats=self._options.repeat_pending,
             exact=self._exact,
             straggler_factor=self._options.straggler_factor,
-            budget=self._budget_terms(),
+            budget=None if self._budget is None else self._budget.terms(),
+            history=self._history(),
         )
 
     def _choose(self) -> Choice:
@@ -489,8 +492,8 @@ class BPEDelayOptimizer(Optimizer):
     def _design_is_due(self, current: OpenRound) -> bool:
         """Whether the next ask is a design point, where a share of the asks are.
 
-        Which points are asked is fixed when the round opens; when they are asked follows from
-        the number of asks alone.
+        Which points are asked is fixed when the round opens, unless a trial fails; when they are
+        asked follows from the number of asks alone if pending points may be repeated.
         """
         if current.design_is_asked():
             return False
@@ -660,8 +663,25 @@ class BPEDelayOptimizer(Optimizer):
 
     def _close_last(self) -> None:
         if self._open is not None:
-            self._close(self._view(), open_next=False)
+            view = self._view()
+            if self._proves and not self._exact and not self._ends_as_planned(self._open):
+                view = replace(view, used=())
+            self._close(view, open_next=False)
         self._finished = True
+
+    def _ends_as_planned(self, current: OpenRound) -> bool:
+        """Whether values have no say in how many design points the last round has.
+
+        They do where a run is ended early, or where they decide when a design point is asked:
+        Lemma 1 says nothing of such a round, unless its design is complete.
+        """
+        if self._rule.on_arrival and current.design_is_settled():
+            return True
+        # A delay law leaves answers out by Algorithm 1's own rule, whatever their noise.
+        arrived = not (self._rule.on_arrival and current.outstanding()[0])
+        counted = self._player is None or self._options.repeat_pending
+        ended = arrived and len(self._ledger) == self._horizon
+        return ended and counted and self._budget is None
 
     def _is_due(self) -> bool:
         """Whether the open round closes before the next point is chosen."""
@@ -964,5 +984,17 @@ class BPEDelayOptimizer(Optimizer):
             self._sign,
         )
 
-    def _budget_terms(self) -> BudgetTerms | None:
-        return None if self._budget is None else self._budget.terms(self._records, self.trials)
+    def _history(self) -> History | None:
+        """What happened that a claim may not survive; None where nothing is claimed anyway."""
+        if not self._proves or self._fixed is None:
+            return None
+        return look_back(
+            self._ledger.trials,
+            self._records,
+            self._open,
+            self._fixed,
+            self._confidence,
+            on_arrival=self._rule.on_arrival,
+            complete=self._options.straggler_factor is None and not self._exact,
+            over=self._finished or len(self._ledger) == self._horizon,
+        )

@@ -36,7 +36,8 @@ point that eliminates, are both at most 2 h_r off.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -49,11 +50,27 @@ from botorch_delay.domains import FiniteDomain
 from botorch_delay.ellipsoid import Ellipsoid
 from botorch_delay.exceptions import StorageError
 from botorch_delay.kernels import covariance, prior_variance, rows_per_chunk
-from botorch_delay.optimizers.claims import BudgetTerms
 from botorch_delay.optimizers.feasibility import row_of
-from botorch_delay.rounds import RoundRecord, RoundRule
+from botorch_delay.rounds import RoundRule
 from botorch_delay.surrogate import Surrogate
 from botorch_delay.trials import Trial, TrialState
+
+
+@dataclass(frozen=True)
+class BudgetTerms:
+    """What a budget claims.
+
+    Attributes:
+        factor: F.
+        bound: max(F B, B'), where B is BPE-Delay's own regret bound without waiting.
+        trivial: what any sequence of asks may cost.
+        refuted: whether the answers contradict the assumptions.
+    """
+
+    factor: float
+    bound: float
+    trivial: float
+    refuted: bool
 
 
 class Budget:
@@ -116,17 +133,10 @@ class Budget:
         """A bound on the regret of all asks so far, in units of the values."""
         return float(self._bills().sum())
 
-    def terms(self, records: Sequence[RoundRecord], trials: Sequence[Trial]) -> BudgetTerms:
-        """What is claimed, after so many closed rounds and trials."""
-        given_up = any(record.observed < record.design_size for record in records)
-        own_noise = any(trial.noise_var is not None for trial in trials)
-        return BudgetTerms(
-            self._factor,
-            max(self._factor * self.bound, self.own_bound),
-            self.trivial,
-            self.refuted,
-            given_up or own_noise,
-        )
+    def terms(self) -> BudgetTerms:
+        """What is claimed."""
+        bound = max(self._factor * self.bound, self.own_bound)
+        return BudgetTerms(self._factor, bound, self.trivial, self.refuted)
 
     def tell(self, trial: Trial) -> None:
         """A trial was answered: the bounds follow at once, so that reading them changes nothing."""

@@ -2,36 +2,104 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from botorch_delay.confidence import Confidence, Guarantee
+from botorch_delay.confidence import Confidence, Guarantee, RKHSConfidence
 from botorch_delay.delays import DelayLaw, SubExponentialDelay
+from botorch_delay.optimizers.budget import BudgetTerms
+from botorch_delay.optimizers.feasibility import MAX_FAILURES
+from botorch_delay.optimizers.open_round import OpenRound
+from botorch_delay.rounds import GeometricRounds, RoundRecord
+from botorch_delay.surrogate import Surrogate
+from botorch_delay.trials import Trial, TrialState
 
 _NO_STRAGGLERS = (
     "rounds close without stragglers once deviations are at most {:g} times the intended ones: at "
     "which steps a round's design points are answered or fail does not depend on their noise, "
     "jointly, given all that was known when the round opened; delays may depend on the points, but "
-    "where asks wait for free workers while a rule plays, durations may not"
+    "where asks wait for free workers while a rule plays, durations may not; no design point is "
+    "given up before its round closes"
 )
+# Variances that differ by no more are the same: one may come from single precision.
+ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
-class BudgetTerms:
-    """What a budget claims.
+class History:
+    """What happened in a run that a claim may not survive.
 
     Attributes:
-        factor: F.
-        bound: max(F B, B'), where B is BPE-Delay's own regret bound without waiting.
-        trivial: what any sequence of asks may cost.
-        refuted: whether the answers contradict the assumptions.
-        unplanned: whether a design point was given up or answered with a noise of its own.
+        failed: whether a trial failed.
+        given_up: whether a round goes without the answer of a design point.
+        shortened: whether a failure took an ask from a round of fixed length.
+        own_noise: whether an answer was told with a noise variance other than the surrogate's.
+        uneven: whether that of a design point was.
+        noisier: whether one was above the square of the noise scale that the bounds rest on.
     """
 
-    factor: float
-    bound: float
-    trivial: float
-    refuted: bool
-    unplanned: bool
+    failed: bool = False
+    given_up: bool = False
+    shortened: bool = False
+    own_noise: bool = False
+    uneven: bool = False
+    noisier: bool = False
+
+
+def look_back(
+    trials: Sequence[Trial],
+    records: Sequence[RoundRecord],
+    current: OpenRound | None,
+    surrogate: Surrogate,
+    confidence: Confidence,
+    *,
+    on_arrival: bool,
+    complete: bool,
+    over: bool,
+) -> History:
+    """What happened in a run.
+
+    Args:
+        trials: in the order of their ids.
+        records: of the closed rounds.
+        current: the open round.
+        surrogate: as given.
+        confidence: the bounds.
+        on_arrival: whether a round closes when its design points are settled.
+        complete: whether it then uses exactly their answers.
+        over: whether no ask can follow, so that nothing is asked on the last round's bounds.
+    """
+    sizes = {record.number: record.design_size for record in records}
+    if current is not None:
+        sizes[current.number] = current.design_size
+    newest = max(sizes, default=0)
+    opened = {trial.round: trial.id for trial in reversed(trials)}
+    largest = math.inf
+    if isinstance(confidence, RKHSConfidence):
+        largest = confidence.noise_std**2 * (1.0 + ROUNDING)
+    failed = given_up = shortened = own_noise = uneven = noisier = False
+    for trial in trials:
+        last = over and trial.id == len(trials) - 1  # no ask followed
+        failed |= trial.state is TrialState.FAILED and not last
+        told = trial.noise_var
+        other = told is not None and abs(told / surrogate.noise_var - 1.0) > ROUNDING
+        own_noise |= other
+        noisier |= told is not None and told > largest
+        designed = trial.slot >= 0 and (not on_arrival or trial.slot < sizes.get(trial.round, 0))
+        if not designed or (over and trial.round == newest):
+            continue
+        uneven |= other
+        # Before the round closed; old files do not say when a trial ended.
+        if (trial.answered_step or 0) <= opened.get(trial.round + 1, math.inf):
+            given_up |= trial.state is TrialState.ABANDONED or trial.late
+            shortened |= trial.state is TrialState.FAILED and not on_arrival
+    if on_arrival and complete:  # trials that were abandoned elsewhere may not say so
+        closed = records if current is not None else records[:-1]
+        given_up |= any(record.observed < record.design_size for record in closed)
+    if current is not None and not over:
+        given_up |= current.gave_up()
+    return History(failed, given_up, shortened, own_noise, uneven, noisier)
 
 
 def claim(
@@ -41,14 +109,17 @@ def claim(
     *,
     learned: bool,
     resets: int,
+    horizon: int | None = None,
     on_box: bool = False,
     fraction: float = 1.0,
-    geometric: bool = False,
+    geometric: GeometricRounds | None = None,
     pooled: bool = False,
     exploits: bool = False,
+    repeats: bool = True,
     exact: bool = False,
     straggler_factor: float | None = None,
     budget: BudgetTerms | None = None,
+    history: History | None = None,
 ) -> Guarantee:
     """The regret bound of Theorem 1, or what is missing for it.
 
@@ -58,15 +129,19 @@ def claim(
         delta: failure probability.
         learned: whether kernel and noise are learned.
         resets: how often all active points turned out to be infeasible.
+        horizon: T, or None.
         on_box: whether points are searched for on a box.
         fraction: rho, the share of asks that are design points.
-        geometric: whether rounds grow by a constant factor.
+        geometric: the schedule, if rounds grow by a constant factor.
         pooled: whether bounds from all answers are intersected with the round's own.
         exploits: whether a rule is played outside the design.
+        repeats: whether a pending point may be asked again.
         exact: whether evaluations have no noise.
         straggler_factor: kappa of a rule by which rounds close without stragglers, if there is one.
         budget: for asks that are not BPE-Delay's own; None without one.
+        history: of the run; None before it.
     """
+    history = history or History()
     missing = list(confidence.missing)
     if learned:
         missing.append(
@@ -89,16 +164,34 @@ def claim(
     assumptions = [
         "the kernel is right",
         *confidence.assumptions,
-        "whether a trial fails or is abandoned does not depend on its noise, given the point, and "
-        "the maximiser can be evaluated",
+        "whether a trial fails or is abandoned does not depend on its noise, given the point; the "
+        f"maximiser never fails {MAX_FAILURES} times without an answer in between, after which a "
+        "point counts as infeasible; asks that fail come on top of the regret bound",
     ]
+    if not missing:
+        missing += _what_happened(
+            history,
+            exploits=exploits and not exact,
+            pooled=pooled,
+            budgeted=budget is not None,
+        )
+    if delay is not None and exploits and not repeats:
+        missing.append(
+            "with repeat_pending=False values may decide how many design points a round of fixed "
+            "length has; leave out delay, or repeat_pending."
+        )
+    if history.own_noise:
+        assumptions.append("the noise variances that answers were told with do not depend on them")
     if on_box:
         assumptions.append(
             "the search for the largest deviation on the box finds at least a constant share of "
             "it, which enters the regret bound as a factor; elimination does not rest on it"
         )
-    if exploits:
-        assumptions.append("no trial outside the design fails")
+    if exploits and not exact:
+        assumptions.append(
+            "no trial fails: with a rule outside the design, failures could change which design "
+            "points follow"
+        )
     if exact:
         assumptions.append(
             "evaluations are exact, so that bounds from all answers hold whatever points, delays "
@@ -113,18 +206,23 @@ def claim(
     elif delay is None and straggler_factor is None:
         assumptions.append(
             "delays may depend on the points; on the values too as long as no trial fails or is "
-            "abandoned and finish() is not called before the last round's answers are there"
+            "abandoned"
         )
     elif delay is not None:
         assumptions.append(
             f"delays are independent, with the law {delay!r}, and do not depend on the noise given "
             "the point"
         )
-    if geometric:
-        assumptions.append(
-            "rounds grow by a constant factor, of which the regret bound has one for each"
-        )
     factor = fraction**-0.5
+    if geometric is not None:
+        factor *= _geometric_factor(geometric.growth)
+        first = math.ceil(geometric.first / fraction)
+        first = first if horizon is None else min(first, horizon)
+        assumptions.append(
+            f"rounds grow by the factor {geometric.growth:g}: each has its own share of delta in "
+            f"the regret bound, and the first {first} asks come on top of it, at the most that an "
+            "ask can cost"
+        )
     if straggler_factor is not None:
         factor *= straggler_factor
         if not exact:
@@ -135,11 +233,6 @@ def claim(
             missing.append(
                 "the answers contradict norm_bound and noise_std: no function of that norm fits."
             )
-        if budget.unplanned:
-            missing.append(
-                "a design point was given up, or answered with a noise variance of its own: rounds "
-                "may be wider than the budget planned for; certified_regret holds all the same."
-            )
         assumptions.append(
             f"the regret bound is {budget.bound:.6g}, plus what asks cost while a round waits or a "
             "point is asked again, plus what rounds on the active set come to beyond their plan on "
@@ -147,3 +240,47 @@ def claim(
             "none of that, and holds whatever delays, failures and missing answers depend on"
         )
     return Guarantee(not missing, delta, tuple(assumptions), tuple(missing), factor)
+
+
+def _geometric_factor(growth: float) -> float:
+    """Against Theorem 1 where all asks are design points, q_r = g q_{r-1}, after the first round.
+
+    Theorem 1 charges a round q_r c / sqrt(q_{r-1}) = c sqrt(T). Here that is c sqrt(g q_r), and
+    sum sqrt(q_r) <= sqrt(T) sqrt(2 sqrt(g) / (sqrt(g) - 1)) by Cauchy-Schwarz: the last round,
+    cut anywhere, and the geometric series before it.
+    """
+    root = math.sqrt(growth)
+    return math.sqrt(2.0 * growth * root / (root - 1.0))
+
+
+def _what_happened(history: History, *, exploits: bool, pooled: bool, budgeted: bool) -> list[str]:
+    """Why valid bounds do not carry the claim any more."""
+    certified = "; certified_regret holds all the same" if budgeted else ""
+    missing = []
+    if history.noisier:
+        missing.append(
+            "an answer was told with a noise variance above noise_std squared, on which the bounds "
+            "rest; make the optimizer with the largest scale of the noise."
+        )
+    if history.own_noise and pooled:
+        missing.append(
+            "an answer was told with a noise variance other than noise_var, and bounds from all "
+            'answers are proved for one that all of them share; use evidence="round".'
+        )
+    if history.failed and exploits:
+        missing.append(
+            "a trial failed while a rule plays outside the design: where the rule asked may have "
+            f"changed which design points followed; use exploit=None where trials fail{certified}."
+        )
+    also = ""
+    if not missing:
+        also = certified or "; the maximiser is never eliminated all the same"
+    wide = f"its round may leave more regret than the bound charges{also}"
+    if history.given_up:
+        unless = ", if it was not given up because of its value" if also and not budgeted else ""
+        missing.append(f"a design point was given up: {wide}{unless}.")
+    if history.uneven:
+        missing.append(f"a design point has a noise variance other than noise_var: {wide}.")
+    if history.shortened:
+        missing.append(f"a failure took an ask from a round of fixed length: {wide}.")
+    return missing

@@ -71,11 +71,11 @@ def judge_round(
     if arena.is_empty(stay):  # all failed: the next ask goes on with every feasible point
         stay = state
         multiplier = arena.multiplier(surrogate, evidence, rounds, union)
-    elif surrogate.scaled:
+    elif surrogate.scaled and (len(evidence.y) or others is not None):
         stay, cutoff, multiplier = arena.judge(
             current.number, stay, surrogate, evidence, rounds, union, own.X, others, known
         )
-    else:  # without a scale nothing is known of the width of the bounds
+    else:  # without a scale nothing is known of the width of the bounds, nor without answers
         multiplier = arena.multiplier(surrogate, evidence, rounds, union)
     size = current.design_size
     record = RoundRecord(

@@ -249,6 +249,10 @@ class OpenRound:
         """Whether no trial of the round is running."""
         return not self._running
 
+    def gave_up(self) -> bool:
+        """Whether the answer of one of the first q_r design points will not be used."""
+        return any(slot.state is SlotState.STRUCK for slot in self.slots[: self.design_size])
+
     def oldest_unsettled(self) -> int | None:
         """The first trial of the design points that are outstanding; None if there are none."""
         trials = self.slots[min(self._unsettled)].trials if self._unsettled else []

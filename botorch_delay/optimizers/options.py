@@ -63,9 +63,9 @@ class Options:
     confirm_fraction: float
 
     @property
-    def geometric(self) -> bool:
-        """Whether rounds grow by a constant factor."""
-        return isinstance(self.schedule, GeometricRounds)
+    def geometric(self) -> GeometricRounds | None:
+        """The schedule, if rounds grow by a constant factor."""
+        return self.schedule if isinstance(self.schedule, GeometricRounds) else None
 
     def rule(self, horizon: int | None, delay: DelayLaw | None, delta: float) -> RoundRule:
         """When rounds close."""
@@ -227,12 +227,12 @@ def _check_rounds(options: Options, horizon: int | None, delay: DelayLaw | None)
             "An explore_fraction below 1 needs a rule for the other asks; pass "
             f"exploit={DEFAULT_EXPLOIT!r}."
         )
-    if horizon is None and not options.geometric:
+    if horizon is None and options.geometric is None:
         raise InputError(
             "Without a horizon rounds cannot follow from it; pass "
             "rounds=GeometricRounds(first, growth), or a horizon."
         )
-    if delay is not None and (options.geometric or options.fraction < 1.0):
+    if delay is not None and (options.geometric is not None or options.fraction < 1.0):
         raise InputError(
             "With a delay law rounds have the lengths of Algorithm 1; leave out delay to use "
             "GeometricRounds or an explore_fraction below 1."
@@ -258,7 +258,7 @@ def _check_budget(
             "regret_factor needs bounds that are valid; pass covar_module, noise_var and "
             "confidence=RKHSConfidence(norm_bound, noise_std)."
         )
-    if options.exploit is None or delay is not None or options.geometric:
+    if options.exploit is None or delay is not None or options.geometric is not None:
         raise InputError(
             "regret_factor needs a rule to play, and the rounds of the horizon that close on "
             "arrival; leave out exploit, delay and rounds."

@@ -64,6 +64,8 @@ def best_of(
         scaled_gain(surrogate.covar_module, evidence),
         delta,
     )
+    if surrogate.learned and not confidence.missing:
+        interval = f"under the learned kernel, a heuristic: {interval}"
     best = int(posterior.mean.argmax())
     mean, half_width = sign * posterior.mean[best].item(), half[best].item()
     return Recommendation(
