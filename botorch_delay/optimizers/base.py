@@ -297,7 +297,7 @@ class Optimizer(ABC):
         """The trial will not come back, through no fault of its point.
 
         The point may be asked again. A late answer is still accepted and used where all data
-        are used.
+        are used; a round of BPE-Delay does not wait for it.
 
         Raises:
             TrialError: if the trial is unknown, foreign or not running.

@@ -68,7 +68,9 @@ class BPEDelayOptimizer(Optimizer):
     bounds use exactly those. With a law, rounds have the lengths ``t_r = ceil(q_r + u_T(delta))``
     of Algorithm 1 and bounds use whatever of the design has been answered. A round closes only
     inside ``ask``, before the point is chosen; the last one when all its asks are settled, or at
-    ``finish``.
+    ``finish``. A design point whose trial fails is asked again, at most twice. One that was
+    abandoned likewise where bounds are valid and rounds close on arrival, since the regret bound
+    needs its answer; elsewhere the round goes without it.
 
     Every ask that is no design point plays ``exploit`` on all data, restricted to the active set,
     or towards the end of the horizon asks again for one of its best points (``confirm_fraction``).
@@ -402,7 +404,8 @@ class BPEDelayOptimizer(Optimizer):
         """The trials that keep the open round from closing, longest wait first.
 
         Empty while design points are still to be asked, and under a delay law, where rounds
-        wait for nobody. ``mark_abandoned`` frees the round.
+        wait for nobody. ``mark_abandoned`` frees the round; where regret is proved it has the
+        point asked again first.
         """
         if self._open is None or not self._rule.on_arrival:
             return []
@@ -761,7 +764,8 @@ class BPEDelayOptimizer(Optimizer):
     ) -> OpenRound:
         standings = {key: feasibility.standing(key) for key in feasibility.marked()}
         candidates = arena.candidates(state, number)
-        return OpenRound(number, design_size, surrogate, candidates, standings)
+        needs_all = self._proves and self._rule.on_arrival
+        return OpenRound(number, design_size, surrogate, candidates, standings, needs_all=needs_all)
 
     def _make_arena(self) -> FiniteArena | BoxArena:
         # A budget's own bounds take half of what the rounds' bounds have otherwise.

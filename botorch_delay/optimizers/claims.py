@@ -74,14 +74,16 @@ def look_back(
     if current is not None:
         sizes[current.number] = current.design_size
     newest = max(sizes, default=0)
+    still_open = None if current is None else current.number  # it tells what it gave up
     opened = {trial.round: trial.id for trial in reversed(trials)}
     largest = math.inf
     if isinstance(confidence, RKHSConfidence):
         largest = confidence.noise_std**2 * (1.0 + ROUNDING)
+    last = {(trial.round, trial.slot): trial.id for trial in trials}
     failed = given_up = shortened = own_noise = uneven = noisier = False
     for trial in trials:
-        last = over and trial.id == len(trials) - 1  # no ask followed
-        failed |= trial.state is TrialState.FAILED and not last
+        ends = over and trial.id == len(trials) - 1  # no ask followed
+        failed |= trial.state is TrialState.FAILED and not ends
         told = trial.noise_var
         other = told is not None and abs(told / surrogate.noise_var - 1.0) > ROUNDING
         own_noise |= other
@@ -89,11 +91,14 @@ def look_back(
         designed = trial.slot >= 0 and (not on_arrival or trial.slot < sizes.get(trial.round, 0))
         if not designed or (over and trial.round == newest):
             continue
-        uneven |= other
         # Before the round closed; old files do not say when a trial ended.
-        if (trial.answered_step or 0) <= opened.get(trial.round + 1, math.inf):
-            given_up |= trial.state is TrialState.ABANDONED or trial.late
-            shortened |= trial.state is TrialState.FAILED and not on_arrival
+        before = (trial.answered_step or 0) <= opened.get(trial.round + 1, math.inf)
+        shortened |= before and trial.state is TrialState.FAILED and not on_arrival
+        if trial.id != last[trial.round, trial.slot]:
+            continue  # the design point was asked again
+        uneven |= other
+        gone = trial.state is TrialState.ABANDONED or trial.late
+        given_up |= before and gone and not (on_arrival and trial.round == still_open)
     if on_arrival and complete:  # trials that were abandoned elsewhere may not say so
         closed = records if current is not None else records[:-1]
         given_up |= any(record.observed < record.design_size for record in closed)
@@ -166,7 +171,8 @@ def claim(
         *confidence.assumptions,
         "whether a trial fails or is abandoned does not depend on its noise, given the point; the "
         f"maximiser never fails {MAX_FAILURES} times without an answer in between, after which a "
-        "point counts as infeasible; asks that fail come on top of the regret bound",
+        "point counts as infeasible; asks that fail or are given up come on top of the regret "
+        "bound",
     ]
     if not missing:
         missing += _what_happened(

@@ -29,9 +29,9 @@ class SlotState(enum.Enum):
     """Where a design point stands."""
 
     WAITING = "waiting"  # a trial is running
-    RETRY = "retry"  # its trial failed, and it is asked again
+    RETRY = "retry"  # its trial failed or was given up, and it is asked again
     ANSWERED = "answered"
-    STRUCK = "struck"  # no answer will be used: abandoned, or failed too often
+    STRUCK = "struck"  # no answer will be used: given up, or failed too often
 
 
 _AFTER = {
@@ -97,6 +97,8 @@ class OpenRound:
         surrogate: fixed within the round.
         candidates: the points that may be asked.
         standings: of the points that are not open.
+        needs_all: whether a design point is asked again when its trial was abandoned, at most
+            twice: a regret bound needs the answer. If not, the round goes without it.
 
     Attributes:
         known: the posterior of the first q_r design points, each answered once, where the design
@@ -110,6 +112,8 @@ class OpenRound:
         surrogate: Surrogate,
         candidates: Candidates,
         standings: Mapping[int, Standing],
+        *,
+        needs_all: bool = False,
     ) -> None:
         self.number = number
         self.design_size = design_size
@@ -118,6 +122,7 @@ class OpenRound:
         self.asks = 0
         self._candidates = candidates
         self._standings = dict(standings)
+        self._needs_all = needs_all
         self._design: Design | None = None
         self.known: Known | None = None
         self._retries: set[int] = set()
@@ -207,7 +212,7 @@ class OpenRound:
         if trial.id != slot.trials[-1] or slot.outcome is TrialState.ABANDONED:
             return
         slot.outcome = TrialState.ABANDONED if trial.late else trial.state
-        if slot.outcome is TrialState.ABANDONED:
+        if self._is_given_up(slot):
             self._forget_design()  # sigma forgets the point: the design is made anew without it
         self._refresh(trial.slot)
 
@@ -314,6 +319,8 @@ class OpenRound:
         """Where a slot stands follows from its last trial and the feasibility of its point."""
         slot = self.slots[number]
         slot.state = _AFTER[slot.outcome]
+        if slot.outcome is TrialState.ABANDONED and not self._is_given_up(slot):
+            slot.state = SlotState.RETRY
         if slot.state is SlotState.RETRY and (
             len(slot.trials) >= MAX_FAILURES or self._standing(slot.key) is Standing.INFEASIBLE
         ):
@@ -322,10 +329,15 @@ class OpenRound:
         settled = slot.state in (SlotState.ANSWERED, SlotState.STRUCK)
         _put(self._unsettled, number, number < self.design_size and not settled)
 
+    def _is_given_up(self, slot: Slot) -> bool:
+        """Whether the design goes on as if the point had never been asked."""
+        last = not self._needs_all or len(slot.trials) >= MAX_FAILURES
+        return slot.outcome is TrialState.ABANDONED and last
+
     def _current_design(self) -> Design:
         if self._design is None:
             inside = self._candidates.contains
-            picks = [s.key for s in self.slots if s.outcome is not TrialState.ABANDONED]
+            picks = [slot.key for slot in self.slots if not self._is_given_up(slot)]
             known = {k for k, standing in self._standings.items() if standing is Standing.KNOWN}
             picks = sorted(known.difference(picks)) + picks
             closed = [k for k, standing in self._standings.items() if standing is not Standing.OPEN]

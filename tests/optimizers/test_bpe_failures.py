@@ -216,6 +216,62 @@ def test_sigma_forgets_an_abandoned_point_and_keeps_a_failed_one():
     assert following.index != trials[2].index
 
 
+def test_where_regret_is_proved_an_abandoned_design_point_is_asked_again(tmp_path):
+    opt = make(confidence=bd.RKHSConfidence(2.0, 0.1))
+    trials = opt.ask(10)
+    assert opt.ask().slot == 10  # the design goes on while the round waits
+    answer(opt, trials[1:])
+    opt.mark_abandoned(trials[0])
+    assert opt.stragglers == []
+    assert opt.forecast().earliest is False
+    opt.tell(trials[0], 5.0)  # a late answer takes nothing back
+    opt.save(tmp_path / "study.db")
+    for one in (opt, bd.load(tmp_path / "study.db")):
+        again = one.ask()
+        assert (again.index, again.round, again.slot) == (trials[0].index, 1, 0)
+        assert [s.trial for s in one.stragglers] == [again]
+        answer(one, [again])
+        assert one.ask().round == 2
+        assert one.rounds[0].trial_ids == (*range(1, 10), 11)
+        assert one.guarantee.holds
+        assert len(one.trials) == 13
+
+
+def test_the_design_goes_on_as_if_the_answer_were_still_to_come(tmp_path):
+    options = {"n": 8, "horizon": 900, "confidence": bd.RKHSConfidence(2.0, 0.1)}  # q_1 = 30
+    opt, whole = make(**options), make(**options)
+    lost = opt.ask(8)[2]
+    opt.mark_abandoned(lost)
+    opt.save(tmp_path / "study.db")
+    whole.ask(8)
+    following = [t.index for t in whole.ask(9)]
+    for one in (opt, bd.load(tmp_path / "study.db")):
+        again, *others = one.ask(10)
+        assert again.index == lost.index
+        assert [t.index for t in others] == following
+
+
+def test_under_a_delay_law_a_round_goes_without_what_was_abandoned():
+    opt = make(confidence=bd.RKHSConfidence(2.0, 0.1), delay=bd.ConstantDelay(3))
+    opt.mark_abandoned(opt.ask())
+    assert opt.ask().slot == 1
+
+
+def test_of_what_was_given_up_three_times_sigma_knows_nothing(tmp_path):
+    """Whether the answers failed to come in this process or in an earlier one."""
+    opt = make(n=8, horizon=900, confidence=bd.RKHSConfidence(2.0, 0.1))  # q_1 = 30
+    lost = opt.ask(8)[2]
+    for _ in range(3):
+        opt.save(tmp_path / "study.db")
+        loaded = bd.load(tmp_path / "study.db")
+        for one in (opt, loaded):
+            one.mark_abandoned(lost.id)
+        assert [t.index for t in loaded.ask(4)] == [t.index for t in opt.ask(4)]
+        lost = opt.trials[-4]
+        assert lost.index == opt.trials[2].index
+    assert lost.slot > 2  # a pick of its own, since the point's deviation is the largest again
+
+
 def test_a_straggler_is_reported_once_it_is_late_beyond_doubt(caplog):
     opt = make(horizon=400)  # q_1 = 20
     lost, *trials = opt.ask(20)
