@@ -68,9 +68,9 @@ class BPEDelayOptimizer(Optimizer):
     bounds use exactly those. With a law, rounds have the lengths ``t_r = ceil(q_r + u_T(delta))``
     of Algorithm 1 and bounds use whatever of the design has been answered. A round closes only
     inside ``ask``, before the point is chosen; the last one when all its asks are settled, or at
-    ``finish``. A design point whose trial fails is asked again, at most twice. One that was
-    abandoned likewise where bounds are valid and rounds close on arrival, since the regret bound
-    needs its answer; elsewhere the round goes without it.
+    ``finish``. A design point whose trial fails is asked again, at most twice. So is one that was
+    abandoned where the regret bound needs its answer: with valid bounds, noise, no delay law and
+    no ``straggler_factor``. Elsewhere the round goes without it.
 
     Every ask that is no design point plays ``exploit`` on all data, restricted to the active set,
     or towards the end of the horizon asks again for one of its best points (``confirm_fraction``).
@@ -592,11 +592,16 @@ class BPEDelayOptimizer(Optimizer):
         if not bool(self._domain.contains(X)):
             raise InputError(f"x must be a point of the domain, got {x.tolist()}.")
         for opening in note.openings:
-            if self._open is None and opening.number == 1:
+            if self._open is None and opening.number == 1 and not self._finished:
                 self._begin(opening)
             elif self._open is not None and opening.number == self._open.number + 1:
                 self._close(opening, open_next=True)
+        row = int(self._domain.find(X))
+        on_box = isinstance(self._arena, BoxArena)
+        choice = Choice(None if on_box else row, note.round, note.slot, X[0] if on_box else None)
         current = self._open
+        if current is None and self._finished:  # asked elsewhere while the last ask was out
+            return self._open_trial(replace(choice, round=len(self._records), slot=NO_SLOT))
         if current is None:
             raise StorageError("The ask that opened the first round is missing.")
         while self._resets < note.resets:
@@ -604,10 +609,7 @@ class BPEDelayOptimizer(Optimizer):
         player, fit = self._player, note.fit
         if player is not None and fit is not None and fit.answers > player.fitted_to:
             player.resume(Surrogate.rebuild(fit.surrogate, self._domain), fit.answers)
-        row = int(self._domain.find(X))
         number, slot = note.round, note.slot
-        on_box = isinstance(self._arena, BoxArena)
-        choice = Choice(None if on_box else row, number, slot, X[0] if on_box else None)
         if number > current.number or (number == current.number and slot >= 0):
             key = self._arena.key_of(X[0]) if isinstance(self._arena, BoxArena) else row
             fits = number == current.number and current.make_room(slot, key)
@@ -615,21 +617,22 @@ class BPEDelayOptimizer(Optimizer):
         return self._open_trial(choice)
 
     def _asked(self, trial: Trial) -> None:
-        assert self._open is not None
         player = self._player
         played = None if player is None else (player.surrogate, player.fitted_to)
         self._notebook.write(trial, self._resets, played)
         if player is not None:
             player.asked(trial)
-        now = trial.round == self._open.number  # an ask made elsewhere may be of an earlier round
-        new = trial.slot >= 0 and not (now and self._open.is_served(trial.slot))
+        # An ask made elsewhere may be of an earlier round, or come after the last one.
+        current = self._open if self._open and trial.round == self._open.number else None
+        new = trial.slot >= 0 and not (current is not None and current.is_served(trial.slot))
         self._designed += new
         if self._budget is not None:
             # Of BPE-Delay's own asks these are none that its bound counts.
-            again = trial.slot >= 0 and (not new or trial.slot >= self._open.design_size)
+            beyond = current is not None and trial.slot >= current.design_size
+            again = trial.slot >= 0 and (not new or beyond)
             self._budget.ask(row_of(trial), waiting=again or trial.slot == WAITING_SLOT)
-        if now:
-            self._open.take(trial)
+        if current is not None:
+            current.take(trial)
         self._feasibility.add(trial)
         self._update_standing(trial)
 
@@ -766,6 +769,12 @@ class BPEDelayOptimizer(Optimizer):
         candidates = arena.candidates(state, number)
         needs_all = self._proves and self._rule.on_arrival
         return OpenRound(number, design_size, surrogate, candidates, standings, needs_all=needs_all)
+
+    @property
+    def _needs_all(self) -> bool:
+        """Whether the regret bound needs the answer of every design point of a round."""
+        waits = self._rule.on_arrival and self._early is None
+        return self._proves and not self._exact and waits
 
     def _make_arena(self) -> FiniteArena | BoxArena:
         # A budget's own bounds take half of what the rounds' bounds have otherwise.
@@ -999,6 +1008,7 @@ class BPEDelayOptimizer(Optimizer):
             self._fixed,
             self._confidence,
             on_arrival=self._rule.on_arrival,
-            complete=self._options.straggler_factor is None and not self._exact,
+            complete=self._needs_all,
+            exact=self._exact,
             over=self._finished or len(self._ledger) == self._horizon,
         )

@@ -12,15 +12,15 @@ tighten. The rule's point is asked if
     bills so far + its bill + what BPE-Delay may still cost - waits <= F B;
 
 otherwise the next design point of BPE-Delay is asked, or, while its round waits for answers, the
-rule's point. Asks while a round waits, and asks of points that failed before, are billed as well,
-and counted under waits.
+rule's point. Asks while a round waits, and asks of points that failed or were given up before, are
+billed as well, and counted under waits.
 
 *Theorem.* With probability ``1 - delta / 2``, whatever the delays, the regret after T asks is at
 most ``max(F B, B') + W + E``. B' is B with the bounds' smaller share of delta, W the bills of the
-asks under waits (without failures at most D u_T for each round if delays obey u_T: the delay is
-paid once, not F times), and E what 4 times the half-widths that the rounds come to exceed the
-rates above by, times their asks: those were taken with the whole set and every design point
-answered. What is certified, the sum of all bills, bounds the regret without B, W or E.
+asks under waits (at most D u_T for each round, if delays obey u_T and no trial fails or is given
+up: the delay is paid once, not F times), and E what 4 times the half-widths that the rounds come to
+exceed the rates above by, times their asks: those were taken with the whole set and every design
+point answered. What is certified, the sum of all bills, bounds the regret without B, W or E.
 
 *Proof.* On the event of all bounds every bill dominates the regret of its ask, at every later
 time. Let t be the last ask that was billed; if there is none, the run is BPE-Delay's own. The

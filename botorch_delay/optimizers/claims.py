@@ -56,6 +56,7 @@ def look_back(
     *,
     on_arrival: bool,
     complete: bool,
+    exact: bool,
     over: bool,
 ) -> History:
     """What happened in a run.
@@ -68,18 +69,25 @@ def look_back(
         confidence: the bounds.
         on_arrival: whether a round closes when its design points are settled.
         complete: whether it then uses exactly their answers.
+        exact: whether evaluations are, so that bounds use all answers.
         over: whether no ask can follow, so that nothing is asked on the last round's bounds.
     """
-    sizes = {record.number: record.design_size for record in records}
+    counted = list(records)
+    if over:
+        counted, current = (counted if current is not None else counted[:-1]), None
+    sizes = {record.number: record.design_size for record in counted}
+    used = {i for record in counted for i in record.trial_ids}
     if current is not None:
         sizes[current.number] = current.design_size
-    newest = max(sizes, default=0)
-    still_open = None if current is None else current.number  # it tells what it gave up
+        used.update(current.answered(current.design_size if on_arrival else None))
+    known = {}
+    if exact:
+        known = {record.number: {_point(trials[i]) for i in record.trial_ids} for record in counted}
     opened = {trial.round: trial.id for trial in reversed(trials)}
+    last = {(trial.round, trial.slot): trial.id for trial in trials}
     largest = math.inf
     if isinstance(confidence, RKHSConfidence):
         largest = confidence.noise_std**2 * (1.0 + ROUNDING)
-    last = {(trial.round, trial.slot): trial.id for trial in trials}
     failed = given_up = shortened = own_noise = uneven = noisier = False
     for trial in trials:
         ends = over and trial.id == len(trials) - 1  # no ask followed
@@ -88,23 +96,30 @@ def look_back(
         other = told is not None and abs(told / surrogate.noise_var - 1.0) > ROUNDING
         own_noise |= other
         noisier |= told is not None and told > largest
-        designed = trial.slot >= 0 and (not on_arrival or trial.slot < sizes.get(trial.round, 0))
-        if not designed or (over and trial.round == newest):
+        size = sizes.get(trial.round, 0)
+        if not size or not (trial.slot >= 0 and (trial.slot < size or not on_arrival)):
             continue
+        uneven |= other and trial.id in used
         # Before the round closed; old files do not say when a trial ended.
         before = (trial.answered_step or 0) <= opened.get(trial.round + 1, math.inf)
         shortened |= before and trial.state is TrialState.FAILED and not on_arrival
-        if trial.id != last[trial.round, trial.slot]:
-            continue  # the design point was asked again
-        uneven |= other
+        if complete or (on_arrival and current is not None and trial.round == current.number):
+            continue  # the rounds themselves tell what they go without
+        if exact:
+            given_up |= _point(trial) not in known[trial.round]
+            continue
         gone = trial.state is TrialState.ABANDONED or trial.late
-        given_up |= before and gone and not (on_arrival and trial.round == still_open)
-    if on_arrival and complete:  # trials that were abandoned elsewhere may not say so
-        closed = records if current is not None else records[:-1]
-        given_up |= any(record.observed < record.design_size for record in closed)
-    if current is not None and not over:
+        given_up |= before and gone and trial.id == last[trial.round, trial.slot]
+    if complete:
+        given_up |= any(record.observed < record.design_size for record in counted)
+    if on_arrival and current is not None:
         given_up |= current.gave_up()
     return History(failed, given_up, shortened, own_noise, uneven, noisier)
+
+
+def _point(trial: Trial) -> int | tuple[float, ...]:
+    """The same where points are equal."""
+    return tuple(trial.x.tolist()) if trial.index is None else trial.index
 
 
 def claim(
@@ -169,10 +184,11 @@ def claim(
     assumptions = [
         "the kernel is right",
         *confidence.assumptions,
-        "whether a trial fails or is abandoned does not depend on its noise, given the point; the "
+        "whether a trial fails or is abandoned does not depend on noise, its own or that of "
+        "others, given the points; the "
         f"maximiser never fails {MAX_FAILURES} times without an answer in between, after which a "
-        "point counts as infeasible; asks that fail or are given up come on top of the regret "
-        "bound",
+        "point counts as infeasible; asks that fail or are given up, and those that are made "
+        "while their points are asked again, come on top of the regret bound",
     ]
     if not missing:
         missing += _what_happened(

@@ -31,6 +31,7 @@ class SlotState(enum.Enum):
     WAITING = "waiting"  # a trial is running
     RETRY = "retry"  # its trial failed or was given up, and it is asked again
     ANSWERED = "answered"
+    KNOWN = "known"  # without an answer of its own: evaluations are exact, another one tells
     STRUCK = "struck"  # no answer will be used: given up, or failed too often
 
 
@@ -97,8 +98,8 @@ class OpenRound:
         surrogate: fixed within the round.
         candidates: the points that may be asked.
         standings: of the points that are not open.
-        needs_all: whether a design point is asked again when its trial was abandoned, at most
-            twice: a regret bound needs the answer. If not, the round goes without it.
+        needs_all: whether a design point whose trial was abandoned is asked again, at most twice:
+            a regret bound needs the answer. If not, the round goes without it.
 
     Attributes:
         known: the posterior of the first q_r design points, each answered once, where the design
@@ -321,12 +322,15 @@ class OpenRound:
         slot.state = _AFTER[slot.outcome]
         if slot.outcome is TrialState.ABANDONED and not self._is_given_up(slot):
             slot.state = SlotState.RETRY
+        standing = self._standing(slot.key)
+        if slot.state in (SlotState.RETRY, SlotState.STRUCK) and standing is Standing.KNOWN:
+            slot.state = SlotState.KNOWN
         if slot.state is SlotState.RETRY and (
-            len(slot.trials) >= MAX_FAILURES or self._standing(slot.key) is Standing.INFEASIBLE
+            len(slot.trials) >= MAX_FAILURES or standing is Standing.INFEASIBLE
         ):
             slot.state = SlotState.STRUCK
         _put(self._retries, number, slot.state is SlotState.RETRY)
-        settled = slot.state in (SlotState.ANSWERED, SlotState.STRUCK)
+        settled = slot.state not in (SlotState.WAITING, SlotState.RETRY)
         _put(self._unsettled, number, number < self.design_size and not settled)
 
     def _is_given_up(self, slot: Slot) -> bool:

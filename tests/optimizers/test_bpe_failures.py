@@ -2,7 +2,7 @@ import logging
 
 import pytest
 import torch
-from bpe_cases import NOISE, answer, make, state_of
+from bpe_cases import NOISE, answer, make, state_of, value
 from cases import normal, scattered, se
 
 import botorch_delay as bd
@@ -255,6 +255,39 @@ def test_under_a_delay_law_a_round_goes_without_what_was_abandoned():
     opt = make(confidence=bd.RKHSConfidence(2.0, 0.1), delay=bd.ConstantDelay(3))
     opt.mark_abandoned(opt.ask())
     assert opt.ask().slot == 1
+
+
+@pytest.mark.parametrize("confidence", [None, bd.RKHSConfidence(2.0, 1e-4)])
+@pytest.mark.parametrize("how", ["a late answer", "attached", "failed, and attached"])
+def test_where_evaluations_are_exact_any_answer_at_the_point_will_do(how, confidence):
+    opt = make(noise_var=None, exact=True, confidence=confidence)
+    lost, *others = opt.ask(10)
+    answer(opt, others)
+    if how == "failed, and attached":
+        opt.mark_failed(lost)
+    else:
+        opt.mark_abandoned(lost)
+    if how == "a late answer":
+        answer(opt, [lost])
+    else:
+        opt.attach(lost.x, value(lost))
+    assert opt.stragglers == []
+    proved = confidence is not None
+    assert opt.guarantee.holds == proved
+    assert opt.ask().round == 2
+    # When a result was attached is not recorded: it may have come after the round had closed.
+    assert opt.guarantee.holds == (proved and how == "a late answer")
+
+
+def test_a_design_point_that_is_being_evaluated_exactly_is_not_waited_for_twice():
+    opt = make(n=12, noise_var=None, exact=True, exploit=bd.UCB(4.0), explore_fraction=1.0)
+    lost, *others = opt.ask(10)
+    answer(opt, others)
+    opt.mark_failed(lost)
+    again = opt.ask()
+    assert (again.index, again.slot) == (lost.index, lost.slot)
+    answer(opt, [again])
+    assert opt.ask().round == 2
 
 
 def test_of_what_was_given_up_three_times_sigma_knows_nothing(tmp_path):

@@ -380,3 +380,65 @@ def test_a_loaded_state_has_no_notes_of_earlier_asks():
     with pytest.raises(bd.exceptions.TrialError, match="a state was loaded"):
         other.note(other.trials[0])
     assert optimizer.note(trial).round == 1
+
+
+@pytest.mark.parametrize("plan", ["finite, design", "box, learned, mixed"])
+def test_workers_that_ask_for_the_last_point_at_once_go_beyond_the_horizon(plan):
+    """However the trials are taken in: as they were made, or all of them when they have ended."""
+    domain, options = PLANS[plan]
+
+    def make():
+        return bd.BPEDelayOptimizer(domain, 6, **options)
+
+    one, other, store = Replica(make), Replica(make), {}
+    for number in range(5):
+        one.sync(store.values())
+        asked = one.ask(number)
+        store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, note=asked.note))
+    other.sync(store.values())
+    for number, replica in ((5, one), (6, other)):
+        asked = replica.ask(number)
+        store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, note=asked.note))
+    one.sync(store.values())
+    store = {n: replace(past, state=DONE, value=value(past.x)) for n, past in store.items()}
+    for replica in (one, Replica(make)):
+        replica.sync(store.values())
+        assert len(replica.optimizer.trials) == 7
+        assert replica.optimizer.pending == []
+        replica.optimizer.recommend()
+        with pytest.raises(HorizonError):
+            replica.ask(7)
+
+
+def test_noise_variances_count_where_the_answer_is_used():
+    """Two processes ask the same design point again at once; the answer of one of them is used."""
+
+    def make():
+        valid = {"confidence": bd.RKHSConfidence(2.0, 0.1), "exploit": None}
+        return bd.BPEDelayOptimizer(FINITE, 64, **GIVEN, **valid)
+
+    one, other, store = Replica(make), Replica(make), {}
+
+    def ask(replica, number):
+        asked = replica.ask(number)
+        store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, note=asked.note))
+
+    for number in range(8):  # q_1 = 8
+        ask(one, number)
+        one.sync(store.values())
+    store |= {n: replace(store[n], state=DONE, value=0.1) for n in range(1, 8)}
+    store[0] = replace(store[0], state=ABANDONED)
+    one.sync(store.values())
+    other.sync(store.values())
+    ask(one, 8)
+    late = other.ask(9)
+    store[8] = replace(store[8], state=DONE, value=0.1, noise_var=5e-4)
+    one.sync(store.values())
+    ask(one, 10)
+    store[9] = stored(PastTrial(9, late.trial.x, RUNNING, note=late.note))
+    assert store[9].note["slot"] == store[8].note["slot"] == 0
+    anew = Replica(make)
+    for replica in (one, anew):
+        replica.sync(store.values())
+        assert replica.optimizer.rounds[0].trial_ids == tuple(range(1, 9))
+        assert "a noise variance other than noise_var" in str(replica.optimizer.guarantee)
