@@ -767,8 +767,9 @@ class BPEDelayOptimizer(Optimizer):
     ) -> OpenRound:
         standings = {key: feasibility.standing(key) for key in feasibility.marked()}
         candidates = arena.candidates(state, number)
-        needs_all = self._proves and self._rule.on_arrival
-        return OpenRound(number, design_size, surrogate, candidates, standings, needs_all=needs_all)
+        return OpenRound(
+            number, design_size, surrogate, candidates, standings, needs_all=self._needs_all
+        )
 
     @property
     def _needs_all(self) -> bool:

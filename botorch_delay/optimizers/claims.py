@@ -106,7 +106,7 @@ def look_back(
         if complete or (on_arrival and current is not None and trial.round == current.number):
             continue  # the rounds themselves tell what they go without
         if exact:
-            given_up |= _point(trial) not in known[trial.round]
+            given_up |= trial.round in known and _point(trial) not in known[trial.round]
             continue
         gone = trial.state is TrialState.ABANDONED or trial.late
         given_up |= before and gone and trial.id == last[trial.round, trial.slot]

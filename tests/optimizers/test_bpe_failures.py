@@ -279,6 +279,36 @@ def test_where_evaluations_are_exact_any_answer_at_the_point_will_do(how, confid
     assert opt.guarantee.holds == (proved and how == "a late answer")
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"noise_var": None, "exact": True}, {"straggler_factor": 1.0}],
+    ids=["exact", "stragglers"],
+)
+def test_elsewhere_a_round_goes_without_what_was_abandoned(options):
+    opt = make(confidence=bd.RKHSConfidence(2.0, 1e-4), **options)
+    lost, *others = opt.ask(10)
+    answer(opt, others)
+    opt.mark_abandoned(lost)
+    for _ in range(2):  # the round is open, and closed
+        assert any("given up:" in line for line in opt.guarantee.missing)
+        assert opt.ask().round == 2
+
+
+def test_with_a_delay_law_an_exact_round_tells_once_it_has_closed():
+    valid = {"confidence": bd.RKHSConfidence(2.0, 1e-4), "delay": bd.ConstantDelay(3)}
+    opt = make(horizon=400, noise_var=None, exact=True, **valid)
+    lost = opt.ask()
+    opt.mark_abandoned(lost)
+    assert opt.guarantee.holds
+    while opt.round == 1:
+        trial = opt.ask()
+        if trial.index == lost.index:
+            opt.mark_abandoned(trial)
+        else:
+            answer(opt, [trial])
+    assert any("given up:" in line for line in opt.guarantee.missing)
+
+
 def test_a_design_point_that_is_being_evaluated_exactly_is_not_waited_for_twice():
     opt = make(n=12, noise_var=None, exact=True, exploit=bd.UCB(4.0), explore_fraction=1.0)
     lost, *others = opt.ask(10)

@@ -136,10 +136,9 @@ def test_a_straggler_may_be_given_up_once_its_round_has_closed():
     opt.mark_abandoned(trials[0])
     for trial in trials[1:]:
         answer(opt, trial)
-    assert opt.guarantee.holds  # the point may be asked again, while its round is open
-    opt.ask()
-    assert opt.rounds[0].observed == 7
-    assert [line.split(":")[0] for line in opt.guarantee.missing] == [GIVEN_UP]
+    for _ in range(2):  # the round is open, and closed
+        assert [line.split(":")[0] for line in opt.guarantee.missing] == [GIVEN_UP]
+        opt.ask()
 
 
 def test_a_copy_made_from_the_trials_knows_of_a_missing_answer():
