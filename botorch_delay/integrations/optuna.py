@@ -71,8 +71,8 @@ class DelaySampler(BaseSampler):
 
     ``study.optimize`` with any ``n_jobs``, ``study.ask`` and ``study.tell``, and many processes on
     one storage. Running trials are pending points. A trial that fails has its point asked again
-    at most twice; a pruned one frees its point and its value is not used. Where a regret bound is
-    claimed, design points that were pruned or lost with their worker are asked again too.
+    at most twice; a pruned one frees its point and its value is not used. Where a regret
+    bound needs their answers, design points that were pruned or lost are asked again too.
 
     Parameters of the relative search space are chosen together: those that every completed trial
     has, before the first result those that any trial has. All others, conditional ones among
