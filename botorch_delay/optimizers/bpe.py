@@ -404,8 +404,8 @@ class BPEDelayOptimizer(Optimizer):
         """The trials that keep the open round from closing, longest wait first.
 
         Empty while design points are still to be asked, and under a delay law, where rounds
-        wait for nobody. ``mark_abandoned`` frees the round; where regret is proved it has the
-        point asked again first.
+        wait for nobody. ``mark_abandoned`` frees the round or, where the regret bound needs the
+        answer, has the point asked again first.
         """
         if self._open is None or not self._rule.on_arrival:
             return []
