@@ -18,7 +18,7 @@ from botorch_delay import checks, storage
 from botorch_delay.exceptions import InputError, InputTypeError, RunError, StorageError
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.trials import Trial, TrialState
-from botorch_delay.workers import Interrupts, Objective, Outcome, Pool, make_pool
+from botorch_delay.workers import Interrupts, Objective, Outcome, Pool, make_pool, words
 
 __all__ = ["Callback", "Evaluation", "RunReport", "run"]
 
@@ -303,15 +303,16 @@ class _Loop:
             self._fail(trial, f"a worker process died: {error}")
             self._repair(str(error))
             return
-        except TimeoutError:
-            self._fail(trial, f"timed out after {self._timeout:g} seconds")
-            return
         except CancelledError:  # a cluster that was lost, for instance: no fault of the point
             self._abandon(trial)
             self._settled(trial)
             return
         except Exception as error:  # the executor's own: lost workers, results that do not pickle
-            self._fail(trial, f"{type(error).__name__}: {error}")
+            killed = isinstance(error, TimeoutError) and self._pool.kills
+            if killed and self._timeout is not None:
+                self._fail(trial, f"timed out after {self._timeout:g} seconds")
+            else:
+                self._fail(trial, words(error))
             return
         self._breaks = 0
         evaluation = Evaluation(

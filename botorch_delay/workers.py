@@ -221,22 +221,30 @@ def _evaluate(objective: Objective, x: list[float], dtype: str) -> Outcome:
     started = time.time()
     value, error = None, ""
     try:
-        value = checks.real(objective(torch.tensor(x, dtype=getattr(torch, dtype))), "value")
-    except InputError as invalid:
-        error = f"the objective returned no finite number: {invalid}"
+        returned = objective(torch.tensor(x, dtype=getattr(torch, dtype)))
+        value, error = _number(returned)
     except KeyboardInterrupt:
         raise
     except BaseException as raised:
-        error = _words(raised)
+        error = words(raised)
     return Outcome(value, error, worker, started, time.time())
 
 
-def _words(raised: BaseException) -> str:
-    """What was raised; its name alone where even its message raises."""
+def _number(returned: Any) -> tuple[float | None, str]:
+    """What an objective returned as a finite float; without one, why it is none."""
     try:
-        return f"{type(raised).__name__}: {raised}"
+        return checks.real(returned, "value"), ""
+    except InputError as invalid:
+        return None, f"the objective returned no finite number: {invalid}"
+
+
+def words(raised: BaseException) -> str:
+    """What was raised, in a line; its name alone where it has no message, or one that raises."""
+    name = type(raised).__name__
+    try:
+        return f"{name}: {raised}".removesuffix(": ")
     except Exception:
-        return type(raised).__name__
+        return name
 
 
 def _evaluate_on_dask(

@@ -131,6 +131,16 @@ def test_even_exits_are_failed_trials(threads):
     assert opt.trials[0].reason == "SystemExit: enough"
 
 
+def test_an_error_of_this_library_is_reported_as_what_was_raised(threads):
+    def checks_its_input(x):
+        raise InputError("the pressure must be above 0, got -1.")
+
+    opt = make(horizon=2)
+    run(opt, checks_its_input, threads, 2, 1, progress=False)
+    reasons = [trial.reason for trial in opt.trials]
+    assert reasons == ["InputError: the pressure must be above 0, got -1."] * 2
+
+
 def test_scalars_of_all_kinds_are_values(threads):
     values = iter([1, np.float32(0.5), torch.tensor(0.25), np.array(2.0)])
     opt = make(horizon=4)
@@ -531,6 +541,33 @@ def test_any_executor_will_do():
     opt = make()
     run(opt, objectives.quadratic, Immediate(), 40, 3, progress=False)
     assert states(opt) == [TrialState.COMPLETED] * 40
+
+
+class Lost(Executor):
+    """Every future ends in an error of the executor's own."""
+
+    def __init__(self, error):
+        self._error = error
+
+    def submit(self, call, /, *arguments, **options):
+        future = Future()
+        future.set_exception(self._error)
+        return future
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (TimeoutError("no worker for 30 seconds"), "TimeoutError: no worker for 30 seconds"),
+        (TimeoutError(), "TimeoutError"),
+        (objectives.Unspeakable(), "Unspeakable"),
+    ],
+)
+def test_an_error_of_the_executor_is_reported_as_what_it_is(error, reason, timeout):
+    opt = make()
+    run(opt, objectives.quadratic, Lost(error), 3, 2, timeout=timeout, progress=False)
+    assert [trial.reason for trial in opt.trials] == [reason] * 3
 
 
 @pytest.mark.parametrize(
