@@ -68,3 +68,7 @@ class NumericsWarning(BotorchWarning, RuntimeWarning):
 
 class FitWarning(BotorchWarning, RuntimeWarning):
     """Hyperparameters could not be fitted; the last good ones stay in force."""
+
+
+class FewerTrialsWarning(BotorchWarning, RuntimeWarning):
+    """An ask for several trials could give only the first of them."""

@@ -10,6 +10,7 @@ import torch
 
 import botorch_delay as bd
 from botorch_delay import cli, storage
+from botorch_delay.exceptions import FewerTrialsWarning
 from botorch_delay.study import read_space
 
 GRID = """
@@ -169,6 +170,16 @@ def test_an_exact_study_asks_no_arm_twice(command, tmp_path):
     assert code == 2
     assert len(err) == 1
     assert "exact" in err[0]
+
+
+def test_where_fewer_can_be_asked_those_are_stored_and_shown(command, tmp_path):
+    (tmp_path / "space.toml").write_text(GRID)
+    command("init", "study.db", "--space", "space.toml", "--horizon", 16, "--exact")
+    with pytest.warns(FewerTrialsWarning, match="12 of 15 trials were asked"):
+        code, out, _ = command("ask", "study.db", "-n", 15, "--json")
+    assert code == 0
+    assert [trial["id"] for trial in json.loads(out)] == list(range(12))
+    assert len(bd.load("study.db").pending) == 12
 
 
 def test_a_list_of_arms(command, tmp_path):

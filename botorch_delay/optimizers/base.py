@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from botorch_delay.confidence import Confidence, Guarantee, scaled_gain
 from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.empirical_delay import EmpiricalDelay
 from botorch_delay.exceptions import (
-    EmptyDomainError,
+    FewerTrialsWarning,
     HorizonError,
     InputError,
     InputTypeError,
@@ -205,7 +206,10 @@ class Optimizer(ABC):
     def ask(self, n: int | None = None) -> Trial | list[Trial]:
         """The next trial, or with ``n`` a list of the next ``n``.
 
-        ``ask(n)`` equals ``n`` single asks with no answer between them.
+        ``ask(n)`` equals ``n`` single asks with no answer between them. Where one of these fails
+        after the first, the list holds the trials that were asked before, and a
+        :class:`~botorch_delay.exceptions.FewerTrialsWarning` says why it is shorter; the next ask
+        raises the error itself, if its cause is still there.
 
         Raises:
             InputError: if ``n < 1``.
@@ -229,16 +233,17 @@ class Optimizer(ABC):
         asked: list[Trial] = []
         for _ in range(count):
             try:
-                choice = self._choose()
-            except EmptyDomainError as error:
+                asked.append(self._open_trial(self._choose()))
+            except Exception as error:
                 if not asked:
                     raise
-                ids = ", ".join(str(trial.id) for trial in asked)
-                raise EmptyDomainError(
-                    f"{error} Of this call trials {ids} were asked before and are running; see "
-                    "opt.pending."
-                ) from error
-            asked.append(self._open_trial(choice))
+                warnings.warn(
+                    f"{len(asked)} of {count} trials were asked, ids {asked[0].id} to "
+                    f"{asked[-1].id}, and no more: {type(error).__name__}: {error}",
+                    FewerTrialsWarning,
+                    stacklevel=3,  # past the lock
+                )
+                break
         return asked[0] if n is None else asked
 
     @exclusive

@@ -75,8 +75,8 @@ class Replayable(Protocol):
     def domain(self) -> Domain:
         """Where points may be asked."""
 
-    def ask(self, n: int, /) -> list[Trial]:
-        """The next trials."""
+    def ask(self) -> Trial:
+        """The next trial."""
 
     def tell(self, trial: Trial | int, y: float, noise_var: float | None = None) -> None:
         """The answer of a trial."""
@@ -172,13 +172,14 @@ class Replica(Generic[Played]):
         optimizer, after = self.optimizer, len(self._numbers)
         if before or skip:
             ahead = copy.deepcopy(optimizer, {id(optimizer.domain): optimizer.domain})
-            asked = ahead.ask(before + skip + 1)
+            # One by one: an ask for several gives fewer where one fails, and this has to raise.
+            asked = [ahead.ask() for _ in range(before + skip + 1)]
             note = merged([ahead.note(trial) for trial in asked])
             if skip:
                 note = replace(note, slot=NO_SLOT)
             trial = optimizer.ask_again(asked[-1].x, note)
         else:
-            (trial,) = optimizer.ask(1)
+            trial = optimizer.ask()
             note = optimizer.note(trial)
         parent = self._openers[-1] if self._openers else None
         self._know(number, trial)

@@ -10,7 +10,13 @@ import torch
 from cases import scattered, se
 
 import botorch_delay as bd
-from botorch_delay.exceptions import HorizonError, InputError, NotSupportedError, StorageError
+from botorch_delay.exceptions import (
+    EmptyDomainError,
+    HorizonError,
+    InputError,
+    NotSupportedError,
+    StorageError,
+)
 from botorch_delay.optimizers import bpe
 from botorch_delay.optimizers.notes import Note
 from botorch_delay.optimizers.replica import PastTrial, Replica
@@ -189,6 +195,20 @@ def test_workers_that_ask_at_once_get_different_points():
         expected = [t.x.tolist() for t in alone.ask(5)]
         got = [Replica(make).ask(n, before=n).trial.x.tolist() for n in range(5)]
         assert got == expected  # trial n as if those before it had asked already
+
+
+def test_where_no_point_is_left_for_a_worker_it_gets_the_error():
+    few = bd.FiniteDomain(scattered(3))
+
+    def make():
+        return bd.BPEDelayOptimizer(few, 10, covar_module=se(), exact=True)
+
+    assert torch.equal(Replica(make).ask(2, before=2).trial.x, make().ask(3)[2].x)
+    replica = Replica(make)
+    for before, skip in ((3, 0), (0, 3), (2, 2)):
+        with pytest.raises(EmptyDomainError, match="exact"):
+            replica.ask(0, before, skip)
+    assert replica.optimizer.trials == []
 
 
 def test_a_design_point_waits_for_the_trial_it_was_dealt_to():
