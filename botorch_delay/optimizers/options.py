@@ -128,6 +128,8 @@ def choose_options(
         NotSupportedError: for an option that needs a finite set, on a box.
     """
     rule = None if exploit is None else as_rule(exploit, "exploit")
+    if evidence not in (None, "round", "all"):
+        raise InputError(f"evidence must be 'round' or 'all', got {evidence!r}.")
     if regret_factor is not None and (evidence == "all" or explore_fraction not in (None, 1.0)):
         raise InputError(
             "With regret_factor bounds from all answers are used anyway, and the budget decides "
@@ -162,8 +164,6 @@ def choose_options(
         ),
     )
     _check_rounds(options, horizon, delay)
-    if evidence not in ("round", "all"):
-        raise InputError(f"evidence must be 'round' or 'all', got {evidence!r}.")
     finite = isinstance(domain, FiniteDomain)
     if evidence == "all" and not confidence.missing and not (finite or exact):
         raise NotSupportedError(

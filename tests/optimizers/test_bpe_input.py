@@ -56,6 +56,7 @@ from botorch_delay.exceptions import (
         ),
         ({"delay": bd.NoDelay(), "rounds": bd.GeometricRounds(4, 2.0)}, InputError, "leave out"),
         ({"evidence": "some"}, InputError, "'round' or 'all'"),
+        ({"evidence": "some", "exact": True, "noise_var": None}, InputError, "got 'some'"),
     ],
 )
 def test_bad_arguments(change, error, message):
