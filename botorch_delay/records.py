@@ -86,8 +86,13 @@ def describe_part(part: Any, points: Tensor | None = None) -> dict[str, Any] | N
         return {"class": type(part).__name__, **_traits(part)}
     return {
         "class": type(part).__name__,
-        "arguments": {name: getattr(part, name) for name in fields},
+        "arguments": {name: _as_in_json(getattr(part, name)) for name in fields},
     }
+
+
+def _as_in_json(value: Any) -> Any:
+    """A value as it is read back from JSON, which knows lists alone."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _plain(value: Any) -> Any:

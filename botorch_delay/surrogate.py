@@ -63,7 +63,8 @@ class Hyperparameters:
     instead of BoTorch's: the first asks use them as they are, and answers move them.
 
     Args:
-        lengthscale: one per column of the encoded inputs, in sides of the domain's bounding box.
+        lengthscale: one per column of the encoded inputs, in sides of the domain's bounding box;
+            kept as a tuple.
         noise_var: in squared standard deviations of the values.
 
     Raises:
@@ -74,7 +75,7 @@ class Hyperparameters:
     noise_var: float
 
     def __post_init__(self) -> None:
-        scales = [checks.positive(value, "lengthscale") for value in self.lengthscale]
+        scales = tuple(checks.positive(value, "lengthscale") for value in self.lengthscale)
         object.__setattr__(self, "lengthscale", scales)
         object.__setattr__(self, "noise_var", checks.positive(self.noise_var, "noise_var"))
 

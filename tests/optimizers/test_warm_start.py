@@ -1,11 +1,14 @@
 """A study that begins with the hyperparameters of another."""
 
+import json
+
 import pytest
 import torch
 from cases import scattered, se
 
 import botorch_delay as bd
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
+from botorch_delay.records import build_part, describe_part
 
 POINTS = scattered(80)
 OPTIMIZERS = [
@@ -39,6 +42,26 @@ def test_from_one_study_to_the_next_and_through_a_file(make, tmp_path):
     loaded = bd.load(tmp_path / "study.db")
     assert loaded.hyperparameters == second.hyperparameters
     assert [t.index for t in loaded.ask(5)] == [t.index for t in second.ask(5)]
+
+
+def test_hyperparameters_are_values_that_can_be_keys():
+    given = bd.Hyperparameters([0.3, 0.2], 0.01)
+    assert given == bd.Hyperparameters((0.3, 0.2), 0.01)
+    assert given != bd.Hyperparameters((0.3, 0.1), 0.01)
+    assert len({given, bd.Hyperparameters((0.3, 0.2), 0.01)}) == 1
+    record = describe_part(given)
+    assert json.loads(json.dumps(record)) == record  # as a file gives it back
+    assert build_part(record, "warm_start") == given
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+def test_a_state_in_memory_knows_its_warm_start(make):
+    given = bd.Hyperparameters([0.3, 0.2], 0.01)
+    opt, other = (make(bd.FiniteDomain(POINTS), warm_start=given) for _ in range(2))
+    other.load_state_dict(opt.state_dict())
+    stored = opt.state_dict()
+    stored["config"] = json.loads(json.dumps(stored["config"]))
+    other.load_state_dict(stored)
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
