@@ -15,9 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from botorch_delay.exceptions import InputTypeError
+
 # Fields that are whole numbers, and real ones; any of them may be None.
 WHOLE = ("id", "index", "round", "slot", "answered_step")
 REAL = ("value", "noise_var", "asked_at", "answered_at")
+FIELDS = (*WHOLE, *REAL, "state", "late", "reason")
 NONE = -(2**63)  # in a column of whole numbers
 
 
@@ -45,6 +48,7 @@ class Columns:
 
         Raises:
             OverflowError: if a whole number is beyond 64 bits.
+            InputTypeError: if there is no such field.
         """
         row = len(self.source)
         try:
@@ -74,7 +78,14 @@ class Columns:
             del self.reason[row]
 
     def change(self, row: int, **fields: Any) -> None:
-        """Put values in some fields of a row."""
+        """Put values in some fields of a row.
+
+        Raises:
+            InputTypeError: if there is no such field; then nothing is changed.
+        """
+        unknown = fields.keys() - FIELDS
+        if unknown:
+            raise InputTypeError(f"A row has the fields {', '.join(FIELDS)}; got {min(unknown)!r}.")
         for name, value in fields.items():
             if name in self.whole:
                 self.whole[name][row] = NONE if value is None else value

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from botorch_delay.columns import REAL, WHOLE, Columns
+from botorch_delay.columns import FIELDS, Columns
 from botorch_delay.exceptions import MissingExtraError, StorageError, TrialError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Trial:
 
     def _fields(self) -> dict[str, Any]:
         """As columns take them."""
-        return {name: getattr(self, name) for name in _FIELDS} | {"state": _CODES[self.state]}
+        return {name: getattr(self, name) for name in FIELDS} | {"state": _CODES[self.state]}
 
     @property
     def id(self) -> int:
@@ -233,9 +233,6 @@ class Trial:
             f"Trial(id={self.id}, index={self.index}, round={self.round}, "
             f"{self.state.value}{value})"
         )
-
-
-_FIELDS = (*WHOLE, *REAL, "state", "late", "reason")
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -5,7 +5,7 @@ import pytest
 from cases import line
 
 import botorch_delay as bd
-from botorch_delay.exceptions import TrialError
+from botorch_delay.exceptions import InputTypeError, TrialError
 from botorch_delay.trials import Attached, Ledger, TrialState
 
 
@@ -96,6 +96,15 @@ def test_an_ask_that_cannot_be_noted_leaves_nothing_behind(ledger, field):
     ledger.settle(trial, TrialState.COMPLETED, value=2.0)
     assert (trial.id, trial.state, trial.value) == (4, TrialState.COMPLETED, 2.0)
     assert [t.id for t in ledger.running()] == [0, 1, 2, 3]
+
+
+def test_an_unknown_field_is_refused_and_nothing_is_changed(ledger):
+    with pytest.raises(InputTypeError, match=r"fields id, .*late, reason; got 'answer'"):
+        ledger.settle(ledger[0], TrialState.COMPLETED, value=1.0, answer=2.0)
+    assert (ledger[0].state, ledger[0].value, ledger[0].reason) == (TrialState.RUNNING, None, "")
+    with pytest.raises(InputTypeError, match="got 'place'"):
+        ledger.open(source=line(5), index=4, round=1, slot=4, place="left")
+    assert ledger.open(source=line(5), index=4, round=1, slot=4).id == 4
 
 
 def test_an_interrupted_ask_leaves_nothing_behind(ledger):
