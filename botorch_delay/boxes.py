@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -269,11 +270,18 @@ class BoxDomain(Domain):
             "constraints": [[c.tolist(), f.tolist(), rhs] for c, f, rhs in self._constraints],
             "feasible": None,
         }
-        if self._feasible is not None:  # known by what it says of some points
-            unit = SobolEngine(self.dim, scramble=True, seed=0).draw(_PROBES, dtype=torch.double)
-            probes = self.from_unit(unit.to(self._bounds))
-            described["feasible"] = self._passes(probes).tolist()
+        if self._feasible is not None:
+            described["feasible"] = list(self._verdicts)
         return described
+
+    @cached_property
+    def _verdicts(self) -> list[bool]:
+        """What the user's test of feasibility says of some points, by which it is known.
+
+        The test may take long, and every change of a study that is saved describes the box.
+        """
+        unit = SobolEngine(self.dim, scramble=True, seed=0).draw(_PROBES, dtype=torch.double)
+        return self._passes(self.from_unit(unit.to(self._bounds))).tolist()
 
     def __repr__(self) -> str:
         return f"BoxDomain({self.dim} columns, {self._bounds.dtype}, {self._bounds.device})"

@@ -1,8 +1,11 @@
+import copy
+import pickle
+
 import pytest
 import torch
 from cases import scattered
 
-from botorch_delay import BoxDomain, FiniteDomain
+from botorch_delay import BoxDomain, FiniteDomain, RandomOptimizer
 from botorch_delay.exceptions import InputError, InputTypeError
 
 LIMITS = torch.tensor([[1e-5, 16.0, 0.0, -1.0], [1e-1, 256.0, 2.0, 1.0]], dtype=torch.double)
@@ -57,6 +60,35 @@ def test_a_test_of_feasibility_is_asked():
     wrong._feasible = lambda X: True
     with pytest.raises(InputTypeError, match="one entry per point"):
         wrong.contains(X)
+
+
+def right_half(X):
+    return X[:, 0] > 0.5
+
+
+def test_saving_does_not_ask_the_test_of_feasibility_again(tmp_path):
+    calls = []
+
+    def feasible(X):
+        calls.append(len(X))
+        return right_half(X)
+
+    domain = BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double), feasible=feasible)
+    opt = RandomOptimizer(domain)
+    trial = opt.ask()
+    made = len(calls)
+    opt.save(tmp_path / "study.db")
+    opt.tell(trial, 1.0)
+    opt.save(tmp_path / "study.db")
+    assert len(calls) == made
+    described = domain.describe()
+    assert copy.deepcopy(domain).describe() == described
+    assert len(calls) == made
+    described["feasible"].clear()  # the caller's own
+    assert domain.describe() != described
+    other = BoxDomain(domain.bounds, feasible=right_half)
+    for again in (other, pickle.loads(pickle.dumps(other))):
+        assert again.describe() == domain.describe()
 
 
 def test_categories_are_encoded_at_one_distance():
