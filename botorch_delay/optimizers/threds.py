@@ -172,13 +172,14 @@ class ThreDSOptimizer(Optimizer):
         self._delta = checks.probability(delta, "delta")
         self._patience = checks.whole(patience, "patience", 1)
         self._points = self._discretize()
-        self._row_of = {x.cpu().numpy().tobytes(): row for row, x in enumerate(self._points)}
+        self._on_host = self._points.cpu()  # for what is decided there, copied once
         self._start = self._first_interval(interval)
         self._levels = min(domain.dim, MAX_LEVELS)
         self._nodes: dict[int, Tensor] = {1: torch.arange(len(self._points))}
         self._reset()
 
     def _reset(self) -> None:
+        self._sampled: dict[int, int] = {}  # on a box: the row of each trial, by its id
         low, high = sorted(self._sign * end for end in self._start)
         self._search = _Search(low, high)
         self._records: list[Epoch] = []
@@ -260,6 +261,7 @@ class ThreDSOptimizer(Optimizer):
         number, slot = len(self._records) + 1, len(search.trials)
         if isinstance(self._domain, FiniteDomain):
             return Choice(index, round=number, slot=slot)
+        self._sampled[len(self._ledger)] = index
         return Choice(None, round=number, slot=slot, x=self._points[index])
 
     def _discretize(self) -> Tensor:
@@ -273,9 +275,25 @@ class ThreDSOptimizer(Optimizer):
 
     def _row(self, trial: Trial) -> int:
         """The row of a trial's point."""
-        if trial.index is not None:
-            return trial.index
-        return self._row_of[trial.x.cpu().numpy().tobytes()]
+        return self._sampled[trial.id] if trial.index is None else trial.index
+
+    def _find(self, trials: list[Trial]) -> dict[int, int]:
+        """On a box the rows of stored trials, by their ids; nothing where trials know them.
+
+        Raises:
+            ValueError: if the point of one is none of those that are played on.
+        """
+        if not trials or isinstance(self._domain, FiniteDomain):
+            return {}
+        row_at = {x.tobytes(): row for row, x in enumerate(self._on_host.numpy())}
+        asked = torch.stack([trial.x for trial in trials]).cpu().numpy()
+        found = {
+            trial.id: row_at.get(x.tobytes(), -1) for trial, x in zip(trials, asked, strict=True)
+        }
+        missing = [trial_id for trial_id, row in found.items() if row < 0]
+        if missing:
+            raise ValueError(f"trial {missing[0]} is at none of the points that are played on")
+        return found
 
     def _bounds(self, evidence: Evidence, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and half-width at some rows of the domain."""
@@ -354,7 +372,7 @@ class ThreDSOptimizer(Optimizer):
         """Rows of a node of the tree: the root is 1, the halves of i are 2 i and 2 i + 1."""
         if node not in self._nodes:
             rows = self._rows(node // 2)
-            points = self._points[rows].cpu()
+            points = self._on_host[rows]
             sides = points.amax(dim=0) - points.amin(dim=0)
             order = points[:, int(sides.argmax())].argsort(stable=True)
             half = (len(rows) + 1) // 2
@@ -397,10 +415,9 @@ class ThreDSOptimizer(Optimizer):
 
     def _check_progress(
         self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
-    ) -> tuple[_Search, list[Epoch]]:
+    ) -> tuple[_Search, list[Epoch], dict[int, int]]:
         try:
-            for trial in trials:
-                self._row(trial)
+            sampled = self._find(trials)
             search = _Search(**copy.deepcopy(dict(progress["values"])))
             records = [Epoch(**record) for record in progress["rounds"]]
             low, high = float(search.a), float(search.b)
@@ -418,13 +435,13 @@ class ThreDSOptimizer(Optimizer):
                 self._check_node(node)
         except (TypeError, ValueError, KeyError) as error:
             raise StorageError(f"The stored search is malformed: {error}.") from error
-        return search, records
+        return search, records, sampled
 
     def _check_node(self, node: int) -> None:
         path = [node >> shift for shift in range(node.bit_length())]
         if not path or any(len(self._rows(parent)) < 2 for parent in reversed(path[1:])):
             raise ValueError(f"{node} is no node of the tree")
 
-    def _restore(self, progress: tuple[_Search, list[Epoch]]) -> None:
-        self._search, self._records = progress
+    def _restore(self, progress: tuple[_Search, list[Epoch], dict[int, int]]) -> None:
+        self._search, self._records, self._sampled = progress
         self._feasibility = Feasibility(self._ledger.trials, self._row)

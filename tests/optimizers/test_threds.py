@@ -13,6 +13,7 @@ from botorch_delay.exceptions import (
     EmptyDomainError,
     InputError,
     InputTypeError,
+    StorageError,
 )
 
 NOISE = 0.02
@@ -139,3 +140,89 @@ def test_failures_do_not_stop_it():
 def test_bad_arguments(change, error, message):
     with pytest.raises(error, match=message):
         make(**change)
+
+
+UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+
+
+def on_a_box(asks=0):
+    options = {"covar_module": se(), "noise_var": NOISE, "confidence": bd.FixedBeta(4.0)}
+    opt = bd.ThreDSOptimizer(bd.BoxDomain(UNIT), interval=(-2.0, 2.0), patience=4, **options)
+    for _ in range(asks):
+        trial = opt.ask()
+        opt.tell(trial, -(trial.x - 0.3).square().sum().item())
+    return opt
+
+
+def test_points_are_copied_to_the_host_together(monkeypatch):
+    """One by one each copy waits for the device, thousands of times."""
+    copies, copy_to_host = [], torch.Tensor.cpu
+
+    def noted(tensor):
+        copies.append(tuple(tensor.shape))
+        return copy_to_host(tensor)
+
+    few, many = on_a_box(5).state_dict(), on_a_box(40).state_dict()
+    loaded = on_a_box()
+    monkeypatch.setattr(torch.Tensor, "cpu", noted)
+    make(n=300)
+    on_a_box()
+    assert copies.count((2,)) == 0
+    counts = []
+    for state in (few, many):
+        copies.clear()
+        loaded.load_state_dict(state)
+        counts.append(len(copies))
+    assert counts[0] == counts[1]
+
+
+def test_on_a_box_failures_count_by_point_also_after_loading():
+    opt = on_a_box(10)
+    trial = opt.ask()
+    opt.mark_failed(trial)
+    again = on_a_box()
+    again.load_state_dict(opt.state_dict())
+    asked = []
+    for other in (opt, again):
+        for _ in range(2):
+            assert torch.equal(other.ask().x, trial.x)
+            other.mark_failed(other.trials[-1])
+        asked.append([other.ask().x.tolist() for _ in range(3)])
+        assert trial.x.tolist() not in asked[-1]
+    assert asked[0] == asked[1]
+
+
+def test_a_stored_trial_elsewhere_on_the_box_is_refused():
+    state = on_a_box(3).state_dict()
+    state["trials"][1]["x"] = [0.123, 0.456]
+    with pytest.raises(StorageError, match="trial 1 is at none of the points"):
+        on_a_box().load_state_dict(state)
+
+
+def on_device(domain, kernel):
+    options = {"noise_var": NOISE, "confidence": bd.FixedBeta(4.0), "interval": (-2.0, 2.0)}
+    return bd.ThreDSOptimizer(domain, covar_module=kernel, patience=4, **options)
+
+
+@pytest.mark.cuda
+def test_on_cuda_it_asks_the_same_points():
+    points = scattered(60)
+    cpu = on_device(bd.FiniteDomain(points), se())
+    cuda = on_device(bd.FiniteDomain(points.cuda()), se().cuda())
+    for _ in range(12):
+        trials = cpu.ask(), cuda.ask()
+        assert trials[0].index == trials[1].index
+        assert trials[1].x.device.type == "cuda"
+        for opt, trial in zip((cpu, cuda), trials, strict=True):
+            opt.tell(trial, -(points[trial.index] - 0.3).square().sum().item())
+
+
+@pytest.mark.cuda
+def test_on_cuda_a_box_goes_on_where_it_was():
+    opt, again = (on_device(bd.BoxDomain(UNIT.cuda()), se().cuda()) for _ in range(2))
+    for _ in range(12):
+        trial = opt.ask()
+        opt.tell(trial, -(trial.x - 0.3).square().sum().item())
+    opt.mark_failed(opt.ask())
+    again.load_state_dict(opt.state_dict())
+    assert [t.x.tolist() for t in again.ask(2)] == [t.x.tolist() for t in opt.ask(2)]
