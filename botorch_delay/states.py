@@ -22,24 +22,6 @@ def domain_array(domain: Domain) -> tuple[str, Tensor]:
     return ("points" if isinstance(domain, FiniteDomain) else "bounds"), domain.like
 
 
-def agree(own: Any, stored: Any, tolerance: float = 1e-9) -> bool:
-    """Whether two JSON-ready values agree, numbers up to a relative tolerance.
-
-    An option that is not there agrees with None, as in files from before it came.
-    """
-    if isinstance(own, Mapping) and isinstance(stored, Mapping):
-        return all(
-            agree(own.get(key), stored.get(key), tolerance) for key in own.keys() | stored.keys()
-        )
-    if isinstance(own, list) and isinstance(stored, list):
-        return len(own) == len(stored) and all(
-            agree(a, b, tolerance) for a, b in zip(own, stored, strict=True)
-        )
-    if isinstance(own, float) and isinstance(stored, int | float):
-        return math.isclose(own, stored, rel_tol=tolerance, abs_tol=1e-300)
-    return bool(own == stored)
-
-
 def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """A state whose outermost layer has the right form.
 

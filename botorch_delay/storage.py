@@ -21,8 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from botorch_delay.differences import agree
 from botorch_delay.exceptions import InputTypeError, StorageError
-from botorch_delay.states import FORMAT, agree, brief, check_state, cut, is_whole
+from botorch_delay.states import FORMAT, brief, check_state, cut, is_whole
 from botorch_delay.trials import Ledger, Trial
 
 APPLICATION_ID = 0x42444C59  # "BDLY"

@@ -16,7 +16,7 @@ from cases import KERNELS, scattered, se, with_values
 from gpytorch.kernels import CosineKernel, MaternKernel, RBFKernel, ScaleKernel
 
 import botorch_delay as bd
-from botorch_delay import states, storage
+from botorch_delay import storage
 from botorch_delay.exceptions import InputError, InputTypeError, StorageError
 
 LAWS = [
@@ -303,7 +303,7 @@ def test_custom_parts_are_passed_again_and_checked(tmp_path):
     goes_on_alike(opt, loaded)
     other = CosineKernel().double()
     other.period_length = 3.0
-    with pytest.raises(StorageError, match="covar_module="):
+    with pytest.raises(StorageError, match=r"covar_module(\.\w+)?="):
         bd.load(path, covar_module=other, delay=Linear2())
     with pytest.raises(StorageError, match="delay="):
         bd.load(path, covar_module=kernel, delay=bd.NoDelay())
@@ -331,7 +331,7 @@ def test_a_custom_law_needs_no_representation(tmp_path):
     play(opt, 8, random.Random(0))
     opt.save(path)
     goes_on_alike(opt, bd.load(path, delay=Plain(3.0)))
-    with pytest.raises(StorageError, match="delay="):
+    with pytest.raises(StorageError, match=r"delay\.steps=3\.0, .* delay\.steps=4\.0"):
         bd.load(path, delay=Plain(4.0))
 
 
@@ -343,7 +343,7 @@ def test_kernels_are_told_apart_by_every_hyperparameter(tmp_path):
 
     opt = bd.BPEDelayOptimizer(bd.FiniteDomain(grid), 30, covar_module=kernel(0.3), noise_var=1e-3)
     opt.save(tmp_path / "study.db")
-    with pytest.raises(StorageError, match="covar_module="):
+    with pytest.raises(StorageError, match=r"covar_module(\.\w+)?="):
         bd.load(tmp_path / "study.db", covar_module=kernel(9.0))
 
 
@@ -355,7 +355,7 @@ def test_kernels_are_told_apart_by_their_structure(tmp_path):
     opt.save(tmp_path / "study.db")
     bd.load(tmp_path / "study.db", covar_module=scaled(RBFKernel()))
     for base in (MaternKernel(nu=0.5), RBFKernel(active_dims=(0,))):
-        with pytest.raises(StorageError, match="covar_module="):
+        with pytest.raises(StorageError, match=r"covar_module\.(parts\[0\]|active_dims)="):
             bd.load(tmp_path / "study.db", covar_module=scaled(base))
 
 
@@ -465,9 +465,9 @@ def test_a_part_passed_for_a_stored_one_must_equal_it(tmp_path):
     path = tmp_path / "study.db"
     make().save(path)
     bd.load(path, covar_module=se())
-    with pytest.raises(StorageError, match="covar_module="):
+    with pytest.raises(StorageError, match=r"covar_module(\.\w+)?="):
         bd.load(path, covar_module=se(0.5))
-    with pytest.raises(StorageError, match="confidence="):
+    with pytest.raises(StorageError, match=r"confidence\.beta="):
         bd.load(path, confidence=bd.FixedBeta(3.0))
 
 
@@ -475,13 +475,13 @@ def test_a_part_passed_for_a_stored_one_must_equal_it(tmp_path):
     ("change", "message"),
     [
         ({"horizon": 61}, "horizon="),
-        ({"seed": 1}, "another domain"),
+        ({"seed": 1}, "Row 0 of points"),
         ({"noise_var": 0.02}, "noise_var="),
         ({"delta": 0.2}, "delta="),
         ({"maximize": False}, "maximize="),
-        ({"kernel": "matern12"}, "covar_module="),
+        ({"kernel": "matern12"}, "covar_module"),
         ({"delay": bd.NoDelay()}, "delay="),
-        ({"confidence": bd.FixedBeta(2.0)}, "confidence="),
+        ({"confidence": bd.FixedBeta(2.0)}, r"confidence\.beta="),
         ({"covar_module": None, "noise_var": None}, "covar_module="),
     ],
 )
@@ -702,14 +702,6 @@ def test_saving_from_another_thread(stored):
     thread.start()
     thread.join()
     same(opt, bd.load(stored))
-
-
-def test_numbers_agree_up_to_rounding():
-    assert states.agree({"a": [1.0, {"b": "x"}]}, {"a": [1.0 + 1e-12, {"b": "x"}]})
-    assert not states.agree([1.0], [1.0 + 1e-6])
-    assert not states.agree([1.0], [1.0, 2.0])
-    assert not states.agree({"a": 1}, {"b": 1})
-    assert not states.agree("a", None)
 
 
 def test_load_checks_the_device(stored):

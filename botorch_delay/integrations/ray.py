@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay import states, storage
+from botorch_delay.differences import agree
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
@@ -410,7 +411,7 @@ class DelaySearch(Searcher):
         domain = self._known_space().domain
         own, config = domain.describe(), state["config"]
         same = torch.equal(state.get("bounds", domain.bounds[:0]), domain.bounds)
-        if not same or any(not states.agree(own[key], config.get(key)) for key in own):
+        if not same or any(not agree(own[key], config.get(key)) for key in own):
             raise StorageError(
                 f"The stored run searched {list(config['names'])} in another space than this one, "
                 f"which has {list(domain.names)}; give the Tuner the same param_space."

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import Tensor
 
-from botorch_delay import checks, states, storage
+from botorch_delay import checks, differences, states, storage
 from botorch_delay.answers import Answers
 from botorch_delay.box_search import maximize
 from botorch_delay.boxes import BoxDomain
@@ -450,29 +450,14 @@ class Optimizer(ABC):
             raise StorageError(
                 f"The state is of a {state['optimizer']}, this is a {type(self).__name__}."
             )
-        key, own_points = states.domain_array(self._domain)
-        points = state.get(key)
-        if (
-            points is None
-            or points.dtype != own_points.dtype
-            or not torch.equal(points.to(own_points.device), own_points)
-        ):
-            held = next(state[k] for k in ("points", "bounds") if k in state)
-            raise StorageError(
-                f"The state is of another domain ({tuple(held.shape)}, {held.dtype}), this one "
-                f"has {tuple(own_points.shape)}, {own_points.dtype}; make the "
-                f"optimizer with the same {key}, or use botorch_delay.load(path)."
-            )
-        own, stored = self._config() | self._domain.describe(), state["config"]
-        # Hyperparameters in single precision are a transform away from what is stored.
-        tolerance = 1e-9 if points.dtype is torch.float64 else 1e-5
-        for key in own:
-            if not states.agree(own[key], stored.get(key), tolerance):
-                raise StorageError(
-                    f"The state was made with {key}={states.brief(stored.get(key))}, this "
-                    f"optimizer has {key}={states.brief(own[key])}; make it with the same "
-                    "arguments."
-                )
+        differences.check_array(self._domain, state)
+        differences.check_options(
+            self._config() | self._domain.describe(),
+            state["config"],
+            self._domain.names,
+            # Hyperparameters in single precision are a transform away from what is stored.
+            tolerance=1e-9 if self._domain.like.dtype is torch.float64 else 1e-5,
+        )
         trials, attached = states.revive(state, self._domain)
         progress = self._check_progress(state["progress"], trials, attached)
         self._ledger.restore(trials, attached, state["revision"], state["digest"])

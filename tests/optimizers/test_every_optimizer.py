@@ -477,7 +477,7 @@ def test_rules_that_cannot_be_rebuilt_are_passed_again(tmp_path):
     with pytest.raises(StorageError, match="pass rule to load"):
         bd.load(tmp_path / "study.db")
     assert len(bd.load(tmp_path / "study.db", rule=factory).pending) == 2
-    with pytest.raises(StorageError, match="rule="):
+    with pytest.raises(StorageError, match=r"rule\.factory="):
         bd.load(tmp_path / "study.db", rule=LogExpectedImprovement)
 
 
