@@ -23,6 +23,9 @@ from botorch_delay.striped import BLOCK, StripedCovariance
 
 # Up to so many candidates their covariance is kept: 134 MB in double.
 MAX_CANDIDATES = 4096
+# Where an answer is taken out g cancels. Rounding may be such a share of it, which in double it is
+# not while noise variances are above 5e-7 of the prior variance.
+LARGEST_ERROR = 1e-3
 
 
 class FoldedPosterior:
@@ -36,6 +39,8 @@ class FoldedPosterior:
     Attributes:
         mean: at every candidate, ``N``; not to be written to.
         variance: likewise, never negative.
+        lost: whether an answer was taken out that rounding does not allow to be: all is to be made
+            anew from the answers.
     """
 
     def __init__(
@@ -46,14 +51,14 @@ class FoldedPosterior:
         self._weighted = candidates.new_zeros(n)
         self._asked: dict[int, None] = {}
         self._is_fresh = False  # whether the mean was made anew since the last block began
+        self.lost = False
         self._covariance = StripedCovariance(covar_module, candidates)
         self._begin_block(candidates)
         with torch.no_grad():
             rows = before.rows
             self._covariance.take(rows, torch.ones_like(rows[:, 0]))
-            self.variance = (
-                prior_variance(covar_module, candidates) - rows.square().sum(dim=0)
-            ).clamp_min_(0.0)
+            self._prior = prior_variance(covar_module, candidates)
+            self.variance = (self._prior - rows.square().sum(dim=0)).clamp_min_(0.0)
         self.mean = before.mean.clone()
         if len(before):
             keys = torch.tensor(before.keys, device=candidates.device)
@@ -130,8 +135,10 @@ class FoldedPosterior:
             # What rounding did to many small changes of the mean ends here.
             self.mean, self._is_fresh = self._times(self._weighted), True
         growth = 1.0 + precision * max(column[row].item(), 0.0)
-        if growth <= 0.0:  # lost to rounding: an answer taken back that explained everything
-            growth = torch.finfo(column.dtype).eps
+        rounding = torch.finfo(column.dtype).eps * self._prior[row].item()
+        if -precision * rounding > LARGEST_ERROR * growth:
+            self.lost = True
+            return
         self.mean += column * ((weighted - precision * self.mean[row].item()) / growth)
         if precision == 0.0:
             return

@@ -279,6 +279,8 @@ class Averages:
         if isinstance(self.posterior, FoldedPosterior) and min(changes) < 0:
             self.posterior = self._as_rows()  # a point that is no candidate
         self.posterior.update(changes)
+        if isinstance(self.posterior, FoldedPosterior) and self.posterior.lost:
+            self.posterior = self._as_rows()
         self._fold()
 
     def _fold(self) -> None:
