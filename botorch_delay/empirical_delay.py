@@ -18,7 +18,6 @@ tells where a share delta / (2 T) of them begins.
 from __future__ import annotations
 
 import warnings
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -92,11 +91,10 @@ class EmpiricalDelay(DelayLaw):
         if asks is None:
             asks = max((trial.id for trial in trials), default=-1) + 1
         asks = checks.whole(asks, "asks", 0)
-        clock = sorted(trial.asked_at for trial in trials)
         delays: list[int] = []
         ages: list[int] = []
         for trial in trials:
-            step = _step(trial, clock, asks)
+            step = asks if trial.answered_step is None else trial.answered_step
             answered = trial.state is TrialState.COMPLETED and not (ended and step == asks)
             (delays if answered else ages).append(step - 1 - trial.id)
         return cls(delays, ages)
@@ -238,15 +236,3 @@ def _whole(values: Any, name: str) -> np.ndarray:
         return check_delays(given, given.numel()).cpu().numpy()
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
-
-
-def _step(trial: Trial, clock: Sequence[float], asks: int) -> int:
-    """How many asks had been made when a trial was settled; all of them if it is running.
-
-    Where a file of an older version does not say, the times of the asks do.
-    """
-    if trial.state is TrialState.RUNNING or trial.answered_at is None:
-        return asks
-    if trial.answered_step is not None:
-        return trial.answered_step
-    return min(max(bisect_right(clock, trial.answered_at), trial.id + 1), asks)

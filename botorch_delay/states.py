@@ -13,8 +13,7 @@ from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.trials import Attached, Trial, TrialState
 
-# 2 added ``answered_step`` to the trials; states and files of format 1 are read all the same.
-FORMAT = 2
+FORMAT = 3
 
 
 def domain_array(domain: Domain) -> tuple[str, Tensor]:
@@ -26,7 +25,7 @@ def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """A state whose outermost layer has the right form.
 
     Raises:
-        StorageError: if it has not, or if it is of a newer version.
+        StorageError: if it has not, or if it is of another version.
     """
     expected: dict[str, type | tuple[type, ...]] = {
         "format": int,
@@ -48,13 +47,17 @@ def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
             f"The state has format {state['format']}, newer than the {FORMAT} that this version of "
             "botorch_delay reads; upgrade it with pip install -U botorch-delay."
         )
+    if state.get("format") in range(1, FORMAT):
+        raise StorageError(
+            f"The state has format {state['format']}, of a version before the first release. Its "
+            "results are in its table of trials: hand them to a new optimizer with attach(x, y)."
+        )
     if not isinstance(state.get("points", state.get("bounds")), Tensor):
         raise StorageError("The state is malformed: it has neither points nor bounds.")
-    state = _completed(state)
     for key, kind in expected.items():
         if not isinstance(state.get(key), kind):
             raise StorageError(f"The state is malformed: {key} is {brief(state.get(key))}.")
-    if not 1 <= state["format"] <= FORMAT or state["revision"] < 0:
+    if state["format"] != FORMAT or state["revision"] < 0:
         raise StorageError("The state is malformed: its format or revision is not a version.")
     progress = state["progress"]
     parts = {"rounds": list, "arrays": Mapping, "values": Mapping, "arrays_version": int}
@@ -62,63 +65,6 @@ def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(progress.get(key), kind):
             raise StorageError(f"The state is malformed: {key} is {brief(progress.get(key))}.")
     return dict(state)
-
-
-def _completed(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state of an earlier version, with what was not written then as it was then.
-
-    Options came one after the other, each with a default under which nothing changes.
-    """
-    state = {"notes": {}, **state}
-    config, array = state.get("config"), state.get("points", state.get("bounds"))
-    if not isinstance(config, Mapping) or not isinstance(array, Tensor) or array.dim() != 2:
-        return state
-    domain: dict[str, Any] = {"names": [f"x{i}" for i in range(array.shape[1])], "log_dims": []}
-    if "bounds" in state:
-        domain |= {"discrete_dims": {}, "cat_dims": {}, "constraints": [], "feasible": None}
-    if _is_too_early(state, config):
-        raise StorageError(
-            "The state was written by a version before the first release, which described kernels "
-            "and active sets in another way. Its results are in its table of trials: hand them to "
-            "a new optimizer with attach(x, y)."
-        )
-    config = domain | _completed_options(state.get("optimizer"), config)
-    if isinstance(config.get("base"), Mapping):  # of a queue
-        base = config["base"]
-        if isinstance(base.get("config"), Mapping):
-            options = _completed_options(base.get("optimizer"), base["config"])
-            config["base"] = {**base, "config": options}
-    return {**state, "config": config}
-
-
-def _is_too_early(state: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    """Whether a kernel that can be rebuilt is described by its values, or no point by its round."""
-    kernel, recipes, progress = (
-        part if isinstance(part, Mapping) else {}
-        for part in (config.get("covar_module"), state.get("recipes"), state.get("progress"))
-    )
-    by_values = bool(kernel) and "structure" not in kernel
-    rebuilt = isinstance(recipes.get("covar_module"), Mapping)
-    active = state.get("optimizer") == "BPEDelayOptimizer" and "active" in (
-        progress.get("arrays") or {}
-    )
-    return (by_values and rebuilt) or active
-
-
-def _completed_options(optimizer: Any, config: Mapping[str, Any]) -> dict[str, Any]:
-    options = dict(config)
-    if optimizer == "BPEDelayOptimizer" and "exploit" not in options:
-        # Every ask continued the design then.
-        rounds = {"class": "HorizonRounds", "arguments": {}}
-        before = {"rounds": rounds, "exploit": None, "explore_fraction": 1.0, "evidence": "round"}
-        options = {**before, "warm_start": None, "regret_factor": None, **options}
-    confidence = options.get("confidence")
-    if isinstance(confidence, Mapping) and confidence.get("class") == "RKHSConfidence":
-        arguments = confidence.get("arguments")
-        if isinstance(arguments, Mapping):
-            arguments = {"uniform": "net", "c": None, **arguments}
-            options["confidence"] = {**confidence, "arguments": arguments}
-    return options
 
 
 def revive(state: Mapping[str, Any], domain: Domain) -> tuple[list[Trial], list[Attached]]:
@@ -179,8 +125,8 @@ def _revive_trial(record: Mapping[str, Any], number: int, domain: Domain) -> Tri
         raise ValueError(f"a {state.value} trial with answered_at {answered_at!r}")
     if not isinstance(record["reason"], str):
         raise ValueError("reason is no text")
-    step = record.get("answered_step")
-    if step is not None and (answered_at is None or not is_whole(step, number + 1)):
+    step = record["answered_step"]
+    if (step is None) != (answered_at is None) or not (step is None or is_whole(step, number + 1)):
         raise ValueError(f"a {state.value} trial with answered_step {step!r}")
     return Trial(
         id=number,

@@ -29,8 +29,6 @@ from botorch_delay.trials import Ledger, Trial
 APPLICATION_ID = 0x42444C59  # "BDLY"
 BUSY_SECONDS = 10.0
 
-# Exactly as SQLite itself writes them after ALTER TABLE: a file that was brought up to date is
-# told from a new one by nothing.
 _SCHEMA = {
     "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "arrays": (
@@ -49,8 +47,6 @@ _SCHEMA = {
     ),
     "rounds": "CREATE TABLE rounds (number INTEGER PRIMARY KEY, record TEXT NOT NULL)",
 }
-# Columns that later formats added: the format, the table, the column.
-_ADDED = [(2, "trials", "answered_step INTEGER")]
 _DTYPES = {"float64": torch.float64, "float32": torch.float32, "int64": torch.int64}
 _TRIAL_COLUMNS = (
     "id",
@@ -167,7 +163,7 @@ def _write(
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         db.execute(f"PRAGMA user_version = {FORMAT}")
     else:
-        _bring_up_to_date(db, _check_schema(db, file))
+        _check_schema(db, file)
         meta = _read_meta(db)
         if ledger.continues(meta.get("revision", -1), meta.get("digest", "")):
             since = meta["revision"]
@@ -216,12 +212,8 @@ def _holds_earlier_state(db: sqlite3.Connection, header: Mapping[str, Any], ledg
     moved to another optimizer, for instance.
     """
     meta = _read_meta(db)
-    # An option that an older version did not have is None, as if nothing had been said of it.
-    made, before = (
-        {key: value for key, value in config.items() if value is not None}
-        for config in (header["config"], meta.get("config", {}))
-    )
-    if meta.get("optimizer") != header["optimizer"] or not agree(made, before):
+    same = agree(header["config"], meta.get("config", {}))
+    if meta.get("optimizer") != header["optimizer"] or not same:
         return False
     if meta.get("notes") != header["notes"] or (meta.get("finished") and not header["finished"]):
         return False
@@ -233,8 +225,6 @@ def _holds_earlier_state(db: sqlite3.Connection, header: Mapping[str, Any], ledg
         now, then = (dict(zip(_TRIAL_COLUMNS, row, strict=True)) for row in (ours, theirs))
         if any(now[key] != then[key] for key in ("id", "x", "round", "slot", "asked_at")):
             return False
-        if then["answered_step"] is None:  # a file of format 1 does not say
-            now["answered_step"] = None
         open_then = then["state"] == "running" or (then["state"] == "abandoned" and now["late"])
         if now != then and not open_then:
             return False
@@ -313,7 +303,7 @@ def _existing(path: Any) -> Path:
 
 
 def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
-    version = _check_schema(db, file)
+    _check_schema(db, file)
     problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok":
         raise StorageError(f"{file} is damaged: {brief(problem)}.")
@@ -325,9 +315,7 @@ def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
         if number != len(rounds):
             raise StorageError(f"{file} is damaged: round {len(rounds)} is missing.")
     trials = []
-    missing = {column.split()[0] for added, _, column in _ADDED if added > version}
-    columns = [f"NULL AS {c}" if c in missing else c for c in _TRIAL_COLUMNS]
-    for row in db.execute(f"SELECT {', '.join(columns)} FROM trials ORDER BY id"):
+    for row in db.execute(f"SELECT {', '.join(_TRIAL_COLUMNS)} FROM trials ORDER BY id"):
         record = dict(zip(_TRIAL_COLUMNS, row, strict=True))
         record["x"] = _parsed(record["x"])
         record["late"] = {0: False, 1: True}.get(record["late"], record["late"])
@@ -390,26 +378,8 @@ def _connect(uri: str) -> sqlite3.Connection:
     return db
 
 
-def _schema_of(version: int) -> dict[str, str]:
-    """The tables of a format."""
-    schema = dict(_SCHEMA)
-    for added, table, column in reversed(_ADDED):
-        if added > version:
-            schema[table] = schema[table].replace(f", {column})", ")")
-    return schema
-
-
-def _bring_up_to_date(db: sqlite3.Connection, version: int) -> None:
-    """Give the tables of an older format what they lack."""
-    for added, table, column in _ADDED:
-        if added > version:
-            db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
-    if version < FORMAT:
-        db.execute(f"PRAGMA user_version = {FORMAT}")
-
-
-def _check_schema(db: sqlite3.Connection, file: Path) -> int:
-    """The format of a file that is a study, with our tables and nothing else in it."""
+def _check_schema(db: sqlite3.Connection, file: Path) -> None:
+    """Refuse what is no study of this format, with our tables and nothing else in it."""
     application = db.execute("PRAGMA application_id").fetchone()[0]
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if application != APPLICATION_ID:
@@ -419,16 +389,19 @@ def _check_schema(db: sqlite3.Connection, file: Path) -> int:
             f"{file} has format {version}, newer than the {FORMAT} that this version of "
             "botorch_delay reads; upgrade it with pip install -U botorch-delay."
         )
+    if version < FORMAT:
+        raise StorageError(
+            f"{file} has format {version}, of a version before the first release. Its results are "
+            "in its table of trials: hand them to a new optimizer with attach(x, y)."
+        )
     found = {
         name: sql
         for name, sql in db.execute("SELECT name, sql FROM sqlite_master")
         if not name.startswith("sqlite_autoindex_")
     }
-    expected = _schema_of(version)
-    if found != expected:
-        odd = sorted(found.keys() ^ expected.keys()) or sorted(expected)
+    if found != _SCHEMA:
+        odd = sorted(found.keys() ^ _SCHEMA.keys()) or sorted(_SCHEMA)
         raise StorageError(f"{file} is damaged or foreign: its schema differs in {odd[0]!r}.")
-    return int(version)
 
 
 @contextmanager

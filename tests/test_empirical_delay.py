@@ -1,6 +1,4 @@
 import math
-from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -213,15 +211,6 @@ def test_steps_survive_a_file(tmp_path):
     again = bd.load(tmp_path / "study.db")
     assert [t.answered_step for t in again.trials] == [5, 5, 5, None, None]
     assert made(again.delays()) == made(opt.delays())
-
-
-def test_a_file_that_does_not_say_is_read_by_its_clock(tmp_path):
-    import sqlite3
-
-    with closing(sqlite3.connect(tmp_path / "old.db")) as db:
-        db.executescript((Path(__file__).parent / "data" / "format1.sql").read_text())
-    opt = bd.load(tmp_path / "old.db")
-    assert made(opt.delays()) == estimate([4, 1, 1], [0, 6, 4, 2, 0])
 
 
 def test_late_trials_are_named():

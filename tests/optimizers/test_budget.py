@@ -147,7 +147,7 @@ def test_a_budget_that_was_tampered_with_is_refused():
 def test_reading_and_saving_change_nothing():
     problem, norm = random_problem(1)
     quiet, watched = (optimizer(problem, norm, 1.05) for _ in range(2))
-    noise = 0.3 * torch.randn(HORIZON, generator=generator(3), dtype=torch.double)
+    noise = NOISE * torch.randn(HORIZON, generator=generator(3), dtype=torch.double)
     waiting = []
     for _ in range(80):
         pair = quiet.ask(), watched.ask()
@@ -241,7 +241,7 @@ def test_the_guarantee_says_what_it_costs():
     assert guarantee.holds
     assert guarantee.factor == 1.5
     assert "1.5 times the regret bound" in str(guarantee)
-    assert "any asks cost at most" in str(guarantee)
+    assert "Any asks cost at most" in str(guarantee)
     opt = optimizer(problem, 1e-3)
     for trial in opt.ask(5):
         opt.tell(trial, 40.0)

@@ -256,6 +256,7 @@ def test_one_point_is_a_domain_too():
         assert opt.ask().index == 0
 
 
+@pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.RepeatedResultWarning")
 def test_a_worst_value_far_away_leaves_no_trace():
     opt, other = make(pending=bd.Censor(-1e9)), make(pending=bd.Ignore())
     for trial in opt.ask(10):
@@ -410,7 +411,7 @@ def test_a_learned_kernel_is_fitted_again_as_the_answers_grow(rule, scale):
     for _ in range(12):
         trial = opt.ask()
         opt.tell(trial, scale * (3.0 + value(trial)))
-        fits.add(opt._played.fitted_to)
+        fits.add(opt._fitting.fitted_to)
     assert fits == {0, 1, 2, 3, 4, 5, 6, 8, 10}
     best = opt.recommend()
     assert best.lower <= best.mean <= best.upper

@@ -17,7 +17,7 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
-from botorch_delay.optimizers import bpe
+from botorch_delay.optimizers import bpe, fitting
 from botorch_delay.optimizers.notes import Note
 from botorch_delay.optimizers.replica import PastTrial, Replica
 
@@ -166,8 +166,8 @@ def test_what_is_known_is_not_taken_in_again(monkeypatch):
     """Work grows with what is new: no fit is repeated, no trial entered twice."""
     make, workers = maker("box, learned"), Workers()
     fits, entered = [], []
-    fit, enter = bpe.fit_surrogate, bpe.BPEDelayOptimizer.ask_again
-    monkeypatch.setattr(bpe, "fit_surrogate", lambda *a, **k: fits.append(1) or fit(*a, **k))
+    fit, enter = fitting.fit_surrogate, bpe.BPEDelayOptimizer.ask_again
+    monkeypatch.setattr(fitting, "fit_surrogate", lambda *a, **k: fits.append(1) or fit(*a, **k))
     monkeypatch.setattr(
         bpe.BPEDelayOptimizer, "ask_again", lambda *a: entered.append(1) or enter(*a)
     )
