@@ -33,6 +33,12 @@ class Answers:
     def __len__(self) -> int:
         return len(self.y)
 
+    def at(self, rows: Tensor) -> Answers:
+        """Some of the answers: a LongTensor, or a bool tensor ``n``."""
+        cpu = rows.cpu()
+        group = self.group[rows.to(self.group.device)]
+        return Answers(self.X[rows], self.y[rows], self.noise_var[cpu], group)
+
     @classmethod
     def gathered(
         cls,

@@ -118,6 +118,10 @@ class Columns:
         ).tolist()
         return found
 
+    def count_in(self, state: int, end: int) -> int:
+        """How many rows below ``end`` have a state."""
+        return self.state.count(state, 0, end)
+
     def gather_whole(self, name: str, rows: Sequence[int]) -> Tensor:
         """Whole numbers of some rows, a LongTensor; ``NONE`` where there is none."""
         return torch.from_numpy(np.asarray(self.whole[name])[np.asarray(rows, dtype=np.int64)])

@@ -25,23 +25,35 @@ y'(K_S + a I)^-1 y at mu: so ``||f - mu||_V <= b`` where ``||g||_V^2 = ||g||_k^2
 b falls as the norm is explained, and a ridge far above s^2 takes away most of what the noise costs
 while sigma hardly changes where little is known: 2.5 instead of 12 after 100 answers on the paper's
 problem, where the self-normalised bound has 30. No union over points, rounds or times is taken.
+
+Where b^2 would be negative no function of norm C explains the answers: on the same event
+``C^2 >= y' (K_S + a I)^-1 y - rho_m s^2 / a`` for every ridge and every set, which
+:func:`norm_at_least` makes the most of.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+import sys
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from botorch_delay.answers import Answers
 from botorch_delay.incremental import CandidatePosterior
+from botorch_delay.kernels import covariance
+from botorch_delay.posterior import Evidence
 
 _GRID = (0.02, 0.04, 0.08, 0.13, 0.2, 0.3, 0.4)
 # The deviations of the noise that serve as ridges, in units of its scale: the first is best for
 # points that were asked often, the second everywhere else.
 RIDGES = (1.0, 10.0)
+# The same for the least norm that answers allow, which takes one factorization for all of them.
+NORM_RIDGES = tuple(2.0**power for power in range(-2, 8))
+# Of how many distinct points that norm is computed at most: those that were asked first.
+MAX_NORM_POINTS = 1000
 # A ridge is at least this share of the largest prior variance, whatever the noise: any ridge is
 # valid, and what is lost is less than what rounding would take.
 SMALLEST_RIDGE = 1e-6
@@ -59,6 +71,54 @@ def noise_energy(asks: int, delta: float) -> float:
     """
     tail = math.log(len(_GRID) / delta)
     return min((tail - 0.5 * asks * math.log1p(-2.0 * u)) / u for u in _GRID)
+
+
+@torch.no_grad()
+def norm_at_least(
+    covar_module: Kernel, answers: Answers, noise_std: float, asks: int, delta: float
+) -> float:
+    """The least RKHS norm that a function with such answers can have.
+
+    It holds with probability ``1 - delta`` at all times at once, for any subset of the answers.
+
+    Args:
+        covar_module: the kernel.
+        answers: ``n`` of them, to be maximised or not.
+        noise_std: s.
+        asks: how many asks have been made, m; at least up to the last one answered.
+        delta: failure probability.
+
+    Returns:
+        In units of the values; 0 where any norm will do.
+    """
+    _, inverse = torch.unique(answers.group.cpu(), return_inverse=True)
+    first = torch.full((int(inverse.max()) + 1,), len(inverse))
+    first = first.scatter_reduce(0, inverse, torch.arange(len(inverse)), "amin")
+    if len(first) > MAX_NORM_POINTS:
+        kept = torch.zeros(len(first), dtype=torch.bool)
+        kept[first.argsort()[:MAX_NORM_POINTS]] = True
+        rows = kept[inverse]
+        _, inverse = torch.unique(inverse[rows], return_inverse=True)
+        answers = answers.at(rows.to(answers.X.device))
+    y = answers.y.double()
+    inverse = inverse.to(y.device)
+    evidence = Evidence.grouped(answers.X.double(), y, torch.ones_like(y), inverse)
+    within = (y - evidence.y[inverse]).square().sum().item()
+    K = covariance(copy.deepcopy(covar_module).double(), evidence.X, evidence.X)
+    root = evidence.noise_var.rsqrt()  # of the number of answers at each point
+    values, vectors = torch.linalg.eigh(root.unsqueeze(-1) * K * root)
+    squares = (vectors.T @ (root * evidence.y)).square()
+    # An eigenvalue may be too small by so much, for which the sum below would be too large.
+    error = (len(values) + 1) * torch.finfo(values.dtype).eps * values.max().clamp_min(0.0)
+    largest = float(K.diagonal().max())
+    found = 0.0
+    for ridge in NORM_RIDGES:
+        noise_var = max((ridge * noise_std) ** 2, SMALLEST_RIDGE * largest)
+        explained = (squares / (values.clamp_min(0.0) + error + noise_var)).sum().item()
+        energy = noise_energy(asks, delta) * noise_std**2 / noise_var
+        slack = 16.0 * float(error) / noise_var * explained
+        found = max(found, explained + within / noise_var - energy - slack)
+    return math.sqrt(min(found, sys.float_info.max))
 
 
 class Ellipsoid:

@@ -46,6 +46,10 @@ class NotSupportedError(BotorchDelayError, UnsupportedError, NotImplementedError
     """The combination of options is not available."""
 
 
+class RefutedError(BotorchDelayError, ArithmeticError):
+    """The answers contradict what a bound rests on, so that there is none."""
+
+
 class RunError(BotorchDelayError, RuntimeError):
     """A run cannot go on, for instance because its workers keep dying."""
 
@@ -64,6 +68,10 @@ class MissingExtraError(BotorchDelayError, ImportError):
 
 class NumericsWarning(BotorchWarning, RuntimeWarning):
     """A computation went on with less accuracy than asked for."""
+
+
+class RepeatedResultWarning(BotorchWarning, UserWarning):
+    """A result was attached that had been attached before, with the same point and value."""
 
 
 class FitWarning(BotorchWarning, RuntimeWarning):

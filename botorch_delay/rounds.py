@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -52,6 +53,26 @@ def next_design_size(horizon: int, previous: int) -> int:
     return math.isqrt(horizon * previous - 1) + 1
 
 
+class Departure(enum.StrEnum):
+    """How a round departed from what the regret bound is proved for, while asks could follow.
+
+    Attributes:
+        GIVEN_UP: the answer of a design point will not be used: it was abandoned, or failed too
+            often.
+        SHORTENED: a failure took an ask from a round of fixed length.
+        UNEVEN: a design point was answered with a noise variance other than the surrogate's.
+        OVERDUE: a round of fixed length closed before one of its first q_r design points was
+            answered.
+        CONTRADICTED: no point's upper bound reached the largest lower bound.
+    """
+
+    GIVEN_UP = "given up"
+    SHORTENED = "shortened"
+    UNEVEN = "uneven"
+    OVERDUE = "overdue"
+    CONTRADICTED = "contradicted"
+
+
 @dataclass(frozen=True)
 class RoundRecord:
     """What a closed round did, enough to compute its bounds again.
@@ -72,6 +93,11 @@ class RoundRecord:
         cutoff: the largest lower bound, in the user's units and sign: points whose upper bound
             does not reach it were eliminated. None where nothing was judged.
         surrogate: what it takes to make a learned kernel anew; None for a given one.
+        waits: asks made once its first q_r design points had all been asked, or of a design point
+            again, in asks.
+        departures: how it departed from what the regret bound is proved for, as of its end.
+        half_width: the largest half-width of its bounds over the points that were active when it
+            opened, in units of the values; None on a box, and where nothing was judged.
     """
 
     number: int
@@ -86,6 +112,9 @@ class RoundRecord:
     hyperparameters: Mapping[str, Any]
     cutoff: float | None = None
     surrogate: Mapping[str, Any] | None = field(default=None, repr=False)
+    waits: int = 0
+    departures: tuple[Departure, ...] = ()
+    half_width: float | None = None
 
 
 class RoundRule(ABC):

@@ -177,16 +177,13 @@ class Trial:
     def answered_step(self) -> int | None:
         """How many asks had been made by then, in steps.
 
-        None while it runs, and in files of versions that did not keep it.
+        None while it runs.
         """
         return self._columns.whole_or_none("answered_step", self._row)
 
     @property
     def delay(self) -> int | None:
-        """The asks between its own and its answer, in steps; None without an answer.
-
-        None also in files of versions that did not keep it.
-        """
+        """The asks between its own and its answer, in steps; None without an answer."""
         step = self.answered_step
         if self.state is not TrialState.COMPLETED or step is None:
             return None
@@ -270,6 +267,7 @@ class Ledger:
         self._digests = bytearray(_digest(origin))
         self._changed = array("q", [NO_TRIAL])
         self._first = self.revision = 0
+        self._seen: tuple[int, set[tuple[float, ...]]] = (0, set())  # of so many attached results
 
     @property
     def digest(self) -> str:
@@ -298,10 +296,19 @@ class Ledger:
         self._columns.change(trial._row, **{**fields, "state": _CODES[state], **noted})
         self._note(trial)
 
-    def attach(self, results: list[Attached]) -> None:
-        """Append results obtained elsewhere."""
+    def attach(self, results: list[Attached]) -> int:
+        """Append results obtained elsewhere; returns how many of them had been attached before."""
+        count, seen = self._seen
+        seen.update((*result.x.tolist(), result.value) for result in self.attached[count:])
+        repeats = 0
+        for result in results:
+            before = len(seen)
+            seen.add((*result.x.tolist(), result.value))
+            repeats += len(seen) == before
         self.attached.extend(results)
+        self._seen = (len(self.attached), seen)
         self._advance(json.dumps([result.record() for result in results]))
+        return repeats
 
     def note(self, change: str) -> None:
         """A change that is not of a trial."""
@@ -336,6 +343,11 @@ class Ledger:
     def answered(self) -> list[int]:
         """Ids of the trials with an answer, increasing."""
         return self._rows_in(TrialState.COMPLETED)
+
+    @property
+    def answer_count(self) -> int:
+        """How many trials have an answer."""
+        return self._columns.count_in(_CODES[TrialState.COMPLETED], len(self.trials))
 
     def values(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Answers of some trials and their known noise variances, in double precision.
@@ -384,6 +396,7 @@ class Ledger:
             raise StorageError(f"The stored digest is malformed: {digest[:40]!r}.")
         self._take(trials)
         self.attached = attached
+        self._seen = (0, set())
         self.revision = self._first = revision
         self._digests = packed
         self._changed = array("q", [NO_TRIAL])

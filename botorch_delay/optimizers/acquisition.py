@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -17,13 +16,14 @@ from botorch_delay.domains import Domain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.botorch_scores import try_out
+from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.given import (
     describe_given,
     describe_replicates,
     given_surrogate,
     recipe_of,
 )
-from botorch_delay.optimizers.index_method import IndexMethod, read_fit
+from botorch_delay.optimizers.index_method import IndexMethod
 from botorch_delay.records import describe_part
 from botorch_delay.rules import (
     UCB,
@@ -38,11 +38,9 @@ from botorch_delay.rules import (
 )
 from botorch_delay.states import is_whole
 from botorch_delay.surrogate import (
-    MIN_ANSWERS_TO_FIT,
     Hyperparameters,
     Surrogate,
     check_warm_start,
-    fit_surrogate,
 )
 from botorch_delay.trials import Attached, Trial, TrialState
 
@@ -133,6 +131,17 @@ class AcquisitionOptimizer(Optimizer):
         self._pending = check_combination(self._rule, Hallucinate() if pending is None else pending)
         if isinstance(self._pending, Censor):
             checks.answer(self._pending.worst_value, domain.like)
+        worst = self._pending.worst_value if isinstance(self._pending, Censor) else None
+        self._fitting = Fitting(
+            domain,
+            self._ledger,
+            seed=self._seed,
+            sign=self._sign,
+            fixed=self._fixed,
+            warm_start=warm_start,
+            exact=exact,
+            worst_value=worst,
+        )
         self._played = IndexMethod(
             domain,
             self._ledger,
@@ -140,15 +149,13 @@ class AcquisitionOptimizer(Optimizer):
             self._pending,
             seed=self._seed,
             sign=self._sign,
-            fixed=self._fixed,
-            fit=self._fit,
+            fitting=self._fitting,
             exact=self._exact,
             repeat_pending=self._repeat_pending,
         )
         if isinstance(self._rule, BotorchRule):
             hallucinate = isinstance(self._pending, Hallucinate)
             try_out(self._rule, self._played.surrogate, self._played.pool, hallucinate)
-        self._recommender: tuple[int, Surrogate] | None = None
 
     @property
     def rule(self) -> Rule:
@@ -212,29 +219,9 @@ class AcquisitionOptimizer(Optimizer):
     def _attached(self, results: list[Attached]) -> None:
         self._played.attached(results)
 
-    def _fit(self, previous: Surrogate | None) -> Surrogate:
-        answers = self._all_data()
-        if isinstance(self._pending, Censor) and 0 < len(answers) < MIN_ANSWERS_TO_FIT:
-            # The worst value tells about the scale as long as answers do not.
-            worst = answers.y.new_tensor([self._sign * self._pending.worst_value])
-            answers = replace(answers, y=torch.cat([answers.y[:1], worst]))
-        return fit_surrogate(
-            self._domain,
-            answers,
-            seed=self._seed,
-            previous=previous,
-            warm_start=self._warm_start,
-            exact=self._exact,
-        )
-
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         beta = self._rule.beta if isinstance(self._rule, UCB) else 6.0
-        if self._fixed is not None:
-            return self._fixed, FixedBeta(beta), 0.1
-        revision = self._ledger.revision
-        if self._recommender is None or self._recommender[0] != revision:
-            self._recommender = (revision, self._fit(self._played.surrogate))
-        return self._recommender[1], FixedBeta(beta), 0.1
+        return self._fitting.current(), FixedBeta(beta), 0.1
 
     def _config(self) -> dict[str, Any]:
         return {
@@ -255,7 +242,7 @@ class AcquisitionOptimizer(Optimizer):
         values = {
             "censored": sorted(self._played.censored),
             "widths": list(self._played.widths),
-            **self._played.describe(),
+            **self._fitting.describe(),
         }
         return {"rounds": [], "arrays": {}, "arrays_version": 0, "values": values}
 
@@ -270,14 +257,14 @@ class AcquisitionOptimizer(Optimizer):
         if not isinstance(widths, list) or not all(isinstance(w, float) for w in widths):
             raise StorageError("The stored widths are no numbers.")
         known = len(answered) + len(attached)
-        surrogate, fitted_to = read_fit(values, self._fixed, self._domain, known)
+        surrogate, fitted_to = self._fitting.read(values, known)
         return _Progress(set(censored), widths, surrogate, fitted_to)
 
     def _restore(self, progress: _Progress) -> None:
         self._played.censored = progress.censored
         self._played.widths = list(progress.widths)
-        self._recommender = None
-        self._played.resume(progress.surrogate, progress.fitted_to)
+        self._fitting.resume(progress.surrogate, progress.fitted_to)
+        self._played.restart()
 
 
 def _whole(value: Any) -> int:

@@ -10,6 +10,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -40,6 +41,26 @@ State = TypeVar("State")
 # Up to so many distinct points a round is judged by a factorization, whatever else is at hand: its
 # bounds then are the same to the last bit wherever they are computed again.
 MAX_FACTORIZED = 512
+
+
+@dataclass(frozen=True)
+class Elimination(Generic[State]):
+    """What the bounds of a round do.
+
+    Attributes:
+        state: what survives.
+        cutoff: the largest lower bound, in units of the values, to be maximised; None if there is
+            none.
+        multiplier: the factor on sigma in the bounds.
+        half_width: the largest half-width over what may be asked; None on a box.
+        contradicted: whether no upper bound reaches the cut-off.
+    """
+
+    state: State
+    cutoff: float | None
+    multiplier: float
+    half_width: float | None = None
+    contradicted: bool = False
 
 
 class Arena(ABC, Generic[State]):
@@ -105,7 +126,7 @@ class Arena(ABC, Generic[State]):
         starts: Tensor,
         others: Evidence | None = None,
         known: Known | None = None,
-    ) -> tuple[State, float | None, float]:
+    ) -> Elimination[State]:
         """What survives a round.
 
         Args:
@@ -119,10 +140,6 @@ class Arena(ABC, Generic[State]):
             others: all answers there are, asked with earlier values in view, whose own bounds
                 count as well; delta is then split evenly.
             known: a quicker way to the posterior of the round's answers, if there is one.
-
-        Returns:
-            The state afterwards, the cut-off in units of the values (to be maximised) if
-            there is one, and the factor on sigma in the bounds.
 
         Raises:
             NumericsError: if a bound is not finite.
@@ -215,7 +232,7 @@ class FiniteArena(Arena[Tensor]):
         starts: Tensor,
         others: Evidence | None = None,
         known: Known | None = None,
-    ) -> tuple[Tensor, float | None, float]:
+    ) -> Elimination[Tensor]:
         """Rows whose upper bound reaches the largest lower bound (Algorithm 1, the last line)."""
         ratio = surrogate.noise_ratio(evidence)
         points = self._domain.points[state]
@@ -245,7 +262,8 @@ class FiniteArena(Arena[Tensor]):
                 "and noise against the kernel's."
             )
         kept = surviving(lower, upper)
-        if not bool(kept.any()):  # only where two kinds of bounds contradict each other
+        contradicted = not bool(kept.any())
+        if contradicted:  # only where two kinds of bounds contradict each other
             logger.warning(
                 "round %d: the largest lower bound, %.6g, is above every upper bound, the largest "
                 "of which is %.6g: norm_bound or noise_std is too small, or the kernel is wrong; "
@@ -255,8 +273,13 @@ class FiniteArena(Arena[Tensor]):
                 upper.max().item(),
             )
             kept = (upper == upper.max()) | (lower == lower.max())
-        stay = state[kept]
-        return stay, lower.max().item(), self._confidence.multiplier(ratio, side)
+        return Elimination(
+            state[kept],
+            lower.max().item(),
+            self._confidence.multiplier(ratio, side),
+            0.5 * (upper - lower).max().item(),
+            contradicted,
+        )
 
     def multiplier(
         self, surrogate: Surrogate, evidence: Evidence, rounds: int, union: int
@@ -370,7 +393,7 @@ class BoxArena(Arena[Region]):
         starts: Tensor,
         others: Evidence | None = None,
         known: Known | None = None,
-    ) -> tuple[Region, float | None, float]:
+    ) -> Elimination[Region]:
         """The region where the round's upper bound reaches its largest lower bound."""
         condition = make_condition(
             surrogate, evidence, self._domain, self._confidence, rounds, self._delta
@@ -381,7 +404,7 @@ class BoxArena(Arena[Region]):
                 f"The bounds of round {number} are not finite; check the scale of values "
                 "and noise against the kernel's."
             )
-        return region, cutoff, condition.bounds.multiplier
+        return Elimination(region, cutoff, condition.bounds.multiplier)
 
     def multiplier(
         self, surrogate: Surrogate, evidence: Evidence, rounds: int, union: int

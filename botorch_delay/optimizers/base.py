@@ -28,6 +28,7 @@ from botorch_delay.exceptions import (
     InputTypeError,
     NoAnswerError,
     NotSupportedError,
+    RepeatedResultWarning,
     StorageError,
     TrialError,
 )
@@ -315,6 +316,9 @@ class Optimizer(ABC):
     def attach(self, x: Tensor, y: float | Tensor) -> None:
         """Results obtained elsewhere: used where all data are used, no part of the horizon.
 
+        Each counts as an evaluation of its own, with noise of its own. One that was attached
+        before, with the same point and value, is taken in with a :class:`RepeatedResultWarning`.
+
         Args:
             x: ``d`` or ``n x d``, in the domain or not.
             y: a float for one point, else ``n`` or ``n x 1``.
@@ -339,13 +343,20 @@ class Optimizer(ABC):
             )
         numbers = [checks.answer(number, X) for number in values.tolist()]
         rows = self._domain.find(X).tolist()
-        self._ledger.attach(
+        repeats = self._ledger.attach(
             [
                 Attached(x=point.clone(), index=None if row < 0 else row, value=value)
                 for point, row, value in zip(X, rows, numbers, strict=True)
             ]
         )
         self._attached(self._ledger.attached[-len(X) :])
+        if repeats and not self._exact:
+            warnings.warn(
+                f"{repeats} of the attached results were attached before, with the same point and "
+                "value. Each counts as an evaluation of its own; attach an evaluation once.",
+                RepeatedResultWarning,
+                stacklevel=3,
+            )
 
     @exclusive
     def finish(self) -> None:

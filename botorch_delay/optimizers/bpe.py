@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -13,7 +14,9 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import checks
+from botorch_delay.answers import Answers
 from botorch_delay.confidence import Confidence, FixedBeta, Guarantee, RKHSConfidence
+from botorch_delay.covering import largest_deviation
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.elimination import ActiveSet
@@ -23,17 +26,20 @@ from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
     NotSupportedError,
+    RefutedError,
     StorageError,
 )
+from botorch_delay.kernels import prior_variance
 from botorch_delay.locks import exclusive
 from botorch_delay.optimizers.arenas import BoxArena, FiniteArena, make_arena
 from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.botorch_scores import try_out
 from botorch_delay.optimizers.budget import Budget
-from botorch_delay.optimizers.claims import History, claim, look_back
+from botorch_delay.optimizers.claims import History, claim, departures, waits_of
 from botorch_delay.optimizers.feasibility import Feasibility, row_of
+from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.given import describe_given, given_surrogate, recipe_of
-from botorch_delay.optimizers.index_method import IndexMethod, read_fit
+from botorch_delay.optimizers.index_method import IndexMethod
 from botorch_delay.optimizers.judging import everything_left, judge_round
 from botorch_delay.optimizers.notes import Note, Notebook, Opening
 from botorch_delay.optimizers.open_round import NO_SLOT, WAITING_SLOT, Known, OpenRound
@@ -44,13 +50,12 @@ from botorch_delay.optimizers.stragglers import EarlyClose, LateReport, forecast
 from botorch_delay.optimizers.waiting import Forecast, Straggler
 from botorch_delay.records import describe_part
 from botorch_delay.regions import BoxActiveSet
-from botorch_delay.rounds import RoundRecord, RoundSchedule
+from botorch_delay.rounds import Departure, RoundRecord, RoundSchedule, ScheduledRounds
 from botorch_delay.rules import BotorchRule, Hallucinate, Rule
 from botorch_delay.surrogate import (
     Hyperparameters,
     Surrogate,
     check_warm_start,
-    fit_surrogate,
 )
 from botorch_delay.trials import Attached, Trial, TrialState
 
@@ -86,9 +91,10 @@ class BPEDelayOptimizer(Optimizer):
     Args:
         domain: a finite action set, or a box.
         horizon: T, how many asks are planned; None, with :class:`GeometricRounds`, where no end is.
-        covar_module: the kernel, fixed; None to learn a Matern 5/2 kernel and noise whenever a
-            round opens. Until three answers are in ``exploit`` then plays points in a random
-            order.
+        covar_module: the kernel, fixed; None to learn a Matern 5/2 kernel and noise, again
+            whenever the answers have grown by a fifth: nothing is claimed then, and rounds, rule
+            and recommendation share the one that was learned last. Until three answers are in
+            ``exploit`` plays points in a random order.
         noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
         regret_factor: F >= 1; ``exploit`` plays every ask as long as what it may have cost,
             certified by bounds from all answers, leaves room for BPE-Delay's own regret bound
@@ -176,6 +182,15 @@ class BPEDelayOptimizer(Optimizer):
         self._fixed = given_surrogate(covar_module, noise_var, domain.like, exact=exact)
         check_warm_start(warm_start, domain, self._fixed is not None)
         self._warm_start = warm_start
+        self._fitting = Fitting(
+            domain,
+            self._ledger,
+            seed=self._seed,
+            sign=self._sign,
+            fixed=self._fixed,
+            warm_start=warm_start,
+            exact=exact,
+        )
         self._confidence = FixedBeta(6.0) if confidence is None else confidence
         if not isinstance(self._confidence, Confidence):
             raise InputTypeError(
@@ -221,8 +236,8 @@ class BPEDelayOptimizer(Optimizer):
         factor = self._options.straggler_factor
         self._early = None if factor is None else EarlyClose(factor, domain.like)
         self._designed = 0  # design points asked, in all rounds
-        self._notebook = Notebook()
-        self._fitted: tuple[int, Surrogate] | None = None  # at which revision, for recommend
+        self._notebook = Notebook(self._fitting.surrogate)
+        self._past = History()
         self._budget = self._make_budget()
         self._player: IndexMethod | None = None
         rule = self._options.exploit
@@ -234,12 +249,10 @@ class BPEDelayOptimizer(Optimizer):
                 Hallucinate(),
                 seed=self._seed,
                 sign=self._sign,
-                fixed=self._fixed,
-                fit=lambda previous: self._fit(self._seed, previous),
+                fitting=self._fitting,
                 exact=exact,
                 repeat_pending=repeat_pending,
             )
-            self._notebook = Notebook(surrogate=self._player.surrogate)
             if isinstance(rule, BotorchRule):
                 try_out(rule, self._player.surrogate, self._player.pool, True)
 
@@ -328,13 +341,21 @@ class BPEDelayOptimizer(Optimizer):
     def certified_regret(self) -> float:
         """A bound on the cumulative regret of all asks so far, in units of the values.
 
-        It holds with probability ``1 - delta / 2`` at all times at once, whatever the delays.
+        It holds with probability ``1 - delta / 4`` at all times at once, whatever the delays.
 
         Raises:
             NotSupportedError: without ``regret_factor``.
+            RefutedError: if the answers contradict ``norm_bound`` and ``noise_std``.
         """
         if self._budget is None:
             raise NotSupportedError("Regret is certified where regret_factor is given.")
+        assert isinstance(self._confidence, RKHSConfidence)
+        if self._budget.refuted or self._past.norm > self._confidence.norm_bound:
+            raise RefutedError(
+                f"No regret can be certified: the answers contradict {self._confidence!r}; they "
+                f"need a norm of at least {self._past.norm:.4g} at noise of that scale. Make the "
+                "optimizer with a larger norm_bound or noise_std, or another kernel."
+            )
         return self._budget.certified
 
     @property
@@ -439,29 +460,52 @@ class BPEDelayOptimizer(Optimizer):
     @exclusive
     def guarantee(self) -> Guarantee:
         """What is claimed for this configuration and its run so far, and why not more."""
+        departed: set[Departure] = set()
+        departed.update(*(record.departures for record in self._records))
+        waits = None
+        if self._proves and self._rule.on_arrival and isinstance(self._confidence, RKHSConfidence):
+            waits = waits_of(self._records, self._open, self._most_costly)
+        past = self._past
+        if isinstance(self._rule, ScheduledRounds):  # those that are still running count as well
+            limit = len(self._ledger) - 1 - self._rule.wait
+            running = sum(trial.id < limit for trial in self._ledger.running())
+            past = replace(past, overdue=past.overdue + running)
+        if self._open is not None:
+            departed |= self._open.departures
+        terms, budget = None, self._budget
+        if budget is not None:
+            waits = (budget.waiting, budget.waits)
+            sizes = [record.design_size for record in self._records]
+            if self._open is not None:
+                sizes.append(min(len(self._open.slots), self._open.design_size))
+            terms = budget.terms([record.half_width for record in self._records], sizes)
         return claim(
             self._confidence,
             self._delay,
             self._delta,
-            learned=self._fixed is None,
+            self._options,
+            surrogate=self._fixed,
             resets=self._resets,
             horizon=self._horizon,
             on_box=isinstance(self._arena, BoxArena),
-            fraction=self._options.fraction,
-            geometric=self._options.geometric,
-            pooled=self._options.evidence == "all",
-            exploits=self._player is not None,
-            repeats=self._options.repeat_pending,
-            exact=self._exact,
-            straggler_factor=self._options.straggler_factor,
-            budget=None if self._budget is None else self._budget.terms(),
-            history=self._history(),
+            history=past,
+            departed=departed,
+            waits=waits,
+            budget=terms,
+            refuted=budget is not None and budget.refuted,
         )
 
     def _choose(self) -> Choice:
+        self._fitting.update()
+        if self._open is not None:
+            self._open.use(self._fitting.surrogate)
         if self._open is None:
             self._begin(self._view())
         elif self._is_due():
+            if not self._rule.on_arrival and self._open.is_overdue():
+                self._open.departures.add(Departure.OVERDUE)
+            if self._open.gave_up():
+                self._open.departures.add(Departure.GIVEN_UP)
             self._close(self._view(), open_next=True)
         assert self._open is not None
         choice = self._next_choice(self._open)
@@ -478,6 +522,8 @@ class BPEDelayOptimizer(Optimizer):
             choice = self._play_within(self._budget, current)
         elif self._player is not None and not self._design_is_due(current):
             choice = self._play(self._player, current)
+            if choice is not None and self._is_held(current):
+                choice = replace(choice, slot=WAITING_SLOT)
             if choice is None:  # held points are all that is left; they are no design points here
                 choice = self._arena.choice(self._next_key(current), current.number, NO_SLOT)
         if choice is None:
@@ -502,13 +548,19 @@ class BPEDelayOptimizer(Optimizer):
             return False
         if self._designed > self._options.fraction * len(self._ledger):
             return False
-        if self._options.repeat_pending:
-            return True
+        return not self._is_held(current)
+
+    def _is_held(self, current: OpenRound) -> bool:
+        """Whether the next design point has to wait until no trial of it is running."""
+        if self._options.repeat_pending or current.design_is_asked():
+            return False
+        if self._designed > self._options.fraction * len(self._ledger):
+            return False
         try:
             key = current.next_key()
         except ExhaustedDesignError:
-            return True
-        return not any(self._arena.key(trial) == key for trial in self._ledger.running())
+            return False
+        return any(self._arena.key(trial) == key for trial in self._ledger.running())
 
     def _play_within(self, budget: Budget, current: OpenRound) -> Choice | None:
         """The rule's point if the budget allows it or the round waits; None for a design point."""
@@ -606,9 +658,10 @@ class BPEDelayOptimizer(Optimizer):
             raise StorageError("The ask that opened the first round is missing.")
         while self._resets < note.resets:
             self._reset_active(current)
-        player, fit = self._player, note.fit
-        if player is not None and fit is not None and fit.answers > player.fitted_to:
-            player.resume(Surrogate.rebuild(fit.surrogate, self._domain), fit.answers)
+        fit = note.fit
+        if fit is not None and fit.answers > self._fitting.fitted_to:
+            self._fitting.resume(Surrogate.rebuild(fit.surrogate, self._domain), fit.answers)
+        current.use(self._fitting.surrogate)
         number, slot = note.round, note.slot
         if number > current.number or (number == current.number and slot >= 0):
             key = self._arena.key_of(X[0]) if isinstance(self._arena, BoxArena) else row
@@ -618,8 +671,8 @@ class BPEDelayOptimizer(Optimizer):
 
     def _asked(self, trial: Trial) -> None:
         player = self._player
-        played = None if player is None else (player.surrogate, player.fitted_to)
-        self._notebook.write(trial, self._resets, played)
+        fitting = self._fitting
+        self._notebook.write(trial, self._resets, fitting.surrogate, fitting.fitted_to)
         if player is not None:
             player.asked(trial)
         # An ask made elsewhere may be of an earlier round, or come after the last one.
@@ -637,21 +690,59 @@ class BPEDelayOptimizer(Optimizer):
         self._update_standing(trial)
 
     def _settled(self, trial: Trial) -> None:
+        taken = len(self._ledger) - 1 - trial.id
         if trial.state is TrialState.COMPLETED:
-            self._late.answered(len(self._ledger) - 1 - trial.id)
+            self._late.answered(taken)
         self._feasibility.note(trial)
         if self._player is not None:
             self._player.settled(trial)
         if self._budget is not None and trial.state is TrialState.COMPLETED:
             self._budget.tell(trial)
         current = self._open
-        if current is None:
-            return
-        if trial.round == current.number:
+        if current is not None and trial.round == current.number:
             current.settle(trial)
         self._update_standing(trial)
+        if self._proves:
+            self._look_back(trial, taken)
+        if current is None:
+            return
         if len(self._ledger) == self._horizon and current.all_settled():
             self._close_last()
+
+    def _look_back(self, trial: Trial, taken: int) -> None:
+        """Keep what a claim may not survive of a trial that was settled."""
+        assert self._fixed is not None
+        current = self._open
+        wait = self._rule.wait if isinstance(self._rule, ScheduledRounds) else None
+        over = self._finished or len(self._ledger) == self._horizon
+        again = (
+            self._needs_all
+            and current is not None
+            and trial.round == current.number
+            and 0 <= trial.slot < current.design_size
+        )
+        past = self._past.settled(trial, again=again, taken=taken, wait=wait, over=over)
+        if trial.noise_var is not None:
+            past = past.told(trial.noise_var, self._fixed, self._confidence)
+        if isinstance(self._confidence, RKHSConfidence):
+            past = past.tested_norm(
+                self._fixed,
+                self._confidence,
+                self._delta,
+                self._ledger.answer_count,
+                self._told_answers,
+            )
+        self._past = past
+        if current is not None and not over:
+            on_arrival = self._rule.on_arrival
+            current.departures |= departures(
+                current, trial, self._fixed, on_arrival=on_arrival, exact=self._exact
+            )
+
+    def _told_answers(self) -> tuple[Answers, int]:
+        """The answers of all trials, and how many asks had been made up to the last of them."""
+        ids = self._ledger.answered()
+        return self._data(ids), ids[-1] + 1
 
     def _update_standing(self, trial: Trial) -> None:
         key = self._arena.key(trial)
@@ -710,14 +801,16 @@ class BPEDelayOptimizer(Optimizer):
         current = self._open
         number = 1 if current is None else current.number + 1
         infeasible = tuple(map(self._feasibility.first, self._feasibility.infeasible()))
-        used: list[int] = []
-        if current is not None:
-            used = current.answered(current.design_size if self._rule.on_arrival else None)
-        if self._options.evidence != "all" or current is None:
-            return Opening(number, tuple(used), infeasible=infeasible)
+        view = Opening(number, infeasible=infeasible)
+        if current is None:
+            return view
+        used = tuple(current.answered(current.design_size if self._rule.on_arrival else None))
+        view = replace(view, used=used, departures=tuple(sorted(current.departures)))
+        if self._options.evidence != "all":
+            return view
         pool = tuple(self._ledger.answered())
         attached = tuple(range(len(self._ledger.attached)))
-        return Opening(number, pool if self._merges else tuple(used), pool, attached, infeasible)
+        return replace(view, used=pool if self._merges else used, pool=pool, attached=attached)
 
     def _known_posterior(self, view: Opening) -> Known | None:
         """The posterior of the evidence of a round, where it is kept up to date anyway."""
@@ -741,18 +834,18 @@ class BPEDelayOptimizer(Optimizer):
 
     def _begin(self, view: Opening) -> None:
         """Open the first round."""
-        self._open = self._new_round(1, 1, self._state, view.surrogate)
+        self._open = self._new_round(1, 1, self._state, self._surrogate_of(view))
         self._notebook.opened(view, self._open.surrogate)
 
+    def _surrogate_of(self, view: Opening) -> Surrogate:
+        """The surrogate that was in use when a round opened."""
+        if self._fixed is not None or view.surrogate is None:
+            return self._fitting.surrogate
+        return Surrogate.rebuild(view.surrogate, self._domain)
+
     def _new_round(
-        self, number: int, previous_size: int, state: Any, learned: Mapping[str, Any] | None
+        self, number: int, previous_size: int, state: Any, surrogate: Surrogate
     ) -> OpenRound:
-        surrogate = self._fixed
-        if surrogate is None and learned is not None:
-            surrogate = Surrogate.rebuild(learned, self._domain)
-        if surrogate is None:
-            last = None if self._open is None else self._open.surrogate
-            surrogate = self._fit(self._seed + number, last)
         size = self._rule.design_size(number, previous_size)
         return self._make_round(number, size, surrogate, state, self._feasibility, self._arena)
 
@@ -789,6 +882,7 @@ class BPEDelayOptimizer(Optimizer):
         """
         current = self._open
         assert current is not None
+        current.use(self._surrogate_of(view))
         pooled = None
         if self._options.evidence == "all" and isinstance(self._arena, FiniteArena):
             pooled = self._data(view.pool, [self._ledger.attached[i] for i in view.attached])
@@ -810,11 +904,12 @@ class BPEDelayOptimizer(Optimizer):
             merged=self._merges,
             pooled=pooled,
             known=self._known_posterior(view),
+            departures=view.departures,
         )
         following = None
         if open_next:
             following = self._new_round(
-                current.number + 1, current.design_size, state, view.surrogate
+                current.number + 1, current.design_size, state, current.surrogate
             )
             self._notebook.opened(view, following.surrogate)
         self._open = following
@@ -871,23 +966,7 @@ class BPEDelayOptimizer(Optimizer):
         return self._state.contains(X)
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
-        if self._fixed is not None:
-            return self._fixed, self._confidence, self._delta
-        revision = self._ledger.revision
-        if self._fitted is None or self._fitted[0] != revision:
-            last = None if self._open is None else self._open.surrogate
-            self._fitted = (revision, self._fit(self._seed, last))
-        return self._fitted[1], self._confidence, self._delta
-
-    def _fit(self, seed: int, previous: Surrogate | None) -> Surrogate:
-        return fit_surrogate(
-            self._domain,
-            self._all_data(),
-            seed=seed,
-            previous=previous,
-            warm_start=self._warm_start,
-            exact=self._exact,
-        )
+        return self._fitting.current(), self._confidence, self._delta
 
     def _config(self) -> dict[str, Any]:
         return {
@@ -908,7 +987,6 @@ class BPEDelayOptimizer(Optimizer):
 
     def _progress(self) -> dict[str, Any]:
         finite = isinstance(self._arena, FiniteArena)
-        played = None if self._player is None else self._player.describe()
         written = write_progress(
             Progress(
                 self._eliminated if finite else None,
@@ -918,9 +996,9 @@ class BPEDelayOptimizer(Optimizer):
                 self._arena,
                 self._state,
                 self._since,
-                played,
-            ),
-            learned=self._fixed is None,
+                self._fitting.describe(),
+                self._past,
+            )
         )
         if self._budget is not None:  # its arrays change with every ask and answer
             written["arrays"] |= self._budget.arrays()
@@ -938,25 +1016,21 @@ class BPEDelayOptimizer(Optimizer):
         def surrogate_of(learned: Any) -> Surrogate:
             return self._fixed or Surrogate.rebuild(learned, self._domain)
 
-        def make_round(number: int, size: int, learned: Any, state: Any) -> OpenRound:
-            current = self._make_round(
-                number, size, surrogate_of(learned), state, feasibility, arena
-            )
+        known = len(attached) + sum(t.state is TrialState.COMPLETED for t in trials)
+        fitted = self._fitting.read(progress["values"].get("fit"), known)
+
+        def make_round(number: int, size: int, state: Any) -> OpenRound:
+            current = self._make_round(number, size, fitted[0], state, feasibility, arena)
             current.replay([t for t in trials if t.round == number])
             return current
 
         found = read_progress(
             progress, trials, arena, self._rule, self._horizon, surrogate_of, make_round
         )
-        if self._player is None:
-            return found
         budget = self._make_budget()
         if budget is not None:
             budget.restore(progress["arrays"], trials)
-        values = progress["values"].get("played")
-        known = len(attached) + sum(t.state is TrialState.COMPLETED for t in trials)
-        played = read_fit(values, self._fixed, self._domain, known)
-        return replace(found, played=played, budget=budget)
+        return replace(found, fitted=fitted, budget=budget)
 
     def _restore(self, progress: Progress) -> None:
         if progress.eliminated is not None:
@@ -972,12 +1046,12 @@ class BPEDelayOptimizer(Optimizer):
             self._feasibility.know(key)
         self._late = LateReport()
         self._designed = len({(t.round, t.slot) for t in self._ledger.trials if t.slot >= 0})
-        self._fitted = None
-        self._notebook = Notebook(len(self._ledger))
+        self._fitting.resume(*progress.fitted)
+        self._notebook = Notebook(self._fitting.surrogate, len(self._ledger))
+        self._past = progress.history
         self._budget = progress.budget
         if self._player is not None:
-            self._player.resume(*progress.played)
-            self._notebook = Notebook(len(self._ledger), self._player.surrogate)
+            self._player.restart()
             self._follow_state()
 
     def _make_budget(self) -> Budget | None:
@@ -998,18 +1072,15 @@ class BPEDelayOptimizer(Optimizer):
             self._sign,
         )
 
-    def _history(self) -> History | None:
-        """What happened that a claim may not survive; None where nothing is claimed anyway."""
-        if not self._proves or self._fixed is None:
-            return None
-        return look_back(
-            self._ledger.trials,
-            self._records,
-            self._open,
-            self._fixed,
-            self._confidence,
-            on_arrival=self._rule.on_arrival,
-            complete=self._needs_all,
-            exact=self._exact,
-            over=self._finished or len(self._ledger) == self._horizon,
-        )
+    @functools.cached_property
+    def _most_costly(self) -> float:
+        """What any ask can cost at most: functions of norm C differ by at most 2 C max sqrt(k)."""
+        assert self._fixed is not None
+        assert isinstance(self._confidence, RKHSConfidence)
+        kernel = self._fixed.covar_module
+        if isinstance(self._domain, FiniteDomain):
+            with torch.no_grad():
+                largest = prior_variance(kernel, self._domain.points).max().item() ** 0.5
+        else:
+            largest = largest_deviation(kernel, self._domain.bounds)
+        return 2.0 * self._confidence.norm_bound * largest

@@ -1,33 +1,38 @@
 """A budget for asks that BPE-Delay would not have made: any rule plays, and pays for what it risks.
 
-Let B be BPE-Delay's own regret bound: q_r asks in round r, each charged at most
+Let B be BPE-Delay's own regret bound for its plan on the whole set, without any wait: q_r asks in
+round r, each charged at most
 
     rate_1 = D = C max d_k,    rate_{r+1} = min(rate_r, 4 max_x h_r(x)),
 
 where h_r is the half-width from the greedy design of q_r points on the whole set, known before the
-first ask. Bounds U, L from all answers hold at all times at once (``ellipsoid``). An ask at x is
-billed min(D, max U - L(x)), a bound on its regret, and every bill is priced anew when the bounds
-tighten. The rule's point is asked if
+first ask. Bounds U, L from all answers hold at all times at once, with probability 1 - delta / 4
+(``ellipsoid``). An ask at x is billed min(D, max U - L(x)), a bound on its regret, and every bill
+is priced anew when the bounds tighten. The rule's point is asked if
 
-    bills so far + its bill + what BPE-Delay may still cost - waits <= F B;
+    bills so far + its bill + what BPE-Delay may still cost - W <= F B;
 
 otherwise the next design point of BPE-Delay is asked, or, while its round waits for answers, the
-rule's point. Asks while a round waits, and asks of points that failed or were given up before, are
-billed as well, and counted under waits.
+rule's point. W is the sum of the bills, *as priced when they were asked*, of the asks that were
+made while a round waited, and of those of points that had failed or been given up before.
 
 *Theorem.* With probability ``1 - delta / 2``, whatever the delays, the regret after T asks is at
-most ``max(F B, B') + W + E``. B' is B with the bounds' smaller share of delta, W the bills of the
-asks under waits (at most D u_T for each round, if delays obey u_T and no trial fails or is given
-up: the delay is paid once, not F times), and E what 4 times the half-widths that the rounds come to
-exceed the rates above by, times their asks: those were taken with the whole set and every design
-point answered. What is certified, the sum of all bills, bounds the regret without B, W or E.
+most ``max(F B, B') + W + E``. B' is B with the bounds' smaller share of delta. W is at most D u_T
+for each round, if delays obey u_T and no trial fails or is given up: the delay is paid once, not F
+times. E is what 4 times the half-widths that the rounds come to exceed the rates above by, times
+their asks: those were taken with the whole set and every design point answered. What is certified,
+the sum of all bills as they are priced now, bounds the regret without B, W or E, with probability 1
+- delta / 4. The theorem says nothing where F B >= D T: any asks cost at most D T.
 
-*Proof.* On the event of all bounds every bill dominates the regret of its ask, at every later
-time. Let t be the last ask that was billed; if there is none, the run is BPE-Delay's own. The
-regret of asks 1 to t is at most bills so far + bill. Later asks are BPE-Delay's: those not under
-waits continue its rounds in order, at most T - t of them, and cost at most what was reserved, plus
-E; the others cost what W counts, and the waits before t were taken off the sum. Together
-F B + W + E. QED
+W stays at the prices that the rule took off the sum. Priced anew it would be smaller, and the bound
+with that sum in its place is not proved.
+
+*Proof.* The ellipsoid's bounds have the share delta / 4, those of the rounds delta / 4. On the
+event of all bounds every bill dominates the regret of its ask, at every later time. Let t be the
+last ask that was billed; if there is none, the run is BPE-Delay's own. The regret of asks 1 to t is
+at most bills so far + bill. Later asks are BPE-Delay's: those not under waits continue its rounds
+in order, at most T - t of them, and cost at most what was reserved, plus E; the others cost what W
+counts, and the waits before t were taken off the sum. Together F B + W + E. QED
 
 In round r + 1 every point that is left has regret at most 4 max h_r: its own bound, and that of the
 point that eliminates, are both at most 2 h_r off.
@@ -36,15 +41,14 @@ point that eliminates, are both at most 2 h_r off.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from botorch_delay.answers import Answers
-from botorch_delay.confidence import RKHSConfidence, side_delta
+from botorch_delay.confidence import BudgetTerms, RKHSConfidence, side_delta
 from botorch_delay.design import greedy_max_variance
 from botorch_delay.domains import FiniteDomain
 from botorch_delay.ellipsoid import Ellipsoid
@@ -54,23 +58,6 @@ from botorch_delay.optimizers.feasibility import row_of
 from botorch_delay.rounds import RoundRule
 from botorch_delay.surrogate import Surrogate
 from botorch_delay.trials import Trial, TrialState
-
-
-@dataclass(frozen=True)
-class BudgetTerms:
-    """What a budget claims.
-
-    Attributes:
-        factor: F.
-        bound: max(F B, B'), where B is BPE-Delay's own regret bound without waiting.
-        trivial: what any sequence of asks may cost.
-        refuted: whether the answers contradict the assumptions.
-    """
-
-    factor: float
-    bound: float
-    trivial: float
-    refuted: bool
 
 
 class Budget:
@@ -91,6 +78,7 @@ class Budget:
         own_bound: B'.
         trivial: D T, what any sequence of asks may cost.
         waits: W so far.
+        waiting: how many asks W is of.
     """
 
     def __init__(
@@ -119,7 +107,7 @@ class Budget:
         self.own_bound = _charge(self._sizes, own, 0, horizon)
         self.trivial = largest * horizon
         self._rates = own
-        self.waits = 0.0
+        self.waits, self.waiting = 0.0, 0
         self._rows: list[int] = []
         self._caps: list[float] = []
 
@@ -133,10 +121,20 @@ class Budget:
         """A bound on the regret of all asks so far, in units of the values."""
         return float(self._bills().sum())
 
-    def terms(self) -> BudgetTerms:
-        """What is claimed."""
+    def terms(self, half_widths: Sequence[float | None], sizes: Sequence[int]) -> BudgetTerms:
+        """What is claimed, and what has been spent of it.
+
+        Args:
+            half_widths: the largest of each closed round, None where it was not judged.
+            sizes: of each round, the open one too, how many of its first q_r design points were
+                asked.
+        """
+        excess, rate = 0.0, self._rates[0]
+        for half, size, planned in zip(half_widths, sizes[1:], self._rates[1:], strict=False):
+            rate = rate if half is None else min(rate, 4.0 * half)
+            excess += size * max(rate - planned, 0.0)
         bound = max(self._factor * self.bound, self.own_bound)
-        return BudgetTerms(self._factor, bound, self.trivial, self.refuted)
+        return BudgetTerms(self._factor, self.bound, bound, self.waits, excess, self.trivial)
 
     def tell(self, trial: Trial) -> None:
         """A trial was answered: the bounds follow at once, so that reading them changes nothing."""
@@ -183,6 +181,7 @@ class Budget:
         self._caps.append(price)
         if waiting:
             self.waits += price
+            self.waiting += 1
 
     def arrays(self) -> dict[str, Tensor]:
         """What cannot be derived from the trials: bounds of the past, and prices."""
@@ -191,7 +190,7 @@ class Budget:
             "upper": like.clone(),
             "lower": self._ellipsoid.lower.clone(),
             "prices": like.new_tensor(self._caps),
-            "waits": like.new_tensor([self.waits, float(self.refuted)]),
+            "waits": like.new_tensor([self.waits, self.waiting, float(self.refuted)]),
         }
 
     def restore(self, arrays: Mapping[str, Any], trials: list[Trial]) -> None:
@@ -201,7 +200,7 @@ class Budget:
             StorageError: if they are malformed.
         """
         like = self._ellipsoid.upper
-        shapes = {"upper": len(like), "lower": len(like), "prices": len(trials), "waits": 2}
+        shapes = {"upper": len(like), "lower": len(like), "prices": len(trials), "waits": 3}
         for name, length in shapes.items():
             array = arrays.get(name)
             if not isinstance(array, Tensor) or array.shape != (length,) or array.isnan().any():
@@ -214,7 +213,8 @@ class Budget:
         self._ellipsoid.upper = arrays["upper"].to(like).clone()
         self._ellipsoid.lower = arrays["lower"].to(like).clone()
         self._caps = arrays["prices"].tolist()
-        self.waits, refuted = arrays["waits"].tolist()
+        self.waits, waiting, refuted = arrays["waits"].tolist()
+        self.waiting = int(waiting)
         self._ellipsoid.refuted = bool(refuted)
 
     def _price(self, row: int) -> float:

@@ -1,17 +1,24 @@
-"""What BPE-Delay claims for a configuration, and why not more."""
+"""What BPE-Delay claims for a configuration and its run so far, and why not more."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from botorch_delay.confidence import Confidence, Guarantee, RKHSConfidence
+from gpytorch.kernels import Kernel, LinearKernel, ScaleKernel
+
+from botorch_delay.answers import Answers
+from botorch_delay.confidence import BudgetTerms, Confidence, Guarantee, RKHSConfidence
 from botorch_delay.delays import DelayLaw, SubExponentialDelay
-from botorch_delay.optimizers.budget import BudgetTerms
+from botorch_delay.ellipsoid import norm_at_least
+from botorch_delay.exceptions import StorageError
 from botorch_delay.optimizers.feasibility import MAX_FAILURES
 from botorch_delay.optimizers.open_round import OpenRound
-from botorch_delay.rounds import GeometricRounds, RoundRecord
+from botorch_delay.optimizers.options import Options
+from botorch_delay.rounds import Departure, GeometricRounds, HorizonRounds, RoundRecord
+from botorch_delay.states import brief, is_whole
 from botorch_delay.surrogate import Surrogate
 from botorch_delay.trials import Trial, TrialState
 
@@ -22,148 +29,269 @@ _NO_STRAGGLERS = (
     "where asks wait for free workers while a rule plays, durations may not; no design point is "
     "given up before its round closes"
 )
+_KEPT = "the maximiser is never eliminated all the same"
 # Variances that differ by no more are the same: one may come from single precision.
 ROUNDING = 1e-6
+# The least norm that the answers allow is computed at each of the first answers, and then whenever
+# they have grown by a tenth.
+FIRST_TESTS, GROWTH_TO_TEST = 20, 1.1
 
 
 @dataclass(frozen=True)
 class History:
-    """What happened in a run that a claim may not survive.
+    """What happened in a run that a claim may not survive; it only ever grows.
+
+    What concerns one round is in its record: see :class:`botorch_delay.rounds.Departure`.
 
     Attributes:
-        failed: whether a trial failed.
-        given_up: whether a round goes without the answer of a design point.
-        shortened: whether a failure took an ask from a round of fixed length.
+        failed: trials that failed while an ask could follow.
+        abandoned: design points that were abandoned before they were answered, where a regret
+            bound needs their answers: they are asked again.
         own_noise: whether an answer was told with a noise variance other than the surrogate's.
-        uneven: whether that of a design point was.
         noisier: whether one was above the square of the noise scale that the bounds rest on.
+        overdue: trials that took longer than u_T, in asks.
+        norm: the largest norm that the answers have called for.
+        tested: to how many answers it was last computed.
     """
 
-    failed: bool = False
-    given_up: bool = False
-    shortened: bool = False
+    failed: int = 0
+    abandoned: int = 0
     own_noise: bool = False
-    uneven: bool = False
     noisier: bool = False
+    overdue: int = 0
+    norm: float = 0.0
+    tested: int = 0
+
+    def settled(
+        self, trial: Trial, *, again: bool, taken: int, wait: float | None, over: bool
+    ) -> History:
+        """The history after a trial was answered, failed or abandoned.
+
+        Args:
+            trial: in its new state.
+            again: whether a regret bound needs its answer.
+            taken: how many asks were made since its own.
+            wait: u_T, where rounds have fixed lengths.
+            over: whether no ask can follow.
+        """
+        late = wait is not None and taken > wait and not trial.late
+        return replace(
+            self,
+            failed=self.failed + (trial.state is TrialState.FAILED and not over),
+            abandoned=self.abandoned + (trial.state is TrialState.ABANDONED and again),
+            overdue=self.overdue + late,
+        )
+
+    def told(self, noise_var: float, surrogate: Surrogate, confidence: Confidence) -> History:
+        """The history after an answer came with its own noise variance."""
+        other = is_other_noise(noise_var, surrogate)
+        largest = math.inf
+        if isinstance(confidence, RKHSConfidence):
+            largest = confidence.noise_std**2 * (1.0 + ROUNDING)
+        return replace(
+            self, own_noise=self.own_noise or other, noisier=self.noisier or noise_var > largest
+        )
+
+    def tested_norm(
+        self,
+        surrogate: Surrogate,
+        confidence: RKHSConfidence,
+        delta: float,
+        count: int,
+        answers: Callable[[], tuple[Answers, int]],
+    ) -> History:
+        """The history after the answers have been held against the bound on the norm.
+
+        Args:
+            surrogate: kernel and noise, as given.
+            confidence: the bounds.
+            delta: failure probability of what is said of the norm.
+            count: how many answers there are.
+            answers: gives them, and how many asks had been made up to the last one answered.
+        """
+        if count <= self.tested or FIRST_TESTS < count < GROWTH_TO_TEST * self.tested:
+            return self
+        data, asks = answers()
+        found = norm_at_least(surrogate.covar_module, data, confidence.noise_std, asks, delta)
+        return replace(self, norm=max(self.norm, found), tested=count)
+
+    def describe(self) -> dict[str, Any]:
+        """As plain values, JSON-ready."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, record: Any) -> History:
+        """From plain values.
+
+        Raises:
+            StorageError: if they are malformed.
+        """
+        counts = ("failed", "abandoned", "overdue", "tested")
+        flags = ("own_noise", "noisier")
+        fields = {*counts, *flags, "norm"}
+        fits = (
+            isinstance(record, Mapping)
+            and record.keys() == fields
+            and all(is_whole(record[name], 0) for name in counts)
+            and all(isinstance(record[name], bool) for name in flags)
+            and isinstance(record["norm"], int | float)
+            and record["norm"] >= 0.0
+        )
+        if not fits:
+            raise StorageError(f"The stored history of the run is malformed: {brief(record)}.")
+        return cls(**record)
 
 
-def look_back(
-    trials: Sequence[Trial],
-    records: Sequence[RoundRecord],
-    current: OpenRound | None,
-    surrogate: Surrogate,
-    confidence: Confidence,
-    *,
-    on_arrival: bool,
-    complete: bool,
-    exact: bool,
-    over: bool,
-) -> History:
-    """What happened in a run.
+def is_other_noise(noise_var: float | None, surrogate: Surrogate) -> bool:
+    """Whether an answer's own noise variance differs from the surrogate's."""
+    return noise_var is not None and abs(noise_var / surrogate.noise_var - 1.0) > ROUNDING
+
+
+def departures(
+    current: OpenRound, trial: Trial, surrogate: Surrogate, *, on_arrival: bool, exact: bool
+) -> set[Departure]:
+    """How the settling of a trial makes the open round depart from the plan, if asks can follow.
 
     Args:
-        trials: in the order of their ids.
+        current: the round, the trial settled.
+        trial: of any round.
+        surrogate: as given.
+        on_arrival: whether the round closes when its first q_r design points are settled.
+        exact: whether evaluations have no noise: another answer at the point, until the round
+            closes, is as good as the one that was given up.
+    """
+    found = set()
+    if on_arrival and not exact and current.gave_up():
+        found.add(Departure.GIVEN_UP)
+    if trial.round != current.number or trial.slot < 0:
+        return found
+    if not on_arrival and trial.state is TrialState.FAILED:
+        found.add(Departure.SHORTENED)
+    if not on_arrival and not exact and current.is_given_up(trial.slot):
+        found.add(Departure.GIVEN_UP)
+    first = not on_arrival or trial.slot < current.design_size
+    if first and current.is_counted(trial) and is_other_noise(trial.noise_var, surrogate):
+        found.add(Departure.UNEVEN)
+    return found
+
+
+def waits_of(
+    records: Sequence[RoundRecord], current: OpenRound | None, most: float
+) -> tuple[int, float]:
+    """How many asks were made while rounds waited, and what they can have cost at most.
+
+    Bounds of a round of half-widths h leave points of regret at most 4 h.
+
+    Args:
         records: of the closed rounds.
         current: the open round.
-        surrogate: as given.
-        confidence: the bounds.
-        on_arrival: whether a round closes when its design points are settled.
-        complete: whether it then uses exactly their answers.
-        exact: whether evaluations are, so that bounds use all answers.
-        over: whether no ask can follow, so that nothing is asked on the last round's bounds.
+        most: what any ask can cost.
     """
-    counted = list(records)
-    if over:
-        counted, current = (counted if current is not None else counted[:-1]), None
-    sizes = {record.number: record.design_size for record in counted}
-    used = {i for record in counted for i in record.trial_ids}
+    waits, cost = 0, 0.0
+    for record in records:
+        waits += record.waits
+        cost += record.waits * most
+        if record.half_width is not None:
+            most = min(most, 4.0 * record.half_width)
     if current is not None:
-        sizes[current.number] = current.design_size
-        used.update(current.answered(current.design_size if on_arrival else None))
-    known = {}
-    if exact:
-        known = {record.number: {_point(trials[i]) for i in record.trial_ids} for record in counted}
-    opened = {trial.round: trial.id for trial in reversed(trials)}
-    last = {(trial.round, trial.slot): trial.id for trial in trials}
-    largest = math.inf
-    if isinstance(confidence, RKHSConfidence):
-        largest = confidence.noise_std**2 * (1.0 + ROUNDING)
-    failed = given_up = shortened = own_noise = uneven = noisier = False
-    for trial in trials:
-        ends = over and trial.id == len(trials) - 1  # no ask followed
-        failed |= trial.state is TrialState.FAILED and not ends
-        told = trial.noise_var
-        other = told is not None and abs(told / surrogate.noise_var - 1.0) > ROUNDING
-        own_noise |= other
-        noisier |= told is not None and told > largest
-        size = sizes.get(trial.round, 0)
-        if not size or not (trial.slot >= 0 and (trial.slot < size or not on_arrival)):
-            continue
-        uneven |= other and trial.id in used
-        # Before the round closed; old files do not say when a trial ended.
-        before = (trial.answered_step or 0) <= opened.get(trial.round + 1, math.inf)
-        shortened |= before and trial.state is TrialState.FAILED and not on_arrival
-        if complete or (on_arrival and current is not None and trial.round == current.number):
-            continue  # the rounds themselves tell what they go without
-        if exact:
-            given_up |= trial.round in known and _point(trial) not in known[trial.round]
-            continue
-        gone = trial.state is TrialState.ABANDONED or trial.late
-        given_up |= before and gone and trial.id == last[trial.round, trial.slot]
-    if complete:
-        given_up |= any(record.observed < record.design_size for record in counted)
-    if on_arrival and current is not None:
-        given_up |= current.gave_up()
-    return History(failed, given_up, shortened, own_noise, uneven, noisier)
-
-
-def _point(trial: Trial) -> int | tuple[float, ...]:
-    """The same where points are equal."""
-    return tuple(trial.x.tolist()) if trial.index is None else trial.index
+        waits += current.waits
+        cost += current.waits * most
+    return waits, cost
 
 
 def claim(
     confidence: Confidence,
     delay: DelayLaw | None,
     delta: float,
+    options: Options,
     *,
-    learned: bool,
-    resets: int,
+    surrogate: Surrogate | None,
+    resets: int = 0,
     horizon: int | None = None,
     on_box: bool = False,
-    fraction: float = 1.0,
-    geometric: GeometricRounds | None = None,
-    pooled: bool = False,
-    exploits: bool = False,
-    repeats: bool = True,
-    exact: bool = False,
-    straggler_factor: float | None = None,
-    budget: BudgetTerms | None = None,
     history: History | None = None,
+    departed: Iterable[Departure] = (),
+    waits: tuple[int, float] | None = None,
+    budget: BudgetTerms | None = None,
+    refuted: bool = False,
 ) -> Guarantee:
-    """The regret bound of Theorem 1, or what is missing for it.
+    """The regret bound of Theorem 1 and what comes on top of it, or what is missing for it.
 
     Args:
         confidence: the bounds.
         delay: the law that gives the rounds their lengths, or None if they close on arrival.
         delta: failure probability.
-        learned: whether kernel and noise are learned.
+        options: of the rounds and of what is asked beside them.
+        surrogate: kernel and noise as given; None where they are learned.
         resets: how often all active points turned out to be infeasible.
         horizon: T, or None.
         on_box: whether points are searched for on a box.
-        fraction: rho, the share of asks that are design points.
-        geometric: the schedule, if rounds grow by a constant factor.
-        pooled: whether bounds from all answers are intersected with the round's own.
-        exploits: whether a rule is played outside the design.
-        repeats: whether a pending point may be asked again.
-        exact: whether evaluations have no noise.
-        straggler_factor: kappa of a rule by which rounds close without stragglers, if there is one.
-        budget: for asks that are not BPE-Delay's own; None without one.
         history: of the run; None before it.
+        departed: how its rounds departed from what is proved.
+        waits: asks while rounds waited and what they can have cost; None where none are counted.
+        budget: for asks that are not BPE-Delay's own; None without one.
+        refuted: whether its bounds contradict each other.
     """
     history = history or History()
+    exact, exploits = options.exact, options.exploit is not None
+    pooled = options.evidence == "all"
     missing = list(confidence.missing)
-    if learned:
+    missing += _configuration(confidence, delay, options, surrogate, resets, on_box=on_box)
+    proves = not confidence.missing and surrogate is not None
+    departed = set(departed)
+    told: list[str] = []
+    if proves:
+        told = _refutation(confidence, history, refuted or Departure.CONTRADICTED in departed)
+    if not missing:
+        told += _what_happened(
+            history,
+            departed,
+            delta,
+            refuted=bool(told),
+            exploits=exploits and not exact,
+            pooled=pooled,
+            budgeted=budget is not None,
+        )
+    missing += told
+    assumptions = _assumptions(confidence, delay, options, horizon, history, on_box=on_box)
+    factor = options.fraction**-0.5 * (options.straggler_factor or 1.0)
+    if options.geometric is not None:
+        factor *= _geometric_factor(options.geometric.growth)
+    if budget is not None:
+        factor = budget.factor
+        assumptions.append(
+            f"the regret bound is {budget.bound:.6g} (B = {budget.plan:.6g}, BPE-Delay's plan on "
+            "the whole set), plus W, what asks cost while a round waits or a point is asked again "
+            f"({budget.waits:.6g} so far), plus E, what rounds on the active set come to beyond "
+            f"the plan ({budget.excess:.6g} so far). Any asks cost at most {budget.trivial:.6g}: a "
+            f"factor of {budget.vacuous_from:.3g} or more says nothing. certified_regret needs "
+            "none of B, W and E, and holds whatever delays, failures and missing answers depend on"
+        )
+    return Guarantee(
+        holds=not missing,
+        delta=delta,
+        assumptions=tuple(assumptions),
+        missing=tuple(missing),
+        factor=factor,
+        waits=0 if waits is None else waits[0],
+        waits_cost=None if waits is None else waits[1],
+        norm_at_least=history.norm if proves else None,
+        budget=budget,
+    )
+
+
+def _configuration(
+    confidence: Confidence,
+    delay: DelayLaw | None,
+    options: Options,
+    surrogate: Surrogate | None,
+    resets: int,
+    *,
+    on_box: bool,
+) -> list[str]:
+    """What a configuration lacks for the claim."""
+    missing = []
+    if surrogate is None:
         missing.append(
             "kernel and noise are learned from the answers, and a learned kernel proves nothing; "
             "pass covar_module and noise_var."
@@ -177,31 +305,71 @@ def claim(
         missing.append(
             "every active point has its exact value already or is infeasible, so that points are "
             "asked that bounds had eliminated."
-            if exact
+            if options.exact
             else "every active point turned out to be infeasible, so that points had to be taken "
             "back that bounds had eliminated."
+        )
+    if delay is not None and options.exploit is not None and not options.repeat_pending:
+        missing.append(
+            "with repeat_pending=False values may decide how many design points a round of fixed "
+            "length has; leave out delay, or repeat_pending."
+        )
+    if type(options.schedule) not in (HorizonRounds, GeometricRounds):
+        missing.append(
+            f"{type(options.schedule).__name__} is a schedule of your own, and the rate of Theorem "
+            f"1 is proved for HorizonRounds and GeometricRounds; {_KEPT}."
+        )
+    by_trace = isinstance(confidence, RKHSConfidence) and confidence.uniform == "trace"
+    if on_box and by_trace and surrogate is not None and not _is_linear(surrogate.covar_module):
+        missing.append(
+            'the multiplier of uniform="trace" grows with the root of the information gain, so '
+            "that regret grows faster than in Theorem 2 unless the kernel is linear; use "
+            f'uniform="net"; {_KEPT}.'
+        )
+    return missing
+
+
+def _refutation(confidence: Confidence, history: History, contradicted: bool) -> list[str]:
+    """What the answers say against the constants of the bounds."""
+    if isinstance(confidence, RKHSConfidence) and history.norm > confidence.norm_bound:
+        return [
+            f"these answers need a norm of at least {history.norm:.4g} at noise of scale "
+            f"{confidence.noise_std:g}, and contradict norm_bound = {confidence.norm_bound:g}: it "
+            "or noise_std is too small, or the kernel is wrong."
+        ]
+    if contradicted:
+        return ["the answers contradict norm_bound and noise_std: no function of that norm fits."]
+    return []
+
+
+def _assumptions(
+    confidence: Confidence,
+    delay: DelayLaw | None,
+    options: Options,
+    horizon: int | None,
+    history: History,
+    *,
+    on_box: bool,
+) -> list[str]:
+    """What the claim rests on, for the user to judge."""
+    exact, exploits = options.exact, options.exploit is not None
+    pooled, straggler_factor = options.evidence == "all", options.straggler_factor
+    again = ""
+    if history.failed or history.abandoned:
+        again = (
+            f" (so far {history.failed} failed, and {history.abandoned} design points were "
+            "abandoned before they were answered: a timeout that depends on the value voids the "
+            "claim)"
         )
     assumptions = [
         "the kernel is right",
         *confidence.assumptions,
         "whether a trial fails or is abandoned does not depend on noise, its own or that of "
-        "others, given the points; the "
+        f"others, given the points{again}; the "
         f"maximiser never fails {MAX_FAILURES} times without an answer in between, after which a "
         "point counts as infeasible; asks that fail or are given up, and those that are made "
         "while their points are asked again, come on top of the regret bound",
     ]
-    if not missing:
-        missing += _what_happened(
-            history,
-            exploits=exploits and not exact,
-            pooled=pooled,
-            budgeted=budget is not None,
-        )
-    if delay is not None and exploits and not repeats:
-        missing.append(
-            "with repeat_pending=False values may decide how many design points a round of fixed "
-            "length has; leave out delay, or repeat_pending."
-        )
     if history.own_noise:
         assumptions.append("the noise variances that answers were told with do not depend on them")
     if on_box:
@@ -223,7 +391,8 @@ def claim(
     elif pooled:
         assumptions.append(
             "half of the bounds' share of delta is for the self-normalised bound from all answers: "
-            "delays, failures and attached results do not depend on the noise given the point"
+            "delays, failures and attached results do not depend on the noise given the point, and "
+            "every attached result is an evaluation of its own, attached once"
         )
     elif delay is None and straggler_factor is None:
         assumptions.append(
@@ -235,33 +404,31 @@ def claim(
             f"delays are independent, with the law {delay!r}, and do not depend on the noise given "
             "the point"
         )
-    factor = fraction**-0.5
-    if geometric is not None:
-        factor *= _geometric_factor(geometric.growth)
-        first = math.ceil(geometric.first / fraction)
+    if delay is None:
+        assumptions.append(
+            "asks that are made while a round waits for its last design points come on top of "
+            "Theorem 1's bound: it is waited for every one of them, for as long as it takes"
+            if straggler_factor is None
+            else "asks that are made while a round waits come on top of the regret bound"
+        )
+    if options.geometric is not None:
+        first = math.ceil(options.geometric.first / options.fraction)
         first = first if horizon is None else min(first, horizon)
         assumptions.append(
-            f"rounds grow by the factor {geometric.growth:g}: each has its own share of delta in "
-            f"the regret bound, and the first {first} asks come on top of it, at the most that an "
-            "ask can cost"
+            f"rounds grow by the factor {options.geometric.growth:g}: each has its own share of "
+            f"delta in the regret bound, and the first {first} asks come on top of it, at the most "
+            "that an ask can cost"
         )
-    if straggler_factor is not None:
-        factor *= straggler_factor
-        if not exact:
-            assumptions.append(_NO_STRAGGLERS.format(straggler_factor))
-    if budget is not None:
-        factor = budget.factor
-        if budget.refuted:
-            missing.append(
-                "the answers contradict norm_bound and noise_std: no function of that norm fits."
-            )
-        assumptions.append(
-            f"the regret bound is {budget.bound:.6g}, plus what asks cost while a round waits or a "
-            "point is asked again, plus what rounds on the active set come to beyond their plan on "
-            f"the whole set (any asks cost at most {budget.trivial:.6g}); certified_regret needs "
-            "none of that, and holds whatever delays, failures and missing answers depend on"
-        )
-    return Guarantee(not missing, delta, tuple(assumptions), tuple(missing), factor)
+    if straggler_factor is not None and not exact:
+        assumptions.append(_NO_STRAGGLERS.format(straggler_factor))
+    return assumptions
+
+
+def _is_linear(kernel: Kernel) -> bool:
+    """Whether a kernel is linear, or a multiple of a linear one."""
+    while type(kernel) is ScaleKernel:
+        kernel = kernel.base_kernel
+    return type(kernel) is LinearKernel
 
 
 def _geometric_factor(growth: float) -> float:
@@ -275,9 +442,18 @@ def _geometric_factor(growth: float) -> float:
     return math.sqrt(2.0 * growth * root / (root - 1.0))
 
 
-def _what_happened(history: History, *, exploits: bool, pooled: bool, budgeted: bool) -> list[str]:
+def _what_happened(
+    history: History,
+    departed: set[Departure],
+    delta: float,
+    *,
+    refuted: bool,
+    exploits: bool,
+    pooled: bool,
+    budgeted: bool,
+) -> list[str]:
     """Why valid bounds do not carry the claim any more."""
-    certified = "; certified_regret holds all the same" if budgeted else ""
+    certified = "; certified_regret holds all the same" if budgeted and not refuted else ""
     missing = []
     if history.noisier:
         missing.append(
@@ -295,14 +471,21 @@ def _what_happened(history: History, *, exploits: bool, pooled: bool, budgeted: 
             f"changed which design points followed; use exploit=None where trials fail{certified}."
         )
     also = ""
-    if not missing:
-        also = certified or "; the maximiser is never eliminated all the same"
+    if not missing and not refuted:
+        also = certified or f"; {_KEPT}"
     wide = f"its round may leave more regret than the bound charges{also}"
-    if history.given_up:
+    if Departure.GIVEN_UP in departed:
         unless = ", if it was not given up because of its value" if also and not budgeted else ""
         missing.append(f"a design point was given up: {wide}{unless}.")
-    if history.uneven:
+    if Departure.UNEVEN in departed:
         missing.append(f"a design point has a noise variance other than noise_var: {wide}.")
-    if history.shortened:
+    if Departure.SHORTENED in departed:
         missing.append(f"a failure took an ask from a round of fixed length: {wide}.")
+    if Departure.OVERDUE in departed:
+        missing.append(f"a round closed before all its design points were answered: {wide}.")
+    if history.overdue:
+        missing.append(
+            f"{history.overdue} trials took longer than u_T, and by the delay law even one does so "
+            f"with probability at most {delta / 2.0:g}: {wide}."
+        )
     return missing

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,12 +13,13 @@ from botorch_delay import sampling
 from botorch_delay.box_search import maximize, snapped
 from botorch_delay.boxes import BoxDomain
 from botorch_delay.domains import Domain, FiniteDomain, PointKeys
-from botorch_delay.exceptions import NumericsError, StorageError
+from botorch_delay.exceptions import NumericsError
 from botorch_delay.kernels import covariance, prior_variance
 from botorch_delay.optimizers.averages import Averages
 from botorch_delay.optimizers.botorch_scores import build, score
 from botorch_delay.optimizers.climbing import BoundClimb
 from botorch_delay.optimizers.feasibility import Feasibility, nothing_to_ask
+from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.posterior import Evidence, PointwisePosterior
 from botorch_delay.regions import Region
 from botorch_delay.rules import (
@@ -34,13 +34,9 @@ from botorch_delay.rules import (
     method_name,
 )
 from botorch_delay.sampling import PriorPaths
-from botorch_delay.states import brief, is_whole
-from botorch_delay.surrogate import MIN_ANSWERS_TO_FIT, Surrogate
 from botorch_delay.ties import lowest_of_largest
 from botorch_delay.trials import Attached, Ledger, Trial, TrialState
 
-# A learned kernel is fitted again when there are this many times the answers of the last fit.
-GROWTH_TO_REFIT = 1.2
 # Points of a box from which climbs begin, beside some moved to its boundary.
 BOX_POOL = 2048
 # How many of them: all with up to so many answers, fewer and fewer with more.
@@ -80,15 +76,13 @@ class IndexMethod:
         pending: how pending points enter.
         seed: of everything random.
         sign: -1 where the user minimises.
-        fixed: the surrogate, if kernel and noise are given.
-        fit: learns one from the answers, beginning from an earlier one or None.
+        fitting: kernel and noise.
         exact: whether evaluations are, so that no point is asked twice.
         repeat_pending: whether a point with a running trial may be asked again; if not, only
             where every point that may be asked has one.
 
     Attributes:
-        surrogate: that judges now.
-        fitted_to: how many answers it was last fitted to.
+        surrogate: of the present posteriors.
         pool: the candidates, ``N x d``.
         censored: trials whose answers came too late.
         widths: sigma at the last points, when they were asked.
@@ -104,16 +98,14 @@ class IndexMethod:
         *,
         seed: int,
         sign: float,
-        fixed: Surrogate | None,
-        fit: Callable[[Surrogate | None], Surrogate],
+        fitting: Fitting,
         exact: bool = False,
         repeat_pending: bool = True,
     ) -> None:
         self._domain, self._ledger, self._rule, self._pending = domain, ledger, rule, pending
         self.seed, self._sign = seed, sign
-        self._fit, self._exact, self._repeat_pending = fit, exact, repeat_pending
-        self.surrogate = fixed or fit(None)
-        self.fitted_to = 0
+        self._fitting, self._exact, self._repeat_pending = fitting, exact, repeat_pending
+        self.surrogate = fitting.surrogate
         self._own_pool = self.pool = self._make_pool()
         self.censored: set[int] = set()
         self.widths: list[float] = []
@@ -535,7 +527,7 @@ class IndexMethod:
 
     def restart(self) -> None:
         """Posteriors of the present surrogate from all trials."""
-        surrogate = self.surrogate
+        surrogate = self.surrogate = self._fitting.surrogate
         self._values = Averages(surrogate, self.pool)
         self._design: Averages | None = None
         if isinstance(self._pending, Hallucinate):
@@ -554,27 +546,10 @@ class IndexMethod:
         if isinstance(self._rule, ThompsonSampling):
             self._paths = self._make_paths()
 
-    def describe(self) -> dict[str, Any]:
-        """What cannot be derived from the trials, JSON-ready."""
-        return {
-            "surrogate": self.surrogate.describe() if self.surrogate.learned else None,
-            "fitted_to": self.fitted_to,
-        }
-
-    def resume(self, surrogate: Surrogate, fitted_to: int) -> None:
-        """Go on from what :func:`read_fit` gave: the surrogate, and its number of answers."""
-        self.surrogate, self.fitted_to = surrogate, fitted_to
-        self.restart()
-
     def _refit(self) -> None:
         """Learn kernel, noise and scale again where the answers have grown enough."""
-        answers = len(self._ledger.attached) + self.answers
-        if not self.surrogate.learned or answers == self.fitted_to:
-            return
-        # Before there can be a fit, every answer tells something about the scale of values.
-        if answers < MIN_ANSWERS_TO_FIT or answers >= GROWTH_TO_REFIT * self.fitted_to:
-            self.surrogate = self._fit(self.surrogate)
-            self.fitted_to = answers
+        self._fitting.update()
+        if self.surrogate is not self._fitting.surrogate:
             self.restart()
 
     def _count(self, trial: Trial) -> None:
@@ -608,29 +583,3 @@ class IndexMethod:
     def _key(self, trial: Trial) -> int:
         """A candidate's row, or a number below 0 for a point of a box."""
         return -1 - self._keys.of(trial.x) if trial.index is None else trial.index
-
-
-def read_fit(
-    values: Any, fixed: Surrogate | None, domain: Domain, answers: int
-) -> tuple[Surrogate, int]:
-    """Surrogate and number of answers of a stored :meth:`IndexMethod.describe`.
-
-    Args:
-        values: as stored.
-        fixed: the surrogate, if kernel and noise are given.
-        domain: of the study.
-        answers: how many are stored, attached ones included.
-
-    Raises:
-        StorageError: if they are malformed.
-    """
-    if not isinstance(values, Mapping):
-        raise StorageError(f"A fit is stored as {brief(values)}.")
-    fitted_to, record = values.get("fitted_to"), values.get("surrogate")
-    if not isinstance(fitted_to, int) or not is_whole(fitted_to, 0) or fitted_to > answers:
-        raise StorageError(f"The last fit was to {brief(fitted_to)} answers, it says.")
-    if fixed is not None and (record is not None or fitted_to):
-        raise StorageError("A fit is stored, and the kernel is not learned.")
-    if fixed is None and not isinstance(record, Mapping):
-        raise StorageError("The learned kernel is missing.")
-    return fixed or Surrogate.rebuild(record or {}, domain), fitted_to

@@ -11,7 +11,7 @@ from botorch_delay.exceptions import EmptyDomainError
 from botorch_delay.optimizers.arenas import Arena
 from botorch_delay.optimizers.feasibility import MAX_FAILURES, Feasibility, nothing_to_ask
 from botorch_delay.optimizers.open_round import Known, OpenRound
-from botorch_delay.rounds import RoundRecord, RoundRule
+from botorch_delay.rounds import Departure, RoundRecord, RoundRule
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ def judge_round(
     merged: bool = False,
     pooled: Answers | None = None,
     known: Known | None = None,
+    departures: Sequence[Departure] = (),
 ) -> tuple[RoundRecord, State]:
     """The record of a round and the state that it leaves.
 
@@ -53,6 +54,7 @@ def judge_round(
             nothing is promised, or answers without noise cannot mislead.
         pooled: all answers there are, if bounds are to use them too.
         known: a quicker way to the posterior of the evidence, if there is one.
+        departures: how the round departed from what the regret bound is proved for.
 
     Raises:
         NumericsError: if a bound is not finite.
@@ -67,14 +69,18 @@ def judge_round(
         evidence, others = (others, None) if merged else (surrogate.evidence(own), others)
     rounds = rule.share(current.number)
     stay = arena.without(state, infeasible)
-    cutoff = None
+    cutoff = half_width = None
     if arena.is_empty(stay):  # all failed: the next ask goes on with every feasible point
         stay = state
         multiplier = arena.multiplier(surrogate, evidence, rounds, union)
     elif surrogate.scaled and (len(evidence.y) or others is not None):
-        stay, cutoff, multiplier = arena.judge(
+        found = arena.judge(
             current.number, stay, surrogate, evidence, rounds, union, own.X, others, known
         )
+        stay, cutoff, multiplier = found.state, found.cutoff, found.multiplier
+        half_width = found.half_width
+        if found.contradicted and proves:
+            departures = (*departures, Departure.CONTRADICTED)
     else:  # without a scale nothing is known of the width of the bounds, nor without answers
         multiplier = arena.multiplier(surrogate, evidence, rounds, union)
     size = current.design_size
@@ -91,6 +97,9 @@ def judge_round(
         hyperparameters=surrogate.hyperparameters(),
         cutoff=None if cutoff is None else sign * cutoff,
         surrogate=surrogate.describe() if surrogate.learned else None,
+        waits=current.waits,
+        departures=tuple(sorted(departures)),
+        half_width=half_width,
     )
     return record, stay
 

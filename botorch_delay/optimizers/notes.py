@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from botorch_delay.exceptions import StorageError, TrialError
+from botorch_delay.rounds import Departure
 from botorch_delay.states import brief, is_whole
 from botorch_delay.surrogate import Surrogate
 from botorch_delay.trials import Trial
@@ -28,7 +29,8 @@ class Opening:
         pool: ids of all trials answered by then, where all answers count.
         attached: positions of the attached results there were, where they count.
         infeasible: for each infeasible point the id of a trial there.
-        surrogate: record of the kernel learned for the round that opened; None for a given one.
+        surrogate: record of the learned kernel that judged the closed round; None for a given one.
+        departures: of the closed round.
     """
 
     number: int
@@ -37,6 +39,7 @@ class Opening:
     attached: tuple[int, ...] = ()
     infeasible: tuple[int, ...] = ()
     surrogate: Mapping[str, Any] | None = None
+    departures: tuple[Departure, ...] = ()
 
     def renamed(self, trial: Callable[[int], int], attached: Callable[[int], int]) -> Opening:
         """The same with other names for trials and attached results."""
@@ -57,6 +60,8 @@ class Opening:
             record["pool"] = "used" if self.pool == self.used else list(self.pool)
         if self.surrogate is not None:
             record["surrogate"] = self.surrogate
+        if self.departures:
+            record["departures"] = [str(departure) for departure in self.departures]
         return record
 
     @classmethod
@@ -71,12 +76,13 @@ class Opening:
             attached=_ids(record.get("attached", ())),
             infeasible=_ids(record.get("infeasible", ())),
             surrogate=record.get("surrogate"),
+            departures=tuple(map(Departure, record.get("departures", ()))),
         )
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Kernel and noise that an ask outside the design learned.
+    """Kernel and noise that were learned in an ask.
 
     Attributes:
         answers: to how many answers.
@@ -146,34 +152,34 @@ class Notebook:
 
     Args:
         first: id of the first trial that is noted.
-        surrogate: by which asks outside the design are chosen so far; None if by none.
+        surrogate: in use so far.
     """
 
-    def __init__(self, first: int = 0, surrogate: Surrogate | None = None) -> None:
+    def __init__(self, surrogate: Surrogate, first: int = 0) -> None:
         self._first = first
         self._notes: dict[int, Note] = {}  # of asks that brought about more than their point
         self._openings: list[Opening] = []  # since the last ask
         self._surrogate = surrogate
 
     def opened(self, view: Opening, surrogate: Surrogate) -> None:
-        """Note that a round opened, by what was known, with a surrogate."""
+        """Note that a round opened, by what was known, under a surrogate."""
         learned = surrogate.describe() if surrogate.learned else None
         self._openings.append(replace(view, surrogate=learned))
 
-    def write(self, trial: Trial, resets: int, played: tuple[Surrogate, int] | None) -> None:
+    def write(self, trial: Trial, resets: int, surrogate: Surrogate, answers: int) -> None:
         """Keep what an ask brought about, where that is more than its point.
 
         Args:
             trial: that was asked.
             resets: how often all active points had turned out to be infeasible.
-            played: by which surrogate asks outside the design are chosen now, and to how many
-                answers it was fitted.
+            surrogate: in use now.
+            answers: how many it was fitted to.
         """
         fit = None
-        if played is not None and played[0] is not self._surrogate:
-            self._surrogate = played[0]
-            if self._surrogate.learned:
-                fit = Fit(played[1], self._surrogate.describe())
+        if surrogate is not self._surrogate:
+            self._surrogate = surrogate
+            if surrogate.learned:
+                fit = Fit(answers, surrogate.describe())
         note = Note(trial.round, trial.slot, resets, tuple(self._openings), fit)
         if note != Note(trial.round, trial.slot):
             self._notes[trial.id] = note

@@ -12,6 +12,7 @@ from torch import Tensor
 from botorch_delay.exceptions import ExhaustedDesignError, StorageError
 from botorch_delay.optimizers.feasibility import MAX_FAILURES, Standing
 from botorch_delay.posterior import Evidence, PointwisePosterior
+from botorch_delay.rounds import Departure
 from botorch_delay.surrogate import Surrogate
 from botorch_delay.trials import Trial, TrialState
 
@@ -22,7 +23,7 @@ Known = Callable[[Evidence, Tensor, bool], PointwisePosterior | None]
 # How many slots may be missing below one that was served elsewhere.
 FURTHEST_SLOT = 10_000
 NO_SLOT = -1  # of a trial that serves no design point
-WAITING_SLOT = -2  # likewise, asked because a round waits though a budget says no
+WAITING_SLOT = -2  # likewise, asked while a budget says no or the next design point has to wait
 
 
 class SlotState(enum.Enum):
@@ -95,7 +96,7 @@ class OpenRound:
     Args:
         number: r, from 1.
         design_size: q_r.
-        surrogate: fixed within the round.
+        surrogate: fixed within the round where kernel and noise are given.
         candidates: the points that may be asked.
         standings: of the points that are not open.
         needs_all: whether a design point whose trial was abandoned is asked again, at most twice:
@@ -104,6 +105,10 @@ class OpenRound:
     Attributes:
         known: the posterior of the first q_r design points, each answered once, where the design
             keeps it.
+        asks: how many were made.
+        waits: how many of them were made once the first q_r design points had all been asked, in
+            the place of one that had to wait, or of a design point again.
+        departures: how the round has departed from what the regret bound is proved for.
     """
 
     def __init__(
@@ -120,7 +125,8 @@ class OpenRound:
         self.design_size = design_size
         self.surrogate = surrogate
         self.slots: list[Slot] = []
-        self.asks = 0
+        self.asks = self.waits = 0
+        self.departures: set[Departure] = set()
         self._candidates = candidates
         self._standings = dict(standings)
         self._needs_all = needs_all
@@ -128,6 +134,7 @@ class OpenRound:
         self.known: Known | None = None
         self._retries: set[int] = set()
         self._unsettled: set[int] = set()  # of the first q_r slots
+        self._struck: set[int] = set()  # likewise
         self._running: set[int] = set()  # trial ids
 
     def next_retry(self) -> int | None:
@@ -195,6 +202,8 @@ class OpenRound:
         key = self._candidates.key(trial)
         self.asks += 1
         self._running.add(trial.id)
+        again = trial.slot >= 0 and self.is_served(trial.slot)
+        self.waits += again or trial.slot == WAITING_SLOT or self.design_is_asked()
         if trial.slot < 0:
             return
         if trial.slot == len(self.slots):
@@ -238,6 +247,12 @@ class OpenRound:
             self._design.add(key)
         self._design.exclude(key, standing is not Standing.OPEN)
 
+    def use(self, surrogate: Surrogate) -> None:
+        """Go on with another surrogate, learned from more answers; picks made so far stay."""
+        if surrogate is not self.surrogate:
+            self.surrogate = surrogate
+            self._forget_design()
+
     def restart(self, candidates: Candidates) -> None:
         """Go on with other points; picks outside them no longer count."""
         self._candidates = candidates
@@ -257,7 +272,22 @@ class OpenRound:
 
     def gave_up(self) -> bool:
         """Whether the answer of one of the first q_r design points will not be used."""
-        return any(slot.state is SlotState.STRUCK for slot in self.slots[: self.design_size])
+        return bool(self._struck)
+
+    def is_given_up(self, slot: int) -> bool:
+        """Whether the answer of a design point will not be used because it was abandoned."""
+        return self._is_given_up(self.slots[slot])
+
+    def is_counted(self, trial: Trial) -> bool:
+        """Whether a trial's answer serves its design point."""
+        if trial.slot < 0:
+            return False
+        slot = self.slots[trial.slot]
+        return slot.state is SlotState.ANSWERED and slot.trials[-1] == trial.id
+
+    def is_overdue(self) -> bool:
+        """Whether one of the first q_r design points is being evaluated."""
+        return any(self.slots[n].state is SlotState.WAITING for n in self._unsettled)
 
     def oldest_unsettled(self) -> int | None:
         """The first trial of the design points that are outstanding; None if there are none."""
@@ -331,7 +361,9 @@ class OpenRound:
             slot.state = SlotState.STRUCK
         _put(self._retries, number, slot.state is SlotState.RETRY)
         settled = slot.state not in (SlotState.WAITING, SlotState.RETRY)
-        _put(self._unsettled, number, number < self.design_size and not settled)
+        first = number < self.design_size
+        _put(self._unsettled, number, first and not settled)
+        _put(self._struck, number, first and slot.state is SlotState.STRUCK)
 
     def _is_given_up(self, slot: Slot) -> bool:
         """Whether the design goes on as if the point had never been asked."""

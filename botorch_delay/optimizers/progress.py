@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -12,14 +12,14 @@ from botorch_delay import checks
 from botorch_delay.exceptions import InputError, StorageError
 from botorch_delay.optimizers.arenas import BoxArena, FiniteArena, read_eliminated
 from botorch_delay.optimizers.budget import Budget
+from botorch_delay.optimizers.claims import History
 from botorch_delay.optimizers.open_round import OpenRound
-from botorch_delay.rounds import RoundRecord, RoundRule
+from botorch_delay.rounds import Departure, RoundRecord, RoundRule
 from botorch_delay.surrogate import Surrogate
 from botorch_delay.trials import Trial
 
-# Makes the open round from its number, its design size, the record of a learned surrogate and
-# the state that the closed rounds left.
-MakeRound = Callable[[int, int, Any, Any], OpenRound]
+# Makes the open round from its number, its design size, and the state that the closed rounds left.
+MakeRound = Callable[[int, int, Any], OpenRound]
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,10 @@ class Progress:
         arena: set or box.
         state: what the closed rounds left.
         since: how many closed rounds count no more on a box.
-        played: the surrogate of the asks outside the design, and how many answers it was fitted
-            to; as a record where it is written. None if there are no such asks.
-        budget: for such asks, if there is one.
+        fitted: the surrogate, and how many answers it was fitted to; as a record where it is
+            written.
+        history: of the run, for the claims.
+        budget: for asks outside the design, if there is one.
     """
 
     eliminated: Tensor | None
@@ -47,28 +48,30 @@ class Progress:
     arena: FiniteArena | BoxArena
     state: Any
     since: int = 0
-    played: Any = None
+    fitted: Any = None
+    history: History = field(default_factory=History)
     budget: Budget | None = None
 
 
-def write_progress(progress: Progress, *, learned: bool) -> dict[str, Any]:
+def write_progress(progress: Progress) -> dict[str, Any]:
     """The progress as plain values; see ``Optimizer._progress``."""
     opened = None
     if progress.open is not None:
         opened = {
             "number": progress.open.number,
             "design_size": progress.open.design_size,
-            "surrogate": progress.open.surrogate.describe() if learned else None,
+            "departures": [str(departure) for departure in sorted(progress.open.departures)],
         }
     return {
-        "rounds": [asdict(r) | {"trial_ids": list(r.trial_ids)} for r in progress.records],
+        "rounds": [_describe(record) for record in progress.records],
         "arrays": _arrays(progress),
         "arrays_version": len(progress.records) + progress.resets,
         "values": {
             "open": opened,
             "resets": progress.resets,
             "since": progress.since,
-            "played": progress.played,
+            "fit": progress.fitted,
+            "history": progress.history.describe(),
         },
     }
 
@@ -111,7 +114,8 @@ def _read(
         ids = tuple(record["trial_ids"])
         if record["number"] != number or any(not 0 <= i < len(trials) for i in ids):
             raise StorageError(f"Stored round {number} is malformed.")
-        records.append(RoundRecord(**{**record, "trial_ids": ids}))
+        departures = tuple(map(Departure, record["departures"]))
+        records.append(RoundRecord(**{**record, "trial_ids": ids, "departures": departures}))
     arrays = stored["arrays"]
     eliminated = None
     if isinstance(arena, FiniteArena):
@@ -135,11 +139,18 @@ def _read(
             size = rule.design_size(number, size)
         if opened["design_size"] != size:
             raise StorageError(f"Round {last} has {opened['design_size']} design points.")
-        current = make_round(last, size, opened["surrogate"], state)
+        current = make_round(last, size, state)
+        current.departures = set(map(Departure, opened["departures"]))
     if any(trial.round > last for trial in trials):
         raise StorageError(f"A stored trial belongs to a round after the last, {last}.")
     resets = checks.whole(stored["values"]["resets"], "resets", 0)
-    return Progress(eliminated, records, resets, current, arena, state, since)
+    history = History.read(stored["values"]["history"])
+    return Progress(eliminated, records, resets, current, arena, state, since, history=history)
+
+
+def _describe(record: RoundRecord) -> dict[str, Any]:
+    departures = [str(departure) for departure in record.departures]
+    return asdict(record) | {"trial_ids": list(record.trial_ids), "departures": departures}
 
 
 def _arrays(progress: Progress) -> dict[str, Tensor]:

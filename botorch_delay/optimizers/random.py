@@ -16,6 +16,7 @@ from botorch_delay.confidence import Confidence, FixedBeta, Guarantee
 from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.optimizers.base import Choice, Optimizer
 from botorch_delay.optimizers.feasibility import Feasibility, Standing, nothing_to_ask
+from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.given import (
     describe_given,
     describe_replicates,
@@ -24,7 +25,7 @@ from botorch_delay.optimizers.given import (
 )
 from botorch_delay.regions import Region
 from botorch_delay.rules import generator_for
-from botorch_delay.surrogate import Surrogate, fit_surrogate
+from botorch_delay.surrogate import Surrogate
 from botorch_delay.trials import Attached, Trial, TrialState
 
 BATCH = 64
@@ -74,7 +75,14 @@ class RandomOptimizer(Optimizer):
         super().__init__(domain, horizon, seed=seed, maximize=maximize)
         self._fixed = given_surrogate(covar_module, noise_var, domain.like, exact=exact)
         self._exact = exact
-        self._recommender: tuple[int, Surrogate] | None = None
+        self._fitting = Fitting(
+            domain,
+            self._ledger,
+            seed=self._seed,
+            sign=self._sign,
+            fixed=self._fixed,
+            exact=exact,
+        )
         self._number = self._cursor = 0  # the pass, and the places done in its order
         self._pass: tuple[int, list[int]] | None = None  # its number and order
         self._engine: SobolEngine | None = None
@@ -178,15 +186,7 @@ class RandomOptimizer(Optimizer):
         self._pass = None
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
-        if self._fixed is not None:
-            return self._fixed, FixedBeta(6.0), 0.1
-        revision = self._ledger.revision
-        if self._recommender is None or self._recommender[0] != revision:
-            fitted = fit_surrogate(
-                self._domain, self._all_data(), seed=self._seed, exact=self._exact
-            )
-            self._recommender = (revision, fitted)
-        return self._recommender[1], FixedBeta(6.0), 0.1
+        return self._fitting.current(), FixedBeta(6.0), 0.1
 
     def _config(self) -> dict[str, Any]:
         return {
@@ -209,5 +209,5 @@ class RandomOptimizer(Optimizer):
         pass
 
     def _restore(self, progress: None) -> None:
-        self._recommender = None
+        self._fitting.resume(self._fitting.surrogate, 0)
         self._restart()

@@ -1,0 +1,128 @@
+"""One learned surrogate at any time, whoever uses it."""
+
+import copy
+
+import pytest
+import torch
+from cases import scattered
+
+import botorch_delay as bd
+from botorch_delay.optimizers import fitting
+
+FINITE = bd.FiniteDomain(scattered(60))
+BOX = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+MAKERS = {
+    "bpe": lambda: bd.BPEDelayOptimizer(FINITE, 60),
+    "bpe, design": lambda: bd.BPEDelayOptimizer(FINITE, 60, exploit=None),
+    "bpe, box": lambda: bd.BPEDelayOptimizer(BOX, 60),
+    "index": lambda: bd.AcquisitionOptimizer(FINITE, horizon=60),
+    "censored": lambda: bd.AcquisitionOptimizer(FINITE, pending=bd.Censor(-3.0)),
+    "queued": lambda: bd.QueuedOptimizer(bd.BPEDelayOptimizer(FINITE, 60)),
+}
+every_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+
+
+def value(trial):
+    return -(trial.x - 0.3).square().sum().item()
+
+
+def play(opt, asks):
+    for _ in range(asks):
+        trial = opt.ask()
+        opt.tell(trial, value(trial))
+
+
+@pytest.fixture
+def fits(monkeypatch):
+    """How many answers each fit was to."""
+    found, fit = [], fitting.fit_surrogate
+
+    def counted(domain, answers, **options):
+        found.append(len(answers))
+        return fit(domain, answers, **options)
+
+    monkeypatch.setattr(fitting, "fit_surrogate", counted)
+    return found
+
+
+@every_optimizer
+def test_a_copy_learns_from_its_own_answers(make):
+    opt = make()
+    play(opt, 2)
+    twin = copy.deepcopy(opt)
+    play(opt, 8)
+    play(twin, 8)
+    assert [t.x.tolist() for t in twin.trials] == [t.x.tolist() for t in opt.trials]
+    assert twin.hyperparameters == opt.hyperparameters
+    play(twin, 2)
+    assert len(opt.trials) == 10
+    alone = make()
+    play(alone, 12)
+    assert [t.x.tolist() for t in twin.trials] == [t.x.tolist() for t in alone.trials]
+
+
+@every_optimizer
+def test_a_learned_study_is_saved_and_loaded(make, tmp_path):
+    opt = make()
+    play(opt, 9)
+    opt.save(tmp_path / "study.db")
+    loaded = bd.load(tmp_path / "study.db")
+    play(opt, 3)
+    play(loaded, 3)
+    assert [t.x.tolist() for t in loaded.trials] == [t.x.tolist() for t in opt.trials]
+
+
+@pytest.mark.parametrize("name", ["bpe", "bpe, design", "bpe, box"])
+def test_rounds_rule_and_recommendation_use_the_same_kernel(name):
+    opt = MAKERS[name]()
+    learned = set()
+    for _ in range(20):
+        trial = opt.ask()
+        used = opt._fitting.surrogate
+        assert opt._open.surrogate is used
+        if opt._player is not None and trial.slot < 0:
+            assert opt._player.surrogate is used
+        if opt.rounds and opt.rounds[-1].number == opt.round - 1 and trial.slot == 0:
+            assert (
+                opt.rounds[-1].hyperparameters["covar_module"]
+                == (used.hyperparameters()["covar_module"])
+            )
+        scales = used.covar_module.lengthscale.flatten().tolist()
+        assert list(opt.hyperparameters.lengthscale) == scales
+        learned.add(tuple(scales))
+        opt.tell(trial, value(trial))
+    assert opt.rounds
+    assert len(learned) > 5
+
+
+@every_optimizer
+def test_a_fit_is_made_once_for_the_same_answers(make, fits):
+    opt = make()
+    play(opt, 12)
+    fits.clear()
+    opt.recommend()
+    trial = opt.ask()
+    opt.notes["operator"] = "A"
+    for _ in range(2):
+        opt.recommend()
+        _ = opt.hyperparameters
+    assert fits in ([], [12])
+    fits.clear()
+    opt.tell(trial, value(trial))
+    play(opt, 10)
+    assert len(fits) == len(set(fits)) <= 3  # as the answers grow by a fifth
+
+
+@every_optimizer
+def test_reading_changes_no_ask(make):
+    quiet, read = make(), make()
+    for _ in range(12):
+        one, other = quiet.ask(), read.ask()
+        assert torch.equal(one.x, other.x)
+        for opt, trial in ((quiet, one), (read, other)):
+            opt.tell(trial, value(trial))
+        read.recommend()
+        _ = read.hyperparameters
+        if len(read.trials) == 10:
+            read.stopping_gap()
+    assert quiet.hyperparameters == read.hyperparameters
