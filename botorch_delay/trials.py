@@ -296,18 +296,20 @@ class Ledger:
         self._columns.change(trial._row, **{**fields, "state": _CODES[state], **noted})
         self._note(trial)
 
-    def attach(self, results: list[Attached]) -> int:
-        """Append results obtained elsewhere; returns how many of them had been attached before."""
+    def attach(self, results: list[Attached]) -> None:
+        """Append results obtained elsewhere."""
+        self.attached.extend(results)
+        self._advance(json.dumps([result.record() for result in results]))
+
+    def repeated(self, last: int) -> int:
+        """How many of the last so many attached results had been attached before."""
         count, seen = self._seen
-        seen.update((*result.x.tolist(), result.value) for result in self.attached[count:])
-        repeats = 0
-        for result in results:
+        repeats, first = 0, len(self.attached) - last
+        for number, result in enumerate(self.attached[count:], count):
             before = len(seen)
             seen.add((*result.x.tolist(), result.value))
-            repeats += len(seen) == before
-        self.attached.extend(results)
+            repeats += number >= first and len(seen) == before
         self._seen = (len(self.attached), seen)
-        self._advance(json.dumps([result.record() for result in results]))
         return repeats
 
     def note(self, change: str) -> None:

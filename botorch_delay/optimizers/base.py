@@ -28,7 +28,6 @@ from botorch_delay.exceptions import (
     InputTypeError,
     NoAnswerError,
     NotSupportedError,
-    RepeatedResultWarning,
     StorageError,
     TrialError,
 )
@@ -316,8 +315,9 @@ class Optimizer(ABC):
     def attach(self, x: Tensor, y: float | Tensor) -> None:
         """Results obtained elsewhere: used where all data are used, no part of the horizon.
 
-        Each counts as an evaluation of its own, with noise of its own. One that was attached
-        before, with the same point and value, is taken in with a :class:`RepeatedResultWarning`.
+        Each counts as an evaluation of its own, with noise of its own. Where a guarantee rests on
+        attached results (``evidence="all"`` with valid bounds), one with the same point and value
+        as an earlier one is taken in with a :class:`RepeatedResultWarning`.
 
         Args:
             x: ``d`` or ``n x d``, in the domain or not.
@@ -343,20 +343,13 @@ class Optimizer(ABC):
             )
         numbers = [checks.answer(number, X) for number in values.tolist()]
         rows = self._domain.find(X).tolist()
-        repeats = self._ledger.attach(
+        self._ledger.attach(
             [
                 Attached(x=point.clone(), index=None if row < 0 else row, value=value)
                 for point, row, value in zip(X, rows, numbers, strict=True)
             ]
         )
         self._attached(self._ledger.attached[-len(X) :])
-        if repeats and not self._exact:
-            warnings.warn(
-                f"{repeats} of the attached results were attached before, with the same point and "
-                "value. Each counts as an evaluation of its own; attach an evaluation once.",
-                RepeatedResultWarning,
-                stacklevel=3,
-            )
 
     @exclusive
     def finish(self) -> None:

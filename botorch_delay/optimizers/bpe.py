@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,7 @@ from botorch_delay.exceptions import (
     InputTypeError,
     NotSupportedError,
     RefutedError,
+    RepeatedResultWarning,
     StorageError,
 )
 from botorch_delay.kernels import prior_variance
@@ -750,6 +752,16 @@ class BPEDelayOptimizer(Optimizer):
             self._open.set_standing(key, self._feasibility.standing(key))
 
     def _attached(self, results: list[Attached]) -> None:
+        if self._proves and self._options.evidence == "all" and not self._exact:
+            repeats = self._ledger.repeated(len(results))
+            if repeats:
+                warnings.warn(
+                    f"{repeats} of the attached results were attached before, with the same point "
+                    "and value. Each counts as an evaluation of its own, on which bounds rest; "
+                    "attach an evaluation once.",
+                    RepeatedResultWarning,
+                    stacklevel=4,
+                )
         if self._player is not None:
             self._player.attached(results)
         if self._exact:

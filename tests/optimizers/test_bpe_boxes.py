@@ -121,7 +121,7 @@ def test_valid_bounds_keep_the_maximiser(uniform):
         grid = torch.cartesian_prod(axis, axis)
         best = grid[int(f(grid).argmax())].unsqueeze(0)
         lost += not bool(opt.active_set.contains(best)[0])
-        assert opt.guarantee.holds
+        assert opt.guarantee.holds == (uniform != "trace")  # whose rate is for linear kernels
     assert lost == 0
 
 

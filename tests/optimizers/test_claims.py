@@ -712,9 +712,10 @@ def test_results_attached_again_are_warned_about():
     again.load_state_dict(opt.state_dict())
     with pytest.warns(RepeatedResultWarning, match="1 of"):
         again.attach(x[3], 0.4)
-    exact = optimizer(**DESIGN | {"exact": True, "noise_var": None})
-    exact.attach(x[0], 0.1)
-    exact.attach(x[0], 0.1)  # one tells all
+    for options in ({"exact": True, "noise_var": None}, {"evidence": "round"}):
+        other = optimizer(**DESIGN | options)  # where no bound rests on how often
+        other.attach(x[0], 0.1)
+        other.attach(x[0], 0.1)
 
 
 def test_what_was_asked_again_is_named_with_its_number():

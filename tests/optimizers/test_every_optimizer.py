@@ -345,10 +345,12 @@ class Machine(RuleBasedStateMachine):
         ]
 
 
+@pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.RepeatedResultWarning")
 class TestMachine(Machine.TestCase):
     settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
 
 
+@pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.RepeatedResultWarning")
 @pytest.mark.heavy
 class TestMachineAtLength(Machine.TestCase):
     settings = settings(max_examples=repeats(120, 20), stateful_step_count=50, deadline=None)

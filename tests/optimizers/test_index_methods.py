@@ -256,7 +256,6 @@ def test_one_point_is_a_domain_too():
         assert opt.ask().index == 0
 
 
-@pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.RepeatedResultWarning")
 def test_a_worst_value_far_away_leaves_no_trace():
     opt, other = make(pending=bd.Censor(-1e9)), make(pending=bd.Ignore())
     for trial in opt.ask(10):
