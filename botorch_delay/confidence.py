@@ -105,17 +105,18 @@ class BudgetTerms:
 class Guarantee:
     """What is claimed for a configuration and its run so far.
 
-    Once a claim has ended it stays so, whatever comes later.
+    Once a claim has ended it stays so, whatever comes later, in the optimizer and in what is saved
+    of it from then on.
 
     Attributes:
         holds: whether a regret bound is claimed, with probability 1 - delta: ``factor`` times that
-            of Theorem 1, plus what waits cost.
+            of Theorem 1 plus what waits cost, or with a budget ``budget.bound`` plus its W and E.
         delta: that probability's complement.
         assumptions: what it rests on; to be judged by the user.
         missing: why not more is claimed; empty if and only if ``holds``.
         factor: how many times the bound of Theorem 1 the claimed regret bound is, without waits.
         waits: without a delay law, how many asks so far were made while a round waited for its last
-            design points, or of design points again. Theorem 1 does not count them.
+            design points, or of design points again. They come on top of Theorem 1's bound.
         waits_cost: what these can have cost at most, in units of the values; None where no valid
             bounds say so.
         norm_at_least: the largest RKHS norm that the answers have called for so far, with
@@ -135,7 +136,10 @@ class Guarantee:
 
     def __str__(self) -> str:
         times = "" if self.factor == 1.0 else f", at {self.factor:.3g} times the regret bound"
-        if self.waits and self.waits_cost is not None:
+        if self.budget is not None:
+            total = self.budget.bound + self.budget.waits + self.budget.excess
+            times += f", {total:.6g} for the run so far"
+        elif self.waits and self.waits_cost is not None:
             times += (
                 f", plus at most {self.waits_cost:.4g} for the {self.waits} asks while rounds "
                 "waited"

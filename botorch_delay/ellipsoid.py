@@ -114,6 +114,8 @@ def norm_at_least(
     found = 0.0
     for ridge in NORM_RIDGES:
         noise_var = max((ridge * noise_std) ** 2, SMALLEST_RIDGE * largest)
+        if noise_var == 0.0:  # no kernel, and a scale whose square is too small for a number
+            continue
         explained = (squares / (values.clamp_min(0.0) + error + noise_var)).sum().item()
         energy = noise_energy(asks, delta) * noise_std**2 / noise_var
         slack = 16.0 * float(error) / noise_var * explained

@@ -52,7 +52,8 @@ class Elimination(Generic[State]):
         cutoff: the largest lower bound, in units of the values, to be maximised; None if there is
             none.
         multiplier: the factor on sigma in the bounds.
-        half_width: the largest half-width over what may be asked; None on a box.
+        half_width: the largest half-width over what may be asked; None on a box, and where bounds
+            contradict each other.
         contradicted: whether no upper bound reaches the cut-off.
     """
 
@@ -277,7 +278,7 @@ class FiniteArena(Arena[Tensor]):
             state[kept],
             lower.max().item(),
             self._confidence.multiplier(ratio, side),
-            0.5 * (upper - lower).max().item(),
+            None if contradicted else 0.5 * (upper - lower).max().item(),
             contradicted,
         )
 

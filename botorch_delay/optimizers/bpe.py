@@ -347,11 +347,18 @@ class BPEDelayOptimizer(Optimizer):
 
         Raises:
             NotSupportedError: without ``regret_factor``.
-            RefutedError: if the answers contradict ``norm_bound`` and ``noise_std``.
+            RefutedError: if the answers contradict ``norm_bound`` and ``noise_std``, or one was
+                told with more noise.
         """
         if self._budget is None:
             raise NotSupportedError("Regret is certified where regret_factor is given.")
         assert isinstance(self._confidence, RKHSConfidence)
+        if self._past.noisier:
+            raise RefutedError(
+                "No regret can be certified: an answer was told with a noise variance above "
+                f"noise_std squared, {self._confidence.noise_std**2:g}. Make the optimizer with "
+                "the largest scale of the noise."
+            )
         if self._budget.refuted or self._past.norm > self._confidence.norm_bound:
             raise RefutedError(
                 f"No regret can be certified: the answers contradict {self._confidence!r}; they "
@@ -466,7 +473,8 @@ class BPEDelayOptimizer(Optimizer):
         departed.update(*(record.departures for record in self._records))
         waits = None
         if self._proves and self._rule.on_arrival and isinstance(self._confidence, RKHSConfidence):
-            waits = waits_of(self._records, self._open, self._most_costly)
+            strays = self._past.strays
+            waits = waits_of(self._records, self._open, self._most_costly, strays)
         past = self._past
         if isinstance(self._rule, ScheduledRounds):  # those that are still running count as well
             limit = len(self._ledger) - 1 - self._rule.wait
@@ -649,7 +657,8 @@ class BPEDelayOptimizer(Optimizer):
             if self._open is None and opening.number == 1 and not self._finished:
                 self._begin(opening)
             elif self._open is not None and opening.number == self._open.number + 1:
-                self._close(opening, open_next=True)
+                known = {*opening.departures, *self._open.departures}
+                self._close(replace(opening, departures=tuple(sorted(known))), open_next=True)
         row = int(self._domain.find(X))
         on_box = isinstance(self._arena, BoxArena)
         choice = Choice(None if on_box else row, note.round, note.slot, X[0] if on_box else None)
@@ -668,7 +677,8 @@ class BPEDelayOptimizer(Optimizer):
         if number > current.number or (number == current.number and slot >= 0):
             key = self._arena.key_of(X[0]) if isinstance(self._arena, BoxArena) else row
             fits = number == current.number and current.make_room(slot, key)
-            choice = replace(choice, round=current.number, slot=slot if fits else NO_SLOT)
+            # One that does not fit comes on top of the design, as an ask while a round waits does.
+            choice = replace(choice, round=current.number, slot=slot if fits else WAITING_SLOT)
         return self._open_trial(choice)
 
     def _asked(self, trial: Trial) -> None:
@@ -688,6 +698,8 @@ class BPEDelayOptimizer(Optimizer):
             self._budget.ask(row_of(trial), waiting=again or trial.slot == WAITING_SLOT)
         if current is not None:
             current.take(trial)
+        elif self._proves:
+            self._past = replace(self._past, strays=self._past.strays + 1)
         self._feasibility.add(trial)
         self._update_standing(trial)
 
@@ -741,10 +753,21 @@ class BPEDelayOptimizer(Optimizer):
                 current, trial, self._fixed, on_arrival=on_arrival, exact=self._exact
             )
 
-    def _told_answers(self) -> tuple[Answers, int]:
-        """The answers of all trials, and how many asks had been made up to the last of them."""
+    def inherit(self, other: BPEDelayOptimizer) -> None:
+        """Take over what another one knows of the same run that ends a claim."""
+        self._past = self._past.joined(other._past)
+
+    def _told_answers(self, largest: float) -> tuple[Answers, int]:
+        """The answers that were told with a noise variance of at most so much.
+
+        And how many asks had been made up to the last of all answers.
+        """
         ids = self._ledger.answered()
-        return self._data(ids), ids[-1] + 1
+        answers = self._data(ids)
+        fits = ~(answers.noise_var > largest)
+        if not bool(fits.all()):
+            answers = answers.at(fits.to(answers.X.device))
+        return answers, ids[-1] + 1
 
     def _update_standing(self, trial: Trial) -> None:
         key = self._arena.key(trial)

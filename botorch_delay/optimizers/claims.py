@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from gpytorch.kernels import Kernel, LinearKernel, ScaleKernel
@@ -44,12 +44,13 @@ class History:
     What concerns one round is in its record: see :class:`botorch_delay.rounds.Departure`.
 
     Attributes:
-        failed: trials that failed while an ask could follow.
+        failed: trials that failed, but for the last one of a run.
         abandoned: design points that were abandoned before they were answered, where a regret
             bound needs their answers: they are asked again.
         own_noise: whether an answer was told with a noise variance other than the surrogate's.
         noisier: whether one was above the square of the noise scale that the bounds rest on.
         overdue: trials that took longer than u_T, in asks.
+        strays: asks that were made elsewhere for a round that had closed here.
         norm: the largest norm that the answers have called for.
         tested: to how many answers it was last computed.
     """
@@ -59,6 +60,7 @@ class History:
     own_noise: bool = False
     noisier: bool = False
     overdue: int = 0
+    strays: int = 0
     norm: float = 0.0
     tested: int = 0
 
@@ -75,21 +77,25 @@ class History:
             over: whether no ask can follow.
         """
         late = wait is not None and taken > wait and not trial.late
+        failed = trial.state is TrialState.FAILED and not (over and taken == 0)
         return replace(
             self,
-            failed=self.failed + (trial.state is TrialState.FAILED and not over),
+            failed=self.failed + failed,
             abandoned=self.abandoned + (trial.state is TrialState.ABANDONED and again),
             overdue=self.overdue + late,
         )
 
+    def joined(self, other: History) -> History:
+        """What either tells."""
+        pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
+        return History(**{name: max(pair) for name, pair in pairs.items()})
+
     def told(self, noise_var: float, surrogate: Surrogate, confidence: Confidence) -> History:
         """The history after an answer came with its own noise variance."""
-        other = is_other_noise(noise_var, surrogate)
-        largest = math.inf
-        if isinstance(confidence, RKHSConfidence):
-            largest = confidence.noise_std**2 * (1.0 + ROUNDING)
         return replace(
-            self, own_noise=self.own_noise or other, noisier=self.noisier or noise_var > largest
+            self,
+            own_noise=self.own_noise or is_other_noise(noise_var, surrogate),
+            noisier=self.noisier or noise_var > _largest_noise(confidence),
         )
 
     def tested_norm(
@@ -98,7 +104,7 @@ class History:
         confidence: RKHSConfidence,
         delta: float,
         count: int,
-        answers: Callable[[], tuple[Answers, int]],
+        answers: Callable[[float], tuple[Answers, int]],
     ) -> History:
         """The history after the answers have been held against the bound on the norm.
 
@@ -107,12 +113,14 @@ class History:
             confidence: the bounds.
             delta: failure probability of what is said of the norm.
             count: how many answers there are.
-            answers: gives them, and how many asks had been made up to the last one answered.
+            answers: gives those that were told with a noise variance of at most so much, and how
+                many asks had been made up to the last of all.
         """
         if count <= self.tested or FIRST_TESTS < count < GROWTH_TO_TEST * self.tested:
             return self
-        data, asks = answers()
-        found = norm_at_least(surrogate.covar_module, data, confidence.noise_std, asks, delta)
+        (data, asks), found = answers(_largest_noise(confidence)), 0.0
+        if len(data):
+            found = norm_at_least(surrogate.covar_module, data, confidence.noise_std, asks, delta)
         return replace(self, norm=max(self.norm, found), tested=count)
 
     def describe(self) -> dict[str, Any]:
@@ -126,12 +134,11 @@ class History:
         Raises:
             StorageError: if they are malformed.
         """
-        counts = ("failed", "abandoned", "overdue", "tested")
+        counts = ("failed", "abandoned", "overdue", "strays", "tested")
         flags = ("own_noise", "noisier")
-        fields = {*counts, *flags, "norm"}
         fits = (
             isinstance(record, Mapping)
-            and record.keys() == fields
+            and record.keys() == {*counts, *flags, "norm"}
             and all(is_whole(record[name], 0) for name in counts)
             and all(isinstance(record[name], bool) for name in flags)
             and isinstance(record["norm"], int | float)
@@ -140,6 +147,13 @@ class History:
         if not fits:
             raise StorageError(f"The stored history of the run is malformed: {brief(record)}.")
         return cls(**record)
+
+
+def _largest_noise(confidence: Confidence) -> float:
+    """The largest noise variance for which the bounds are proved."""
+    if not isinstance(confidence, RKHSConfidence):
+        return math.inf
+    return confidence.noise_std**2 * (1.0 + ROUNDING)
 
 
 def is_other_noise(noise_var: float | None, surrogate: Surrogate) -> bool:
@@ -176,7 +190,7 @@ def departures(
 
 
 def waits_of(
-    records: Sequence[RoundRecord], current: OpenRound | None, most: float
+    records: Sequence[RoundRecord], current: OpenRound | None, most: float, strays: int = 0
 ) -> tuple[int, float]:
     """How many asks were made while rounds waited, and what they can have cost at most.
 
@@ -186,8 +200,9 @@ def waits_of(
         records: of the closed rounds.
         current: the open round.
         most: what any ask can cost.
+        strays: asks that belong to none of them.
     """
-    waits, cost = 0, 0.0
+    waits, cost = strays, strays * most
     for record in records:
         waits += record.waits
         cost += record.waits * most
@@ -241,7 +256,8 @@ def claim(
     departed = set(departed)
     told: list[str] = []
     if proves:
-        told = _refutation(confidence, history, refuted or Departure.CONTRADICTED in departed)
+        contradicted = refuted or Departure.CONTRADICTED in departed
+        told = _refutation(confidence, history, contradicted and not history.noisier)
     if not missing:
         told += _what_happened(
             history,
@@ -390,8 +406,9 @@ def _assumptions(
         )
     elif pooled:
         assumptions.append(
-            "half of the bounds' share of delta is for the self-normalised bound from all answers: "
-            "delays, failures and attached results do not depend on the noise given the point, and "
+            "half of the bounds' share of delta is for the self-normalised bound from all answers, "
+            "so that Theorem 1's bound is that for delta / 2: delays, failures and attached "
+            "results do not depend on the noise given the point, and "
             "every attached result is an evaluation of its own, attached once"
         )
     elif delay is None and straggler_factor is None:
@@ -453,7 +470,8 @@ def _what_happened(
     budgeted: bool,
 ) -> list[str]:
     """Why valid bounds do not carry the claim any more."""
-    certified = "; certified_regret holds all the same" if budgeted and not refuted else ""
+    kept = budgeted and not refuted and not history.noisier
+    certified = "; certified_regret holds all the same" if kept else ""
     missing = []
     if history.noisier:
         missing.append(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from torch import Tensor
 from botorch_delay.domains import Domain
 from botorch_delay.exceptions import InputError, StorageError
 from botorch_delay.optimizers.notes import Note, merged
-from botorch_delay.optimizers.open_round import NO_SLOT
+from botorch_delay.optimizers.open_round import WAITING_SLOT
 from botorch_delay.states import brief, is_whole
 from botorch_delay.trials import Trial, TrialState
 
@@ -95,6 +95,9 @@ class Replayable(Protocol):
 
     def ask_again(self, x: Tensor, note: Note) -> Trial:
         """An ask that was made before, elsewhere."""
+
+    def inherit(self, other: Self) -> None:
+        """Take over what another one knows of the same run that ends a claim."""
 
 
 Played = TypeVar("Played", bound=Replayable)
@@ -176,7 +179,7 @@ class Replica(Generic[Played]):
             asked = [ahead.ask() for _ in range(before + skip + 1)]
             note = merged([ahead.note(trial) for trial in asked])
             if skip:
-                note = replace(note, slot=NO_SLOT)
+                note = replace(note, slot=WAITING_SLOT)
             trial = optimizer.ask_again(asked[-1].x, note)
         else:
             trial = optimizer.ask()
@@ -209,10 +212,12 @@ class Replica(Generic[Played]):
 
     def _rebuild(self) -> None:
         self.rebuilds += 1
+        before = self.optimizer
         self._restart()
         self._openers = self._find_openers()
         for past in sorted(self._past.values(), key=_order):
             self._take(past)
+        self.optimizer.inherit(before)  # when answers came is not in the notes
 
     def _restart(self) -> None:
         self.optimizer = self._make()
@@ -281,7 +286,7 @@ class Replica(Generic[Played]):
         self._applied += [past.number] * len(mine)
         note = replace(note, openings=tuple(mine))
         if past.note.get("opener") != self._opener(note.round):
-            note = replace(note, slot=NO_SLOT)
+            note = replace(note, slot=WAITING_SLOT)
         try:
             return note.renamed(self._ids.__getitem__, self._attached.__getitem__)
         except KeyError as error:

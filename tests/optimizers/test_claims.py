@@ -483,24 +483,68 @@ def test_a_late_answer_does_not_bring_back_what_a_round_went_without(options):
     assert not opt.guarantee.holds
 
 
-def test_what_a_round_went_without_is_known_to_a_copy_made_from_the_trials():
-    """The straggler was abandoned once its round had closed, which the trials do not tell."""
-    options = DESIGN | {"straggler_factor": 5.0}
-    kept, store = Replica(lambda: optimizer(**options)), {}
-    for number in range(9):
+def shared(asks, options, horizon=60, before=0, skip=0):
+    """A run whose trials another system keeps: the replica, and what it keeps of them."""
+    kept, store = Replica(lambda: optimizer(horizon, **options)), {}
+    for number in range(asks):
         kept.sync(store.values())
-        asked = kept.ask(number)
+        asked = kept.ask(number, before=before, skip=skip)
         store[number] = PastTrial(number, asked.trial.x, TrialState.RUNNING, note=asked.note)
-        if number == 7:  # q_1 = 8
-            done = {"state": TrialState.COMPLETED, "value": 0.1}
-            store = {i: replace(past, **done) if i else past for i, past in store.items()}
-    assert kept.optimizer.rounds[0].observed == 7
-    store[0] = replace(store[0], state=TrialState.ABANDONED)
+        yield kept, store
+
+
+def done(past, **options):
+    return replace(past, **{"state": TrialState.COMPLETED, "value": 0.1} | options)
+
+
+def test_what_a_round_went_without_is_known_to_a_copy_made_from_the_trials():
+    """It was abandoned before the round closed, and answered late."""
+    for pair in shared(10, DESIGN | {"straggler_factor": 5.0}):
+        kept, store = pair
+        if len(store) == 8:  # q_1 = 8
+            store |= {i: done(past) for i, past in store.items() if i}
+            store[0] = replace(store[0], state=TrialState.ABANDONED)
+    store[0] = done(store[0], late=True)
     kept.sync(store.values())
-    anew = Replica(lambda: optimizer(**options))
+    anew = Replica(lambda: optimizer(**DESIGN | {"straggler_factor": 5.0}))
     anew.sync(store.values())
-    assert kept.optimizer.guarantee.holds
-    assert anew.optimizer.guarantee == kept.optimizer.guarantee
+    for one in (kept, anew):
+        assert one.optimizer.rounds[0].observed == 7
+        assert not one.optimizer.guarantee.holds
+
+
+def test_a_replica_that_begins_anew_forgets_no_end_of_a_claim():
+    law = DESIGN | {"delay": bd.PoissonDelay(2.0)}  # u_T = 7
+    for pair in shared(12, law):
+        kept, store = pair
+        store |= {i: done(past) for i, past in store.items() if i}
+    store[0] = done(store[0])
+    kept.sync(store.values())
+    assert not kept.optimizer.guarantee.holds
+    kept.ask(12)
+    kept.forget(12)
+    assert kept.rebuilds == 1
+    assert not kept.optimizer.guarantee.holds
+
+
+@pytest.mark.parametrize("skip", [0, 3])
+def test_asks_of_several_processes_are_design_points_or_waits(skip):
+    """Points that are passed over, or asked twice for one slot, are on top of the design."""
+    for kept, store in shared(60, DESIGN, skip=skip):
+        if not skip and len(store) % 2:  # a second process asks at the same moment
+            other = Replica(lambda: optimizer(**DESIGN))
+            other.sync(store.values())
+            asked = other.ask(100 + len(store))
+            number = 100 + len(store)
+            store[number] = PastTrial(number, asked.trial.x, TrialState.RUNNING, note=asked.note)
+        store |= {i: done(past) for i, past in store.items()}
+        if len(kept.optimizer.trials) >= 55:
+            break
+    opt = kept.optimizer
+    designed = {(t.round, t.slot) for t in opt.trials if t.slot >= 0}
+    assert opt.guarantee.holds
+    assert opt.guarantee.waits >= len(opt.trials) - len(designed)
+    assert opt.guarantee.waits_cost == pytest.approx(4.0 * opt.guarantee.waits, rel=0.5)
 
 
 # What the library can see
@@ -689,6 +733,24 @@ def test_contradictions_of_noise_are_found_out_as_well():
         trial = opt.ask()
         opt.tell(trial, 1.0 if number % 2 else -1.0)
     assert not opt.guarantee.holds
+
+
+def test_answers_told_with_more_noise_say_nothing_of_the_norm():
+    budget = {"confidence": bd.RKHSConfidence(2.0, 0.01), "regret_factor": 1.25}
+    for options in (DESIGN | {"confidence": bd.RKHSConfidence(2.0, 0.01)}, budget):
+        opt = optimizer(**options)
+        for number in range(20):
+            opt.tell(
+                opt.ask(), 14.0 if number == 5 else 0.1, noise_var=200.0 if number == 5 else None
+            )
+        assert opt.guarantee.norm_at_least <= 2.0
+        assert next(iter(opt.guarantee.missing)).startswith(
+            "an answer was told with a noise variance above noise_std squared"
+        )
+    opt.mark_failed(opt.ask())
+    assert "certified_regret holds all the same" not in str(opt.guarantee)
+    with pytest.raises(RefutedError, match="above noise_std squared"):
+        _ = opt.certified_regret
 
 
 def test_a_schedule_of_the_users_own_is_not_known_to_keep_the_rate():
