@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from golden import traces
 
 FILE = Path(__file__).parents[1] / "data" / "golden.json"
