@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from botorch_delay.exceptions import BotorchDelayError, InputError
-from botorch_delay.speed import add_parser as add_speed_parser
-from botorch_delay.speed import run as run_speed
 
 # What argparse takes for a number and not for an option: -1e-3 and -inf as well as -1.
 _NEGATIVE = re.compile(r"^-(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$|^-(inf|nan)", re.IGNORECASE)
@@ -141,7 +139,6 @@ def _add_bench(parser: _Parser) -> None:
     merged.add_argument("--out", type=Path, required=True, help="a folder")
 
     add("list", _bench_list, "the problems, delays and methods there are")
-    add_speed_parser(commands).set_defaults(command=_bench_speed)
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -171,17 +168,6 @@ def _reproduce(arguments: argparse.Namespace) -> int:
     result = reproduce(arguments.out, setting, workers=arguments.workers)
     print(describe(result))
     return 0
-
-
-def _bench_speed(arguments: argparse.Namespace) -> int:
-    def progress(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    result = run_speed(arguments, progress)
-    print(result.text)
-    if not result.correct:
-        print("botorch-delay: some results are wrong, see the table", file=sys.stderr)
-    return 0 if result.correct else 1
 
 
 def _bench(arguments: argparse.Namespace) -> int:

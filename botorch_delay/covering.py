@@ -47,25 +47,6 @@ class Net:
     log_size: float
 
 
-def kernel_distance_bound(covar_module: Kernel, half_sides: Tensor, bounds: Tensor) -> float:
-    """An upper bound on the kernel's distance between near points of a box.
-
-    It is attained, up to rounding, for a squared exponential, a Matern or a linear kernel and
-    for multiples of them.
-
-    Args:
-        covar_module: a squared exponential, Matern or linear kernel, or a multiple, a sum or a
-            product of such kernels.
-        half_sides: ``d``, by how much the two points may differ in each column.
-        bounds: ``2 x d``, the box.
-
-    Raises:
-        NotSupportedError: if the kernel, or a part of it, is another one.
-    """
-    distance, _ = _measure(covar_module, _plain(half_sides), _plain(bounds))
-    return distance.item()
-
-
 def largest_deviation(covar_module: Kernel, bounds: Tensor) -> float:
     """An upper bound on ``sqrt(k(x, x))`` over a box, for the kernels of a distance bound.
 
@@ -80,7 +61,8 @@ def net(covar_module: Kernel, bounds: Tensor, discrete: Mapping[int, int], eps: 
     """A net of radius at most ``eps``: the centres of the cells of a grid.
 
     Args:
-        covar_module: as for :func:`kernel_distance_bound`.
+        covar_module: a squared exponential, Matern or linear kernel, or a multiple, a sum or a
+            product of such kernels.
         bounds: ``2 x d``, the box.
         discrete: number of values of the columns that only take some.
         eps: largest radius, above 0.

@@ -10,7 +10,6 @@ import math
 from abc import ABC, abstractmethod
 
 import torch
-from scipy import stats
 from torch import Generator, Tensor
 
 from botorch_delay import checks
@@ -161,9 +160,13 @@ class PoissonDelay(DelayLaw):
 
     def quantile(self, p: float) -> float:
         """The smallest whole ``u`` with ``P(tau <= u) >= p``, in steps."""
+        from scipy import stats  # not above: it takes as long to import as half of BoTorch
+
         return float(stats.poisson.ppf(checks.probability(p, "p"), self._mean))
 
     def _upper_quantile(self, tail: float) -> float:
+        from scipy import stats
+
         # The survival function keeps its digits where 1 - tail rounds to 1.
         u = float(stats.poisson.isf(tail, self._mean))
         if not math.isfinite(u):  # a tail below the resolution of isf

@@ -46,7 +46,7 @@ class DemoResult:
         accuracy: on held-out digits, trained on all others.
         default_accuracy: of the library's default parameters, likewise.
         random_accuracy: of the best of a random search with the same number of evaluations,
-            likewise; None if it was left out.
+            likewise.
         report: when and where the evaluations ran.
         optimizer: with every trial.
     """
@@ -55,7 +55,7 @@ class DemoResult:
     gamma: float
     accuracy: float
     default_accuracy: float
-    random_accuracy: float | None
+    random_accuracy: float
     report: RunReport
     optimizer: BPEDelayOptimizer
 
@@ -96,8 +96,6 @@ def run_demo(
     trials: int = 60,
     seed: int = 0,
     store: str | os.PathLike[str] | None = None,
-    random_search: bool = True,
-    progress: bool = True,
 ) -> DemoResult:
     """Tune with ``workers`` processes and compare on held-out digits.
 
@@ -106,8 +104,6 @@ def run_demo(
         trials: evaluations, at least 2.
         seed: of the split, the optimizer and the random search.
         store: a file that every ask and answer is committed to; an existing one is resumed.
-        random_search: whether to run a random search with the same budget too.
-        progress: whether to show progress bars.
 
     Raises:
         MissingExtraError: if scikit-learn is not installed.
@@ -124,21 +120,19 @@ def run_demo(
     optimizer = BPEDelayOptimizer(demo_domain(), horizon=trials, seed=seed)
     with spawned_pool(workers) as pool:
         try:
-            report = run(
-                optimizer, objective, pool, trials, workers, store=store, progress=progress
-            )
+            report = run(optimizer, objective, pool, trials, workers, store=store)
         except StorageError as error:
             raise StorageError(
                 f"{error} (In the demo horizon is --trials, and seed is --seed.)"
             ) from error
     best = optimizer.recommend().x
-    rival = _random_search(objective, workers, trials, seed) if random_search else None
+    rival = _random_search(objective, workers, trials, seed)
     return DemoResult(
         C=10.0 ** best[0].item(),
         gamma=10.0 ** best[1].item(),
         accuracy=held_out_accuracy(best, seed),
         default_accuracy=held_out_accuracy(None, seed),
-        random_accuracy=None if rival is None else held_out_accuracy(rival, seed),
+        random_accuracy=held_out_accuracy(rival, seed),
         report=report,
         optimizer=optimizer,
     )
@@ -243,9 +237,10 @@ def describe(result: DemoResult, picture: Path | None = None) -> str:
     """The result in words, as the command line prints it."""
     report, trials = result.report, result.optimizer.trials
     settled = len(report.evaluations)
-    rivals = {"the default": result.default_accuracy}
-    if result.random_accuracy is not None:
-        rivals[f"random search ({len(trials)} trials)"] = result.random_accuracy
+    rivals = {
+        "the default": result.default_accuracy,
+        f"random search ({len(trials)} trials)": result.random_accuracy,
+    }
     lines = [
         "",
         f"recommended   C = {result.C:.4g}, gamma = {result.gamma:.4g}",

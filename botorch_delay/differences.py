@@ -92,9 +92,9 @@ def difference(
     return None if own == stored else here
 
 
-def agree(own: Any, stored: Any, tolerance: float = 1e-9) -> bool:
+def agree(own: Any, stored: Any) -> bool:
     """Whether two JSON-ready values agree, see :func:`difference`."""
-    return difference(own, stored, tolerance) is None
+    return difference(own, stored) is None
 
 
 def check_array(domain: Domain, state: Mapping[str, Any]) -> None:

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import CensoredData, ecdf
 from torch import Generator, Tensor
 
 from botorch_delay import checks
@@ -58,6 +57,8 @@ class EmpiricalDelay(DelayLaw):
     """
 
     def __init__(self, delays: Sequence[int] | Tensor, ages: Sequence[int] | Tensor = ()) -> None:
+        from scipy.stats import CensoredData, ecdf  # not above: slow to import
+
         known, least = _whole(delays, "delays"), _whole(ages, "ages")
         if not len(known):
             raise NoAnswerError("There is no answer yet to estimate delays from.")

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from botorch.acquisition.input_constructors import ACQF_INPUT_CONSTRUCTOR_REGISTRY
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
@@ -153,6 +152,8 @@ def build_part(record: Mapping[str, Any] | None, name: str) -> Any:
 
 def _build_rule(record: Mapping[str, Any], name: str) -> BotorchRule:
     """A rule around one of BoTorch's own acquisition classes, with plain options."""
+    from botorch.acquisition.input_constructors import ACQF_INPUT_CONSTRUCTOR_REGISTRY
+
     known = {factory.__name__: factory for factory in ACQF_INPUT_CONSTRUCTOR_REGISTRY}
     factory, options = record["factory"], record["options"]
     own = factory in known and known[factory].__module__.startswith("botorch.")

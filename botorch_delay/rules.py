@@ -22,10 +22,6 @@ from typing import Any
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction, OneShotAcquisitionFunction
 from botorch.acquisition.analytic import AnalyticAcquisitionFunction
-from botorch.acquisition.input_constructors import (
-    ACQF_INPUT_CONSTRUCTOR_REGISTRY,
-    get_acqf_input_constructor,
-)
 from botorch.models.model import Model
 from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
@@ -122,6 +118,12 @@ class BotorchRule(Rule):
         self.options = options
         self._constructor: Callable[..., dict[str, Any]] | None = None
         if isinstance(factory, type) and issubclass(factory, AcquisitionFunction):
+            # Not above: it imports every acquisition function of BoTorch, and scipy.stats.
+            from botorch.acquisition.input_constructors import (
+                ACQF_INPUT_CONSTRUCTOR_REGISTRY,
+                get_acqf_input_constructor,
+            )
+
             if factory not in ACQF_INPUT_CONSTRUCTOR_REGISTRY:
                 raise InputError(
                     f"BoTorch has no input constructor for {factory.__name__}; pass a function of "

@@ -338,10 +338,6 @@ class Ledger:
         """Trials without an answer, failure or abandonment, in the order of their ids."""
         return map(self.trials.__getitem__, self._rows_in(TrialState.RUNNING))
 
-    def completed(self) -> Iterator[Trial]:
-        """Trials with an answer, in the order of their ids."""
-        return map(self.trials.__getitem__, self.answered())
-
     def answered(self) -> list[int]:
         """Ids of the trials with an answer, increasing."""
         return self._rows_in(TrialState.COMPLETED)

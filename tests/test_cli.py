@@ -10,8 +10,8 @@ from contextlib import closing
 import pytest
 from scale import repeats
 
-from botorch_delay import BPEDelayOptimizer, cli, demo, load
-from botorch_delay.demo import CrossValidation, demo_domain, held_out_accuracy, run_demo
+from botorch_delay import BPEDelayOptimizer, cli, load
+from botorch_delay.demo import CrossValidation, demo_domain, held_out_accuracy
 
 # Where rich is installed this import draws from a global generator, once.
 importlib.import_module("sklearn.model_selection")
@@ -139,10 +139,3 @@ def test_evaluations_are_noisy_and_fresh():
 def test_held_out_digits_are_the_same_for_everyone():
     assert held_out_accuracy(None, 0) == held_out_accuracy(None, 0)
     assert 0.9 < held_out_accuracy(None, 0) <= 1.0
-
-
-def test_the_demo_without_a_rival():
-    result = run_demo(workers=1, trials=3, random_search=False, progress=False)
-    assert result.random_accuracy is None
-    assert len(result.optimizer.trials) == 3
-    assert "random search" not in demo.describe(result)

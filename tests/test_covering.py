@@ -13,7 +13,7 @@ from gpytorch.kernels import (
 )
 from oracle import kernel_function
 
-from botorch_delay.covering import kernel_distance_bound, largest_deviation, net, nets
+from botorch_delay.covering import _measure, largest_deviation, net, nets
 from botorch_delay.exceptions import InputError, NotSupportedError
 
 BOX = torch.tensor([[-0.5, 0.0], [1.0, 2.0]], dtype=torch.double)
@@ -32,6 +32,11 @@ def distances(kernel, a, b):
     return np.sqrt(np.clip(np.concatenate(square).ravel(), 0, None))
 
 
+def distance_bound(kernel, half, box):
+    """The bound on the distance of points that differ by no more than ``half`` in each column."""
+    return _measure(kernel, half, box)[0].item()
+
+
 def uniform(box, n, seed=0):
     draws = torch.rand(n, box.shape[1], dtype=torch.double, generator=generator(seed))
     return box[0] + draws * (box[1] - box[0])
@@ -47,7 +52,7 @@ def test_no_two_points_are_farther_apart_than_the_bound(name, share):
     steps[:100] = steps[:100].sign()  # corners, where the distance is largest
     b = torch.minimum(torch.maximum(a + steps * half, BOX[0]), BOX[1])
     seen = distances(kernel, a, b).max()
-    bound = kernel_distance_bound(kernel, half, BOX)
+    bound = distance_bound(kernel, half, BOX)
     # The written out formula takes differences of numbers near 1.
     assert seen <= bound + 1e-8
     if name in EXACT:
@@ -70,23 +75,23 @@ def test_tiny_distances_do_not_cancel():
     half = torch.tensor([1e-10, 0.0], dtype=torch.double)
     for nu, slope in ((1.5, math.sqrt(3.0)), (2.5, math.sqrt(5.0 / 3.0))):
         kernel = with_values(MaternKernel(nu=nu), lengthscale=1.0)
-        got = kernel_distance_bound(kernel, half, BOX)
+        got = distance_bound(kernel, half, BOX)
         assert got == pytest.approx(slope * 1e-10, rel=1e-9)
-    assert kernel_distance_bound(se(1.0), half, BOX) == pytest.approx(1e-10, rel=1e-9)
+    assert distance_bound(se(1.0), half, BOX) == pytest.approx(1e-10, rel=1e-9)
     rough = with_values(MaternKernel(nu=0.5), lengthscale=1.0)
-    assert kernel_distance_bound(rough, half, BOX) == pytest.approx(math.sqrt(2e-10), rel=1e-9)
+    assert distance_bound(rough, half, BOX) == pytest.approx(math.sqrt(2e-10), rel=1e-9)
 
 
 def test_ard_and_columns_of_linear_kernels():
     kernel = with_values(LinearKernel(ard_num_dims=2), variance=[[0.5, 2.0]])
     half = torch.tensor([0.1, 0.2], dtype=torch.double)
-    got = kernel_distance_bound(kernel, half, BOX)
+    got = distance_bound(kernel, half, BOX)
     variance = kernel.variance.detach().flatten()
     assert got == pytest.approx((variance * half.square()).sum().sqrt().item(), rel=1e-9)
     scaled = with_values(
         ScaleKernel(with_values(LinearKernel(active_dims=(1,)), variance=2.0)), outputscale=3.0
     )
-    assert kernel_distance_bound(scaled, half, BOX) == pytest.approx(0.2 * math.sqrt(6), rel=1e-6)
+    assert distance_bound(scaled, half, BOX) == pytest.approx(0.2 * math.sqrt(6), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -119,7 +124,7 @@ def explicit(kernel, box, made):
     )
     for counts in options:
         half = (box[1] - box[0]) / (2 * torch.tensor(counts, dtype=torch.double))
-        if kernel_distance_bound(kernel, half, box) == pytest.approx(made.eps, rel=1e-9):
+        if distance_bound(kernel, half, box) == pytest.approx(made.eps, rel=1e-9):
             return counts
     raise AssertionError("no grid has this size and radius")
 
@@ -129,7 +134,7 @@ def test_the_net_of_a_line_is_the_smallest_grid():
     for eps in (0.7, 0.1, 0.003):
         size = round(math.exp(net(se(), box, {}, eps).log_size))
         fewer = torch.tensor([0.5 / (size - 1)], dtype=torch.double)
-        assert kernel_distance_bound(se(), fewer, box) > eps
+        assert distance_bound(se(), fewer, box) > eps
 
 
 def test_columns_that_do_not_matter_are_not_cut():

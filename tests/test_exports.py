@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import botorch_delay as bd
 
 PACKAGE = Path(bd.__file__).parent
@@ -27,6 +29,32 @@ def test_the_public_names():
         assert getattr(bd, name).__doc__
 
 
+def test_other_names_are_refused_and_all_are_listed():
+    assert set(bd.__all__) <= set(dir(bd))
+    with pytest.raises(AttributeError, match="'botorch_delay' has no attribute 'Annealing'"):
+        _ = bd.Annealing
+    code = "from botorch_delay import *; paper_problem = benchmarks.paper_problem; UCB(6.0)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_importing_loads_no_module_before_it_is_used():
+    code = """
+import sys, torch, gpytorch, botorch
+known = set(sys.modules)
+import botorch_delay as bd
+loaded = set(sys.modules) - known
+assert not [name for name in loaded if name.startswith("botorch_delay.")], loaded
+assert not [name for name in loaded if name.split(".")[0] in ("botorch", "scipy", "tqdm")], loaded
+bd.BPEDelayOptimizer
+ours = "benchmarks cli demo integrations plotting reproduction runner study workers"
+ours = [f"botorch_delay.{name}" for name in ours.split()]
+others = "ax dask distributed matplotlib optuna pandas pebble ray scipy.stats sklearn"
+for name in [*ours, *others.split()]:
+    assert name not in sys.modules or name in known, name
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_importing_loads_no_optional_dependency_and_changes_nothing_global():
     code = """
 import logging, sys, warnings, torch, numpy
@@ -35,6 +63,8 @@ filters = list(warnings.filters)
 import botorch
 known = set(sys.modules)
 import botorch_delay
+for name in botorch_delay.__all__:
+    getattr(botorch_delay, name)
 assert torch.equal(state, torch.get_rng_state())
 assert dtype == torch.get_default_dtype()
 assert root == logging.root.handlers

@@ -26,7 +26,7 @@ def test_trials_are_numbered_and_live(ledger):
     assert trial.value == 0.5
     assert trial.answered_at >= trial.asked_at
     assert [t.id for t in ledger.running()] == [0, 1, 3]
-    assert [t.id for t in ledger.completed()] == [2]
+    assert ledger.answered() == [2]
     assert "value=0.5" in repr(trial)
 
 

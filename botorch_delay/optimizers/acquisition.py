@@ -163,11 +163,6 @@ class AcquisitionOptimizer(Optimizer):
         return self._rule
 
     @property
-    def pending_points(self) -> Pending:
-        """How pending points enter the posterior."""
-        return self._pending
-
-    @property
     def method(self) -> str:
         """The name under which this combination was published, or what it is made of."""
         return self._played.name

@@ -18,7 +18,7 @@ from botorch_delay import checks, differences, states, storage
 from botorch_delay.answers import Answers
 from botorch_delay.box_search import maximize
 from botorch_delay.boxes import BoxDomain
-from botorch_delay.confidence import Confidence, Guarantee, scaled_gain
+from botorch_delay.confidence import Confidence, Guarantee
 from botorch_delay.domains import Domain, FiniteDomain
 from botorch_delay.empirical_delay import EmpiricalDelay
 from botorch_delay.exceptions import (
@@ -32,7 +32,7 @@ from botorch_delay.exceptions import (
     TrialError,
 )
 from botorch_delay.locks import Lock, exclusive
-from botorch_delay.optimizers.recommendation import Recommendation, best_of
+from botorch_delay.optimizers.recommendation import Recommendation, best_of, intervals
 from botorch_delay.optimizers.replicates import Replicates, replicates
 from botorch_delay.optimizers.waiting import Straggler, describe_running
 from botorch_delay.posterior import Evidence
@@ -413,13 +413,7 @@ class Optimizer(ABC):
         _, candidates = self._active_points()
         if not isinstance(self._domain, FiniteDomain):
             candidates = torch.cat([candidates, data.X[self._domain.contains(data.X)]])
-        posterior = surrogate.posterior(evidence, candidates)
-        half, _ = confidence.all_data(
-            posterior,
-            surrogate.noise_ratio(evidence),
-            scaled_gain(surrogate.covar_module, evidence),
-            delta,
-        )
+        posterior, half, _ = intervals(candidates, surrogate, evidence, confidence, delta)
         gap = (posterior.mean + half).max() - (posterior.mean - half).max()
         return max(gap.item(), 0.0)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -76,6 +77,18 @@ def write_progress(progress: Progress) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def _checked() -> Iterator[None]:
+    """Any error of reading is one of what is stored."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, InputError) as error:
+        raise StorageError(f"The stored rounds are malformed: {error!r}.") from error
+
+
+@_checked()
 def read_progress(
     stored: Mapping[str, Any],
     trials: list[Trial],
@@ -90,23 +103,6 @@ def read_progress(
     Raises:
         StorageError: if they are malformed or do not fit the trials.
     """
-    try:
-        return _read(stored, trials, arena, rule, horizon, surrogate_of, make_round)
-    except StorageError:
-        raise
-    except (LookupError, TypeError, ValueError, AttributeError, InputError) as error:
-        raise StorageError(f"The stored rounds are malformed: {error!r}.") from error
-
-
-def _read(
-    stored: Mapping[str, Any],
-    trials: list[Trial],
-    arena: FiniteArena | BoxArena,
-    rule: RoundRule,
-    horizon: int | None,
-    surrogate_of: Callable[[Any], Surrogate],
-    make_round: MakeRound,
-) -> Progress:
     if horizon is not None and len(trials) > horizon:
         raise StorageError(f"{len(trials)} trials are stored for a horizon of {horizon}.")
     records = []

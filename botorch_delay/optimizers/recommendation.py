@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from botorch_delay.confidence import Confidence, scaled_gain
-from botorch_delay.posterior import Evidence
+from botorch_delay.posterior import Evidence, PointwisePosterior
 from botorch_delay.surrogate import Surrogate
 
 
@@ -36,6 +36,20 @@ class Recommendation:
     count: int = 0
 
 
+def intervals(
+    candidates: Tensor,
+    surrogate: Surrogate,
+    evidence: Evidence,
+    confidence: Confidence,
+    delta: float,
+) -> tuple[PointwisePosterior, Tensor, str]:
+    """The posterior, half-widths of intervals around its mean, and what these are, in words."""
+    posterior = surrogate.posterior(evidence, candidates)
+    gain = scaled_gain(surrogate.covar_module, evidence)
+    ratio = surrogate.noise_ratio(evidence)
+    return posterior, *confidence.all_data(posterior, ratio, gain, delta)
+
+
 def best_of(
     rows: Sequence[int] | None,
     candidates: Tensor,
@@ -57,13 +71,7 @@ def best_of(
         delta: its failure probability.
         sign: -1 where the user minimises.
     """
-    posterior = surrogate.posterior(evidence, candidates)
-    half, interval = confidence.all_data(
-        posterior,
-        surrogate.noise_ratio(evidence),
-        scaled_gain(surrogate.covar_module, evidence),
-        delta,
-    )
+    posterior, half, interval = intervals(candidates, surrogate, evidence, confidence, delta)
     if surrogate.learned and not confidence.missing:
         interval = f"under the learned kernel, a heuristic: {interval}"
     best = int(posterior.mean.argmax())

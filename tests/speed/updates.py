@@ -10,8 +10,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.models import DelayedGP
-from botorch_delay.speed.clocks import Timed, interleaved, timed
-from botorch_delay.speed.peers import (
+from speed.clocks import Timed, interleaved, timed
+from speed.peers import (
     NOISE_VAR,
     botorch_at_its_best,
     single_task_gp,
@@ -19,7 +19,7 @@ from botorch_delay.speed.peers import (
     uniform,
     wave,
 )
-from botorch_delay.speed.rows import NUMBER, VALUES_WITHIN, Check, Reach, Row, same_values
+from speed.rows import NUMBER, VALUES_WITHIN, Check, Reach, Row, same_values
 
 Moments = tuple[Tensor, Tensor]
 

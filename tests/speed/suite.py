@@ -18,14 +18,14 @@ import torch
 
 from botorch_delay import checks
 from botorch_delay.exceptions import InputError
-from botorch_delay.speed.bounds import elimination
-from botorch_delay.speed.boxes import against_optimize_acqf
-from botorch_delay.speed.cuda import cuda
-from botorch_delay.speed.designs import against_botorch, against_plain
-from botorch_delay.speed.engines import optuna_trials
-from botorch_delay.speed.loops import index_method, long_horizon, ready_ask
-from botorch_delay.speed.rows import COLUMNS, Machine, Row, csv_row, table
-from botorch_delay.speed.updates import answers
+from speed.bounds import elimination
+from speed.boxes import against_optimize_acqf
+from speed.cuda import cuda
+from speed.designs import against_botorch, against_plain
+from speed.engines import optuna_trials
+from speed.loops import index_method, long_horizon, ready_ask
+from speed.rows import COLUMNS, Machine, Row, csv_row, table
+from speed.updates import answers
 
 TABLE = "speed.csv"
 REPORT = "speed.md"

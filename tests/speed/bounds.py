@@ -14,10 +14,10 @@ from botorch_delay.confidence import Confidence, FixedBeta, RKHSConfidence, side
 from botorch_delay.elimination import surviving
 from botorch_delay.kernels import covariance
 from botorch_delay.posterior import Evidence, PointwisePosterior, factorize, posterior_at
-from botorch_delay.speed.clocks import PeakMemory, fastest, interleaved
-from botorch_delay.speed.isolation import isolated
-from botorch_delay.speed.peers import NOISE_VAR, squared_exponential, uniform, wave
-from botorch_delay.speed.rows import (
+from speed.clocks import PeakMemory, fastest, interleaved
+from speed.isolation import isolated
+from speed.peers import NOISE_VAR, squared_exponential, uniform, wave
+from speed.rows import (
     BYTES,
     VALUES_WITHIN,
     Check,

@@ -19,7 +19,7 @@ import torch
 import botorch_delay
 from botorch_delay.exceptions import RunError
 
-_START = "from botorch_delay.speed.isolation import work; work()"
+_START = "from speed.isolation import work; work()"
 
 
 def isolated(function: Callable[..., Any], **arguments: Any) -> Any:
@@ -34,9 +34,9 @@ def isolated(function: Callable[..., Any], **arguments: Any) -> Any:
     """
     name = function.__module__, function.__qualname__
     order = json.dumps([*name, torch.get_num_threads(), arguments])
-    root = str(Path(botorch_delay.__file__).parent.parent)
-    paths = [root, os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(  # noqa: S603  # this interpreter, our own code
+    roots = [str(Path(file).parents[1]) for file in (__file__, botorch_delay.__file__)]
+    paths = [*roots, os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
         [sys.executable, "-c", _START],
         input=order,
         capture_output=True,

@@ -14,9 +14,9 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.design import GreedyDesign, greedy_max_variance
-from botorch_delay.speed.clocks import PeakMemory, fastest, interleaved, timed
-from botorch_delay.speed.isolation import isolated
-from botorch_delay.speed.peers import (
+from speed.clocks import PeakMemory, fastest, interleaved, timed
+from speed.isolation import isolated
+from speed.peers import (
     NOISE_VAR,
     botorch_at_its_best,
     plain_design,
@@ -24,7 +24,7 @@ from botorch_delay.speed.peers import (
     squared_exponential,
     uniform,
 )
-from botorch_delay.speed.rows import (
+from speed.rows import (
     BYTES,
     VALUES_WITHIN,
     Check,

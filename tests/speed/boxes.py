@@ -9,14 +9,14 @@ from torch import Tensor
 
 from botorch_delay.boxes import BoxDomain
 from botorch_delay.optimizers import BPEDelayOptimizer
-from botorch_delay.speed.clocks import interleaved
-from botorch_delay.speed.peers import (
+from speed.clocks import interleaved
+from speed.peers import (
     NOISE_VAR,
     botorch_at_its_best,
     single_task_gp,
     squared_exponential,
 )
-from botorch_delay.speed.rows import Check, Reach, Row
+from speed.rows import Check, Reach, Row
 
 DIM = 6
 RESTARTS, RAW_SAMPLES = 10, 512

@@ -9,9 +9,9 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from botorch_delay.speed.clocks import Timed, timed
-from botorch_delay.speed.isolation import isolated
-from botorch_delay.speed.rows import Check, Reach, Row
+from speed.clocks import Timed, timed
+from speed.isolation import isolated
+from speed.rows import Check, Reach, Row
 
 MOST = 20e-3
 COLUMNS = 3

@@ -27,15 +27,16 @@ from botorch_delay.optimizers import (
 )
 from botorch_delay.posterior import Evidence, posterior_at
 from botorch_delay.rules import UCB, Hallucinate
-from botorch_delay.speed.clocks import Timed, fastest, interleaved, percentile, resident
-from botorch_delay.speed.isolation import isolated
-from botorch_delay.speed.peers import (
+from botorch_delay.trials import Trial
+from speed.clocks import Timed, fastest, interleaved, percentile, resident
+from speed.isolation import isolated
+from speed.peers import (
     NOISE_VAR,
     botorch_at_its_best,
     plain_design,
     single_task_gp,
 )
-from botorch_delay.speed.rows import (
+from speed.rows import (
     BYTES,
     VALUES_WITHIN,
     Check,
@@ -44,7 +45,6 @@ from botorch_delay.speed.rows import (
     same_picks,
     same_values,
 )
-from botorch_delay.trials import Trial
 
 LENGTHSCALE = 0.8
 BETA = 6.0

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from botorch_delay.design import GreedyDesign
 from botorch_delay.posterior import Evidence, posterior_at
-from botorch_delay.speed.peers import NOISE_VAR, squared_exponential, uniform
-from botorch_delay.speed.rows import (
+from speed.peers import NOISE_VAR, squared_exponential, uniform
+from speed.rows import (
     BYTES,
     VALUES_WITHIN,
     Check,
