@@ -2,6 +2,45 @@
 
 A name is imported with its module when it is first used, as BoTorch's are: importing the package
 takes no longer than importing BoTorch.
+
+For maintainers: the rooms of the package, from the top down. A module imports from rooms below
+its own alone, which the import contracts of ``pyproject.toml`` make law.
+
+* ``integrations``, ``benchmarks``, and beside this file what people use: ``runner.run``
+  (executors), ``study`` and ``cli`` (experiments that are no programs), ``plotting``, ``demo``;
+  ``acquisition.MaxVariance`` for BoTorch.
+* ``optimizers``: ``base.Optimizer``, the shell of ask and tell; ``bpe.BPEDelayOptimizer``, rounds
+  around a rule; ``policies.IndexMethod``, a rule on all data; ``fitting.Fitting``, the one
+  surrogate in use; ``budget.Budget``; ``claims.claim`` and ``claims.History``, what is claimed
+  and what ended it; ``events.Note`` and ``replica.Replica``, the same asks made again elsewhere.
+* ``elimination``: ``open_round.OpenRound``, design points and what became of them;
+  ``closing.judge_round``, its end; ``rounds.RoundRecord``, what is kept of it;
+  ``search_space.FiniteArena`` and ``search_space.BoxArena``, set or box; ``active_set.ActiveSet``
+  and ``box_active_set.Region``.
+* ``confidence``: ``bounds.RKHSConfidence`` (Lemma 1 and Theorem 1's half-width),
+  ``bounds.Guarantee``, ``nets.Net``, ``anytime.Ellipsoid`` and ``anytime.norm_at_least``,
+  ``information.information_gain``.
+* ``design``: ``greedy.GreedyDesign``, ``box.BoxDesign``, ``ascent.maximize``,
+  ``climbing.BoundClimb``.
+* ``gp``: ``kernels.covariance``; ``posterior.Evidence`` (answers averaged per point) and
+  ``posterior.posterior_at``; ``averages.Averages``, kept up to date on candidates by
+  ``by_rows.CandidatePosterior`` or ``folded.FoldedPosterior``; ``surrogate.Surrogate``;
+  ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
+* ``history``: ``trials.Trial`` and ``trials.Ledger``, the record; ``answers.Answers``, columns of
+  it; ``point_status.Feasibility``, failures and repeats; ``states.check_state`` and
+  ``sqlite.save``, the file.
+* ``domains``: ``finite.FiniteDomain``, ``box.BoxDomain``.
+
+The way of an answer. ``Optimizer.tell`` checks it and enters it in the ``Ledger``. Then
+``BPEDelayOptimizer._settled`` hands it to whom it concerns: the ``OpenRound`` (is its design
+point settled?), the ``IndexMethod`` (whose ``Averages`` take it in), the ``Budget`` and the
+``History`` of the claims. Nothing is decided yet. The next ``ask`` fits the surrogate again if
+that is due (``Fitting.update``). If the round is due, ``judge_round`` makes bounds from its
+answers, the points that they eliminate leave the active set, a ``RoundRecord`` is kept, and the
+next ``OpenRound`` begins. Only then a point is chosen: one to be asked again, the next design
+point, or the rule's. An answer that comes after its trial was abandoned (``Trial.late``) goes the
+same way, but serves no design point: the rule, recommendations, and bounds from all answers use
+it.
 """
 
 from importlib import import_module
@@ -11,14 +50,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from botorch_delay import benchmarks, exceptions
     from botorch_delay.acquisition import FantasyUpperConfidenceBound, MaxVariance
-    from botorch_delay.boxes import BoxDomain
-    from botorch_delay.confidence import (
+    from botorch_delay.confidence.bounds import (
         Confidence,
         FixedBeta,
         Guarantee,
         RKHSConfidence,
         rkhs_bounds,
     )
+    from botorch_delay.confidence.information import effective_dimension, information_gain
     from botorch_delay.delays import (
         ConstantDelay,
         DelayLaw,
@@ -27,12 +66,20 @@ if TYPE_CHECKING:
         PoissonDelay,
         SubExponentialDelay,
     )
-    from botorch_delay.design import greedy_max_variance
-    from botorch_delay.domains import FiniteDomain
-    from botorch_delay.elimination import ActiveSet
-    from botorch_delay.empirical_delay import EmpiricalDelay
-    from botorch_delay.information import effective_dimension, information_gain
-    from botorch_delay.models import DelayedGP
+    from botorch_delay.design.greedy import greedy_max_variance
+    from botorch_delay.domains.box import BoxDomain
+    from botorch_delay.domains.finite import FiniteDomain
+    from botorch_delay.elimination.active_set import ActiveSet
+    from botorch_delay.elimination.rounds import (
+        GeometricRounds,
+        HorizonRounds,
+        RoundRecord,
+        round_lengths,
+    )
+    from botorch_delay.gp.delayed_gp import DelayedGP
+    from botorch_delay.gp.surrogate import Hyperparameters
+    from botorch_delay.history.empirical_delay import EmpiricalDelay
+    from botorch_delay.history.trials import Trial, TrialState
     from botorch_delay.optimizers import (
         AcquisitionOptimizer,
         BPEDelayOptimizer,
@@ -48,8 +95,7 @@ if TYPE_CHECKING:
         editing,
         load,
     )
-    from botorch_delay.rounds import GeometricRounds, HorizonRounds, RoundRecord, round_lengths
-    from botorch_delay.rules import (
+    from botorch_delay.optimizers.rules import (
         UCB,
         BotorchRule,
         Censor,
@@ -59,8 +105,6 @@ if TYPE_CHECKING:
         Rule,
         ThompsonSampling,
     )
-    from botorch_delay.surrogate import Hyperparameters
-    from botorch_delay.trials import Trial, TrialState
 
 try:
     __version__ = version("botorch-delay")
@@ -125,27 +169,27 @@ __all__ = [
 _MODULES = ("benchmarks", "exceptions")
 _NAMES = {
     "acquisition": "FantasyUpperConfidenceBound MaxVariance",
-    "boxes": "BoxDomain",
-    "confidence": "Confidence FixedBeta Guarantee RKHSConfidence rkhs_bounds",
+    "domains.box": "BoxDomain",
+    "confidence.bounds": "Confidence FixedBeta Guarantee RKHSConfidence rkhs_bounds",
     "delays": """
         ConstantDelay DelayLaw GeometricDelay NoDelay PoissonDelay SubExponentialDelay
     """,
-    "design": "greedy_max_variance",
-    "domains": "FiniteDomain",
-    "elimination": "ActiveSet",
-    "empirical_delay": "EmpiricalDelay",
-    "information": "effective_dimension information_gain",
-    "models": "DelayedGP",
+    "design.greedy": "greedy_max_variance",
+    "domains.finite": "FiniteDomain",
+    "elimination.active_set": "ActiveSet",
+    "history.empirical_delay": "EmpiricalDelay",
+    "confidence.information": "effective_dimension information_gain",
+    "gp.delayed_gp": "DelayedGP",
     "optimizers": """
         AcquisitionOptimizer BPEDelayOptimizer Epoch Forecast Optimizer QueuedOptimizer
         RandomOptimizer Recommendation Replicates Straggler ThreDSOptimizer editing load
     """,
-    "rounds": "GeometricRounds HorizonRounds RoundRecord round_lengths",
-    "rules": """
+    "elimination.rounds": "GeometricRounds HorizonRounds RoundRecord round_lengths",
+    "optimizers.rules": """
         UCB BotorchRule Censor Hallucinate Ignore Pending Rule ThompsonSampling
     """,
-    "surrogate": "Hyperparameters",
-    "trials": "Trial TrialState",
+    "gp.surrogate": "Hyperparameters",
+    "history.trials": "Trial TrialState",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -14,9 +14,9 @@ from botorch.utils.transforms import t_batch_mode_transform
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
 
-from botorch_delay import checks
+from botorch_delay import validation
 from botorch_delay.exceptions import InputTypeError, NotSupportedError
-from botorch_delay.models import DelayedGP
+from botorch_delay.gp.delayed_gp import DelayedGP
 
 
 class PointSet(Protocol):
@@ -149,7 +149,7 @@ class FantasyUpperConfidenceBound(_OfFantasy):
         posterior_transform: PosteriorTransform | None = None,
     ) -> None:
         super().__init__(model, X_pending)
-        self.beta = checks.positive(beta, "beta")
+        self.beta = validation.positive(beta, "beta")
         self.posterior_transform = posterior_transform
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]  # typed for the base class

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Generator, Tensor
 
-from botorch_delay import checks
+from botorch_delay import validation
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
 
 
@@ -50,8 +50,8 @@ class DelayLaw(ABC):
         Raises:
             InputError: if ``horizon < 1`` or ``delta`` is not in (0, 1).
         """
-        horizon = checks.whole(horizon, "horizon", 1)
-        delta = checks.probability(delta, "delta")
+        horizon = validation.whole(horizon, "horizon", 1)
+        delta = validation.probability(delta, "delta")
         bound = self._upper_quantile(delta / (2.0 * horizon))
         if not isinstance(bound, float | int) or not 0.0 <= bound < math.inf:
             raise InputError(f"{self!r}.quantile must give steps of at least 0, it gave {bound!r}.")
@@ -81,7 +81,7 @@ class NoDelay(DelayLaw):
 
     def quantile(self, p: float) -> float:
         """0 steps."""
-        checks.probability(p, "p")
+        validation.probability(p, "p")
         return 0.0
 
     def _upper_quantile(self, tail: float) -> float:
@@ -106,7 +106,7 @@ class ConstantDelay(DelayLaw):
     """
 
     def __init__(self, steps: int) -> None:
-        self.steps = checks.whole(steps, "steps", 0)
+        self.steps = validation.whole(steps, "steps", 0)
 
     @property
     def mean(self) -> float:
@@ -119,7 +119,7 @@ class ConstantDelay(DelayLaw):
 
     def quantile(self, p: float) -> float:
         """The constant, in steps."""
-        checks.probability(p, "p")
+        validation.probability(p, "p")
         return float(self.steps)
 
     def _upper_quantile(self, tail: float) -> float:
@@ -144,7 +144,7 @@ class PoissonDelay(DelayLaw):
     """
 
     def __init__(self, mean: float) -> None:
-        self._mean = checks.nonnegative(mean, "mean")
+        self._mean = validation.nonnegative(mean, "mean")
 
     @property
     def mean(self) -> float:
@@ -154,7 +154,7 @@ class PoissonDelay(DelayLaw):
     def sample(self, n: int, generator: Generator) -> Tensor:
         """Draw ``n`` delays with the generator, on its device."""
         rates = torch.full(
-            (checks.whole(n, "n", 0),), self._mean, dtype=torch.double, device=generator.device
+            (validation.whole(n, "n", 0),), self._mean, dtype=torch.double, device=generator.device
         )
         return torch.poisson(rates, generator=generator).long()
 
@@ -162,7 +162,7 @@ class PoissonDelay(DelayLaw):
         """The smallest whole ``u`` with ``P(tau <= u) >= p``, in steps."""
         from scipy import stats  # not above: it takes as long to import as half of BoTorch
 
-        return float(stats.poisson.ppf(checks.probability(p, "p"), self._mean))
+        return float(stats.poisson.ppf(validation.probability(p, "p"), self._mean))
 
     def _upper_quantile(self, tail: float) -> float:
         from scipy import stats
@@ -197,7 +197,7 @@ class GeometricDelay(DelayLaw):
     """
 
     def __init__(self, mean: float) -> None:
-        self._mean = checks.nonnegative(mean, "mean")
+        self._mean = validation.nonnegative(mean, "mean")
 
     @property
     def mean(self) -> float:
@@ -207,7 +207,7 @@ class GeometricDelay(DelayLaw):
     def sample(self, n: int, generator: Generator) -> Tensor:
         """Draw ``n`` delays with the generator, on its device."""
         uniform = torch.rand(
-            checks.whole(n, "n", 0),
+            validation.whole(n, "n", 0),
             generator=generator,
             dtype=torch.double,
             device=generator.device,
@@ -223,7 +223,7 @@ class GeometricDelay(DelayLaw):
 
     def quantile(self, p: float) -> float:
         """The smallest whole ``u`` with ``P(tau <= u) >= p``, in steps."""
-        return self._upper_quantile(1.0 - checks.probability(p, "p"))
+        return self._upper_quantile(1.0 - validation.probability(p, "p"))
 
     def _upper_quantile(self, tail: float) -> float:
         if self._mean == 0.0:
@@ -260,9 +260,9 @@ class SubExponentialDelay(DelayLaw):
     """
 
     def __init__(self, mean: float, xi: float, b: float, paper_min: bool = False) -> None:
-        self._mean = checks.nonnegative(mean, "mean")
-        self.xi = checks.positive(xi, "xi")
-        self.b = checks.positive(b, "b")
+        self._mean = validation.nonnegative(mean, "mean")
+        self.xi = validation.positive(xi, "xi")
+        self.b = validation.positive(b, "b")
         self.paper_min = bool(paper_min)
 
     @property
@@ -297,8 +297,8 @@ class SubExponentialDelay(DelayLaw):
         Raises:
             InputError: if ``horizon < 1`` or ``delta`` is not in (0, 1).
         """
-        horizon = checks.whole(horizon, "horizon", 1)
-        delta = checks.probability(delta, "delta")
+        horizon = validation.whole(horizon, "horizon", 1)
+        delta = validation.probability(delta, "delta")
         return self._mean + self._psi(horizon, delta / 2.0)
 
     def _psi(self, t: int, delta: float) -> float:
@@ -338,4 +338,4 @@ def check_delays(delays: Tensor, n: int) -> Tensor:
 
 
 def _constant(value: int, n: int, generator: Generator) -> Tensor:
-    return torch.full((checks.whole(n, "n", 0),), value, device=generator.device)
+    return torch.full((validation.whole(n, "n", 0),), value, device=generator.device)

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from botorch_delay import checks
-from botorch_delay.domains import FiniteDomain
+from botorch_delay import validation
+from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.exceptions import InputError, MissingExtraError, RunError, StorageError
 from botorch_delay.optimizers import BPEDelayOptimizer
 from botorch_delay.plotting import plot_active_set, plot_best, plot_timeline
@@ -111,9 +111,9 @@ def run_demo(
         StorageError: if the store cannot be used.
     """
     _require_sklearn()
-    workers = checks.whole(workers, "workers", 1)
-    trials = checks.whole(trials, "trials", 2)
-    seed = checks.whole(seed, "seed", 0)
+    workers = validation.whole(workers, "workers", 1)
+    trials = validation.whole(trials, "trials", 2)
+    seed = validation.whole(seed, "seed", 0)
     if trials > SIDE**2:
         raise InputError(f"trials must be at most the {SIDE**2} points of the grid, got {trials}.")
     objective = CrossValidation(seed)

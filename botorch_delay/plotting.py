@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from botorch_delay.benchmarks import History
-from botorch_delay.boxes import BoxDomain
-from botorch_delay.domains import Domain, FiniteDomain
+from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
-from botorch_delay.models import DelayedGP
+from botorch_delay.gp.delayed_gp import DelayedGP
+from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
 from botorch_delay.runner import RunReport
-from botorch_delay.trials import Trial, TrialState
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

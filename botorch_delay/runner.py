@@ -14,10 +14,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from botorch_delay import checks, storage
+from botorch_delay import validation
 from botorch_delay.exceptions import InputError, InputTypeError, RunError, StorageError
+from botorch_delay.history import sqlite
+from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
-from botorch_delay.trials import Trial, TrialState
 from botorch_delay.workers import Interrupts, Objective, Outcome, Pool, make_pool, words
 
 __all__ = ["Callback", "Evaluation", "RunReport", "run"]
@@ -144,15 +145,15 @@ def run(
         KeyboardInterrupt: on Ctrl-C, after waiting trials were cancelled and every open one
             abandoned and committed.
     """
-    n_trials = checks.whole(n_trials, "n_trials", 1)
+    n_trials = validation.whole(n_trials, "n_trials", 1)
     if optimizer.horizon is not None and n_trials > optimizer.horizon:
         raise InputError(
             f"n_trials must be at most the optimizer's horizon of {optimizer.horizon}, got "
             f"{n_trials}."
         )
-    max_in_flight = checks.whole(max_in_flight, "max_in_flight", 1)
+    max_in_flight = validation.whole(max_in_flight, "max_in_flight", 1)
     if timeout is not None:
-        timeout = checks.positive(timeout, "timeout")
+        timeout = validation.positive(timeout, "timeout")
     if not callable(objective):
         raise InputTypeError(f"objective must be callable, got {type(objective).__name__}.")
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
@@ -210,13 +211,13 @@ class _Loop:
     def resume(self) -> None:
         """Go on from the store, and give up what no worker runs any more."""
         optimizer = self._optimizer
-        if self._store is not None and not optimizer.trials and storage.holds_study(self._store):
+        if self._store is not None and not optimizer.trials and sqlite.holds_study(self._store):
             if optimizer.attached or optimizer.notes:
                 raise StorageError(
                     f"{os.fspath(self._store)} holds a study, which would replace what was "
                     "attached or noted before; do that after botorch_delay.load, or in callbacks."
                 )
-            optimizer.load_state_dict(storage.read(self._store))
+            optimizer.load_state_dict(sqlite.read(self._store))
             for trial in optimizer.pending:
                 logger.warning("trial %d was running when the last run ended; abandoned", trial.id)
                 self._abandon(trial)

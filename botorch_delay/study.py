@@ -30,12 +30,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_delay import checks, storage
-from botorch_delay.domains import Domain, FiniteDomain
-from botorch_delay.elimination import ActiveSet
+from botorch_delay import validation
+from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.exceptions import InputError, NoAnswerError, StorageError
+from botorch_delay.history import sqlite
+from botorch_delay.history.trials import Trial
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
-from botorch_delay.trials import Trial
 
 __all__ = [
     "create_study",
@@ -93,7 +94,7 @@ def create_study(
         InputError: if an argument is out of its range.
         StorageError: if the file exists or cannot be written.
     """
-    if storage.holds_study(path):
+    if sqlite.holds_study(path):
         raise StorageError(f"{path} exists already; choose another file, or go on with ask.")
     optimizer = BPEDelayOptimizer(domain, horizon, exact=exact, seed=seed, maximize=maximize)
     optimizer.save(path)
@@ -357,7 +358,7 @@ def _read_axis(file: Path, name: str, described: Any) -> tuple[Tensor, bool]:
 
 
 def _axis_values(described: Mapping[str, Any], *, log: bool) -> Tensor:
-    check = checks.positive if log else checks.real
+    check = validation.positive if log else validation.real
     if "values" in described:
         if len(described.keys() & {"low", "high", "steps"}):
             raise InputError("give either values, or low, high and steps.")
@@ -369,7 +370,7 @@ def _axis_values(described: Mapping[str, Any], *, log: bool) -> Tensor:
     if missing:
         raise InputError(f"{', '.join(missing)} missing; give values, or low, high and steps.")
     low, high = check(described["low"], "low"), check(described["high"], "high")
-    steps = checks.whole(described["steps"], "steps", 2)
+    steps = validation.whole(described["steps"], "steps", 2)
     if not low < high:
         raise InputError(f"low must be below high, got {low:g} and {high:g}.")
     if steps > MAX_ARMS:

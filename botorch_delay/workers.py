@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_delay import checks
+from botorch_delay import validation
 from botorch_delay.exceptions import InputError, InputTypeError
-from botorch_delay.trials import Trial
+from botorch_delay.history.trials import Trial
 
 Objective = Callable[[Tensor], float]
 
@@ -233,7 +233,7 @@ def _evaluate(objective: Objective, x: list[float], dtype: str) -> Outcome:
 def _number(returned: Any) -> tuple[float | None, str]:
     """What an objective returned as a finite float; without one, why it is none."""
     try:
-        return checks.real(returned, "value"), ""
+        return validation.real(returned, "value"), ""
     except InputError as invalid:
         return None, f"the objective returned no finite number: {invalid}"
 

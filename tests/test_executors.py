@@ -20,8 +20,8 @@ from readme_blocks import blocks
 
 import botorch_delay as bd
 from botorch_delay.exceptions import InputTypeError, RunError
+from botorch_delay.history.trials import TrialState
 from botorch_delay.runner import run
-from botorch_delay.trials import TrialState
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 import ast
+import importlib
 import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -88,3 +90,18 @@ def test_nothing_prints_and_nothing_pickles_data():
                 if called == "print":
                     assert path.name == "cli.py", path
                 assert called not in {"pickle.loads", "pickle.load", "torch.load", "eval", "exec"}
+
+
+def test_the_page_for_maintainers_names_what_there_is():
+    """The rooms and their central types are where the package's docstring says."""
+    rooms = re.findall(r"^\* (.*?)(?=^\* |^The way)", bd.__doc__, flags=re.M | re.S)
+    assert len(rooms) == 8
+    for text in rooms:
+        room = re.findall(r"``([a-z_]+)``", text)[0]
+        modules = re.findall(r"``([a-z_]+)\.([A-Za-z_]+)``", text)
+        assert modules
+        for module, name in modules:
+            path = module if room == "integrations" else f"{room}.{module}"
+            assert hasattr(importlib.import_module(f"botorch_delay.{path}"), name), (path, name)
+    named = set(re.findall(r"``([A-Z]\w+)``", bd.__doc__.split("The way of an answer")[1]))
+    assert named <= set(re.findall(r"\.(\w+)``", bd.__doc__)) | {"Averages"}

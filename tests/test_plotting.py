@@ -10,8 +10,8 @@ import botorch_delay as bd
 from botorch_delay import plotting
 from botorch_delay.benchmarks import FiniteProblem, simulate
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
+from botorch_delay.history.trials import TrialState
 from botorch_delay.runner import Evaluation, RunReport
-from botorch_delay.trials import TrialState
 
 mpl.use("Agg")
 

@@ -19,8 +19,8 @@ from pebble import ProcessPool
 import botorch_delay as bd
 from botorch_delay import runner
 from botorch_delay.exceptions import InputError, InputTypeError, RunError, StorageError
+from botorch_delay.history.trials import TrialState
 from botorch_delay.runner import run
-from botorch_delay.trials import TrialState
 
 
 def make(n=21, horizon=40, **options):

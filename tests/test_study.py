@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import botorch_delay as bd
-from botorch_delay import cli, storage
+from botorch_delay import cli
 from botorch_delay.exceptions import FewerTrialsWarning
+from botorch_delay.history import sqlite
 from botorch_delay.study import read_space
 
 GRID = """
@@ -293,15 +294,15 @@ def test_wrong_input_gives_one_line_and_changes_nothing(study, tmp_path, argumen
 
 
 def test_a_locked_or_read_only_file_says_so(study, tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
     with closing(sqlite3.connect("study.db", isolation_level=None)) as db:
         db.execute("BEGIN EXCLUSIVE")
         code, _, err = study("ask", "study.db")
     assert (code, len(err)) == (2, 1)
     assert "locked by another process" in err[0]
 
-    connect = storage._connect
-    monkeypatch.setattr(storage, "_connect", lambda uri: connect(uri.replace("mode=rw", "mode=ro")))
+    connect = sqlite._connect
+    monkeypatch.setattr(sqlite, "_connect", lambda uri: connect(uri.replace("mode=rw", "mode=ro")))
     code, _, err = study("ask", "study.db")
     assert (code, len(err)) == (2, 1)
     assert "readonly" in err[0]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from botorch_delay import checks
+from botorch_delay import validation
 from botorch_delay.benchmarks.comparison import RECOMMENDED, decided, finals, sweeps
 from botorch_delay.benchmarks.figures import draw_figures
 from botorch_delay.benchmarks.folders import (
@@ -126,7 +126,7 @@ def bench(
             raise InputError(f"There is no suite {suite!r}; there are {', '.join(SUITES)}.")
         suite = SUITES[suite]
     count = (os.cpu_count() or 1) if workers is None else workers
-    count = checks.whole(count, "workers", 1)
+    count = validation.whole(count, "workers", 1)
     require_matplotlib()
     wanted = suite.cells()
     if not wanted:
@@ -307,7 +307,7 @@ def _setting(folder: Path) -> dict[str, Any]:
         setting = json.loads((folder / SETTING).read_text())
         if not isinstance(setting, dict) or setting["format"] != FORMAT:
             raise ValueError("another format")
-        checks.whole(setting["steps"], "steps", 1)
+        validation.whole(setting["steps"], "steps", 1)
         for key in ("suite", "every", "begun", "versions", "cells"):
             setting[key]
     except (OSError, ValueError, KeyError) as error:

@@ -11,7 +11,7 @@ from enum import Enum
 import torch
 from torch import Generator, Tensor
 
-from botorch_delay import checks
+from botorch_delay import validation
 from botorch_delay.delays import DelayLaw, check_delays
 from botorch_delay.exceptions import InputError
 
@@ -82,7 +82,10 @@ class StepClock(Clock):
     failed: float = 0.0
 
     def __post_init__(self) -> None:
-        shares = [checks.nonnegative(self.lost, "lost"), checks.nonnegative(self.failed, "failed")]
+        shares = [
+            validation.nonnegative(self.lost, "lost"),
+            validation.nonnegative(self.failed, "failed"),
+        ]
         if sum(shares) > 1.0:
             raise InputError(f"lost and failed must sum to at most 1, got {sum(shares)}.")
 
@@ -115,7 +118,7 @@ class GrowingClock(Clock):
     largest_mean: float
 
     def __post_init__(self) -> None:
-        checks.positive(self.largest_mean, "largest_mean")
+        validation.positive(self.largest_mean, "largest_mean")
 
     def outcomes(self, steps: int, seed: int) -> Outcomes:
         """Geometric delays, by inversion of one uniform number per ask."""
@@ -150,8 +153,8 @@ class WorkerClock(Clock):
     spread: float = 1.0
 
     def __post_init__(self) -> None:
-        checks.whole(self.workers, "workers", 1)
-        checks.nonnegative(self.spread, "spread")
+        validation.whole(self.workers, "workers", 1)
+        validation.nonnegative(self.spread, "spread")
 
     def outcomes(self, steps: int, seed: int) -> Outcomes:
         """Durations."""
@@ -174,10 +177,10 @@ class ParetoDelay(DelayLaw):
     """
 
     def __init__(self, shape: float, scale: float) -> None:
-        self.shape = checks.real(shape, "shape")
+        self.shape = validation.real(shape, "shape")
         if self.shape <= 1.0:
             raise InputError(f"shape must be above 1, or there is no mean; got {shape}.")
-        self.scale = checks.positive(scale, "scale")
+        self.scale = validation.positive(scale, "scale")
 
     @property
     def mean(self) -> float:
@@ -193,7 +196,7 @@ class ParetoDelay(DelayLaw):
 
     def quantile(self, p: float) -> float:
         """The smallest whole ``u`` with ``P(tau > u) <= 1 - p``."""
-        tail = 1.0 - checks.probability(p, "p")
+        tail = 1.0 - validation.probability(p, "p")
         return float(max(math.ceil(self.scale * (tail ** (-1.0 / self.shape) - 1.0)) - 1, 0))
 
     def __repr__(self) -> str:

@@ -16,12 +16,12 @@ from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from botorch_delay import checks
+from botorch_delay import validation
 from botorch_delay.benchmarks.problems import BoxProblem, FiniteProblem
-from botorch_delay.boxes import BoxDomain
-from botorch_delay.domains import FiniteDomain
+from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.exceptions import InputError
-from botorch_delay.kernels import covariance
+from botorch_delay.gp.kernels import covariance
 
 SIDES = {2: 30, 4: 6}  # points of a grid along each column, by their number
 LENGTHSCALE = 0.15  # in two columns; in more it grows in proportion
@@ -56,9 +56,9 @@ def gp_draw(
         raise InputError(f"dim must be one of {', '.join(map(str, SIDES))}, got {dim!r}.")
     if kernel not in SMOOTHNESS:
         raise InputError(f"kernel must be one of {', '.join(SMOOTHNESS)}, got {kernel!r}.")
-    noise_std = checks.positive(noise_std, "noise_std")
-    factor = checks.positive(learner_factor, "learner_factor")
-    generator = torch.Generator().manual_seed(checks.seed(seed))
+    noise_std = validation.positive(noise_std, "noise_std")
+    factor = validation.positive(learner_factor, "learner_factor")
+    generator = torch.Generator().manual_seed(validation.seed(seed))
     points = torch.cartesian_prod(*[torch.linspace(0.0, 1.0, SIDES[dim], dtype=torch.double)] * dim)
     lengthscale = LENGTHSCALE * dim / 2
     normal = torch.randn(len(points), dtype=torch.double, generator=generator)

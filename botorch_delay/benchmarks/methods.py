@@ -12,9 +12,9 @@ from botorch_delay.benchmarks.clocks import Clock
 from botorch_delay.benchmarks.players import LibraryPlayer, Method, Player
 from botorch_delay.benchmarks.problems import FiniteProblem, Problem
 from botorch_delay.benchmarks.screening import screened_qlogei, screened_qlognei
-from botorch_delay.confidence import FixedBeta, RKHSConfidence
+from botorch_delay.confidence.bounds import FixedBeta, RKHSConfidence
 from botorch_delay.delays import NoDelay
-from botorch_delay.domains import FiniteDomain
+from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.optimizers import (
     AcquisitionOptimizer,
     BPEDelayOptimizer,
@@ -22,7 +22,14 @@ from botorch_delay.optimizers import (
     RandomOptimizer,
     ThreDSOptimizer,
 )
-from botorch_delay.rules import UCB, BotorchRule, Censor, Hallucinate, Ignore, ThompsonSampling
+from botorch_delay.optimizers.rules import (
+    UCB,
+    BotorchRule,
+    Censor,
+    Hallucinate,
+    Ignore,
+    ThompsonSampling,
+)
 
 BETA = 6.0
 # On larger sets Monte Carlo acquisition functions are evaluated after a screening.

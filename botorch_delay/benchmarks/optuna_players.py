@@ -20,8 +20,8 @@ from torch import Tensor
 from botorch_delay.benchmarks.clocks import Clock
 from botorch_delay.benchmarks.players import OURS, OWN, Method, Player
 from botorch_delay.benchmarks.problems import Point, Problem
-from botorch_delay.boxes import BoxDomain
-from botorch_delay.domains import Domain, FiniteDomain
+from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.exceptions import MissingExtraError, NotSupportedError
 from botorch_delay.optimizers import RandomOptimizer
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from botorch_delay import checks
+from botorch_delay import validation
 from botorch_delay.benchmarks.clocks import (
     NOISE_STREAM,
     UNIFORM_STREAM,
@@ -136,10 +136,10 @@ class _Game:
         instant: bool,
     ) -> None:
         self.player, self.problem, self.clock = player, problem, clock
-        self.steps = checks.whole(steps, "steps", 1)
-        self.every = checks.whole(every, "every", 1)
+        self.steps = validation.whole(steps, "steps", 1)
+        self.every = validation.whole(every, "every", 1)
         self.instant = instant
-        seed = checks.seed(seed)
+        seed = validation.seed(seed)
         self.outcomes = clock.outcomes(steps, seed)
         generator = generator_of(seed ^ NOISE_STREAM)
         normal = torch.randn(steps, dtype=torch.double, generator=generator).tolist()

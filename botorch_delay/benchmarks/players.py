@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from botorch_delay.benchmarks.clocks import Clock
 from botorch_delay.benchmarks.problems import Point, Problem
-from botorch_delay.domains import FiniteDomain
+from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.exceptions import MissingExtraError, NoAnswerError
 from botorch_delay.optimizers import Optimizer
 

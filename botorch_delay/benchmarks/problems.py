@@ -12,11 +12,11 @@ from gpytorch.kernels import Kernel, RBFKernel
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from botorch_delay import checks
-from botorch_delay.boxes import BoxDomain
-from botorch_delay.domains import Domain, FiniteDomain
+from botorch_delay import validation
+from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.exceptions import InputError
-from botorch_delay.kernels import covariance
+from botorch_delay.gp.kernels import covariance
 
 # Points of a box from which the spread of its values is estimated.
 SPREAD_POINTS = 4096
@@ -120,8 +120,8 @@ class FiniteProblem(Problem):
         norm: float | None = None,
     ) -> None:
         self.domain = points if isinstance(points, FiniteDomain) else FiniteDomain(points)
-        self.values = checks.column(values, "values", self.domain.points)
-        self.noise_std = checks.nonnegative(noise_std, "noise_std")
+        self.values = validation.column(values, "values", self.domain.points)
+        self.noise_std = validation.nonnegative(noise_std, "noise_std")
         self.covar_module = covar_module
         self.norm = norm
         self.highest = self.values.max().item()
@@ -174,7 +174,7 @@ class BoxProblem(Problem):
     ) -> None:
         self.domain = domain
         self.function = function
-        self.highest = checks.real(highest, "highest")
+        self.highest = validation.real(highest, "highest")
         unit = SobolEngine(domain.dim, scramble=True, seed=0).draw(
             SPREAD_POINTS, dtype=torch.double
         )
@@ -184,7 +184,7 @@ class BoxProblem(Problem):
                 f"highest must be the maximum of f, got {highest}; f takes {values.max().item()}."
             )
         self.lowest = values.min().item()
-        self.noise_std = checks.nonnegative(noise_share, "noise_share") * values.std().item()
+        self.noise_std = validation.nonnegative(noise_share, "noise_share") * values.std().item()
 
     def truth(self, point: Point) -> float:
         """F without noise at a point."""
@@ -209,9 +209,9 @@ def paper_problem(
     Raises:
         InputError: if an argument is out of its range.
     """
-    lengthscale = checks.positive(lengthscale, "lengthscale")
-    side = checks.whole(side, "side", 2)
-    generator = torch.Generator().manual_seed(checks.seed(seed))
+    lengthscale = validation.positive(lengthscale, "lengthscale")
+    side = validation.whole(side, "side", 2)
+    generator = torch.Generator().manual_seed(validation.seed(seed))
     kernel = RBFKernel().double()
     kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.double)
     kernel.requires_grad_(False)

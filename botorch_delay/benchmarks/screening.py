@@ -8,7 +8,7 @@ from botorch.acquisition.analytic import LogExpectedImprovement
 from botorch.acquisition.logei import qLogExpectedImprovement, qLogNoisyExpectedImprovement
 from torch import Tensor
 
-from botorch_delay.models import DelayedGP
+from botorch_delay.gp.delayed_gp import DelayedGP
 
 # In 14 states of runs on two tables of 30,000 arms (12 to 60 answers, 3 or 15 pending points) the
 # largest qLogNEI was among them every time; the largest qLogEI was missed once, by 0.003.

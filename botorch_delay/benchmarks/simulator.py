@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from botorch_delay import checks
+from botorch_delay import validation
 from botorch_delay.benchmarks.clocks import NOISE_STREAM
 from botorch_delay.benchmarks.problems import FiniteProblem
 from botorch_delay.delays import DelayLaw, check_delays
@@ -63,8 +63,8 @@ def simulate(
         InputError: if an argument is malformed, or the optimizer plays on other points.
         HorizonError: if the optimizer's horizon is shorter than ``steps``.
     """
-    steps = checks.whole(steps, "steps", 1)
-    seed = checks.seed(seed)
+    steps = validation.whole(steps, "steps", 1)
+    seed = validation.seed(seed)
     horizon = optimizer.horizon
     left = steps if horizon is None else horizon - len(optimizer.trials)
     if steps > left:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from botorch_delay import checks
+from botorch_delay import validation
 from botorch_delay.benchmarks.clocks import Clock
 from botorch_delay.benchmarks.methods import ABLATIONS, GUARANTEED
 from botorch_delay.benchmarks.play import Record, play
@@ -98,7 +98,7 @@ class Suite:
             METHODS.check(methods)
         if any(len(c) == 0 for c in (problems, delays, methods, seeds) if c is not None):
             raise InputError("Choose at least one problem, delay, method and seed.")
-        count = self.steps if steps is None else checks.whole(steps, "steps", 1)
+        count = self.steps if steps is None else validation.whole(steps, "steps", 1)
         every = self.every if steps is None else max(self.every * count // self.steps, 1)
         return replace(
             self,
@@ -107,7 +107,7 @@ class Suite:
             methods=self.methods if methods is None else _distinct(methods),
             seeds=self.seeds
             if seeds is None
-            else tuple(sorted({checks.seed(seed) for seed in seeds})),
+            else tuple(sorted({validation.seed(seed) for seed in seeds})),
             steps=count,
             every=every,
             extra=tuple(

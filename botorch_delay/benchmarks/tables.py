@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from botorch_delay import checks
+from botorch_delay import validation
 from botorch_delay.benchmarks.problems import Draw, FiniteProblem, Observation, Point
-from botorch_delay.domains import FiniteDomain
+from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.exceptions import InputError, MissingExtraError
 
 DATASETS = {
@@ -117,7 +117,7 @@ def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
     if dataset not in DATASETS.get(family, ()):
         known = ", ".join(f"{f}-{name}" for f, names in DATASETS.items() for name in names)
         raise InputError(f"There is no table {family}-{dataset}; the tables are {known}.")
-    checks.seed(seed)
+    validation.seed(seed)
     table = _open(family, dataset)
     choices: dict[str, list[Any]] = table.search_space
     names = list(choices)

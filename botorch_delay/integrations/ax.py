@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from gpytorch.kernels import Kernel
 
-from botorch_delay import checks
+from botorch_delay import validation
 from botorch_delay.acquisition import FantasyUpperConfidenceBound, MaxVariance
+from botorch_delay.elimination.rounds import OPEN_ENDED
 from botorch_delay.exceptions import (
     BotorchDelayError,
     EmptyDomainError,
@@ -32,13 +33,12 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
-from botorch_delay.kernels import build_kernel, describe_kernel
+from botorch_delay.gp.kernels import build_kernel, describe_kernel
+from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers import BPEDelayOptimizer
 from botorch_delay.optimizers.replica import PastTrial, Replica
-from botorch_delay.records import build_part, describe_part
-from botorch_delay.rounds import OPEN_ENDED
-from botorch_delay.rules import as_rule
-from botorch_delay.trials import TrialState
+from botorch_delay.optimizers.rules import as_rule
+from botorch_delay.optimizers.specs import build_part, describe_part
 
 try:
     from ax.core.arm import Arm
@@ -150,8 +150,8 @@ class DelayGenerationNode(ExternalGenerationNode):
             transition_criteria=transition_criteria,
             suggested_experiment_status=suggested_experiment_status,
         )
-        self._horizon = None if horizon is None else checks.whole(horizon, "horizon", 1)
-        self._seed = checks.seed(seed)
+        self._horizon = None if horizon is None else validation.whole(horizon, "horizon", 1)
+        self._seed = validation.seed(seed)
         allowed = set(inspect.signature(BPEDelayOptimizer).parameters) - _OWN - {"domain"}
         unknown = sorted(set(options) - allowed)
         if unknown:
@@ -381,7 +381,7 @@ class _History:
             value, noise_var = self._answers.get(number, (None, None))
             if state is TrialState.COMPLETED:
                 try:
-                    checks.answer(value, play.space.domain.like)
+                    validation.answer(value, play.space.domain.like)
                 except InputError as error:
                     state, reason = TrialState.FAILED, str(error)
             fields = {

@@ -12,7 +12,7 @@ from ax.core.parameter_constraint import ParameterConstraint
 from ax.core.search_space import SearchSpace
 from torch import Tensor
 
-from botorch_delay.boxes import BoxDomain
+from botorch_delay.domains.box import BoxDomain
 from botorch_delay.exceptions import NotSupportedError
 from botorch_delay.integrations.spaces import Choice, Number, Space
 

@@ -21,8 +21,9 @@ from typing import Any
 
 import torch
 
-from botorch_delay import checks
-from botorch_delay.confidence import Guarantee
+from botorch_delay import validation
+from botorch_delay.confidence.bounds import Guarantee
+from botorch_delay.elimination.rounds import OPEN_ENDED
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
@@ -31,10 +32,9 @@ from botorch_delay.exceptions import (
     MissingExtraError,
     NoAnswerError,
 )
+from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.replica import PastTrial, Replica
-from botorch_delay.rounds import OPEN_ENDED
-from botorch_delay.trials import TrialState
 
 try:
     import optuna
@@ -115,10 +115,10 @@ class DelaySampler(BaseSampler):
         stale_after: float | None = None,
         **options: Any,
     ) -> None:
-        self._horizon = None if horizon is None else checks.whole(horizon, "horizon", 1)
-        self._seed = checks.seed(seed)
+        self._horizon = None if horizon is None else validation.whole(horizon, "horizon", 1)
+        self._seed = validation.seed(seed)
         self._stale_after = (
-            None if stale_after is None else checks.positive(stale_after, "stale_after")
+            None if stale_after is None else validation.positive(stale_after, "stale_after")
         )
         self._given_space = None if search_space is None else _check_space(search_space)
         self._options = {"repeat_pending": False} | _check_options(options)

@@ -16,7 +16,7 @@ from optuna.distributions import (
 )
 from torch import Tensor
 
-from botorch_delay.boxes import BoxDomain
+from botorch_delay.domains.box import BoxDomain
 from botorch_delay.exceptions import InputError, NotSupportedError
 from botorch_delay.integrations.spaces import Choice, Number, Space
 

@@ -21,8 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_delay import states, storage
-from botorch_delay.differences import agree
+from botorch_delay.elimination.rounds import OPEN_ENDED
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
@@ -32,9 +31,10 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
+from botorch_delay.history import sqlite, states
+from botorch_delay.history.differences import agree
+from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
-from botorch_delay.rounds import OPEN_ENDED
-from botorch_delay.trials import Trial, TrialState
 
 try:
     from ray.tune.result import DEFAULT_METRIC
@@ -325,7 +325,7 @@ class DelaySearch(Searcher):
             StorageError: if the file cannot be read, was not written by this searcher, or is of
                 another space, metric or optimizer; then nothing is changed.
         """
-        state = storage.read(checkpoint_path)
+        state = sqlite.read(checkpoint_path)
         _check_book(state, checkpoint_path)
         self._surviving = _trials_of_tune(Path(checkpoint_path).parent)
         if self._space is not None:

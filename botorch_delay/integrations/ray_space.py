@@ -20,7 +20,7 @@ from ray.tune.search.sample import (
 from ray.tune.search.variant_generator import assign_value, parse_spec_vars
 from torch import Tensor
 
-from botorch_delay.boxes import BoxDomain
+from botorch_delay.domains.box import BoxDomain
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError, StorageError
 from botorch_delay.integrations.spaces import Choice, Number, Space
 

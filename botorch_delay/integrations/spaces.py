@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_delay import checks
-from botorch_delay.boxes import BoxDomain
+from botorch_delay import validation
+from botorch_delay.domains.box import BoxDomain
 from botorch_delay.exceptions import InputError, InputTypeError
 
 # A column with more values than this varies freely, and what is asked is the value next to it.
@@ -47,7 +47,7 @@ class Number:
     whole: bool = False
 
     def __post_init__(self) -> None:
-        read = _whole if self.whole else checks.real
+        read = _whole if self.whole else validation.real
         for name in ("low", "high", "step"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, read(value, name))
@@ -107,7 +107,7 @@ class Number:
 
     def encode(self, value: Any, name: str) -> float:
         """The column's number for a value."""
-        number = checks.real(value, name)
+        number = validation.real(value, name)
         nearest = self.nearest(number)
         if not math.isclose(number, nearest, rel_tol=1e-9, abs_tol=1e-9 * (self.step or 0)):
             what = "" if self.step is None else f" in steps of {self.step}"
@@ -246,7 +246,7 @@ class Space:
 
 
 def _whole(value: Any, name: str) -> int:
-    number = checks.whole(value, name, -_EXACT)
+    number = validation.whole(value, name, -_EXACT)
     if number > _EXACT:
         raise InputError(f"{name} must be at most 2^53, got {number}.")
     return number

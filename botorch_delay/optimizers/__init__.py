@@ -3,6 +3,7 @@
 from botorch_delay.optimizers.acquisition import AcquisitionOptimizer
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
+from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.loading import editing, load
 from botorch_delay.optimizers.queued import QueuedOptimizer
 from botorch_delay.optimizers.random import RandomOptimizer
@@ -10,7 +11,6 @@ from botorch_delay.optimizers.recommendation import Recommendation
 from botorch_delay.optimizers.replica import PastTrial, Replica
 from botorch_delay.optimizers.replicates import Replicates
 from botorch_delay.optimizers.threds import Epoch, ThreDSOptimizer
-from botorch_delay.optimizers.waiting import Forecast, Straggler
 
 __all__ = [
     "AcquisitionOptimizer",

@@ -10,22 +10,28 @@ from botorch.acquisition.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay import checks
-from botorch_delay.confidence import Confidence, FixedBeta, Guarantee
-from botorch_delay.domains import Domain
+from botorch_delay import validation
+from botorch_delay.confidence.bounds import Confidence, FixedBeta, Guarantee
+from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError
-from botorch_delay.optimizers.base import Choice, Optimizer
+from botorch_delay.gp.surrogate import (
+    Hyperparameters,
+    Surrogate,
+    check_warm_start,
+)
+from botorch_delay.history.states import is_whole
+from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
+from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.botorch_scores import try_out
 from botorch_delay.optimizers.fitting import Fitting
-from botorch_delay.optimizers.given import (
+from botorch_delay.optimizers.fixed_model import (
     describe_given,
     describe_replicates,
     given_surrogate,
     recipe_of,
 )
-from botorch_delay.optimizers.index_method import IndexMethod
-from botorch_delay.records import describe_part
-from botorch_delay.rules import (
+from botorch_delay.optimizers.policies import IndexMethod
+from botorch_delay.optimizers.rules import (
     UCB,
     BotorchRule,
     Censor,
@@ -36,13 +42,7 @@ from botorch_delay.rules import (
     as_rule,
     check_combination,
 )
-from botorch_delay.states import is_whole
-from botorch_delay.surrogate import (
-    Hyperparameters,
-    Surrogate,
-    check_warm_start,
-)
-from botorch_delay.trials import Attached, Trial, TrialState
+from botorch_delay.optimizers.specs import describe_part
 
 
 class AcquisitionOptimizer(Optimizer):
@@ -96,7 +96,7 @@ class AcquisitionOptimizer(Optimizer):
 
     Example:
         >>> from gpytorch.kernels import RBFKernel
-        >>> from botorch_delay.domains import FiniteDomain
+        >>> from botorch_delay.domains.finite import FiniteDomain
         >>> domain = FiniteDomain(torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1))
         >>> opt = AcquisitionOptimizer(
         ...     domain, covar_module=RBFKernel().double(), noise_var=1e-4, rule=UCB(6.0)
@@ -124,13 +124,13 @@ class AcquisitionOptimizer(Optimizer):
     ) -> None:
         super().__init__(domain, horizon, seed=seed, maximize=maximize)
         self._fixed = given_surrogate(covar_module, noise_var, domain.like, exact=exact)
-        self._exact, self._repeat_pending = exact, checks.flag(repeat_pending, "repeat_pending")
+        self._exact, self._repeat_pending = exact, validation.flag(repeat_pending, "repeat_pending")
         check_warm_start(warm_start, domain, self._fixed is not None)
         self._warm_start = warm_start
         self._rule = UCB(6.0) if rule is None else as_rule(rule)
         self._pending = check_combination(self._rule, Hallucinate() if pending is None else pending)
         if isinstance(self._pending, Censor):
-            checks.answer(self._pending.worst_value, domain.like)
+            validation.answer(self._pending.worst_value, domain.like)
         worst = self._pending.worst_value if isinstance(self._pending, Censor) else None
         self._fitting = Fitting(
             domain,

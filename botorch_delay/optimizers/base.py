@@ -8,19 +8,19 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
 
-from botorch_delay import checks, differences, states, storage
-from botorch_delay.answers import Answers
-from botorch_delay.box_search import maximize
-from botorch_delay.boxes import BoxDomain
-from botorch_delay.confidence import Confidence, Guarantee
-from botorch_delay.domains import Domain, FiniteDomain
-from botorch_delay.empirical_delay import EmpiricalDelay
+from botorch_delay import validation
+from botorch_delay.confidence.bounds import Confidence, Guarantee
+from botorch_delay.design.ascent import maximize
+from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.generators import generator_for
+from botorch_delay.elimination.box_active_set import Region
 from botorch_delay.exceptions import (
     FewerTrialsWarning,
     HorizonError,
@@ -31,37 +31,21 @@ from botorch_delay.exceptions import (
     StorageError,
     TrialError,
 )
-from botorch_delay.locks import Lock, exclusive
+from botorch_delay.gp.posterior import Evidence
+from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
+from botorch_delay.history import differences, sqlite, states
+from botorch_delay.history.answers import Answers
+from botorch_delay.history.empirical_delay import EmpiricalDelay
+from botorch_delay.history.trials import Attached, Choice, Ledger, Trial, TrialState, trials_table
+from botorch_delay.optimizers.forecasts import Straggler, describe_running
+from botorch_delay.optimizers.locks import Lock, exclusive
 from botorch_delay.optimizers.recommendation import Recommendation, best_of, intervals
 from botorch_delay.optimizers.replicates import Replicates, replicates
-from botorch_delay.optimizers.waiting import Straggler, describe_running
-from botorch_delay.posterior import Evidence
-from botorch_delay.regions import Region
-from botorch_delay.rules import generator_for
-from botorch_delay.surrogate import Hyperparameters, Surrogate
-from botorch_delay.trials import Attached, Ledger, Trial, TrialState, trials_table
 
 if TYPE_CHECKING:
     import pandas
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A point to ask and what it is asked for.
-
-    Attributes:
-        index: its row in a finite domain; None on a box.
-        round: counted from 1.
-        slot: which design point of the round it serves.
-        x: the point on a box, ``d``.
-    """
-
-    index: int | None
-    round: int
-    slot: int
-    x: Tensor | None = None
 
 
 class Optimizer(ABC):
@@ -91,8 +75,8 @@ class Optimizer(ABC):
                 "wrap points with FiniteDomain(points)."
             )
         self._domain = domain
-        self._horizon = None if horizon is None else checks.whole(horizon, "horizon", 1)
-        self._seed = checks.seed(seed)
+        self._horizon = None if horizon is None else validation.whole(horizon, "horizon", 1)
+        self._seed = validation.seed(seed)
         if not isinstance(maximize, bool):
             raise InputTypeError(f"maximize must be True or False, got {maximize!r}.")
         self._maximize = maximize
@@ -157,7 +141,7 @@ class Optimizer(ABC):
         Raises:
             InputError: if ``share`` is out of its range.
         """
-        share = checks.probability(share, "share")
+        share = validation.probability(share, "share")
         law = self._estimated_law()
         if law is None:
             return []
@@ -216,7 +200,7 @@ class Optimizer(ABC):
             HorizonError: if fewer asks are left; then nothing is asked.
             EmptyDomainError: if no feasible point is left.
         """
-        count = 1 if n is None else checks.whole(n, "n", 1)
+        count = 1 if n is None else validation.whole(n, "n", 1)
         left = None if self._horizon is None else self._horizon - len(self._ledger)
         if self._finished and left != 0:
             planned = "" if self._horizon is None else f" of {self._horizon}"
@@ -269,11 +253,11 @@ class Optimizer(ABC):
             raise TrialError(
                 f"Trial {found.id} was marked failed; hand over a later result with attach(x, y)."
             )
-        value = checks.answer(y, self._domain.like)
+        value = validation.answer(y, self._domain.like)
         if noise_var is not None and self._exact:
             raise InputError("Evaluations are exact, so that an answer has no noise_var.")
         if noise_var is not None:
-            noise_var = checks.noise_variance(noise_var, "noise_var", self._domain.like)
+            noise_var = validation.noise_variance(noise_var, "noise_var", self._domain.like)
         late = found.state is TrialState.ABANDONED
         self._ledger.settle(
             found, TrialState.COMPLETED, value=value, noise_var=noise_var, late=late
@@ -329,19 +313,19 @@ class Optimizer(ABC):
         if not isinstance(x, Tensor):
             raise InputTypeError(f"x must be a torch.Tensor, got {type(x).__name__}.")
         single = x.dim() == 1
-        X = checks.matrix(x.unsqueeze(0) if single else x, "x")
-        checks.matches(X, "x", self._domain.like)
+        X = validation.matrix(x.unsqueeze(0) if single else x, "x")
+        validation.matches(X, "x", self._domain.like)
         self._domain.check_logarithms(X, "x")
         if isinstance(y, Tensor) and y.dim() > 0:
-            values = checks.column(y, "y", X)
+            values = validation.column(y, "y", X)
         elif single:
-            values = X.new_tensor([checks.answer(y, X)])
+            values = X.new_tensor([validation.answer(y, X)])
         else:
             raise InputTypeError(
                 f"y must be a tensor of shape {len(X)} or {len(X)} x 1 for {len(X)} points, got "
                 f"{type(y).__name__}."
             )
-        numbers = [checks.answer(number, X) for number in values.tolist()]
+        numbers = [validation.answer(number, X) for number in values.tolist()]
         rows = self._domain.find(X).tolist()
         self._ledger.attach(
             [
@@ -478,7 +462,7 @@ class Optimizer(ABC):
         Raises:
             StorageError: if the file cannot be written, is no study, or holds another one.
         """
-        storage.save(path, self._header(), self._ledger, overwrite=overwrite)
+        sqlite.save(path, self._header(), self._ledger, overwrite=overwrite)
 
     @exclusive
     def _write(self, write: Callable[[Mapping[str, Any], Ledger], None]) -> None:
@@ -487,7 +471,7 @@ class Optimizer(ABC):
 
     def _header(self) -> dict[str, Any]:
         """The state without trials and attached results."""
-        notes = storage.dump_notes(self.notes)
+        notes = sqlite.dump_notes(self.notes)
         if notes != self._noted:  # a change like any other, or another holder could drop it
             self._ledger.note(notes)
             self._noted = notes

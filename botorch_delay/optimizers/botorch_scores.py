@@ -14,11 +14,11 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_delay.exceptions import BotorchDelayError, InputError
-from botorch_delay.kernels import CHUNK_ELEMENTS
-from botorch_delay.models import DelayedGP
-from botorch_delay.optimizers.averages import Ordered
-from botorch_delay.rules import BotorchRule
-from botorch_delay.surrogate import Surrogate
+from botorch_delay.gp.averages import Ordered
+from botorch_delay.gp.delayed_gp import DelayedGP
+from botorch_delay.gp.kernels import CHUNK_ELEMENTS
+from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.optimizers.rules import BotorchRule
 
 Score = Callable[[Tensor], Tensor]
 

@@ -14,13 +14,17 @@ from botorch.acquisition.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay import checks
-from botorch_delay.answers import Answers
-from botorch_delay.confidence import Confidence, FixedBeta, Guarantee, RKHSConfidence
-from botorch_delay.covering import largest_deviation
+from botorch_delay import validation
+from botorch_delay.confidence.bounds import Confidence, FixedBeta, Guarantee, RKHSConfidence
+from botorch_delay.confidence.nets import largest_deviation
 from botorch_delay.delays import DelayLaw
-from botorch_delay.domains import Domain, FiniteDomain
-from botorch_delay.elimination import ActiveSet
+from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.elimination.active_set import ActiveSet
+from botorch_delay.elimination.box_active_set import BoxActiveSet
+from botorch_delay.elimination.closing import everything_left, judge_round
+from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, Known, OpenRound
+from botorch_delay.elimination.rounds import Departure, RoundRecord, RoundSchedule, ScheduledRounds
+from botorch_delay.elimination.search_space import BoxArena, FiniteArena, make_arena
 from botorch_delay.exceptions import (
     EmptyDomainError,
     ExhaustedDesignError,
@@ -31,35 +35,31 @@ from botorch_delay.exceptions import (
     RepeatedResultWarning,
     StorageError,
 )
-from botorch_delay.kernels import prior_variance
-from botorch_delay.locks import exclusive
-from botorch_delay.optimizers.arenas import BoxArena, FiniteArena, make_arena
-from botorch_delay.optimizers.base import Choice, Optimizer
-from botorch_delay.optimizers.botorch_scores import try_out
-from botorch_delay.optimizers.budget import Budget
-from botorch_delay.optimizers.claims import History, claim, departures, waits_of
-from botorch_delay.optimizers.feasibility import Feasibility, row_of
-from botorch_delay.optimizers.fitting import Fitting
-from botorch_delay.optimizers.given import describe_given, given_surrogate, recipe_of
-from botorch_delay.optimizers.index_method import IndexMethod
-from botorch_delay.optimizers.judging import everything_left, judge_round
-from botorch_delay.optimizers.notes import Note, Notebook, Opening
-from botorch_delay.optimizers.open_round import NO_SLOT, WAITING_SLOT, Known, OpenRound
-from botorch_delay.optimizers.options import DEFAULT_EXPLOIT, choose_options
-from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
-from botorch_delay.optimizers.replica import PastTrial, Replica
-from botorch_delay.optimizers.stragglers import EarlyClose, LateReport, forecast, holding
-from botorch_delay.optimizers.waiting import Forecast, Straggler
-from botorch_delay.records import describe_part
-from botorch_delay.regions import BoxActiveSet
-from botorch_delay.rounds import Departure, RoundRecord, RoundSchedule, ScheduledRounds
-from botorch_delay.rules import BotorchRule, Hallucinate, Rule
-from botorch_delay.surrogate import (
+from botorch_delay.gp.kernels import prior_variance
+from botorch_delay.gp.surrogate import (
     Hyperparameters,
     Surrogate,
     check_warm_start,
 )
-from botorch_delay.trials import Attached, Trial, TrialState
+from botorch_delay.history.answers import Answers
+from botorch_delay.history.point_status import Feasibility, row_of
+from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
+from botorch_delay.optimizers.base import Optimizer
+from botorch_delay.optimizers.botorch_scores import try_out
+from botorch_delay.optimizers.budget import Budget
+from botorch_delay.optimizers.claims import History, claim, departures, waits_of
+from botorch_delay.optimizers.events import Note, Notebook, Opening
+from botorch_delay.optimizers.fitting import Fitting
+from botorch_delay.optimizers.fixed_model import describe_given, given_surrogate, recipe_of
+from botorch_delay.optimizers.forecasts import Forecast, Straggler
+from botorch_delay.optimizers.locks import exclusive
+from botorch_delay.optimizers.options import DEFAULT_EXPLOIT, choose_options
+from botorch_delay.optimizers.policies import IndexMethod
+from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
+from botorch_delay.optimizers.replica import PastTrial, Replica
+from botorch_delay.optimizers.rules import BotorchRule, Hallucinate, Rule
+from botorch_delay.optimizers.specs import describe_part
+from botorch_delay.optimizers.stragglers import EarlyClose, LateReport, forecast, holding
 
 logger = logging.getLogger(__name__)
 
@@ -203,7 +203,7 @@ class BPEDelayOptimizer(Optimizer):
                 f"delay must be a delay law such as PoissonDelay, got {type(delay).__name__}."
             )
         self._delay = delay
-        self._delta = checks.probability(delta, "delta")
+        self._delta = validation.probability(delta, "delta")
         self._as_published = False
         self._options = choose_options(
             rounds,
@@ -404,8 +404,8 @@ class BPEDelayOptimizer(Optimizer):
         Raises:
             InputError: if ``X`` is malformed, or holds points outside of the domain.
         """
-        X = checks.matrix(X, "X", empty=True)
-        checks.matches(X, "X", self._domain.like)
+        X = validation.matrix(X, "X", empty=True)
+        validation.matches(X, "X", self._domain.like)
         if not bool(self._domain.contains(X).all()):
             raise InputError("X holds points that are not in the domain.")
         if isinstance(self._arena, FiniteArena):
@@ -649,8 +649,8 @@ class BPEDelayOptimizer(Optimizer):
                 "With regret_factor every ask counts with the bounds of its time, which notes do "
                 "not tell; use save and load."
             )
-        X = checks.matrix(x.unsqueeze(0), "x")
-        checks.matches(X, "x", self._domain.like)
+        X = validation.matrix(x.unsqueeze(0), "x")
+        validation.matches(X, "x", self._domain.like)
         if not bool(self._domain.contains(X)):
             raise InputError(f"x must be a point of the domain, got {x.tolist()}.")
         for opening in note.openings:

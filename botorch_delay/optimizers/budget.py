@@ -47,17 +47,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_delay.answers import Answers
-from botorch_delay.confidence import BudgetTerms, RKHSConfidence, side_delta
-from botorch_delay.design import greedy_max_variance
-from botorch_delay.domains import FiniteDomain
-from botorch_delay.ellipsoid import Ellipsoid
+from botorch_delay.confidence.anytime import Ellipsoid
+from botorch_delay.confidence.bounds import BudgetTerms, RKHSConfidence, side_delta
+from botorch_delay.design.greedy import greedy_max_variance
+from botorch_delay.domains.finite import FiniteDomain
+from botorch_delay.elimination.rounds import RoundRule
 from botorch_delay.exceptions import StorageError
-from botorch_delay.kernels import covariance, prior_variance, rows_per_chunk
-from botorch_delay.optimizers.feasibility import row_of
-from botorch_delay.rounds import RoundRule
-from botorch_delay.surrogate import Surrogate
-from botorch_delay.trials import Trial, TrialState
+from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
+from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.answers import Answers
+from botorch_delay.history.point_status import row_of
+from botorch_delay.history.trials import Trial, TrialState
 
 
 class Budget:

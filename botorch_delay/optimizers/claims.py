@@ -9,18 +9,18 @@ from typing import Any
 
 from gpytorch.kernels import Kernel, LinearKernel, ScaleKernel
 
-from botorch_delay.answers import Answers
-from botorch_delay.confidence import BudgetTerms, Confidence, Guarantee, RKHSConfidence
+from botorch_delay.confidence.anytime import norm_at_least
+from botorch_delay.confidence.bounds import BudgetTerms, Confidence, Guarantee, RKHSConfidence
 from botorch_delay.delays import DelayLaw, SubExponentialDelay
-from botorch_delay.ellipsoid import norm_at_least
+from botorch_delay.elimination.open_round import OpenRound
+from botorch_delay.elimination.rounds import Departure, GeometricRounds, HorizonRounds, RoundRecord
 from botorch_delay.exceptions import StorageError
-from botorch_delay.optimizers.feasibility import MAX_FAILURES
-from botorch_delay.optimizers.open_round import OpenRound
+from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.answers import Answers
+from botorch_delay.history.point_status import MAX_FAILURES
+from botorch_delay.history.states import brief, is_whole
+from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers.options import Options
-from botorch_delay.rounds import Departure, GeometricRounds, HorizonRounds, RoundRecord
-from botorch_delay.states import brief, is_whole
-from botorch_delay.surrogate import Surrogate
-from botorch_delay.trials import Trial, TrialState
 
 _NO_STRAGGLERS = (
     "rounds close without stragglers once deviations are at most {:g} times the intended ones: at "
@@ -41,7 +41,8 @@ FIRST_TESTS, GROWTH_TO_TEST = 20, 1.1
 class History:
     """What happened in a run that a claim may not survive; it only ever grows.
 
-    What concerns one round is in its record: see :class:`botorch_delay.rounds.Departure`.
+    What concerns one round is in its record: see
+    :class:`botorch_delay.elimination.rounds.Departure`.
 
     Attributes:
         failed: trials that failed, but for the last one of a run.

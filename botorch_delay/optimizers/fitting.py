@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
-from botorch_delay.answers import Answers
-from botorch_delay.domains import Domain
+from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError
-from botorch_delay.states import brief, is_whole
-from botorch_delay.surrogate import (
+from botorch_delay.gp.surrogate import (
     MIN_ANSWERS_TO_FIT,
     Hyperparameters,
     Surrogate,
     fit_surrogate,
 )
-from botorch_delay.trials import Ledger
+from botorch_delay.history.answers import Answers
+from botorch_delay.history.states import brief, is_whole
+from botorch_delay.history.trials import Ledger
 
 # A learned kernel is fitted again when there are this many times the answers of the last fit.
 GROWTH_TO_REFIT = 1.2

@@ -12,22 +12,22 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay import storage
-from botorch_delay.boxes import BoxDomain
-from botorch_delay.confidence import Confidence
+from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.delays import DelayLaw
-from botorch_delay.domains import Domain, FiniteDomain
+from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.exceptions import InputError, StorageError
-from botorch_delay.kernels import build_kernel
+from botorch_delay.gp.kernels import build_kernel
+from botorch_delay.history import sqlite
+from botorch_delay.history.states import brief, cut
 from botorch_delay.optimizers.acquisition import AcquisitionOptimizer
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.queued import QueuedOptimizer
 from botorch_delay.optimizers.random import RandomOptimizer
+from botorch_delay.optimizers.rules import Rule
+from botorch_delay.optimizers.specs import build_part
 from botorch_delay.optimizers.threds import ThreDSOptimizer
-from botorch_delay.records import build_part
-from botorch_delay.rules import Rule
-from botorch_delay.states import brief, cut
 
 
 def load(
@@ -58,7 +58,7 @@ def load(
             version, or if a part is missing or differs from the stored one.
     """
     parts = _Parts(covar_module, confidence, delay, rule, feasible, device)
-    return _make(path, storage.read(path), parts)
+    return _make(path, sqlite.read(path), parts)
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def editing(
         >>> folder.cleanup()
     """
     parts = _Parts(covar_module, confidence, delay, rule, feasible, device)
-    with storage.editing(path) as lock:
+    with sqlite.editing(path) as lock:
         optimizer = _make(path, lock.state, parts)
         yield optimizer
         optimizer._write(lock.write)

@@ -8,14 +8,11 @@ from typing import Any
 
 from botorch.acquisition.acquisition import AcquisitionFunction
 
-from botorch_delay import checks
-from botorch_delay.confidence import Confidence, RKHSConfidence
+from botorch_delay import validation
+from botorch_delay.confidence.bounds import Confidence, RKHSConfidence
 from botorch_delay.delays import DelayLaw
-from botorch_delay.domains import Domain, FiniteDomain
-from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
-from botorch_delay.optimizers.given import describe_replicates
-from botorch_delay.records import describe_part
-from botorch_delay.rounds import (
+from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.elimination.rounds import (
     ArrivalRounds,
     GeometricRounds,
     HorizonRounds,
@@ -23,7 +20,10 @@ from botorch_delay.rounds import (
     RoundSchedule,
     ScheduledRounds,
 )
-from botorch_delay.rules import UCB, Rule, as_rule
+from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
+from botorch_delay.optimizers.fixed_model import describe_replicates
+from botorch_delay.optimizers.rules import UCB, Rule, as_rule
+from botorch_delay.optimizers.specs import describe_part
 
 # Chosen on draws with seeds from 1000 on, of the paper's problem and of others: a smaller beta has
 # a little less regret under long delays, and gets stuck far more often without any.
@@ -153,12 +153,12 @@ def choose_options(
     options = Options(
         schedule=HorizonRounds() if rounds is None else rounds,
         exploit=rule,
-        fraction=checks.real(explore_fraction, "explore_fraction"),
+        fraction=validation.real(explore_fraction, "explore_fraction"),
         evidence=evidence,
         regret_factor=regret_factor,
         straggler_factor=_factor(straggler_factor, "straggler_factor"),
         exact=exact,
-        repeat_pending=checks.flag(repeat_pending, "repeat_pending"),
+        repeat_pending=validation.flag(repeat_pending, "repeat_pending"),
         confirm_fraction=_confirm_fraction(
             confirm_fraction, rule, exact, horizon, isinstance(domain, FiniteDomain) and not given
         ),
@@ -180,7 +180,7 @@ def _factor(value: float | None, name: str) -> float | None:
     """A factor on a bound, at least 1; None if it is not given."""
     if value is None:
         return None
-    factor = checks.real(value, name)
+    factor = validation.real(value, name)
     if factor < 1.0:
         raise InputError(f"{name} must be at least 1, got {factor:g}.")
     return factor
@@ -193,7 +193,7 @@ def _confirm_fraction(
     if value is None:
         may = not exact and rule is not None and horizon is not None
         return DEFAULT_CONFIRM if default and may else 0.0
-    fraction = checks.real(value, "confirm_fraction")
+    fraction = validation.real(value, "confirm_fraction")
     if not 0.0 <= fraction <= 1.0:
         raise InputError(f"confirm_fraction must lie between 0 and 1, got {fraction:g}.")
     if fraction and exact:

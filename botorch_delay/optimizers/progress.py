@@ -9,15 +9,15 @@ from typing import Any
 
 from torch import Tensor
 
-from botorch_delay import checks
+from botorch_delay import validation
+from botorch_delay.elimination.open_round import OpenRound
+from botorch_delay.elimination.rounds import Departure, RoundRecord, RoundRule
+from botorch_delay.elimination.search_space import BoxArena, FiniteArena, read_eliminated
 from botorch_delay.exceptions import InputError, StorageError
-from botorch_delay.optimizers.arenas import BoxArena, FiniteArena, read_eliminated
+from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.trials import Trial
 from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.claims import History
-from botorch_delay.optimizers.open_round import OpenRound
-from botorch_delay.rounds import Departure, RoundRecord, RoundRule
-from botorch_delay.surrogate import Surrogate
-from botorch_delay.trials import Trial
 
 # Makes the open round from its number, its design size, and the state that the closed rounds left.
 MakeRound = Callable[[int, int, Any], OpenRound]
@@ -116,7 +116,7 @@ def read_progress(
     eliminated = None
     if isinstance(arena, FiniteArena):
         eliminated = read_eliminated(arrays["eliminated"], arena.domain, len(records))
-    since = checks.whole(stored["values"].get("since", 0), "since", 0)
+    since = validation.whole(stored["values"].get("since", 0), "since", 0)
     state = arena.rebuild(
         records[since:],
         trials,
@@ -139,7 +139,7 @@ def read_progress(
         current.departures = set(map(Departure, opened["departures"]))
     if any(trial.round > last for trial in trials):
         raise StorageError(f"A stored trial belongs to a round after the last, {last}.")
-    resets = checks.whole(stored["values"]["resets"], "resets", 0)
+    resets = validation.whole(stored["values"]["resets"], "resets", 0)
     history = History.read(stored["values"]["history"])
     return Progress(eliminated, records, resets, current, arena, state, since, history=history)
 

@@ -10,19 +10,19 @@ from typing import Any
 
 import torch
 
-from botorch_delay.confidence import Confidence, Guarantee
-from botorch_delay.domains import FiniteDomain
+from botorch_delay.confidence.bounds import Confidence, Guarantee
+from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
     NotSupportedError,
     StorageError,
 )
-from botorch_delay.locks import exclusive
-from botorch_delay.optimizers.base import Choice, Optimizer
-from botorch_delay.states import is_whole
-from botorch_delay.surrogate import Surrogate
-from botorch_delay.trials import Attached, Trial, TrialState
+from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.states import is_whole
+from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
+from botorch_delay.optimizers.base import Optimizer
+from botorch_delay.optimizers.locks import exclusive
 
 
 class QueuedOptimizer(Optimizer):
@@ -48,7 +48,7 @@ class QueuedOptimizer(Optimizer):
 
     Example:
         >>> from botorch_delay.optimizers.random import RandomOptimizer
-        >>> from botorch_delay.domains import FiniteDomain
+        >>> from botorch_delay.domains.finite import FiniteDomain
         >>> arms = FiniteDomain(torch.arange(3, dtype=torch.double).unsqueeze(-1))
         >>> opt = QueuedOptimizer(RandomOptimizer(arms))
         >>> first, again = opt.ask(2)          # the base waits for its first arm

@@ -11,22 +11,22 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from botorch_delay.boxes import BoxDomain
-from botorch_delay.confidence import Confidence, FixedBeta, Guarantee
-from botorch_delay.domains import Domain, FiniteDomain
-from botorch_delay.optimizers.base import Choice, Optimizer
-from botorch_delay.optimizers.feasibility import Feasibility, Standing, nothing_to_ask
+from botorch_delay.confidence.bounds import Confidence, FixedBeta, Guarantee
+from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.generators import generator_for
+from botorch_delay.elimination.box_active_set import Region
+from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.point_status import Feasibility, Standing, nothing_to_ask
+from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
+from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.fitting import Fitting
-from botorch_delay.optimizers.given import (
+from botorch_delay.optimizers.fixed_model import (
     describe_given,
     describe_replicates,
     given_surrogate,
     recipe_of,
 )
-from botorch_delay.regions import Region
-from botorch_delay.rules import generator_for
-from botorch_delay.surrogate import Surrogate
-from botorch_delay.trials import Attached, Trial, TrialState
 
 BATCH = 64
 # Points of the sequence that are tried for one that satisfies the constraints.

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from botorch_delay.confidence import Confidence, scaled_gain
-from botorch_delay.posterior import Evidence, PointwisePosterior
-from botorch_delay.surrogate import Surrogate
+from botorch_delay.confidence.bounds import Confidence, scaled_gain
+from botorch_delay.gp.posterior import Evidence, PointwisePosterior
+from botorch_delay.gp.surrogate import Surrogate
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,12 +21,12 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from botorch_delay.domains import Domain
+from botorch_delay.domains.finite import Domain
+from botorch_delay.elimination.open_round import WAITING_SLOT
 from botorch_delay.exceptions import InputError, StorageError
-from botorch_delay.optimizers.notes import Note, merged
-from botorch_delay.optimizers.open_round import WAITING_SLOT
-from botorch_delay.states import brief, is_whole
-from botorch_delay.trials import Trial, TrialState
+from botorch_delay.history.states import brief, is_whole
+from botorch_delay.history.trials import Trial, TrialState
+from botorch_delay.optimizers.events import Note, merged
 
 
 @dataclass(frozen=True, eq=False)

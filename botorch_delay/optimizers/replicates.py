@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from botorch_delay.posterior import same_points
-from botorch_delay.trials import Attached, Trial, TrialState
+from botorch_delay.history.answers import same_points
+from botorch_delay.history.trials import Attached, Trial, TrialState
 
 
 @dataclass(frozen=True, eq=False)

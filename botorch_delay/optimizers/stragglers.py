@@ -59,18 +59,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from botorch_delay.design import GreedyDesign
-from botorch_delay.empirical_delay import EmpiricalDelay
-from botorch_delay.optimizers.feasibility import Feasibility
-from botorch_delay.optimizers.open_round import OpenRound, SlotState
-from botorch_delay.optimizers.waiting import (
+from botorch_delay.design.greedy import GreedyDesign
+from botorch_delay.elimination.open_round import OpenRound, SlotState
+from botorch_delay.history.empirical_delay import EmpiricalDelay
+from botorch_delay.history.point_status import Feasibility
+from botorch_delay.history.trials import Ledger
+from botorch_delay.optimizers.forecasts import (
     Forecast,
     Straggler,
     describe_running,
     need_law,
     planned_asks,
 )
-from botorch_delay.trials import Ledger
 
 logger = logging.getLogger(__name__)
 

@@ -29,24 +29,24 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay import checks
-from botorch_delay.boxes import BoxDomain
-from botorch_delay.confidence import Confidence, Guarantee, RKHSConfidence, scaled_gain
-from botorch_delay.domains import Domain, FiniteDomain
+from botorch_delay import validation
+from botorch_delay.confidence.bounds import Confidence, Guarantee, RKHSConfidence, scaled_gain
+from botorch_delay.design.ties import lowest_of_largest
+from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.generators import generator_for
+from botorch_delay.elimination.box_active_set import Region
 from botorch_delay.exceptions import InputError, InputTypeError, StorageError
-from botorch_delay.kernels import prior_variance
-from botorch_delay.locks import exclusive
-from botorch_delay.optimizers.base import Choice, Optimizer
-from botorch_delay.optimizers.feasibility import Feasibility, nothing_to_ask
-from botorch_delay.optimizers.given import describe_given, given_surrogate, recipe_of
-from botorch_delay.posterior import Evidence, posterior_at
-from botorch_delay.records import describe_part
-from botorch_delay.regions import Region
-from botorch_delay.rules import generator_for
-from botorch_delay.states import is_whole
-from botorch_delay.surrogate import Surrogate
-from botorch_delay.ties import lowest_of_largest
-from botorch_delay.trials import Attached, Trial
+from botorch_delay.gp.kernels import prior_variance
+from botorch_delay.gp.posterior import Evidence, posterior_at
+from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.point_status import Feasibility, nothing_to_ask
+from botorch_delay.history.states import is_whole
+from botorch_delay.history.trials import Attached, Choice, Trial
+from botorch_delay.optimizers.base import Optimizer
+from botorch_delay.optimizers.fixed_model import describe_given, given_surrogate, recipe_of
+from botorch_delay.optimizers.locks import exclusive
+from botorch_delay.optimizers.specs import describe_part
 
 # The share of the first interval by which decisions may err in the first epoch.
 SLACK = 0.2
@@ -169,8 +169,8 @@ class ThreDSOptimizer(Optimizer):
                 f"confidence must be FixedBeta or RKHSConfidence, got {type(confidence).__name__}."
             )
         self._confidence = confidence
-        self._delta = checks.probability(delta, "delta")
-        self._patience = checks.whole(patience, "patience", 1)
+        self._delta = validation.probability(delta, "delta")
+        self._patience = validation.whole(patience, "patience", 1)
         self._points = self._discretize()
         self._on_host = self._points.cpu()  # for what is decided there, copied once
         self._start = self._first_interval(interval)
@@ -200,7 +200,7 @@ class ThreDSOptimizer(Optimizer):
             low, high = interval
         except (TypeError, ValueError):
             raise InputTypeError(f"interval must be two numbers, got {interval!r}.") from None
-        ends = checks.real(low, "interval[0]"), checks.real(high, "interval[1]")
+        ends = validation.real(low, "interval[0]"), validation.real(high, "interval[1]")
         if not ends[0] < ends[1]:
             raise InputError(f"interval must increase, got {ends}.")
         return ends

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from botorch_delay.benchmarks import FiniteProblem, paper_problem, simulate
-from botorch_delay.confidence import FixedBeta
+from botorch_delay.confidence.bounds import FixedBeta
 from botorch_delay.delays import DelayLaw, NoDelay, PoissonDelay, SubExponentialDelay
 from botorch_delay.optimizers import AcquisitionOptimizer, BPEDelayOptimizer, Optimizer
-from botorch_delay.rules import UCB, Censor, Hallucinate, Ignore, Pending
+from botorch_delay.optimizers.rules import UCB, Censor, Hallucinate, Ignore, Pending
 
 NOISE_STD = 0.02
 BETA = 6.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from botorch_delay import checks
+from botorch_delay import validation
 from botorch_delay.benchmarks.folders import (
     play_all,
     require_matplotlib,
@@ -19,6 +19,7 @@ from botorch_delay.benchmarks.folders import (
     versions,
     write_whole,
 )
+from botorch_delay.elimination.rounds import round_lengths
 from botorch_delay.exceptions import InputError
 from botorch_delay.reproduction.cells import (
     DELTA,
@@ -44,7 +45,6 @@ from botorch_delay.reproduction.verdicts import (
     judge_setup,
     read_curves,
 )
-from botorch_delay.rounds import round_lengths
 
 EVERY = 10  # steps between rows of the table
 TABLE = "regret.csv"
@@ -93,7 +93,7 @@ def reproduce(
         RunError: if a worker process dies.
     """
     workers = (os.cpu_count() or 1) if workers is None else workers
-    workers = checks.whole(workers, "workers", 1)
+    workers = validation.whole(workers, "workers", 1)
     require_matplotlib()
     runs = _prepare(folder, setting)
     wanted = cells(setting)

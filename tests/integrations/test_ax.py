@@ -41,9 +41,9 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
+from botorch_delay.history.trials import TrialState
 from botorch_delay.integrations.ax import DelayGenerationNode
 from botorch_delay.integrations.ax_space import AxSpace
-from botorch_delay.trials import TrialState
 
 pytestmark = pytest.mark.filterwarnings("ignore::ax.exceptions.core.AxWarning")
 

@@ -22,7 +22,7 @@ from botorch_delay.exceptions import HorizonError, InputError, InputTypeError, N
 from botorch_delay.integrations import optuna as plugin
 from botorch_delay.integrations.optuna import ATTRIBUTE, DelaySampler
 from botorch_delay.integrations.optuna_space import OptunaSpace
-from botorch_delay.optimizers import bpe, fitting, index_method
+from botorch_delay.optimizers import bpe, fitting, policies
 from botorch_delay.optimizers.replica import Replica
 
 PLANE = {"x": FloatDistribution(0.0, 1.0), "y": FloatDistribution(0.0, 1.0)}
@@ -496,7 +496,7 @@ def test_an_ask_costs_what_is_new_not_what_is_there(tmp_path, monkeypatch):
     count(fitting, "fit_surrogate", fits)
     count(Replica, "_take", taken)
     count(bpe.BPEDelayOptimizer, "attach", attached)
-    count(index_method.IndexMethod, "restart", restarts)
+    count(policies.IndexMethod, "restart", restarts)
     study.sampler = DelaySampler()
     study.optimize(lambda t: height({n: t.suggest_float(n, 0, 1) for n in "xy"}), n_trials=3)
     assert len(attached) == 120

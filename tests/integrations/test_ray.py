@@ -27,7 +27,7 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
-from botorch_delay.trials import TrialState
+from botorch_delay.history.trials import TrialState
 
 optuna = pytest.importorskip("optuna", reason="needs pip install 'botorch-delay[optuna]'")
 ray = pytest.importorskip("ray", reason="needs pip install 'botorch-delay[ray]'")

@@ -21,7 +21,7 @@ from torch import Generator, Tensor
 
 import botorch_delay as bd
 from botorch_delay.exceptions import RefutedError
-from botorch_delay.kernels import covariance
+from botorch_delay.gp.kernels import covariance
 
 HORIZON, DELTA, NORM = 100, 0.1, 2.0
 LATE = 25  # asks

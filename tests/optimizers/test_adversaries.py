@@ -19,7 +19,7 @@ from adversaries import (
 from scale import repeats
 
 import botorch_delay as bd
-from botorch_delay.kernels import covariance
+from botorch_delay.gp.kernels import covariance
 
 DIVIDE = 6.0
 FULL_RANK = ["matern12", "matern12-twins"]  # the kernel matrix can be inverted

@@ -10,7 +10,7 @@ from botorch_delay.benchmarks import FiniteProblem, simulate
 from botorch_delay.exceptions import (
     EmptyDomainError,
 )
-from botorch_delay.trials import TrialState
+from botorch_delay.history.trials import TrialState
 
 # Failures and abandonment
 

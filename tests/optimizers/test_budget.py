@@ -10,7 +10,7 @@ from scale import repeats
 import botorch_delay as bd
 from botorch_delay.benchmarks import FiniteProblem, simulate
 from botorch_delay.exceptions import InputError, NotSupportedError
-from botorch_delay.kernels import covariance
+from botorch_delay.gp.kernels import covariance
 
 POINTS = scattered(200, seed=8)
 KERNEL, NOISE = se(0.25), 0.1

@@ -16,11 +16,11 @@ from scale import repeats
 
 import botorch_delay as bd
 from botorch_delay.benchmarks import paper_problem
+from botorch_delay.elimination.rounds import Departure, RoundSchedule
 from botorch_delay.exceptions import RefutedError, RepeatedResultWarning
+from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers.claims import claim
 from botorch_delay.optimizers.replica import PastTrial, Replica
-from botorch_delay.rounds import Departure, RoundSchedule
-from botorch_delay.trials import TrialState
 
 NOISE = 0.01
 VALID = bd.RKHSConfidence(2.0, 0.2)  # told noise variances up to 0.04 do not contradict it

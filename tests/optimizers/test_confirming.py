@@ -10,7 +10,7 @@ from rivals import first_of_largest
 
 import botorch_delay as bd
 from botorch_delay.exceptions import InputError
-from botorch_delay.optimizers import index_method
+from botorch_delay.optimizers import policies
 
 NOISE = 0.3
 POINTS = scattered(40)
@@ -164,7 +164,7 @@ def test_many_answers_on_a_box_are_looked_at_where_they_are_best(monkeypatch):
     play(opt, 30)
     player = opt._player
     everything = player.confirm()
-    monkeypatch.setattr(index_method, "MOST_CONFIRMED", 8)
+    monkeypatch.setattr(policies, "MOST_CONFIRMED", 8)
     seen = []
     spread = player._spread
     monkeypatch.setattr(player, "_spread", lambda X: seen.append(len(X)) or spread(X))

@@ -12,9 +12,9 @@ from scale import repeats
 
 import botorch_delay as bd
 from botorch_delay.benchmarks import FiniteProblem, simulate
-from botorch_delay.kernels import covariance
-from botorch_delay.posterior import Evidence, posterior_at
-from botorch_delay.rounds import ArrivalRounds
+from botorch_delay.elimination.rounds import ArrivalRounds
+from botorch_delay.gp.kernels import covariance
+from botorch_delay.gp.posterior import Evidence, posterior_at
 
 N, HORIZON, DELTA, NOISE_STD = 400, 150, 0.1, 0.2
 POINTS = scattered(N, seed=11)

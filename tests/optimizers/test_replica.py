@@ -18,7 +18,7 @@ from botorch_delay.exceptions import (
     StorageError,
 )
 from botorch_delay.optimizers import bpe, fitting
-from botorch_delay.optimizers.notes import Note
+from botorch_delay.optimizers.events import Note
 from botorch_delay.optimizers.replica import PastTrial, Replica
 
 HORIZON = 40

@@ -17,7 +17,7 @@ from scale import repeats
 
 import botorch_delay as bd
 from botorch_delay.exceptions import BotorchDelayError, HorizonError, NoAnswerError, TrialError
-from botorch_delay.trials import TrialState
+from botorch_delay.history.trials import TrialState
 
 POINTS = scattered(12)
 HORIZON = 40

@@ -27,9 +27,9 @@ import torch
 from test_every_optimizer import OPTIMIZERS
 
 import botorch_delay as bd
-from botorch_delay import storage
+from botorch_delay.history import sqlite
+from botorch_delay.history.trials import TrialState
 from botorch_delay.runner import run
-from botorch_delay.trials import TrialState
 
 N_TRIALS = 40
 PATIENCE = 120.0  # seconds without a word from a run: it hangs
@@ -77,7 +77,7 @@ class Assassin:
 
     @contextlib.contextmanager
     def watching(self, transaction: Any, file: Path, mode: str) -> Iterator[Any]:
-        """In place of ``storage._transaction``."""
+        """In place of ``sqlite._transaction``."""
         try:
             with transaction(file, mode) as db:
                 self.inside[0] = 1
@@ -107,8 +107,8 @@ def live(name: str, path: Path, assassin: Assassin, pipe: int, in_processes: boo
     """One life of a run, in a process of its own; it does not return."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    transaction = storage._transaction
-    storage._transaction = lambda file, mode: assassin.watching(transaction, file, mode)
+    transaction = sqlite._transaction
+    sqlite._transaction = lambda file, mode: assassin.watching(transaction, file, mode)
 
     def tell(optimizer: Any, trial: Any) -> None:
         assassin.told = True

@@ -20,8 +20,8 @@ import pytest
 from cases import plain, scattered, se
 
 import botorch_delay as bd
-from botorch_delay import storage
 from botorch_delay.exceptions import StorageError
+from botorch_delay.history import sqlite
 from botorch_delay.runner import run
 
 pytestmark = pytest.mark.reliability
@@ -74,14 +74,14 @@ def search(n=100_000):
 def test_one_more_answer_costs_the_same(start, tmp_path, scale, figures, monkeypatch):
     """In instructions of SQLite's machine, which do not depend on the clock."""
     opt, path, counts = start(), tmp_path / "study.db", []
-    connect, work = storage._connect, [0]
+    connect, work = sqlite._connect, [0]
 
     def counted(uri):
         db = connect(uri)
         db.set_progress_handler(lambda: work.__setitem__(0, work[0] + 1), 10)
         return db
 
-    monkeypatch.setattr(storage, "_connect", counted)
+    monkeypatch.setattr(sqlite, "_connect", counted)
     while len(opt.trials) < scale.stored:
         asked = opt.ask(scale.stored // 10)
         for number, trial in enumerate(asked):
@@ -127,7 +127,7 @@ def fill(opt):
 def test_a_full_disk(study, figures, monkeypatch):
     """SQLite is told that the file may not grow, as a full disk tells it."""
     opt, path, before = study
-    connect = storage._connect
+    connect = sqlite._connect
 
     def full(uri):
         db = connect(uri)
@@ -136,7 +136,7 @@ def test_a_full_disk(study, figures, monkeypatch):
         return db
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "_connect", full)
+        patch.setattr(sqlite, "_connect", full)
         fill(opt)
         with pytest.raises(StorageError, match="full"):
             opt.save(path)
@@ -263,7 +263,7 @@ sys.stdin.read()
 @pytest.mark.parametrize("how", ["EXCLUSIVE", "IMMEDIATE"])
 def test_a_file_that_another_process_holds(study, how, figures, monkeypatch):
     opt, path, before = study
-    monkeypatch.setattr(storage, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
     opt.ask()
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path), how],

@@ -12,8 +12,8 @@ from pebble import ProcessPool
 
 import botorch_delay as bd
 from botorch_delay.exceptions import InputTypeError
+from botorch_delay.history.trials import TrialState
 from botorch_delay.runner import run
-from botorch_delay.trials import TrialState
 
 pytestmark = pytest.mark.reliability
 FORK = multiprocessing.get_context("fork")

@@ -10,10 +10,10 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.confidence import Confidence, FixedBeta, RKHSConfidence, side_delta
-from botorch_delay.elimination import surviving
-from botorch_delay.kernels import covariance
-from botorch_delay.posterior import Evidence, PointwisePosterior, factorize, posterior_at
+from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidence, side_delta
+from botorch_delay.elimination.active_set import surviving
+from botorch_delay.gp.kernels import covariance
+from botorch_delay.gp.posterior import Evidence, PointwisePosterior, factorize, posterior_at
 from speed.clocks import PeakMemory, fastest, interleaved
 from speed.isolation import isolated
 from speed.peers import NOISE_VAR, squared_exponential, uniform, wave

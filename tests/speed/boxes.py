@@ -7,7 +7,7 @@ from botorch.acquisition.analytic import PosteriorStandardDeviation
 from botorch.optim.optimize import optimize_acqf
 from torch import Tensor
 
-from botorch_delay.boxes import BoxDomain
+from botorch_delay.domains.box import BoxDomain
 from botorch_delay.optimizers import BPEDelayOptimizer
 from speed.clocks import interleaved
 from speed.peers import (

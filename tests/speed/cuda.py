@@ -11,8 +11,8 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.design import GreedyDesign
-from botorch_delay.posterior import Evidence, posterior_at
+from botorch_delay.design.greedy import GreedyDesign
+from botorch_delay.gp.posterior import Evidence, posterior_at
 from speed.peers import NOISE_VAR, squared_exponential, uniform
 from speed.rows import (
     BYTES,

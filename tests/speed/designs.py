@@ -13,7 +13,7 @@ from botorch.optim.optimize import optimize_acqf_discrete
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.design import GreedyDesign, greedy_max_variance
+from botorch_delay.design.greedy import GreedyDesign, greedy_max_variance
 from speed.clocks import PeakMemory, fastest, interleaved, timed
 from speed.isolation import isolated
 from speed.peers import (

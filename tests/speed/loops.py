@@ -18,16 +18,16 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.benchmarks.problems import FiniteProblem, paper_problem
-from botorch_delay.confidence import FixedBeta
+from botorch_delay.confidence.bounds import FixedBeta
+from botorch_delay.gp.posterior import Evidence, posterior_at
+from botorch_delay.history.trials import Trial
 from botorch_delay.optimizers import (
     AcquisitionOptimizer,
     BPEDelayOptimizer,
     Optimizer,
     RandomOptimizer,
 )
-from botorch_delay.posterior import Evidence, posterior_at
-from botorch_delay.rules import UCB, Hallucinate
-from botorch_delay.trials import Trial
+from botorch_delay.optimizers.rules import UCB, Hallucinate
 from speed.clocks import Timed, fastest, interleaved, percentile, resident
 from speed.isolation import isolated
 from speed.peers import (

@@ -13,7 +13,7 @@ from gpytorch.kernels import Kernel, RBFKernel
 from gpytorch.means import ZeroMean
 from torch import Tensor
 
-from botorch_delay.design import _Rows
+from botorch_delay.design.greedy import _Rows
 
 NOISE_VAR = 4e-4
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from botorch_delay import checks
+from botorch_delay import validation
 from botorch_delay.exceptions import InputError
 from speed.bounds import elimination
 from speed.boxes import against_optimize_acqf
@@ -140,7 +140,7 @@ def measure_speed(
     """
     names = _known(cases)
     if threads is not None:
-        threads = checks.whole(threads, "threads", 1)
+        threads = validation.whole(threads, "threads", 1)
     _prepare(folder)
     found: list[dict[str, Any]] = []
     right = True

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from botorch_delay.design import GreedyDesign
+from botorch_delay.design.greedy import GreedyDesign
 from botorch_delay.exceptions import InputError, RunError
-from botorch_delay.models import DelayedGP
-from botorch_delay.optimizers.index_method import IndexMethod
+from botorch_delay.gp.delayed_gp import DelayedGP
+from botorch_delay.optimizers.policies import IndexMethod
 from speed import bounds, clocks, cuda, designs, engines, loops, run, suite, updates
 from speed.isolation import isolated
 from speed.rows import (

@@ -9,7 +9,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.models import DelayedGP
+from botorch_delay.gp.delayed_gp import DelayedGP
 from speed.clocks import Timed, interleaved, timed
 from speed.peers import (
     NOISE_VAR,

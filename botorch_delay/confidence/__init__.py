@@ -1,0 +1,1 @@
+"""Bounds, and what is claimed with them."""

@@ -1,0 +1,211 @@
+"""Nets of a box in the distance that a kernel defines.
+
+d_k(x, x')^2 = k(x, x) - 2 k(x, x') + k(x', x') is the distance of two points as features. A
+function of RKHS norm C is C-Lipschitz in it, and the posterior deviation is 1-Lipschitz.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gpytorch.kernels import (
+    AdditiveKernel,
+    Kernel,
+    LinearKernel,
+    MaternKernel,
+    ProductKernel,
+    RBFKernel,
+    ScaleKernel,
+)
+from torch import Tensor
+
+from botorch_delay import validation
+from botorch_delay.exceptions import NotSupportedError
+
+# Distances are raised by this much, so that rounding never makes one too small.
+_UPWARDS = 1.0 + 1e-12
+
+# Scales are searched between 2^_FINEST and 1, to a relative precision of 2^_FINEST / 2^_STEPS.
+_FINEST = -200.0
+_STEPS = 40
+
+
+@dataclass(frozen=True)
+class Net:
+    """A finite set that has a point near every point of a box.
+
+    Attributes:
+        eps: no point of the box is farther than this from the net, in the kernel's distance.
+        log_size: natural logarithm of its number of points, which may exceed any float.
+    """
+
+    eps: float
+    log_size: float
+
+
+def largest_deviation(covar_module: Kernel, bounds: Tensor) -> float:
+    """An upper bound on ``sqrt(k(x, x))`` over a box, for the kernels of a distance bound.
+
+    Raises:
+        NotSupportedError: if the kernel, or a part of it, is another one.
+    """
+    box = _plain(bounds)
+    return _measure(covar_module, torch.zeros_like(box[0]), box)[1]
+
+
+def net(covar_module: Kernel, bounds: Tensor, discrete: Mapping[int, int], eps: float) -> Net:
+    """A net of radius at most ``eps``: the centres of the cells of a grid.
+
+    Args:
+        covar_module: a squared exponential, Matern or linear kernel, or a multiple, a sum or a
+            product of such kernels.
+        bounds: ``2 x d``, the box.
+        discrete: number of values of the columns that only take some.
+        eps: largest radius, above 0.
+
+    Raises:
+        InputError: if ``eps`` is not above 0.
+        NotSupportedError: if the kernel's distance is not known.
+    """
+    (only,) = nets(covar_module, bounds, discrete, [validation.positive(eps, "eps")])
+    return only
+
+
+def nets(
+    covar_module: Kernel, bounds: Tensor, discrete: Mapping[int, int], radii: Sequence[float]
+) -> list[Net]:
+    """One net, as :func:`net` makes them, for each of several radii.
+
+    Cells are about equally long in every column, measured by the kernel: that is the smallest
+    grid. A column keeps its own values where they are no more than its cells.
+    """
+    box = _plain(bounds)
+    half = 0.5 * (box[1] - box[0])
+    eps = torch.tensor(radii, dtype=torch.double).unsqueeze(-1)
+    values = torch.full_like(half, math.inf)
+    for column, number in discrete.items():
+        values[column] = number
+
+    def distance(sides: Tensor) -> Tensor:
+        return _measure(covar_module, sides, box)[0]
+
+    def along(share: Tensor) -> Tensor:  # each column by itself: r x d to r x d
+        return distance(torch.diag_embed(share * half))
+
+    def grid(scale: Tensor) -> tuple[Tensor, Tensor]:  # r x 1 to counts r x d and radii r x 1
+        cells = (1.0 / (scale * share)).ceil().clamp_min(1.0)
+        own = values <= cells
+        sides = torch.where(own, 0.0, half / cells)
+        return torch.where(own, values, cells), distance(sides).unsqueeze(-1)
+
+    # The part of its half-side at which a column by itself uses up eps; above 1 if it never does.
+    full = along(torch.ones(len(eps), len(half), dtype=torch.double))
+    share = _largest(lambda s: along(s) <= eps, torch.zeros_like(full))
+    share = torch.where(full <= eps, eps / full, share)
+    scale = _largest(lambda s: grid(s)[1] <= eps, torch.zeros_like(eps))
+    counts, radius = grid(scale)
+    sizes = counts.log().sum(dim=-1)
+    return [Net(r, n) for r, n in zip(radius.flatten().tolist(), sizes.tolist(), strict=True)]
+
+
+def _largest(fits: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
+    """The largest scales of at most 1 that fit, where smaller ones fit as well."""
+    low, high = torch.full_like(like, _FINEST), like
+    low = torch.where(fits(torch.ones_like(like)), high, low)
+    for _ in range(_STEPS):
+        middle = 0.5 * (low + high)
+        good = fits(torch.exp2(middle))
+        low, high = torch.where(good, middle, low), torch.where(good, high, middle)
+    return torch.exp2(low)
+
+
+def _plain(value: Tensor) -> Tensor:
+    """In double on the CPU: these are few numbers, and their rounding must not matter."""
+    return value.detach().to(device="cpu", dtype=torch.double)
+
+
+def _measure(kernel: Kernel, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
+    """Bounds on the distance (``... x d`` to ``...``) and on the root of ``k(x, x)``."""
+    dims = kernel.active_dims
+    if dims is not None:
+        half, box = half[..., dims.cpu()], box[..., dims.cpu()]
+    return _measure_selected(kernel, half, box)
+
+
+def _measure_selected(kernel: Kernel, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
+    measure = _MEASURES.get(type(kernel))
+    if measure is None or kernel.batch_shape:
+        raise NotSupportedError(
+            f"How fast a {type(kernel).__name__} varies over a box is not known; use "
+            'RKHSConfidence(..., uniform="trace"), which needs no net.'
+        )
+    return measure(kernel, half, box)
+
+
+def _rbf(kernel: Kernel, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
+    return _stationary(-torch.expm1(-0.5 * _radius(kernel, half).square())), 1.0
+
+
+def _matern(kernel: MaternKernel, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
+    scaled = math.sqrt(2.0 * kernel.nu) * _radius(kernel, half)
+    if kernel.nu == 0.5:
+        return _stationary(-torch.expm1(-scaled)), 1.0
+    # 1 - k as the integral of -k', an incomplete gamma function: no difference is taken.
+    second = torch.special.gammainc(torch.full_like(scaled, 2.0), scaled)
+    if kernel.nu == 1.5:
+        return _stationary(second), 1.0
+    third = torch.special.gammainc(torch.full_like(scaled, 3.0), scaled)
+    return _stationary((second + 2.0 * third) / 3.0), 1.0
+
+
+def _radius(kernel: Kernel, half: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(half / _plain(kernel.lengthscale).flatten(), dim=-1)
+
+
+def _stationary(drop: Tensor) -> Tensor:
+    """The distance where k falls by ``drop``, which is most at the corner."""
+    return _UPWARDS * (2.0 * drop).sqrt()
+
+
+def _linear(kernel: LinearKernel, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
+    root = _plain(kernel.variance).flatten().sqrt()
+    distance = _UPWARDS * torch.linalg.vector_norm(half * root, dim=-1)
+    corner = box.abs().amax(dim=0) * root
+    return distance, _UPWARDS * torch.linalg.vector_norm(corner).item()
+
+
+def _scale(kernel: ScaleKernel, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
+    # The columns are selected already, as they are where the kernel is evaluated.
+    root = _UPWARDS * math.sqrt(kernel.outputscale.item())
+    distance, top = _measure_selected(kernel.base_kernel, half, box)
+    return root * distance, root * top
+
+
+def _sum(kernel: AdditiveKernel, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
+    parts = [_measure(part, half, box) for part in kernel.kernels]
+    distance = torch.linalg.vector_norm(torch.stack([d for d, _ in parts]), dim=0)
+    return _UPWARDS * distance, _UPWARDS * math.hypot(*(top for _, top in parts))
+
+
+def _product(kernel: ProductKernel, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
+    # The features of a product are products of features: change one factor after the other.
+    first, *rest = kernel.kernels
+    distance, top = _measure(first, half, box)
+    for part in rest:
+        other, bound = _measure(part, half, box)
+        distance, top = _UPWARDS * (bound * distance + top * other), _UPWARDS * top * bound
+    return distance, top
+
+
+_MEASURES: dict[type[Kernel], Callable[[Any, Tensor, Tensor], tuple[Tensor, float]]] = {
+    RBFKernel: _rbf,
+    MaternKernel: _matern,
+    LinearKernel: _linear,
+    ScaleKernel: _scale,
+    AdditiveKernel: _sum,
+    ProductKernel: _product,
+}

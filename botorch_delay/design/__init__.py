@@ -1,0 +1,1 @@
+"""Maximum-variance designs, and ascent on boxes."""

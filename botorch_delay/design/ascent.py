@@ -1,0 +1,205 @@
+"""Local maximisation on a box, many starts at once.
+
+Columns without a list of values move along the gradient, in units of the box's sides (of
+their logarithm where the domain says so), each start with a step of its own, as long as the
+curvature along its last move says (Barzilai and Borwein, 1988). Where the gradient leads out of
+the set, the direction is mixed with a random one, so that a start slides along the edge. Columns
+with a list of values are redrawn now and then, one at a time. A move counts only if it stays in
+the set and gains: no start ever gets worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from botorch_delay.domains.box import BoxDomain
+
+FIRST_STEP = 0.1
+LARGEST_GROWTH = 3.0  # of a step after a gain
+SMALLEST_STEP = 1e-6
+
+
+@runtime_checkable
+class WithSlope(Protocol):
+    """A function that knows its own slope."""
+
+    def with_slope(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Values, ``n``, and slopes, ``n x d``, at ``n x d``."""
+
+
+def maximize(
+    function: Callable[[Tensor], Tensor] | WithSlope,
+    domain: BoxDomain,
+    starts: Tensor,
+    *,
+    generator: torch.Generator,
+    steps: int = 30,
+    inside: Callable[[Tensor], Tensor] | None = None,
+    reach: float = 1.0,
+    enough: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Climb from every start.
+
+    Args:
+        function: ``n x d`` to ``n``, differentiable in the columns that vary freely, or a
+            :class:`WithSlope`.
+        domain: the box; points stay in it.
+        starts: ``n x d``, in the box and inside.
+        generator: for directions along edges, and columns with lists of values.
+        steps: evaluations of function and gradient at most.
+        inside: a further test, ``n x d`` to a bool tensor ``n``.
+        reach: how far a start may get in each column, as a share of the box's side.
+        enough: to stop when no start's slope promises its next step so much above the best value;
+            0 to take all steps. Of no effect where columns have lists of values.
+
+    Returns:
+        The points reached, ``n x d``, and their values, ``n``.
+    """
+    free = [i for i in range(domain.dim) if i not in domain.lists]
+    V = _to_unit(domain, starts)
+    lowest, highest = (V - reach).clamp_min(0.0), (V + reach).clamp_max(1.0)
+    X = starts.clone()
+    values, slope = _evaluate(function, domain, X)
+    step = torch.full_like(values, FIRST_STEP)
+    blocked = torch.zeros_like(values, dtype=torch.bool)
+    fixed = sorted(domain.lists)
+    always = torch.ones_like(blocked)
+    tiny = torch.finfo(values.dtype).tiny
+    constrained = bool(domain.constraints) or domain.feasible is not None
+    for number in range(steps):
+        if domain.lists and (number % 3 == 2 or not free):
+            proposal = _redraw(domain, X, generator)
+            moved = _to_unit(domain, proposal)
+            listed = True
+        else:
+            direction = slope / slope.abs().amax(dim=1, keepdim=True).clamp_min(tiny)
+            moved = (V + step.unsqueeze(1) * direction).clamp(lowest, highest)
+            if enough and not fixed:
+                promised = values + (slope * (moved - V)).sum(dim=1)
+                if not bool(promised.max() > values.max() + enough):
+                    break
+            if (constrained or inside is not None) and bool(blocked.any()):
+                drawn = torch.randn(V.shape, generator=generator, dtype=torch.double).to(V)
+                drawn[:, fixed] = 0.0
+                direction = torch.where(blocked.unsqueeze(1), direction + drawn, direction)
+                moved = (V + step.unsqueeze(1) * direction).clamp(lowest, highest)
+            proposal = _from_unit(domain, moved, X)
+            listed = False
+        # Bounds and lists of values hold by construction.
+        allowed = always
+        if constrained:
+            allowed = domain.slack(proposal) >= 0.0
+        if inside is not None:
+            allowed = allowed & inside(proposal)
+        found, found_slope = _evaluate(function, domain, proposal)
+        better = allowed & (found > values)
+        move, bend = moved - V, slope - found_slope
+        V = torch.where(better.unsqueeze(1), moved, V)
+        X = torch.where(better.unsqueeze(1), proposal, X)
+        slope = torch.where(better.unsqueeze(1), found_slope, slope)
+        values = torch.where(better, found, values)
+        if not listed:
+            bent = (move * bend).sum(dim=1)
+            to_top = move.square().sum(dim=1) / bent.clamp_min(tiny)
+            longest = LARGEST_GROWTH * step
+            size = torch.where(bent > 0.0, to_top * slope.abs().amax(dim=1), longest)
+            # Along an edge most directions fail: the step shrinks slowly there.
+            shorter = torch.where(blocked, 0.8 * step, size.clamp(0.1 * step, 0.5 * step))
+            step = torch.where(better, torch.minimum(size, longest), shorter)
+            blocked |= ~allowed
+            if number % 8 == 7 and not fixed and bool((step < SMALLEST_STEP).all()):
+                break
+    return X, values
+
+
+def snapped(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:
+    """The points with each column moved to its nearer bound with probability one half.
+
+    The deviation of a posterior is often largest on the boundary, which uniform points never
+    reach. Columns with lists of values stay.
+    """
+    low, high = domain.bounds
+    nearer = torch.where(X - low < high - X, low, high)
+    coin = torch.rand(X.shape, generator=generator, dtype=torch.double).to(X) < 0.5
+    for dim in domain.lists:
+        coin[:, dim] = False
+    return torch.where(coin, nearer, X)
+
+
+def stretched(X: Tensor, inside: Callable[[Tensor], Tensor], generator: torch.Generator) -> Tensor:
+    """The points pushed away from each other until they reach the edge of a set.
+
+    Args:
+        X: ``n x d``, inside.
+        inside: ``n x d`` to a bool tensor ``n``.
+        generator: pairs the points.
+    """
+    other = X[torch.randperm(len(X), generator=generator).to(X.device)]
+    direction = X - other
+    low, high = torch.zeros_like(X[:, :1]), torch.ones_like(X[:, :1])
+    for _ in range(4):  # far enough out
+        high = torch.where(inside(X + high * direction).unsqueeze(1), 2.0 * high, high)
+    for _ in range(14):
+        middle = (low + high) / 2.0
+        within = inside(X + middle * direction).unsqueeze(1)
+        low, high = torch.where(within, middle, low), torch.where(within, high, middle)
+    return X + low * direction
+
+
+def _evaluate(
+    function: Callable[[Tensor], Tensor] | WithSlope, domain: BoxDomain, X: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Values, and their slopes per side of the box; 0 in columns with lists of values."""
+    if isinstance(function, WithSlope):
+        with torch.no_grad():
+            values, gradient = function.with_slope(X)
+    else:
+        with torch.enable_grad():
+            X = X.detach().requires_grad_(True)
+            values = function(X)
+            (gradient,) = torch.autograd.grad(values.sum(), X)
+    low, high = domain.bounds
+    side = (high - low).expand_as(X).clone()
+    for dim in domain.log_dims:
+        side[:, dim] = X[:, dim].detach() * (high[dim].log() - low[dim].log())
+    slope = (gradient * side).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    for dim in domain.lists:
+        slope[:, dim] = 0.0
+    return values.detach().nan_to_num(nan=-torch.inf), slope
+
+
+def _to_unit(domain: BoxDomain, X: Tensor) -> Tensor:
+    low, high = domain.bounds
+    V = (X - low) / (high - low)
+    for dim in domain.log_dims:
+        V[:, dim] = (X[:, dim].log() - low[dim].log()) / (high[dim].log() - low[dim].log())
+    return V
+
+
+def _from_unit(domain: BoxDomain, V: Tensor, X: Tensor) -> Tensor:
+    """Free columns from the unit cube, the others from ``X``."""
+    low, high = domain.bounds
+    moved = low + V * (high - low)
+    for dim in domain.log_dims:
+        ends = low[dim].log(), high[dim].log()
+        moved[:, dim] = (ends[0] + V[:, dim] * (ends[1] - ends[0])).exp()
+    moved = torch.minimum(torch.maximum(moved, low), high)  # rounding must not leave the box
+    for dim in domain.lists:
+        moved[:, dim] = X[:, dim]
+    return moved
+
+
+def _redraw(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:
+    """One column with a list of values drawn anew, for every point."""
+    columns = sorted(domain.lists)
+    moved = X.clone()
+    which = torch.randint(len(columns), (len(X),), generator=generator)
+    for number, dim in enumerate(columns):
+        values = domain.lists[dim]
+        drawn = values[torch.randint(len(values), (len(X),), generator=generator).to(X.device)]
+        moved[:, dim] = torch.where((which == number).to(X.device), drawn, X[:, dim])
+    return moved

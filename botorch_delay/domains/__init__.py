@@ -1,0 +1,1 @@
+"""Where points may be asked: finite sets and boxes."""

@@ -1,0 +1,300 @@
+"""Boxes: bounds, lists of values, and known constraints."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import linprog
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+from botorch_delay import validation
+from botorch_delay.domains.finite import Domain, Encoding
+from botorch_delay.exceptions import InputError, InputTypeError
+
+_PROBES = 64
+
+
+class BoxDomain(Domain):
+    """A box, some of whose columns may be restricted to lists of values.
+
+    Args:
+        bounds: ``2 x d``: lower ends, upper ends; floating, finite, lower below upper.
+        discrete_dims: for a column the numbers that are allowed there, as in
+            ``botorch.optim.optimize_acqf_mixed_alternating``.
+        cat_dims: likewise, where the numbers only name categories; a learned kernel puts all of
+            them at the same distance.
+        constraints: known linear constraints in BoTorch's ``inequality_constraints`` form, each
+            ``(indices, coefficients, rhs)`` for ``sum coefficients * x[indices] >= rhs``.
+        feasible: tells which points may be asked, ``n x d`` to a bool tensor ``n``.
+        names: of the columns; x0, x1, ... if None.
+        log_dims: columns whose logarithm is uniform when points are drawn, and is what a
+            learned kernel sees; with positive bounds.
+
+    Raises:
+        InputTypeError: if ``bounds`` is no floating tensor, or a list of values no mapping.
+        InputError: if bounds are crossed or not finite, a value is outside of them, or no point
+            can satisfy the linear constraints.
+
+    Example:
+        >>> bounds = torch.tensor([[1e-5, 16.0], [1e-1, 256.0]], dtype=torch.double)
+        >>> box = BoxDomain(bounds, discrete_dims={1: [16, 64, 256]}, log_dims=[0])
+        >>> X = box.from_unit(torch.tensor([[0.5, 0.9]], dtype=torch.double))
+        >>> X.round(decimals=6).tolist()
+        [[0.001, 256.0]]
+    """
+
+    def __init__(
+        self,
+        bounds: Tensor,
+        discrete_dims: Mapping[int, Sequence[float]] | None = None,
+        cat_dims: Mapping[int, Sequence[float]] | None = None,
+        *,
+        constraints: Sequence[tuple[Tensor, Tensor, float]] | None = None,
+        feasible: Callable[[Tensor], Tensor] | None = None,
+        names: Sequence[str] | None = None,
+        log_dims: Sequence[int] = (),
+    ) -> None:
+        bounds = validation.matrix(bounds, "bounds").clone(memory_format=torch.contiguous_format)
+        if bounds.shape[0] != 2:
+            raise InputError(
+                f"bounds must be 2 x d, lower ends above upper ends, got {tuple(bounds.shape)}."
+            )
+        validation.warn_single_precision(bounds, stacklevel=2)
+        super().__init__(bounds, names=names, log_dims=log_dims)
+        for dim, (low, high) in enumerate(bounds.T.tolist()):
+            if not low < high:
+                raise InputError(
+                    f"The lower bound must be below the upper one; column {dim} "
+                    f"({self._names[dim]}) has {low} and {high}."
+                )
+        self._bounds = bounds
+        self.check_logarithms(bounds, "bounds")
+        self._discrete = self._check_values(discrete_dims, "discrete_dims")
+        self._categories = self._check_values(cat_dims, "cat_dims")
+        both = sorted(self._discrete.keys() & self._categories.keys())
+        if both:
+            raise InputError(f"Column {both[0]} is in discrete_dims and in cat_dims; choose one.")
+        if any(dim in self._categories for dim in self._log_dims):
+            raise InputError("A column in cat_dims has no logarithm; take it out of log_dims.")
+        if constraints is not None and not isinstance(constraints, Iterable):
+            raise InputTypeError(
+                f"constraints must be a list of (indices, coefficients, rhs), got "
+                f"{type(constraints).__name__}."
+            )
+        self._constraints = [self._check_constraint(c) for c in constraints or ()]
+        if feasible is not None and not callable(feasible):
+            raise InputTypeError(
+                f"feasible must be a function of points, got {type(feasible).__name__}."
+            )
+        self._feasible = feasible
+        self._check_not_empty()
+
+    def _check_values(self, given: Any, name: str) -> dict[int, Tensor]:
+        if given is None:
+            return {}
+        if not isinstance(given, Mapping):
+            raise InputTypeError(
+                f"{name} must map a column to its values, as in {{1: [16, 32]}}; got "
+                f"{type(given).__name__}."
+            )
+        values = {}
+        for dim, allowed in given.items():
+            dim = validation.whole(dim, f"each column of {name}", 0)
+            if dim >= self.dim:
+                raise InputError(f"{name} names column {dim}; the last one is {self.dim - 1}.")
+            if isinstance(allowed, str) or not isinstance(allowed, Iterable):
+                raise InputTypeError(
+                    f"{name}[{dim}] must be a list of numbers, got {type(allowed).__name__}."
+                )
+            given_values = [validation.real(v, f"each value in {name}[{dim}]") for v in allowed]
+            # In the precision of the bounds, which they are compared with.
+            numbers = self._bounds.new_tensor(given_values).unique().tolist()
+            if not numbers:
+                raise InputError(f"{name}[{dim}] must have at least one value.")
+            low, high = self._bounds[:, dim].tolist()
+            if numbers[0] < low or numbers[-1] > high:
+                raise InputError(
+                    f"{name}[{dim}] must lie within its bounds {low} and {high}, got {numbers}."
+                )
+            values[dim] = self._bounds.new_tensor(numbers)
+        return values
+
+    @property
+    def bounds(self) -> Tensor:
+        """Lower ends and upper ends, ``2 x d``; not to be written to."""
+        return self._bounds
+
+    @property
+    def discrete_dims(self) -> dict[int, list[float]]:
+        """Columns restricted to lists of numbers, increasing."""
+        return {dim: values.tolist() for dim, values in self._discrete.items()}
+
+    @property
+    def cat_dims(self) -> dict[int, list[float]]:
+        """Columns whose numbers name categories."""
+        return {dim: values.tolist() for dim, values in self._categories.items()}
+
+    @property
+    def constraints(self) -> list[tuple[Tensor, Tensor, float]]:
+        """The linear constraints, in BoTorch's ``inequality_constraints`` form."""
+        return list(self._constraints)
+
+    @property
+    def feasible(self) -> Callable[[Tensor], Tensor] | None:
+        """The user's own test of feasibility."""
+        return self._feasible
+
+    @property
+    def lists(self) -> dict[int, Tensor]:
+        """Columns that take a list of values, discrete or categories, increasing."""
+        return self._discrete | self._categories
+
+    @property
+    def encoding(self) -> Encoding:
+        """How a learned kernel sees points."""
+        values = sorted((dim, tuple(v.tolist())) for dim, v in self._categories.items())
+        return Encoding(self._log_dims, tuple(values))
+
+    def _check_constraint(self, given: Any) -> tuple[Tensor, Tensor, float]:
+        form = "(indices, coefficients, rhs), for sum coefficients * x[indices] >= rhs"
+        try:
+            indices, coefficients, rhs = given
+            columns = torch.as_tensor(indices, dtype=torch.long, device=self._bounds.device)
+            factors = torch.as_tensor(coefficients).to(self._bounds)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputTypeError(f"Each of constraints must be {form}: {error}.") from error
+        if columns.dim() != 1 or columns.shape != factors.shape or not len(columns):
+            raise InputError(
+                f"Each of constraints must be {form}, with as many indices as coefficients; got "
+                f"{tuple(columns.shape)} and {tuple(factors.shape)}."
+            )
+        if int(columns.min()) < 0 or int(columns.max()) >= self.dim:
+            raise InputError(f"A constraint names a column outside 0 to {self.dim - 1}.")
+        if not bool(torch.isfinite(factors).all()) or not bool(factors.any()):
+            raise InputError("The coefficients of a constraint must be finite and not all 0.")
+        return columns, factors, validation.real(rhs, "rhs of a constraint")
+
+    def _check_not_empty(self) -> None:
+        if not self._constraints:
+            return
+        A = np.zeros((len(self._constraints), self.dim))
+        for row, (columns, factors, _) in zip(A, self._constraints, strict=True):
+            np.add.at(row, columns.cpu().numpy(), factors.double().cpu().numpy())
+        low, high = self._bounds.double().cpu().numpy()
+        rhs = np.array([c[2] for c in self._constraints])
+        found = linprog(
+            np.zeros(self.dim), A_ub=-A, b_ub=-rhs, bounds=list(zip(low, high, strict=True))
+        )
+        if found.status == 2:
+            raise InputError("The constraints leave nothing of the box; relax one of them.")
+
+    def slack(self, X: Tensor) -> Tensor:
+        """By how much points satisfy what is asked of them beside bounds and lists, ``n``.
+
+        The smallest of the linear constraints' slacks, each in units of what it can vary by
+        over the box; ``-inf`` where the user's own test says no; ``inf`` without either.
+        """
+        result = X.new_full(X.shape[:1], torch.inf)
+        width = self._bounds[1] - self._bounds[0]
+        for columns, factors, rhs in self._constraints:
+            span = (factors.abs() * width[columns]).sum()
+            result = torch.minimum(result, (X[:, columns] @ factors - rhs) / span)
+        if self._feasible is not None:
+            result = result.masked_fill(~self._passes(X), -torch.inf)
+        return result
+
+    def _passes(self, X: Tensor) -> Tensor:
+        assert self._feasible is not None
+        passes = self._feasible(X.clone())  # it may work in place
+        if not isinstance(passes, Tensor) or passes.shape != X.shape[:1]:
+            got = tuple(passes.shape) if isinstance(passes, Tensor) else type(passes).__name__
+            raise InputTypeError(
+                f"feasible must give a bool tensor with one entry per point, {len(X)}; got {got}."
+            )
+        return passes.bool()
+
+    def from_unit(self, U: Tensor) -> Tensor:
+        """Points of the unit cube (``n x d``, in [0, 1]) carried over to bounds and lists.
+
+        Uniform points become uniform: in the logarithm for columns of ``log_dims``, over the
+        values where there is a list of them. Where there are both, each value has the share of
+        the logarithm that is nearest to it.
+        """
+        low, high = self._bounds
+        X = low + U * (high - low)
+        for dim in self._log_dims:
+            ends = self._bounds[:, dim].log()
+            X[:, dim] = (ends[0] + U[:, dim] * (ends[1] - ends[0])).exp()
+        X = torch.minimum(torch.maximum(X, low), high)  # rounding must not leave the box
+        for dim, values in self.lists.items():
+            if dim in self._log_dims:
+                cell = torch.bucketize(U[:, dim].contiguous(), _log_edges(values))
+            else:
+                cell = (U[:, dim] * len(values)).long().clamp(0, len(values) - 1)
+            X[:, dim] = values[cell]
+        return X
+
+    def contains(self, X: Tensor) -> Tensor:
+        """Whether each point of ``X`` (``n x d``) is in the box, exactly: bool ``n``."""
+        low, high = self._bounds
+        inside = torch.minimum(X - low, high - X).amin(dim=1) >= 0.0
+        for dim, values in self.lists.items():
+            inside &= torch.isin(X[:, dim], values)
+        if self._constraints or self._feasible is not None:
+            inside &= self.slack(X) >= 0.0
+        return inside
+
+    def find(self, X: Tensor) -> Tensor:
+        """-1 for each point of ``X``: a box has no rows."""
+        return torch.full((X.shape[0],), -1, dtype=torch.long, device=X.device)
+
+    def fingerprint(self) -> str:
+        """A digest of bounds and values, by which a stored state knows its domain."""
+        head = f"box {self._bounds.dtype} {json.dumps(self.describe())}".encode()
+        return hashlib.sha256(head + self._bounds.cpu().numpy().tobytes()).hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """Names, logarithms, lists of values, and constraints."""
+        described: dict[str, Any] = {
+            "names": list(self._names),
+            "log_dims": list(self._log_dims),
+            "discrete_dims": {str(dim): v for dim, v in self.discrete_dims.items()},
+            "cat_dims": {str(dim): v for dim, v in self.cat_dims.items()},
+            "constraints": [[c.tolist(), f.tolist(), rhs] for c, f, rhs in self._constraints],
+            "feasible": None,
+        }
+        if self._feasible is not None:
+            described["feasible"] = list(self._verdicts)
+        return described
+
+    @cached_property
+    def _verdicts(self) -> list[bool]:
+        """What the user's test of feasibility says of some points, by which it is known.
+
+        The test may take long, and every change of a study that is saved describes the box.
+        """
+        unit = SobolEngine(self.dim, scramble=True, seed=0).draw(_PROBES, dtype=torch.double)
+        return self._passes(self.from_unit(unit.to(self._bounds))).tolist()
+
+    def __repr__(self) -> str:
+        return f"BoxDomain({self.dim} columns, {self._bounds.dtype}, {self._bounds.device})"
+
+
+def _log_edges(values: Tensor) -> Tensor:
+    """Where the shares of increasing values on a logarithmic scale meet, in the unit interval.
+
+    The shares at the ends reach as far outward as inward, so that a geometric list is uniform.
+    """
+    logs = values.log()
+    if len(logs) == 1:
+        return logs[:0]
+    middles = (logs[1:] + logs[:-1]) / 2.0
+    low, high = 2.0 * logs[0] - middles[0], 2.0 * logs[-1] - middles[-1]
+    return (middles - low) / (high - low)

@@ -1,0 +1,1 @@
+"""Active sets, rounds, and what the end of a round leaves."""

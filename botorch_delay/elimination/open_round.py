@@ -1,0 +1,393 @@
+"""The round that is being played: its design, and what became of each design point."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from botorch_delay.elimination.rounds import Departure
+from botorch_delay.exceptions import ExhaustedDesignError, StorageError
+from botorch_delay.gp.posterior import Evidence, PointwisePosterior
+from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.point_status import MAX_FAILURES, Standing
+from botorch_delay.history.trials import Trial, TrialState
+
+# Evidence, rows of a finite set and whether weights are needed, to the posterior there; None where
+# the evidence is not what it is known for.
+Known = Callable[[Evidence, Tensor, bool], PointwisePosterior | None]
+
+# How many slots may be missing below one that was served elsewhere.
+FURTHEST_SLOT = 10_000
+NO_SLOT = -1  # of a trial that serves no design point
+WAITING_SLOT = -2  # likewise, asked while a budget says no or the next design point has to wait
+
+
+class SlotState(enum.Enum):
+    """Where a design point stands."""
+
+    WAITING = "waiting"  # a trial is running
+    RETRY = "retry"  # its trial failed or was given up, and it is asked again
+    ANSWERED = "answered"
+    KNOWN = "known"  # without an answer of its own: evaluations are exact, another one tells
+    STRUCK = "struck"  # no answer will be used: given up, or failed too often
+
+
+_AFTER = {
+    TrialState.RUNNING: SlotState.WAITING,
+    TrialState.COMPLETED: SlotState.ANSWERED,
+    TrialState.FAILED: SlotState.RETRY,
+    TrialState.ABANDONED: SlotState.STRUCK,
+}
+
+
+@dataclass(slots=True)
+class Slot:
+    """A design point of the round: one pick of the design, served by one or more trials.
+
+    Attributes:
+        key: of the point.
+        trials: ids of the trials that served it; the last one counts.
+        outcome: state of the last trial; abandoned once and for all, whatever comes late.
+        state: where the slot stands.
+    """
+
+    key: int
+    trials: list[int] = field(default_factory=list)
+    outcome: TrialState = TrialState.RUNNING
+    state: SlotState = SlotState.WAITING
+
+
+class Design(Protocol):
+    """A maximum-variance design that grows one pick at a time; points go by their keys."""
+
+    def next(self) -> int:
+        """The point that the rule picks now; ExhaustedDesignError if all are excluded."""
+
+    def add(self, key: int) -> None:
+        """Count a point as picked."""
+
+    def exclude(self, key: int, excluded: bool = True) -> None:
+        """Keep a point from being picked, or allow it again."""
+
+    def evaluated(self) -> Known | None:
+        """The posterior of the picks so far, each answered once; None if it is not at hand."""
+
+
+class Candidates(Protocol):
+    """The points that a round may ask. Each point that is asked has a key, a whole number."""
+
+    def key(self, trial: Trial) -> int:
+        """The key of a trial's point."""
+
+    def contains(self, key: int) -> bool:
+        """Whether a point is among them."""
+
+    def design(self, surrogate: Surrogate, picks: Iterable[int], closed: Iterable[int]) -> Design:
+        """A design over them, with these picks already, and without the closed points."""
+
+
+class OpenRound:
+    """Design and bookkeeping of the open round.
+
+    Args:
+        number: r, from 1.
+        design_size: q_r.
+        surrogate: fixed within the round where kernel and noise are given.
+        candidates: the points that may be asked.
+        standings: of the points that are not open.
+        needs_all: whether a design point whose trial was abandoned is asked again, at most twice:
+            a regret bound needs the answer. If not, the round goes without it.
+
+    Attributes:
+        known: the posterior of the first q_r design points, each answered once, where the design
+            keeps it.
+        asks: how many were made.
+        waits: how many of them were made once the first q_r design points had all been asked, in
+            the place of one that had to wait, or of a design point again.
+        departures: how the round has departed from what the regret bound is proved for.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        design_size: int,
+        surrogate: Surrogate,
+        candidates: Candidates,
+        standings: Mapping[int, Standing],
+        *,
+        needs_all: bool = False,
+    ) -> None:
+        self.number = number
+        self.design_size = design_size
+        self.surrogate = surrogate
+        self.slots: list[Slot] = []
+        self.asks = self.waits = 0
+        self.departures: set[Departure] = set()
+        self._candidates = candidates
+        self._standings = dict(standings)
+        self._needs_all = needs_all
+        self._design: Design | None = None
+        self.known: Known | None = None
+        self._retries: set[int] = set()
+        self._unsettled: set[int] = set()  # of the first q_r slots
+        self._struck: set[int] = set()  # likewise
+        self._running: set[int] = set()  # trial ids
+
+    def next_retry(self) -> int | None:
+        """The first slot whose point is to be asked again now."""
+        free = (n for n in self._retries if self._standing(self.slots[n].key) is Standing.OPEN)
+        return min(free, default=None)
+
+    def next_key(self) -> int:
+        """The point that the design picks next.
+
+        Raises:
+            ExhaustedDesignError: if every active point is infeasible.
+        """
+        design = self._current_design()
+        try:
+            return design.next()
+        except ExhaustedDesignError:
+            held = [
+                key
+                for key, standing in self._standings.items()
+                if standing is Standing.HELD and self._candidates.contains(key)
+            ]
+            if not held:
+                raise
+            # Nothing else is left to ask: rather a held point than none.
+            for key in held:
+                design.exclude(key, excluded=False)
+            pick = design.next()
+            for key in held:
+                design.exclude(key)
+            return pick
+
+    def make_room(self, slot: int, key: int) -> bool:
+        """Whether a point that was chosen elsewhere can serve a slot; earlier slots are opened.
+
+        Those wait to be asked: their trials are not known yet, or never came to be. A slot that
+        is further away than any run leaves them is none: a damaged note must not cost hours.
+
+        Args:
+            slot: as the trial's note has it.
+            key: of its point.
+        """
+        if slot > len(self.slots) + FURTHEST_SLOT:
+            return False
+        try:
+            while slot > len(self.slots):
+                self._append(Slot(self.next_key(), outcome=TrialState.FAILED))
+                self._refresh(len(self.slots) - 1)
+        except ExhaustedDesignError:
+            return False
+        if slot == len(self.slots):
+            return True
+        found = self.slots[slot]
+        if not found.trials and found.key != key:  # failures that only its maker knew of
+            found.key = key
+            self._forget_design()
+        return found.key == key and found.state is SlotState.RETRY
+
+    def is_served(self, slot: int) -> bool:
+        """Whether a slot has a trial."""
+        return slot < len(self.slots) and bool(self.slots[slot].trials)
+
+    def take(self, trial: Trial) -> None:
+        """A trial was opened for a slot, a new one or one that is tried again."""
+        key = self._candidates.key(trial)
+        self.asks += 1
+        self._running.add(trial.id)
+        again = trial.slot >= 0 and self.is_served(trial.slot)
+        self.waits += again or trial.slot == WAITING_SLOT or self.design_is_asked()
+        if trial.slot < 0:
+            return
+        if trial.slot == len(self.slots):
+            self._append(Slot(key))
+        slot = self.slots[trial.slot]
+        slot.trials.append(trial.id)
+        slot.outcome = TrialState.RUNNING
+        self._refresh(trial.slot)
+
+    def settle(self, trial: Trial) -> None:
+        """A trial of this round was answered, failed or abandoned."""
+        self._running.discard(trial.id)
+        if trial.slot < 0:
+            return
+        slot = self.slots[trial.slot]
+        if trial.id != slot.trials[-1] or slot.outcome is TrialState.ABANDONED:
+            return
+        slot.outcome = TrialState.ABANDONED if trial.late else trial.state
+        if self._is_given_up(slot):
+            self._forget_design()  # sigma forgets the point: the design is made anew without it
+        self._refresh(trial.slot)
+
+    def set_standing(self, key: int, standing: Standing) -> None:
+        """Whether a point may be asked; decides on the slots that wait to be asked again there.
+
+        A point whose value is known exactly counts in the design, whatever it was asked for.
+        """
+        before = self._standing(key)
+        if standing is before:
+            return
+        self._standings[key] = standing
+        for number, slot in enumerate(self.slots):
+            if slot.key == key:
+                self._refresh(number)
+        if self._design is None or not self._candidates.contains(key):
+            return
+        if before is Standing.KNOWN:
+            self._forget_design()  # sigma forgets the point
+            return
+        if standing is Standing.KNOWN and all(slot.key != key for slot in self.slots):
+            self._design.add(key)
+        self._design.exclude(key, standing is not Standing.OPEN)
+
+    def use(self, surrogate: Surrogate) -> None:
+        """Go on with another surrogate, learned from more answers; picks made so far stay."""
+        if surrogate is not self.surrogate:
+            self.surrogate = surrogate
+            self._forget_design()
+
+    def restart(self, candidates: Candidates) -> None:
+        """Go on with other points; picks outside them no longer count."""
+        self._candidates = candidates
+        self._forget_design()
+
+    def design_is_asked(self) -> bool:
+        """Whether the first q_r design points have been asked."""
+        return len(self.slots) >= self.design_size
+
+    def design_is_settled(self) -> bool:
+        """Whether the first q_r design points have been asked and none is outstanding."""
+        return len(self.slots) >= self.design_size and not self._unsettled
+
+    def all_settled(self) -> bool:
+        """Whether no trial of the round is running."""
+        return not self._running
+
+    def gave_up(self) -> bool:
+        """Whether the answer of one of the first q_r design points will not be used."""
+        return bool(self._struck)
+
+    def is_given_up(self, slot: int) -> bool:
+        """Whether the answer of a design point will not be used because it was abandoned."""
+        return self._is_given_up(self.slots[slot])
+
+    def is_counted(self, trial: Trial) -> bool:
+        """Whether a trial's answer serves its design point."""
+        if trial.slot < 0:
+            return False
+        slot = self.slots[trial.slot]
+        return slot.state is SlotState.ANSWERED and slot.trials[-1] == trial.id
+
+    def is_overdue(self) -> bool:
+        """Whether one of the first q_r design points is being evaluated."""
+        return any(self.slots[n].state is SlotState.WAITING for n in self._unsettled)
+
+    def oldest_unsettled(self) -> int | None:
+        """The first trial of the design points that are outstanding; None if there are none."""
+        trials = self.slots[min(self._unsettled)].trials if self._unsettled else []
+        return trials[0] if trials else None
+
+    def holding(self) -> list[int]:
+        """Running trials of the first q_r slots, once all of those have been asked."""
+        if len(self.slots) < self.design_size:
+            return []
+        waiting = (self.slots[number] for number in self._unsettled)
+        return sorted(s.trials[-1] for s in waiting if s.state is SlotState.WAITING)
+
+    def outstanding(self) -> tuple[list[int], int]:
+        """Running trials of the first q_r slots, and how many of those are to be asked again."""
+        slots = [self.slots[number] for number in sorted(self._unsettled)]
+        waiting = [slot.trials[-1] for slot in slots if slot.state is SlotState.WAITING]
+        free = [slot for slot in slots if slot.state is SlotState.RETRY]
+        return waiting, sum(self._standing(slot.key) is Standing.OPEN for slot in free)
+
+    def held_points(self) -> list[int]:
+        """Points of the first q_r slots that are asked again once other trials of them end."""
+        if len(self.slots) < self.design_size:
+            return []
+        waiting = (self.slots[number] for number in self._unsettled & self._retries)
+        return sorted({s.key for s in waiting if self._standing(s.key) is Standing.HELD})
+
+    def answered(self, first: int | None) -> list[int]:
+        """Trials whose answers count, of the first so many slots or of all, increasing."""
+        slots = self.slots if first is None else self.slots[:first]
+        return sorted(s.trials[-1] for s in slots if s.state is SlotState.ANSWERED)
+
+    def replay(self, trials: list[Trial]) -> None:
+        """Take over stored trials of this round, in the order of their ids.
+
+        Raises:
+            StorageError: if they are not a possible history.
+        """
+        for trial in trials:
+            key = self._candidates.key(trial)
+            fits = 0 <= trial.slot < len(self.slots) and self.slots[trial.slot].key == key
+            if not (fits or trial.slot in (len(self.slots), NO_SLOT, WAITING_SLOT)):
+                raise StorageError(f"Stored trial {trial.id} has an impossible slot {trial.slot}.")
+            self.take(trial)
+        for trial in trials:
+            if trial.state is not TrialState.RUNNING:
+                self.settle(trial)
+
+    def _append(self, slot: Slot) -> None:
+        self.slots.append(slot)
+        if self._design is not None:
+            self._design.add(slot.key)
+            if len(self.slots) == self.design_size:
+                self.known = self._design.evaluated()
+
+    def _forget_design(self) -> None:
+        self._design = self.known = None
+
+    def _refresh(self, number: int) -> None:
+        """Where a slot stands follows from its last trial and the feasibility of its point."""
+        slot = self.slots[number]
+        slot.state = _AFTER[slot.outcome]
+        if slot.outcome is TrialState.ABANDONED and not self._is_given_up(slot):
+            slot.state = SlotState.RETRY
+        standing = self._standing(slot.key)
+        if slot.state in (SlotState.RETRY, SlotState.STRUCK) and standing is Standing.KNOWN:
+            slot.state = SlotState.KNOWN
+        if slot.state is SlotState.RETRY and (
+            len(slot.trials) >= MAX_FAILURES or standing is Standing.INFEASIBLE
+        ):
+            slot.state = SlotState.STRUCK
+        _put(self._retries, number, slot.state is SlotState.RETRY)
+        settled = slot.state not in (SlotState.WAITING, SlotState.RETRY)
+        first = number < self.design_size
+        _put(self._unsettled, number, first and not settled)
+        _put(self._struck, number, first and slot.state is SlotState.STRUCK)
+
+    def _is_given_up(self, slot: Slot) -> bool:
+        """Whether the design goes on as if the point had never been asked."""
+        last = not self._needs_all or len(slot.trials) >= MAX_FAILURES
+        return slot.outcome is TrialState.ABANDONED and last
+
+    def _current_design(self) -> Design:
+        if self._design is None:
+            inside = self._candidates.contains
+            picks = [slot.key for slot in self.slots if not self._is_given_up(slot)]
+            known = {k for k, standing in self._standings.items() if standing is Standing.KNOWN}
+            picks = sorted(known.difference(picks)) + picks
+            closed = [k for k, standing in self._standings.items() if standing is not Standing.OPEN]
+            self._design = self._candidates.design(
+                self.surrogate, filter(inside, picks), filter(inside, closed)
+            )
+        return self._design
+
+    def _standing(self, key: int) -> Standing:
+        return self._standings.get(key, Standing.OPEN)
+
+
+def _put(members: set[int], number: int, inside: bool) -> None:
+    if inside:
+        members.add(number)
+    else:
+        members.discard(number)

@@ -1,0 +1,275 @@
+"""Rounds: how long each is, when it closes, and the record that it leaves."""
+
+from __future__ import annotations
+
+import enum
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from botorch_delay import validation
+from botorch_delay.exceptions import InputError
+
+
+def round_lengths(horizon: int, wait: float) -> tuple[list[int], list[int]]:
+    """Design sizes and lengths of the rounds of Algorithm 1.
+
+    ``q_0 = 1``, ``q_r = ceil(sqrt(T q_{r-1}))``, ``t_r = ceil(q_r + wait)``, the last length
+    cut so that the lengths sum to ``T``. The design sizes are those of the recursion, also
+    where the last round is cut below its own.
+
+    Args:
+        horizon: T, the number of asks, at least 1.
+        wait: u_T(delta), in steps, at least 0; 0 for no delay.
+
+    Returns:
+        ``(q, t)``, two lists of the same length.
+
+    Raises:
+        InputError: if ``horizon < 1`` or ``wait`` is negative or not finite.
+
+    Example:
+        >>> round_lengths(300, 28.2)
+        ([18, 74, 149], [47, 103, 150])
+    """
+    horizon = validation.whole(horizon, "horizon", 1)
+    wait = validation.nonnegative(wait, "wait")
+    q: list[int] = []
+    t: list[int] = []
+    size, left = 1, horizon
+    while left > 0:
+        size = next_design_size(horizon, size)
+        length = min(math.ceil(size + wait), left)
+        q.append(size)
+        t.append(length)
+        left -= length
+    return q, t
+
+
+def next_design_size(horizon: int, previous: int) -> int:
+    """``ceil(sqrt(T q))`` in whole numbers, without rounding error."""
+    return math.isqrt(horizon * previous - 1) + 1
+
+
+class Departure(enum.StrEnum):
+    """How a round departed from what the regret bound is proved for, while asks could follow.
+
+    Attributes:
+        GIVEN_UP: the answer of a design point will not be used: it was abandoned, or failed too
+            often.
+        SHORTENED: a failure took an ask from a round of fixed length.
+        UNEVEN: a design point was answered with a noise variance other than the surrogate's.
+        OVERDUE: a round of fixed length closed before one of its first q_r design points was
+            answered.
+        CONTRADICTED: no point's upper bound reached the largest lower bound.
+    """
+
+    GIVEN_UP = "given up"
+    SHORTENED = "shortened"
+    UNEVEN = "uneven"
+    OVERDUE = "overdue"
+    CONTRADICTED = "contradicted"
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What a closed round did, enough to compute its bounds again.
+
+    Attributes:
+        number: r, from 1.
+        design_size: q_r, the design points of the round.
+        length: t_r, its asks.
+        observed: how many answers its bounds use.
+        active_before: active points when it opened; on a box, the estimated share of the box.
+        active_after: likewise, when it closed.
+        trial_ids: the trials whose answers its bounds use, increasing.
+        multiplier: the factor on sigma~ in the half-width of its bounds (for a tight
+            confidence: the factor that the tight form never exceeds).
+        delta: probability with which some bound from the round's own answers may fail; ``None``
+            where the confidence promises nothing.
+        hyperparameters: kernel, noise and scaling that the round was judged with.
+        cutoff: the largest lower bound, in the user's units and sign: points whose upper bound
+            does not reach it were eliminated. None where nothing was judged.
+        surrogate: what it takes to make a learned kernel anew; None for a given one.
+        waits: asks made once its first q_r design points had all been asked, or of a design point
+            again, in asks.
+        departures: how it departed from what the regret bound is proved for, as of its end.
+        half_width: the largest half-width of its bounds over the points that were active when it
+            opened, in units of the values; None on a box, and where nothing was judged.
+    """
+
+    number: int
+    design_size: int
+    length: int
+    observed: int
+    active_before: float
+    active_after: float
+    trial_ids: tuple[int, ...] = field(repr=False)  # may be tens of thousands
+    multiplier: float
+    delta: float | None
+    hyperparameters: Mapping[str, Any]
+    cutoff: float | None = None
+    surrogate: Mapping[str, Any] | None = field(default=None, repr=False)
+    waits: int = 0
+    departures: tuple[Departure, ...] = ()
+    half_width: float | None = None
+
+
+class RoundRule(ABC):
+    """When a round closes, which answers its bounds use, and its share of delta."""
+
+    @abstractmethod
+    def share(self, number: int) -> int:
+        """By how much delta is divided for round ``number``; the reciprocals sum to at most 1."""
+
+    @abstractmethod
+    def design_size(self, number: int, previous: int) -> int:
+        """q_r of round ``number``, after a round with ``previous`` design points."""
+
+    @abstractmethod
+    def length(self, number: int) -> int | None:
+        """t_r, if it is fixed beforehand."""
+
+    @property
+    @abstractmethod
+    def on_arrival(self) -> bool:
+        """Whether a round closes when its design points are settled, and uses exactly those."""
+
+
+class ScheduledRounds(RoundRule):
+    """Rounds of fixed length, as Algorithm 1 prints them; bounds use whatever has arrived.
+
+    Args:
+        horizon: T.
+        wait: u_T(delta), in steps.
+    """
+
+    def __init__(self, horizon: int, wait: float) -> None:
+        self.wait = wait
+        self._q, self._t = round_lengths(horizon, wait)
+
+    def share(self, number: int) -> int:
+        """R, the number of rounds of the schedule."""
+        return len(self._q)
+
+    def design_size(self, number: int, previous: int) -> int:
+        """q_r of the schedule."""
+        return self._q[number - 1]
+
+    def length(self, number: int) -> int | None:
+        """t_r of the schedule."""
+        return self._t[number - 1]
+
+    @property
+    def on_arrival(self) -> bool:
+        """No: rounds have fixed lengths."""
+        return False
+
+
+class ArrivalRounds(RoundRule):
+    """A round closes when its first q_r design points are settled; bounds use exactly those.
+
+    Nothing about the delays needs to be known. The k-th design point of the run is not asked
+    before ask ``1 + (k - 1) / rho``, which bounds the number of rounds.
+
+    Args:
+        horizon: T; None where no end is planned.
+        schedule: gives the design sizes.
+        fraction: rho, the share of asks that are design points.
+    """
+
+    def __init__(
+        self, horizon: int | None, schedule: RoundSchedule | None = None, fraction: float = 1.0
+    ) -> None:
+        self._schedule = HorizonRounds() if schedule is None else schedule
+        self._horizon, self._fraction = horizon, fraction
+        self._max_rounds: int | None = None
+        if horizon is not None:
+            size, points, number = 1, 0, 0
+            while points < fraction * (horizon - 1) + 1:
+                number += 1
+                size = self.design_size(number, size)
+                points += size
+            self._max_rounds = number
+
+    def share(self, number: int) -> int:
+        """How many rounds there can be; ``r (r + 1)`` where no end is planned."""
+        return number * (number + 1) if self._max_rounds is None else self._max_rounds
+
+    def design_size(self, number: int, previous: int) -> int:
+        """As the schedule has it."""
+        return self._schedule.design_size(number, previous, self._horizon, self._fraction)
+
+    def length(self, number: int) -> int | None:
+        """Not fixed: the round ends when its answers are there."""
+        return None
+
+    @property
+    def on_arrival(self) -> bool:
+        """Yes."""
+        return True
+
+
+class RoundSchedule(ABC):
+    """How many design points each round has."""
+
+    @abstractmethod
+    def design_size(self, number: int, previous: int, horizon: int | None, fraction: float) -> int:
+        """q_r of round ``number``, after a round with ``previous`` design points.
+
+        Args:
+            number: r, from 1.
+            previous: q_{r-1}, at least 1.
+            horizon: T, or None.
+            fraction: rho, the share of asks that are design points.
+        """
+
+
+class HorizonRounds(RoundSchedule):
+    """``q_0 = 1``, ``q_r = ceil(sqrt(rho T q_{r-1}))``: the paper's where rho is 1."""
+
+    def design_size(self, number: int, previous: int, horizon: int | None, fraction: float) -> int:
+        """``ceil(sqrt(rho T q_{r-1}))``."""
+        assert horizon is not None
+        if fraction == 1.0:
+            return next_design_size(horizon, previous)
+        return math.ceil(math.sqrt(fraction * horizon * previous))
+
+    def __repr__(self) -> str:
+        return "HorizonRounds()"
+
+
+class GeometricRounds(RoundSchedule):
+    """``q_1 = first``, ``q_r = ceil(growth * q_{r-1})``, for any horizon or none.
+
+    Without a horizon round r has the share ``delta / (r (r + 1))`` of delta. Take ``first`` of
+    the order of the wait for an answer: each early round waits once, whatever its size.
+
+    Args:
+        first: q_1, at least 1.
+        growth: g, above 1.
+
+    Raises:
+        InputError: if a number is out of its range.
+    """
+
+    def __init__(self, first: int, growth: float) -> None:
+        self.first = validation.whole(first, "first", 1)
+        self.growth = validation.positive(growth, "growth")
+        if self.growth <= 1.0:
+            raise InputError(f"growth must be above 1, got {self.growth:g}.")
+
+    def design_size(self, number: int, previous: int, horizon: int | None, fraction: float) -> int:
+        """``ceil(growth * q_{r-1})``, at most the horizon."""
+        size = self.first if number == 1 else math.ceil(self.growth * previous)
+        return size if horizon is None else min(size, horizon)
+
+    def __repr__(self) -> str:
+        return f"GeometricRounds({self.first}, {self.growth:g})"
+
+
+# Where an engine that tunes names no horizon. How long an answer takes is not known there, so
+# that rounds begin small and soon have any size.
+OPEN_ENDED = GeometricRounds(1, 2.0)

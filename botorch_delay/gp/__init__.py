@@ -1,0 +1,1 @@
+"""Gaussian processes: kernels, posteriors, fits, sample paths, and the model for BoTorch."""

@@ -1,0 +1,433 @@
+"""The Gaussian process that an optimizer judges with: given, or learned from the answers."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import gpytorch
+import torch
+from botorch.exceptions.errors import ModelFittingError
+from botorch.exceptions.warnings import BotorchWarning, InputDataWarning
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.utils.gpytorch_modules import (
+    get_covar_module_with_dim_scaled_prior,
+    get_gaussian_likelihood_with_lognormal_prior,
+)
+from gpytorch.kernels import Kernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from gpytorch.priors import LogNormalPrior
+from linear_operator.utils.warnings import NumericalWarning
+from torch import Tensor
+
+from botorch_delay import validation
+from botorch_delay.domains.finite import Domain, Encoding
+from botorch_delay.exceptions import FitWarning, InputError, InputTypeError, StorageError
+from botorch_delay.gp.kernels import build_kernel, covariance, describe_kernel, hyperparameters
+from botorch_delay.gp.posterior import (
+    Evidence,
+    Factored,
+    PointwisePosterior,
+    factorize,
+    posterior_at,
+)
+from botorch_delay.history.answers import Answers
+
+logger = logging.getLogger(__name__)
+
+# With fewer answers the priors alone decide.
+MIN_ANSWERS_TO_FIT = 3
+MAX_FITS = 5
+# Log-normal priors around what another study has learned: one standard deviation is a factor of
+# 1.6 in a lengthscale and 2.7 in the noise.
+LENGTHSCALE_SPREAD = 0.5
+NOISE_SPREAD = 1.0
+# Above so many answers a fit is to a random subset, so that it takes no longer and longer.
+MAX_ANSWERS_TO_FIT = 500
+
+
+def exact_noise(like: Tensor) -> float:
+    """The noise variance of exact evaluations, as a share of the prior variance: a jitter.
+
+    It is BoTorch's least noise variance of standardised values.
+    """
+    return 1e-6 if like.dtype is torch.float64 else 1e-4
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """What a study has learned, in units that another study can begin from.
+
+    Where they are given, the priors of lengthscales and noise are log-normal with these modes
+    instead of BoTorch's: the first asks use them as they are, and answers move them.
+
+    Args:
+        lengthscale: one per column of the encoded inputs, in sides of the domain's bounding box;
+            kept as a tuple.
+        noise_var: in squared standard deviations of the values.
+
+    Raises:
+        InputError: if a number is not above 0 and finite.
+    """
+
+    lengthscale: Sequence[float]
+    noise_var: float
+
+    def __post_init__(self) -> None:
+        scales = tuple(validation.positive(value, "lengthscale") for value in self.lengthscale)
+        object.__setattr__(self, "lengthscale", scales)
+        object.__setattr__(self, "noise_var", validation.positive(self.noise_var, "noise_var"))
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """A zero-mean Gaussian process g with f(x) = offset + scale * g((x - origin) / width).
+
+    Columns are encoded first: logarithms, and one column per category.
+
+    Attributes:
+        covar_module: kernel of g, on normalised inputs.
+        noise_var: lambda^2, in units of g.
+        origin: lower ends of the inputs, ``d``.
+        width: sides of the inputs, ``d``.
+        offset: added to values, in units of the values.
+        scale: units of the values per unit of g.
+        learned: whether the hyperparameters come from the answers.
+        scaled: whether offset and scale are known; not with too few answers to tell.
+        encoding: of the points, where the kernel is learned.
+    """
+
+    covar_module: Kernel
+    noise_var: float
+    origin: Tensor
+    width: Tensor
+    offset: float = 0.0
+    scale: float = 1.0
+    learned: bool = False
+    scaled: bool = True
+    encoding: Encoding = field(default_factory=Encoding)
+
+    @classmethod
+    def fixed(cls, covar_module: Kernel, noise_var: float, like: Tensor) -> Surrogate:
+        """Kernel and noise as given, in raw units."""
+        zeros = like.new_zeros(like.shape[-1])
+        return cls(covar_module, noise_var, zeros, torch.ones_like(zeros))
+
+    def standardized(self, y: Tensor) -> Surrogate:
+        """This surrogate with the scale of the values ``y`` (``m``), where it has none yet."""
+        if self.scaled or len(y) < MIN_ANSWERS_TO_FIT:
+            return self
+        offset, scale = _standardization(y)
+        return replace(self, offset=offset, scale=scale, scaled=True)
+
+    def inputs(self, X: Tensor) -> Tensor:
+        """Points in the inputs of g."""
+        if not self.learned:
+            return X
+        return (self.encoding(X) - self.origin) / self.width
+
+    def noise_ratio(self, evidence: Evidence) -> float:
+        """1 / lambda in units of the values: the largest over the answers.
+
+        Without answers it is the surrogate's own.
+        """
+        ratio = evidence.spread_ratio**0.5 if len(evidence.y) else self.noise_var**-0.5
+        return ratio / self.scale
+
+    def evidence(self, answers: Answers) -> Evidence:
+        """Answers in units of g; where the noise of one is not known it has the surrogate's own."""
+        known = answers.noise_var / self.scale**2
+        noise = torch.where(known.isnan(), self.noise_var, known).to(answers.y)
+        standard = (answers.y - self.offset) / self.scale
+        return Evidence.grouped(self.inputs(answers.X), standard, noise, answers.group)
+
+    def in_values(self, evidence: Evidence) -> tuple[Kernel, Evidence]:
+        """Kernel and evidence in units of the values; inputs stay as they are.
+
+        Args:
+            evidence: in units of g.
+        """
+        if self.scale == 1.0:
+            return self.covar_module, evidence
+        kernel = ScaleKernel(copy.deepcopy(self.covar_module)).to(evidence.y)
+        kernel.outputscale = self.scale**2
+        scaled = replace(
+            evidence, y=self.scale * evidence.y, noise_var=self.scale**2 * evidence.noise_var
+        )
+        return kernel.requires_grad_(False), scaled
+
+    def posterior(
+        self,
+        evidence: Evidence,
+        X: Tensor,
+        *,
+        weights: bool = False,
+        factored: Factored | None = None,
+    ) -> PointwisePosterior:
+        """Posterior of f at the rows of ``X``, in units of the values."""
+        posterior = posterior_at(
+            self.covar_module, evidence, self.inputs(X), weights=weights, factored=factored
+        )
+        return posterior.rescaled(self.offset, self.scale)
+
+    def mean_function(self, evidence: Evidence) -> Callable[[Tensor], Tensor]:
+        """The posterior mean of f at any points, ``n x d`` to ``n``; differentiable."""
+        with torch.no_grad():
+            K = covariance(self.covar_module, evidence.X, evidence.X)
+            factor, _ = factorize(K, evidence.noise_var)
+            weights = torch.cholesky_solve(evidence.y.unsqueeze(-1), factor).squeeze(-1)
+
+        def mean(X: Tensor) -> Tensor:
+            cross = covariance(self.covar_module, evidence.X, self.inputs(X))
+            return self.offset + self.scale * (weights @ cross)
+
+        return mean
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Every hyperparameter by name, as numbers and lists of numbers."""
+        return {
+            "covar_module": hyperparameters(self.covar_module),
+            "noise_var": self.noise_var,
+            "offset": self.offset,
+            "scale": self.scale,
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """A JSON-ready record of a learned surrogate."""
+        return {
+            "covar_module": describe_kernel(self.covar_module),
+            "noise_var": self.noise_var,
+            "offset": self.offset,
+            "scale": self.scale,
+            "scaled": self.scaled,
+        }
+
+    @classmethod
+    def rebuild(cls, record: Mapping[str, Any], domain: Domain) -> Surrogate:
+        """The learned surrogate of a record.
+
+        Raises:
+            StorageError: if the record is malformed.
+        """
+        try:
+            numbers = {key: float(record[key]) for key in ("noise_var", "offset", "scale")}
+            points = domain.like
+            kernel = build_kernel(record["covar_module"], points)
+            if not all(math.isfinite(number) for number in numbers.values()):
+                raise ValueError(f"{numbers} are not finite")
+            for key, limit in {"noise_var": 1e6, "scale": validation.largest_value(points)}.items():
+                if not 0.0 < numbers[key] <= limit:
+                    raise ValueError(f"{key} is {numbers[key]}")
+        except (KeyError, TypeError, ValueError) as error:
+            raise StorageError(f"The stored hyperparameters are malformed: {error}.") from error
+        return replace(_learned(kernel, domain, **numbers), scaled=record["scaled"] is True)
+
+
+def fit_surrogate(
+    domain: Domain,
+    answers: Answers,
+    *,
+    seed: int,
+    previous: Surrogate | None = None,
+    warm_start: Hyperparameters | None = None,
+    exact: bool = False,
+) -> Surrogate:
+    """A Matern 5/2 kernel and noise by maximum a posteriori, with BoTorch's priors.
+
+    BoTorch's default with these priors is the RBF kernel; on tuning tables for development it
+    has more regret (README, "Three things that differ from BoTorch's defaults").
+
+    Inputs are normalised by the bounding box of the domain, values are standardised. With
+    fewer than three answers the modes of the priors are used, and the scale of the values
+    counts as unknown.
+
+    Args:
+        domain: whose bounding box normalises inputs, and whose encoding is used.
+        answers: to fit to.
+        seed: for the random restarts of a fit that fails at first.
+        previous: kept, with a :class:`FitWarning`, if the fit fails.
+        warm_start: modes of the priors, instead of BoTorch's.
+        exact: whether evaluations are exact; their noise is a jitter, and not learned.
+    """
+    X, y = answers.X, answers.y
+    kernel, likelihood = _prior_modules(domain, warm_start)
+    own = exact_noise(y) if exact else likelihood.noise.item()
+    prior = _learned(kernel, domain, noise_var=own, offset=0.0, scale=1.0)
+    if len(y) == 0:
+        return replace(prior, scaled=False)
+    offset, scale = _standardization(y)
+    if len(y) < MIN_ANSWERS_TO_FIT:
+        few = _learned(kernel, domain, prior.noise_var, offset, scale)
+        return replace(few, scaled=False)
+    standard = ((y - offset) / scale).unsqueeze(-1)
+    known = None
+    if exact:
+        known = torch.full_like(standard, own)
+    elif not bool(answers.noise_var.isnan().any()):
+        known = answers.noise_var.to(y).unsqueeze(-1) / scale**2
+    try:
+        rows = _subset(len(y), seed)
+        noise_there = None if known is None else known[rows]
+        inputs = prior.inputs(X[rows])
+        model = _fit(inputs, standard[rows], noise_there, seed, domain, warm_start)
+    except (ModelFittingError, RuntimeError, ValueError) as error:
+        kept = "the previous ones stay" if previous is not None else "the priors' modes are used"
+        warnings.warn(
+            f"Hyperparameters could not be fitted to {len(y)} answers ({error}); {kept}.",
+            FitWarning,
+            stacklevel=2,
+        )
+        return previous or _learned(kernel, domain, prior.noise_var, offset, scale)
+    noise = prior.noise_var if known is not None else model.likelihood.noise.item()
+    kernel = copy.deepcopy(model.covar_module).requires_grad_(False).eval()
+    constant = model.mean_module.constant.item()
+    fitted = _learned(kernel, domain, noise, offset + scale * constant, scale)
+    logger.info("fitted to %d answers: %s", len(y), fitted.hyperparameters())
+    return fitted
+
+
+def check_warm_start(warm_start: Hyperparameters | None, domain: Domain, fixed: bool) -> None:
+    """Find out early whether a study can begin there.
+
+    Raises:
+        InputError: if kernel and noise are given, or the lengthscales do not fit the domain.
+    """
+    if warm_start is None:
+        return
+    if not isinstance(warm_start, Hyperparameters):
+        raise InputTypeError(
+            "warm_start must be Hyperparameters, such as another study's opt.hyperparameters, "
+            f"got {type(warm_start).__name__}."
+        )
+    if fixed:
+        raise InputError(
+            "warm_start is where learning begins, and covar_module and noise_var are given; "
+            "pass either."
+        )
+    columns = domain.encoding.bounds(domain.bounds).shape[-1]
+    if len(warm_start.lengthscale) != columns:
+        raise InputError(
+            f"warm_start has {len(warm_start.lengthscale)} lengthscales, and the domain has "
+            f"{columns} encoded columns."
+        )
+
+
+def _prior_modules(
+    domain: Domain, warm_start: Hyperparameters | None
+) -> tuple[Kernel, GaussianLikelihood]:
+    """A Matern 5/2 kernel and a likelihood at the modes of their priors."""
+    points = domain.like
+    columns = domain.encoding.bounds(domain.bounds).shape[-1]
+    kernel = get_covar_module_with_dim_scaled_prior(columns, use_rbf_kernel=False)
+    kernel = kernel.to(points).eval()
+    likelihood = get_gaussian_likelihood_with_lognormal_prior().to(points)
+    if warm_start is not None:
+        for module, name, spread, mode in (
+            (kernel, "lengthscale", LENGTHSCALE_SPREAD, points.new_tensor(warm_start.lengthscale)),
+            (
+                likelihood.noise_covar,
+                "noise",
+                NOISE_SPREAD,
+                points.new_tensor([warm_start.noise_var]),
+            ),
+        ):
+            lowest = getattr(module, f"raw_{name}_constraint").lower_bound
+            mode = torch.maximum(mode, 1.01 * lowest.to(mode))
+            prior = LogNormalPrior(mode.log() + spread**2, spread).to(points)
+            module.register_prior(f"{name}_prior", prior, name)
+            module.initialize(**{name: mode})
+    return kernel, likelihood
+
+
+def _learned(
+    kernel: Kernel, domain: Domain, noise_var: float, offset: float, scale: float
+) -> Surrogate:
+    encoding = domain.encoding
+    origin, top = encoding.bounds(domain.bounds)
+    width = top - origin
+    width = torch.where(width > 0.0, width, torch.ones_like(width))
+    return Surrogate(
+        kernel, noise_var, origin, width, offset, scale, learned=True, encoding=encoding
+    )
+
+
+def _subset(n: int, seed: int) -> Tensor:
+    """Rows to fit to: all, or a random choice where there are too many."""
+    if n <= MAX_ANSWERS_TO_FIT:
+        return torch.arange(n)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(n, generator=generator)[:MAX_ANSWERS_TO_FIT].sort().values
+
+
+def _standardization(y: Tensor) -> tuple[float, float]:
+    """Mean and deviation; a deviation of 1 where the values are equal up to rounding."""
+    offset = y.mean().item()
+    scale = y.std().item() if len(y) > 1 else 0.0
+    rounding = 16 * torch.finfo(y.dtype).eps * y.abs().max().item()
+    return offset, scale if scale > rounding else 1.0
+
+
+def _fit(
+    X: Tensor,
+    Y: Tensor,
+    Yvar: Tensor | None,
+    seed: int,
+    domain: Domain,
+    warm_start: Hyperparameters | None,
+) -> SingleTaskGP:
+    """BoTorch's fit; after a failure from other start values, drawn from the priors.
+
+    BoTorch's own restarts draw from the global generators, which are not ours to touch.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with (
+        warnings.catch_warnings(),
+        # Iterative solvers would make the fit random above 800 answers.
+        gpytorch.settings.max_cholesky_size(len(Y) + 1),
+    ):
+        warnings.simplefilter("ignore", InputDataWarning)
+        warnings.simplefilter("ignore", BotorchWarning)
+        warnings.simplefilter("ignore", NumericalWarning)
+        for attempt in range(MAX_FITS):
+            kernel, likelihood = _prior_modules(domain, warm_start)
+            model = SingleTaskGP(
+                X,
+                Y,
+                Yvar,
+                likelihood if Yvar is None else None,
+                covar_module=kernel.train(),
+                outcome_transform=None,
+            )
+            if attempt:
+                _draw_start(model, generator)
+            mll = ExactMarginalLogLikelihood(model.likelihood, model)
+            try:
+                fit_gpytorch_mll(mll, max_attempts=1)
+            except ModelFittingError:
+                if attempt == MAX_FITS - 1:
+                    raise
+            else:
+                break
+    return model.eval()
+
+
+def _draw_start(model: SingleTaskGP, generator: torch.Generator) -> None:
+    """Start values of lengthscales and noise from their log-normal priors."""
+    kernel = model.covar_module
+    for module, name, prior in (
+        (kernel, "lengthscale", kernel.lengthscale_prior),
+        (model.likelihood, "noise", getattr(model.likelihood.noise_covar, "noise_prior", None)),
+    ):
+        if prior is None:  # known noise
+            continue
+        current = getattr(module, name)
+        normal = torch.randn(current.shape, generator=generator, dtype=torch.double)
+        drawn = (prior.loc + prior.scale * normal.to(current)).exp()
+        module.initialize(**{name: drawn.clamp(2.0 * current.detach().new_tensor(0.025), 1e3)})

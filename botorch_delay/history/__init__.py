@@ -1,0 +1,1 @@
+"""Trials, answers, and the file that keeps them."""

@@ -1,0 +1,239 @@
+"""The law of delays, estimated from the answers so far.
+
+Trials that are still out have no delay yet, only an age: their delays are at least that. The
+product-limit estimate (Kaplan & Meier 1958) uses both. With d_u answers that took u steps, and n_u
+delays that are known to be at least u,
+
+    P(tau > u) = product over v <= u of (1 - d_v / n_v).
+
+It is right for independent delays of one law, and trials that went out of sight (running, failed,
+abandoned, answered after the last ask) for no reason that tells of their delay beyond their age.
+Nothing is known beyond the longest delay or age. There the estimate stays where it is, above 0 if
+the oldest trial is still out.
+
+Estimates are for forecasts and reports. No guarantee rests on them: among fewer than T delays none
+tells where a share delta / (2 T) of them begins.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from botorch_delay import validation
+from botorch_delay.delays import DelayLaw, check_delays
+from botorch_delay.exceptions import InputError, NoAnswerError, NotSupportedError
+from botorch_delay.history.trials import Trial, TrialState
+
+# Products of shares are a few roundings away from the share that they stand for.
+_ROUNDING = 1e-12
+
+
+class EmpiricalDelay(DelayLaw):
+    """A law of delays estimated from answers, with trials that are still out counted in.
+
+    ``opt.delays()`` makes one from an optimizer's trials.
+
+    Args:
+        delays: of the answers, in steps: whole numbers of at least 0, at least one.
+        ages: the asks made since each trial without an answer was asked, likewise: its delay is
+            at least that. A trial that has only just been asked has age 0 and tells nothing.
+
+    Raises:
+        InputError: if a number is negative or not whole.
+        NoAnswerError: if there is no delay.
+
+    Example:
+        >>> law = EmpiricalDelay([2, 3, 3, 7], ages=[5, 1])
+        >>> law.quantile(0.5), law.quantile(0.5, age=4)
+        (3.0, 7.0)
+        >>> round(law.mean, 6)
+        4.4
+    """
+
+    def __init__(self, delays: Sequence[int] | Tensor, ages: Sequence[int] | Tensor = ()) -> None:
+        from scipy.stats import CensoredData, ecdf  # not above: slow to import
+
+        known, least = _whole(delays, "delays"), _whole(ages, "ages")
+        if not len(known):
+            raise NoAnswerError("There is no answer yet to estimate delays from.")
+        self.answers, self.out = len(known), len(least)
+        # A delay of at least a is one above a - 1, which is what right-censored means.
+        censored = CensoredData(uncensored=known, right=least[least > 0] - 1)
+        self._estimate = ecdf(censored).sf
+        self._steps: np.ndarray = self._estimate.quantiles
+        self._survival: np.ndarray = self._estimate.probabilities
+        self.limit = int(max(known.max(), least.max(initial=0)))
+
+    @classmethod
+    def from_trials(
+        cls, trials: Iterable[Trial], *, asks: int | None = None, ended: bool = False
+    ) -> EmpiricalDelay:
+        """The estimate from the trials of one optimizer.
+
+        An answer has a delay; a trial that is running, or failed, or was abandoned for good, an
+        age.
+
+        Args:
+            trials: as ``opt.trials`` has them.
+            asks: how many asks have been made in all; as many as the last id says if None.
+            ended: no further ask is planned: what was answered after the last one is only known
+                to have taken so long at least, for there were no more asks to count.
+
+        Raises:
+            NoAnswerError: if no answer has come.
+        """
+        trials = list(trials)
+        if asks is None:
+            asks = max((trial.id for trial in trials), default=-1) + 1
+        asks = validation.whole(asks, "asks", 0)
+        delays: list[int] = []
+        ages: list[int] = []
+        for trial in trials:
+            step = asks if trial.answered_step is None else trial.answered_step
+            answered = trial.state is TrialState.COMPLETED and not (ended and step == asks)
+            (delays if answered else ages).append(step - 1 - trial.id)
+        return cls(delays, ages)
+
+    @property
+    def known(self) -> bool:
+        """Whether the estimate reaches 1: no delay is beyond ``limit``, as far as is known."""
+        return bool(self._survival[-1] <= _ROUNDING)
+
+    @property
+    def mean(self) -> float:
+        """The restricted mean E[min(tau, L)], in steps, with L = ``limit``.
+
+        L is the longest delay or age. The whole mean where ``known``, else less than it.
+        """
+        return float(self.survival(np.arange(self.limit)).sum())
+
+    def survival(self, steps: Any, age: int = 0) -> Any:
+        """``P(tau > u)``; for a trial that has been out for ``age`` asks, given that.
+
+        Args:
+            steps: u, one number or an array of them; from the ask of the trial on.
+            age: in steps; P(tau > u | tau >= age).
+
+        Returns:
+            A float, or an array of the shape of ``steps``. Beyond ``limit`` an upper bound: what is
+            left there is known to be longer than the limit only.
+
+        Raises:
+            InputError: if every delay that is known is shorter than ``age``.
+        """
+        age = validation.whole(age, "age", 0)
+        left = self._at(age - 1)
+        if left <= _ROUNDING:
+            raise InputError(
+                f"An age of {age} steps is beyond the longest delay known, {self.limit}."
+            )
+        u = np.asarray(steps, dtype=float)
+        values = np.where(u < age, 1.0, self._at(u) / left)
+        return float(values) if values.ndim == 0 else values
+
+    def quantile(self, p: float, age: int = 0) -> float:
+        """The smallest whole ``u`` with ``P(tau <= u | tau >= age) >= p``, in steps.
+
+        Args:
+            p: strictly between 0 and 1.
+            age: of a trial that is still out, in steps; ``quantile(p, age) - age`` is how many
+                further asks it takes.
+
+        Raises:
+            NotSupportedError: beyond what answers tell: a quantile behind which only trials are
+                that are still out.
+            InputError: if ``p`` or ``age`` is out of range.
+        """
+        p = validation.probability(p, "p")
+        steps = self._steps[self._steps >= validation.whole(age, "age", 0)]
+        reached = np.flatnonzero(1.0 - self.survival(steps, age) >= p - _ROUNDING)
+        if not len(reached):
+            highest = 1.0 - self.survival(self.limit, age)
+            given = f" of a trial that has been out for {age} asks" if age else ""
+            raise NotSupportedError(
+                f"The {p:g} quantile of the delay{given} is not known: from {self.answers} "
+                f"answers, with {self.out} trials still out, the estimate ends at {highest:.3g}, "
+                f"after {self.limit} steps. Ask for a smaller p, or wait for more answers."
+            )
+        return float(steps[reached[0]])
+
+    def interval(self, steps: int, level: float = 0.9) -> tuple[float, float]:
+        """A confidence interval for ``P(tau > u)`` at one ``u``.
+
+        Exponential Greenwood (log-log) where it is defined. Before the first answer's delay it is
+        open to 1, and where the estimate is 0 open to 0; the other end is that of the nearest delay
+        that has one, for ``P(tau > u)`` never grows.
+
+        Args:
+            steps: u, a whole number of at least 0.
+            level: of the interval, in (0, 1); for this u, not for all at once.
+
+        Returns:
+            ``(lower, upper)``.
+        """
+        u, level = validation.whole(steps, "steps", 0), validation.probability(level, "level")
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore", RuntimeWarning)  # undefined where it is 0 or 1
+            found = self._estimate.confidence_interval(level, method="log-log")
+        low, high = found.low.probabilities, found.high.probabilities
+        usable = np.isfinite(low) & np.isfinite(high)
+        steps_there, inside = self._steps[usable], (self._survival > 0.0) & (self._survival < 1.0)
+        place = int(np.searchsorted(self._steps, u, side="right")) - 1
+        if place >= 0 and usable[place] and inside[place]:
+            return float(low[place]), float(high[place])
+        if self._at(u) >= 1.0:
+            return (float(low[usable][0]) if len(steps_there) else 0.0), 1.0
+        return 0.0, (float(high[usable][-1]) if len(steps_there) else 1.0)
+
+    def sample(self, n: int, generator: Generator) -> Tensor:
+        """Draw ``n`` delays from the estimate: an int64 tensor of shape ``n``, in steps.
+
+        What is only known to be longer than ``limit`` is drawn as ``limit`` (Efron 1967), so that
+        their mean is ``mean``.
+        """
+        uniform = torch.rand(
+            validation.whole(n, "n", 0),
+            generator=generator,
+            dtype=torch.double,
+            device=generator.device,
+        )
+        reached = torch.from_numpy(1.0 - self._survival).to(uniform)
+        steps = torch.tensor([*self._steps, self.limit], device=uniform.device).long()
+        return steps[torch.searchsorted(reached, uniform, right=True)]
+
+    def upper_bound(self, horizon: int, delta: float) -> float:
+        """Refused: an estimate proves no bound on every delay of a run.
+
+        Raises:
+            NotSupportedError: always.
+        """
+        raise NotSupportedError(
+            f"{self!r} is an estimate and cannot bound every delay of a run: among {self.answers} "
+            "answers none tells where a share delta / (2 T) begins. Leave the delay law out, so "
+            "that rounds close on arrival, or name a law such as PoissonDelay."
+        )
+
+    def _at(self, u: Any) -> Any:
+        """The estimate of P(tau > u)."""
+        place = np.searchsorted(self._steps, u, side="right")
+        return np.concatenate([[1.0], self._survival])[place]
+
+    def __repr__(self) -> str:
+        return f"EmpiricalDelay({self.answers} answers, {self.out} out)"
+
+
+def _whole(values: Any, name: str) -> np.ndarray:
+    if isinstance(values, Tensor | np.ndarray):
+        given = torch.as_tensor(values)
+    else:
+        given = torch.tensor(list(values), dtype=torch.double)
+    try:
+        return check_delays(given, given.numel()).cpu().numpy()
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error

@@ -1,0 +1,135 @@
+"""Which points may be asked: after failures, and where one evaluation tells all."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+
+from botorch_delay.exceptions import EmptyDomainError
+from botorch_delay.history.trials import Trial, TrialState
+
+# A point that fails is asked again at most twice.
+MAX_FAILURES = 3
+_NO_ANSWER = (TrialState.FAILED, TrialState.ABANDONED)
+
+
+class Standing(enum.Enum):
+    """Whether a point may be asked."""
+
+    OPEN = "open"
+    HELD = "held"  # it failed, and enough trials of it are running to settle the matter
+    INFEASIBLE = "infeasible"  # out of the domain
+    KNOWN = "known"  # evaluations are exact, and one has been asked for
+
+
+class Feasibility:
+    """The standing of each point, a function of its trials alone.
+
+    What counts are the trials asked after the last one that was answered. Three failures among
+    them, and the point is infeasible; one, and no more than two others may run. The order in
+    which answers and failures arrive makes no difference, and a point that crashes now and
+    then stays in.
+
+    Where evaluations are exact, a point with an answer or a running trial is not asked again.
+
+    Args:
+        trials: so far.
+        key: tells points apart; by their row if None.
+        exact: whether evaluations are.
+    """
+
+    def __init__(
+        self,
+        trials: Iterable[Trial] = (),
+        key: Callable[[Trial], int] | None = None,
+        *,
+        exact: bool = False,
+    ) -> None:
+        self._key = key or row_of
+        self._exact = exact
+        self._known: Counter[int] = Counter()  # answers and running trials, where they are exact
+        self._trials: dict[int, list[Trial]] = defaultdict(list)
+        self.suspects: set[int] = set()  # points of which a trial has failed
+        for trial in trials:
+            self.add(trial)
+            self.note(trial)
+
+    def add(self, trial: Trial) -> None:
+        """A trial was asked."""
+        key = self._key(trial)
+        self._trials[key].append(trial)
+        if self._exact:
+            self._known[key] += 1
+
+    def note(self, trial: Trial) -> None:
+        """A trial was settled."""
+        if trial.state is TrialState.FAILED:
+            self.suspects.add(self._key(trial))
+        if self._exact and (trial.state in _NO_ANSWER or trial.late):
+            self._known[self._key(trial)] += 1 if trial.late else -1
+
+    def know(self, key: int) -> None:
+        """The value at a point was handed over."""
+        if self._exact:
+            self._known[key] += 1
+
+    def standing(self, key: int) -> Standing:
+        """The standing of a point."""
+        if self._known[key] > 0:
+            return Standing.KNOWN
+        if key not in self.suspects:
+            return Standing.OPEN
+        failures = running = 0
+        for trial in reversed(self._trials[key]):
+            if trial.state is TrialState.COMPLETED:
+                break
+            failures += trial.state is TrialState.FAILED
+            running += trial.state is TrialState.RUNNING
+        if failures >= MAX_FAILURES:
+            return Standing.INFEASIBLE
+        return Standing.HELD if failures and failures + running >= MAX_FAILURES else Standing.OPEN
+
+    def running(self, key: int) -> list[int]:
+        """Ids of the running trials of a point, increasing."""
+        return [t.id for t in self._trials[key] if t.state is TrialState.RUNNING]
+
+    def first(self, key: int) -> int:
+        """Id of the first trial of a point that was asked."""
+        return self._trials[key][0].id
+
+    def marked(self) -> set[int]:
+        """Points that may be other than open; every other point is open."""
+        return self.suspects | self.known()
+
+    def known(self) -> set[int]:
+        """Points that are not asked again because evaluations are exact."""
+        return {key for key, count in self._known.items() if count > 0}
+
+    def closed(self) -> list[int]:
+        """All points that may not be asked now, increasing."""
+        return sorted(k for k in self.marked() if self.standing(k) is not Standing.OPEN)
+
+    def infeasible(self) -> list[int]:
+        """All infeasible points, increasing."""
+        return sorted(k for k in self.suspects if self.standing(k) is Standing.INFEASIBLE)
+
+
+def nothing_to_ask(count: int, *, exact: bool = False) -> EmptyDomainError:
+    """The error where none of so many points may be asked."""
+    if exact:
+        return EmptyDomainError(
+            "No point is left to ask: evaluations are exact, so that a point with an answer or a "
+            f"running trial is not asked again, and each of the {count} points has one or is "
+            "infeasible. See opt.recommend()."
+        )
+    return EmptyDomainError(
+        f"None of the {count} points can be asked now: after a failure a point is asked again at "
+        f"most {MAX_FAILURES - 1} times. See opt.trials."
+    )
+
+
+def row_of(trial: Trial) -> int:
+    """The key of a trial's point in a finite domain."""
+    assert trial.index is not None
+    return trial.index

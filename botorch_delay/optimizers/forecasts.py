@@ -1,0 +1,172 @@
+"""Trials that are late, and when the answers that a round waits for will be there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from botorch_delay import validation
+from botorch_delay.exceptions import NoAnswerError
+from botorch_delay.history.empirical_delay import EmpiricalDelay
+from botorch_delay.history.trials import Trial
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A running trial, and how late it is.
+
+    Attributes:
+        trial: the running trial.
+        asks: how many asks have been made since it was asked.
+        sooner: the share of answers that are estimated to take fewer asks than it has been out;
+            None as long as there is no answer to estimate from.
+    """
+
+    trial: Trial
+    asks: int
+    sooner: float | None = None
+
+
+def describe_running(
+    trials: Iterable[Trial], asks: int, law: EmpiricalDelay | None
+) -> list[Straggler]:
+    """Running trials and how late each is, in the order given.
+
+    Args:
+        trials: running.
+        asks: how many asks have been made in all.
+        law: the estimated law; None without answers.
+    """
+    found = []
+    for trial in trials:
+        age = asks - 1 - trial.id
+        sooner = None if law is None else 1.0 - float(law.survival(age - 1))
+        found.append(Straggler(trial, age, sooner))
+    return found
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """When the open round will close: inside which of the next asks.
+
+    Delays are taken as independent, with the law that answers so far suggest, whatever their point;
+    trials that are out as given that they have been out so long; and no further trial as failing.
+    A rule that closes rounds without their stragglers may end the round sooner.
+
+    Attributes:
+        round: its number.
+        waiting_for: the running trials of its design points, longest wait first.
+        to_ask: for each design point that is still to be asked, inside which of the next asks that
+            will be, from 1.
+        asks_left: how many asks are left in the run; None without a horizon.
+        law: the estimated law of delays; None where nothing depends on it.
+        exact: the ask inside which the round closes, where its length was fixed beforehand.
+        earliest: whether a budget decides when design points are asked, so that they may come
+            later than ``to_ask`` says.
+    """
+
+    round: int
+    waiting_for: tuple[Straggler, ...]
+    to_ask: tuple[int, ...]
+    asks_left: int | None
+    law: EmpiricalDelay | None
+    exact: int | None = None
+    earliest: bool = False
+
+    def probability(self, asks: int) -> float:
+        """The probability that the round closes inside one of the next ``asks`` asks."""
+        k = validation.whole(asks, "asks", 0)
+        if self.exact is not None:
+            return float(k >= self.exact)
+        if k == 0:
+            return 0.0
+        total = 1.0
+        if self.waiting_for or self.to_ask:
+            assert self.law is not None
+            for waited in self.waiting_for:
+                # After age a, an answer of delay tau is there for the ask tau - a + 1 from now.
+                total *= 1.0 - self.law.survival(waited.asks + k - 1, waited.asks)
+            for step in self.to_ask:
+                total *= 1.0 - self.law.survival(k - 1 - step)
+        return total
+
+    def quantile(self, p: float) -> float:
+        """The least number of asks within which the round closes with probability ``p``.
+
+        Returns:
+            Asks from now, at least 1; ``inf`` where the estimate does not reach ``p``, because more
+            than a share ``1 - p`` of the probability is on delays longer than any known so far.
+        """
+        p = validation.probability(p, "p")
+        if self.exact is not None:
+            return float(self.exact)
+        low, high = 0, 1 + self._longest()
+        if self.probability(high) < p - 1e-12:
+            return math.inf
+        while high - low > 1:  # the probability only grows
+            middle = (low + high) // 2
+            if self.probability(middle) >= p - 1e-12:
+                high = middle
+            else:
+                low = middle
+        return float(high)
+
+    def _longest(self) -> int:
+        if self.law is None:
+            return 0
+        limit = self.law.limit
+        out = [limit - waited.asks for waited in self.waiting_for]
+        return max([0, *out, *(step + limit for step in self.to_ask)])
+
+    def __str__(self) -> str:
+        if self.exact is not None:
+            return f"round {self.round} closes {_asks(self.exact)}"
+        half, most = self.quantile(0.5), self.quantile(0.9)
+        when = _asks(half)
+        if math.isfinite(half) and most != half:
+            when = f"as likely as not {when}, with probability 0.9 {_asks(most)}"
+        words = f"round {self.round} closes {when}"
+        if self.earliest and self.to_ask:
+            words += ", if its design points are asked at once"
+        if self.asks_left is not None and most > self.asks_left:
+            asks = "1 ask is" if self.asks_left == 1 else f"{self.asks_left} asks are"
+            words += f"; {asks} left"
+        return words
+
+
+def _asks(count: float) -> str:
+    if not math.isfinite(count):
+        return "after more asks than any answer has taken so far"
+    return "inside the next ask" if count <= 1 else f"within {count:g} asks"
+
+
+def planned_asks(retries: int, new: int, designed: int, asks: int, fraction: float) -> list[int]:
+    """Inside which of the next asks, from 1, design points will be asked.
+
+    Args:
+        retries: points that are asked again first.
+        new: design points that follow.
+        designed: design points asked so far, in all rounds.
+        asks: made so far.
+        fraction: rho; a design point is due while ``designed <= rho * asks``.
+    """
+    steps = list(range(1, retries + 1))
+    last = retries
+    for number in range(new):
+        due = math.ceil((designed + number) / fraction) - asks + 1
+        if designed + number <= fraction * (asks + due - 2):  # the quotient was rounded up
+            due -= 1
+        last = max(last + 1, due)
+        steps.append(last)
+    return steps
+
+
+def need_law(law: EmpiricalDelay | None, waiting: Sequence[object]) -> None:
+    """A forecast of what is waited for needs an estimate.
+
+    Raises:
+        NoAnswerError: if there is none.
+    """
+    if law is None and waiting:
+        raise NoAnswerError("There is no answer yet to forecast from.")

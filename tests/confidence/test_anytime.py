@@ -1,0 +1,101 @@
+"""Bounds from all answers: against the dense formula, and on functions of known norm."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from cases import generator, normal, scattered, se
+from oracle import kernel_function
+
+from botorch_delay.confidence.anytime import RIDGES, Ellipsoid, noise_energy
+from botorch_delay.gp.kernels import covariance
+
+POINTS = scattered(150, seed=5)
+KERNEL = se(0.3)
+STD, DELTA = 0.2, 0.1
+
+
+def test_the_energy_of_the_noise_stays_below_its_bound():
+    squares = torch.randn(4000, 300, generator=generator(1), dtype=torch.double).square()
+    sums = squares.cumsum(dim=1)
+    bound = torch.tensor([noise_energy(m, 0.05) for m in range(1, 301)], dtype=torch.double)
+    exceeded = (sums > bound).any(dim=1).double().mean().item()
+    assert exceeded <= 0.05
+    assert (sums > bound / 1.5).any(dim=1).double().mean().item() > 0.05
+    assert noise_energy(300, 0.05) < 300 + 2 * math.sqrt(300 * 5) + 2 * 5 + 20
+
+
+def test_it_is_the_dense_formula():
+    k, X = kernel_function(KERNEL), POINTS.numpy()
+    rows = [3, 40, 3, 77, 12, 3, 40, 140]
+    values = (1.0 + 0.3 * normal(8)).tolist()
+    bounds = Ellipsoid(KERNEL, POINTS, 2.0, STD, DELTA)
+    lower, upper = -2.0 * np.ones(150), 2.0 * np.ones(150)
+    for number, (row, y) in enumerate(zip(rows, values, strict=True)):
+        bounds.tell(row, y, ask=2 * number + 1)  # every second ask has no answer
+        bounds.update()
+        S, told = X[rows[: number + 1]], np.array(values[: number + 1])
+        energy = noise_energy(2 * number + 1, DELTA)
+        for ridge in RIDGES:
+            a = (ridge * STD) ** 2
+            inverse = np.linalg.inv(k(S, S) + a * np.eye(len(S)))
+            cross = k(S, X)
+            mean = cross.T @ inverse @ told
+            deviation = np.sqrt(1.0 - np.einsum("ij,ik,kj->j", cross, inverse, cross))
+            b = math.sqrt(4.0 + energy * STD**2 / a - told @ inverse @ told)
+            lower = np.maximum(lower, mean - b * deviation)
+            upper = np.minimum(upper, mean + b * deviation)
+        np.testing.assert_allclose(bounds.lower.numpy(), lower, atol=1e-9)
+        np.testing.assert_allclose(bounds.upper.numpy(), upper, atol=1e-9)
+    assert not bounds.refuted
+
+
+def play(seed, divide, asks=120):
+    """Points chosen by the bounds themselves; the answers above a threshold never come."""
+    g = generator(seed)
+    centres = POINTS[torch.randperm(150, generator=g)[:15]]
+    weights = torch.randn(15, generator=g, dtype=torch.double)
+    f = covariance(KERNEL, POINTS, centres) @ weights
+    norm = (weights @ covariance(KERNEL, centres, centres) @ weights).sqrt().item()
+    bounds = Ellipsoid(KERNEL, POINTS, norm / divide, STD / divide, DELTA)
+    for ask in range(1, asks + 1):
+        row = int(bounds.upper.argmax())
+        noise = STD * torch.randn((), generator=g, dtype=torch.double).item()
+        if noise < STD:  # which answers are missing depends on their noise
+            bounds.tell(row, f[row].item() + noise, ask)
+            bounds.update()
+    slack = 1e-9
+    holds = bool((bounds.lower <= f + slack).all() and (f <= bounds.upper + slack).all())
+    return holds, (bounds.upper - bounds.lower).mean().item() / (2.0 * norm)
+
+
+def test_bounds_hold_for_points_and_missing_answers_chosen_against_them():
+    right = [play(seed, 1.0) for seed in range(20)]
+    assert all(holds for holds, _ in right)
+    assert sum(width for _, width in right) / 20 < 0.5  # and they say something
+    assert sum(holds for holds, _ in (play(seed, 5.0) for seed in range(20))) < 10
+
+
+def test_answers_that_no_such_function_could_give_are_noticed():
+    bounds = Ellipsoid(KERNEL, POINTS, 0.1, 0.01, DELTA)
+    before = bounds.upper.clone()
+    bounds.tell(0, 50.0, 1)
+    bounds.update()
+    assert bounds.refuted
+    assert torch.equal(bounds.upper, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.double, torch.float])
+def test_nearly_exact_answers_never_give_an_empty_interval(dtype):
+    X = POINTS.to(dtype)
+    kernel = se(0.3).to(dtype)
+    f = covariance(KERNEL, POINTS, POINTS[:1]).squeeze(1)
+    std = 1e-3 if dtype is torch.float else 1e-6
+    bounds = Ellipsoid(kernel, X, 1.0, std, DELTA)
+    for ask in range(60):
+        bounds.tell(ask, f[ask].item(), ask + 1)
+        bounds.update()
+    assert not bounds.refuted
+    assert (bounds.lower <= f.to(dtype)).all()
+    assert (bounds.upper >= f.to(dtype)).all()

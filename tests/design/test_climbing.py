@@ -1,0 +1,104 @@
+"""The closed form of a capped bound, against automatic differentiation."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from cases import scattered
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+
+import botorch_delay as bd
+from botorch_delay.design.climbing import BoundClimb
+from botorch_delay.gp.averages import Averages
+from botorch_delay.gp.surrogate import fit_surrogate
+from botorch_delay.history.answers import Answers
+
+BOUNDS = torch.tensor([[0.0, 1e-3, 0.0, -2.0], [1.0, 1.0, 2.0, 3.0]], dtype=torch.double)
+BOX = bd.BoxDomain(BOUNDS, cat_dims={2: [0, 1, 2]}, log_dims=[1])
+
+
+def case(pending, kind=MaternKernel):
+    """A learned surrogate, its answers, and the design with so many pending points."""
+    X = BOX.from_unit(scattered(30, 4))
+    y = X[:, 0].sin() + X[:, 1].log() / 5 + (X[:, 2] == 1).to(X) + X[:, 3] / 4
+    noise = torch.full_like(y, torch.nan)
+    answers = Answers(X, y, noise, torch.arange(len(X)))
+    surrogate = fit_surrogate(BOX, answers, seed=0)
+    assert type(surrogate.covar_module) is MaternKernel
+    if kind is not MaternKernel:
+        kernel = kind(ard_num_dims=6).double()
+        kernel.lengthscale = surrogate.covar_module.lengthscale.detach()
+        surrogate = replace(surrogate, covar_module=kernel.requires_grad_(False))
+    values, design = (Averages(surrogate, X) for _ in range(2))
+    for number, x in enumerate(X):
+        if number < len(X) - pending:
+            values.put(-1 - number, number, x, y[number].item(), None)
+        design.put(-1 - number, number, x, None, None)
+    return surrogate, values.ordered, design.ordered
+
+
+def bound(surrogate, answers, design, factor, X, cap):
+    """The same from the definition."""
+    kernel, inputs = surrogate.covar_module, surrogate.inputs(X)
+
+    def cross(points):
+        return kernel(points, inputs).to_dense()
+
+    def gram(of):
+        return kernel(of.points).to_dense() + of.noise_var.diag()
+
+    mean = torch.linalg.solve(gram(answers), answers.values) @ cross(answers.points)
+    explained = cross(design.points) * torch.linalg.solve(gram(design), cross(design.points))
+    deviation = (1.0 - explained.sum(dim=0)).sqrt()
+    return mean + factor * torch.minimum(deviation, cap)
+
+
+@pytest.mark.parametrize("kind", [MaternKernel, RBFKernel])
+@pytest.mark.parametrize("pending", [0, 4])
+def test_values_and_slopes_are_those_of_the_definition(pending, kind):
+    surrogate, answers, design = case(pending, kind)
+    design.share(answers)
+    assert (design.points is answers.points) == (pending == 0)
+    starts = BOX.from_unit(scattered(12, 4, seed=5))
+    climb = BoundClimb.above(surrogate, answers, design, 2.0, starts)
+    X = BOX.from_unit(scattered(12, 4, seed=6)).requires_grad_(True)
+    expected = bound(surrogate, answers, design, 2.0, X, climb.cap)
+    (slope,) = torch.autograd.grad(expected.sum(), X)
+    slope[:, 2] = 0.0  # a category has none
+    values, found = climb.with_slope(X.detach())
+    assert torch.allclose(values, expected.detach(), atol=1e-9)
+    assert torch.allclose(found, slope, atol=1e-8)
+    capped = (
+        climb.cap
+        < BoundClimb(surrogate, answers, design, 2.0, climb.cap)._spread(
+            surrogate.covar_module(design.points, surrogate.inputs(X.detach())).to_dense()
+        )[0]
+    )
+    assert 0 < int(capped.sum()) < len(X)
+    at_starts = bound(surrogate, answers, design, 2.0, starts, torch.full((12,), torch.inf))
+    assert torch.allclose(climb(starts), at_starts.detach(), atol=1e-9)
+
+
+def test_the_closed_form_is_for_plain_kernels():
+    surrogate, answers, _ = case(0)
+    assert BoundClimb.fits(surrogate, answers)
+    for other in (RBFKernel(active_dims=[0]), MaternKernel(nu=1.5), ScaleKernel(MaternKernel())):
+        fixed = bd.surrogate.Surrogate.fixed(other.double(), 1e-2, BOUNDS)
+        assert not BoundClimb.fits(fixed, answers)
+
+
+def test_averages_in_order_are_made_anew_where_answers_changed():
+    surrogate, _, _ = case(0)
+    X = BOX.from_unit(scattered(5, 4))
+    averages = Averages(surrogate, X)
+    for source in (0, 3, 1, -2):
+        averages.put(source % 3, source, X[source % 3], float(source), None)
+    before = averages.ordered
+    averages.put(0, 6, X[0], 9.0, 0.5)
+    averages.drop(1, 1)
+    fresh = Averages(surrogate, X)
+    for source, value, noise in ((6, 9.0, 0.5), (0, 0.0, None), (3, 3.0, None), (-2, -2.0, None)):
+        fresh.put(source % 3, source, X[source % 3], value, noise)
+    for name in ("points", "values", "noise_var"):
+        assert torch.equal(getattr(averages.ordered, name), getattr(fresh.ordered, name))
+    assert len(before) == 2

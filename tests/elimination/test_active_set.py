@@ -1,0 +1,40 @@
+import pytest
+import torch
+from cases import scattered
+from hypothesis import given
+from hypothesis import strategies as st
+
+from botorch_delay import ActiveSet, FiniteDomain
+from botorch_delay.elimination.active_set import surviving
+from botorch_delay.exceptions import InputError
+
+
+@given(intervals=st.lists(st.tuples(st.floats(-5, 5), st.floats(0, 3)), min_size=1, max_size=30))
+def test_the_rule_is_algorithm_1_s(intervals):
+    mean, half = torch.tensor(intervals, dtype=torch.double).unbind(dim=1)
+    lower, upper = mean - half, mean + half
+    keep = surviving(lower, upper)
+    for x in range(len(intervals)):
+        assert keep[x] == all(upper[x] >= lower[z] for z in range(len(intervals)))
+    assert keep.any()
+
+
+def test_active_sets_know_their_points():
+    domain = FiniteDomain(scattered(20))
+    active = ActiveSet(domain, torch.tensor([2, 5, 11]))
+    assert len(active) == 3
+    assert active.indices.tolist() == [2, 5, 11]
+    assert torch.equal(active.points, domain.points[[2, 5, 11]])
+    X = torch.cat([domain.points[[5, 6]], scattered(1, seed=9)])
+    assert active.contains(X).tolist() == [True, False, False]
+    assert active.contains(X[:0]).tolist() == []
+    active.indices[0] = 7  # a copy
+    assert active.indices.tolist() == [2, 5, 11]
+
+
+def test_contains_checks_its_argument():
+    active = ActiveSet(FiniteDomain(scattered(4)), torch.arange(4))
+    with pytest.raises(InputError, match="columns"):
+        active.contains(torch.zeros(1, 3).double())
+    with pytest.raises(InputError, match="float32"):
+        active.contains(torch.zeros(1, 2))

@@ -1,0 +1,142 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from cases import KERNELS, scattered, se, with_values
+from gpytorch.constraints import GreaterThan, Interval, LessThan
+from gpytorch.kernels import (
+    ConstantKernel,
+    CosineKernel,
+    MaternKernel,
+    PeriodicKernel,
+    PolynomialKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+)
+from oracle import kernel_function
+
+from botorch_delay.exceptions import InputError, InputTypeError, StorageError
+from botorch_delay.gp.kernels import (
+    build_kernel,
+    check_kernel,
+    covariance,
+    describe_kernel,
+    prior_variance,
+)
+
+EXACT = 1e-14
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_covariance_equals_the_written_out_kernel(name):
+    kernel, X, Z = KERNELS[name](), scattered(30), scattered(17, seed=1)
+    expected = kernel_function(kernel)(X.numpy(), Z.numpy())
+    np.testing.assert_allclose(covariance(kernel, X, Z).detach(), expected, rtol=EXACT, atol=EXACT)
+    diagonal = np.diag(kernel_function(kernel)(X.numpy(), X.numpy()))
+    np.testing.assert_allclose(prior_variance(kernel, X).detach(), diagonal, rtol=EXACT)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_covariance_is_exact_between_a_point_and_itself_far_from_the_origin(name):
+    # A matrix product would leave an error of 1e-16 * ||x||^2 under the root.
+    kernel, X = KERNELS[name](), 1e4 + scattered(40)
+    own = covariance(kernel, X, X).diagonal()
+    torch.testing.assert_close(own, prior_variance(kernel, X), rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_covariance_agrees_with_gpytorch_and_broadcasts_over_batches(name):
+    kernel, X, Z = KERNELS[name](), scattered(12).reshape(3, 4, 2), scattered(5, seed=1)
+    ours = covariance(kernel, X, Z.expand(3, 5, 2))
+    torch.testing.assert_close(ours, kernel(X, Z.expand(3, 5, 2)).to_dense(), rtol=1e-6, atol=1e-6)
+
+
+def test_covariance_has_the_gradient_of_gpytorch():
+    X = scattered(3).requires_grad_()
+    Z = scattered(5, seed=1)
+    for kernel in (se(), with_values(MaternKernel(nu=2.5), lengthscale=0.3)):
+        ours = torch.autograd.grad(covariance(kernel, X, Z).sum(), X)[0]
+        theirs = torch.autograd.grad(kernel(X, Z).to_dense().sum(), X)[0]
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+OTHERS = {
+    "rq": lambda: RQKernel(),
+    "periodic": lambda: PeriodicKernel(),
+    "polynomial": lambda: PolynomialKernel(power=3),
+    "constant": lambda: ConstantKernel(),
+    "greater-than": lambda: RBFKernel(
+        lengthscale_constraint=GreaterThan(0.025, transform=None, initial_value=0.3)
+    ),
+    "interval": lambda: MaternKernel(lengthscale_constraint=Interval(0.05, 3.0)),
+    "less-than": lambda: ScaleKernel(RBFKernel(), outputscale_constraint=LessThan(4.0)),
+}
+
+
+@pytest.mark.parametrize("name", [*KERNELS, *OTHERS])
+def test_a_described_kernel_is_rebuilt_bit_for_bit(name):
+    kernel, X = (KERNELS | OTHERS)[name]().double(), scattered(20)
+    record = json.loads(json.dumps(describe_kernel(kernel)))
+    rebuilt = build_kernel(record, X)
+    assert torch.equal(covariance(rebuilt, X, X), covariance(kernel, X, X))
+
+
+def test_a_kernel_that_is_not_on_the_list_is_not_described():
+    assert describe_kernel(CosineKernel()) is None
+    assert describe_kernel(CosineKernel() + RBFKernel()) is None
+    assert describe_kernel(ScaleKernel(CosineKernel())) is None
+
+    class Own(RBFKernel):
+        pass
+
+    assert describe_kernel(Own()) is None
+    exotic = RBFKernel(lengthscale_constraint=GreaterThan(0.1, torch.exp, torch.log))
+    assert describe_kernel(exotic) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"class": "ScaleKernel", "parts": []},
+        {"class": "CosineKernel"},
+        {"class": "os.system"},
+        {"arguments": {"nu": "x"}, "class": "MaternKernel"},
+        {"parameters": {}},
+        {"parameters": {"raw_lengthscale": {"raw": [[1.0, 2.0]], "constraint": {"class": None}}}},
+        {"active_dims": "all"},
+    ],
+)
+def test_a_malformed_record_is_refused(change):
+    record = describe_kernel(se()) | change
+    with pytest.raises(StorageError):
+        build_kernel(record, scattered(3))
+
+
+def test_a_deeply_nested_record_is_refused():
+    record = describe_kernel(se())
+    for _ in range(40):
+        record = {"class": "ScaleKernel", "parts": [record], "parameters": {}}
+    with pytest.raises(StorageError, match="nested"):
+        build_kernel(record, scattered(3))
+
+
+def test_kernels_that_cannot_be_used_are_refused():
+    X = scattered(4)
+    with pytest.raises(InputTypeError, match="Kernel, got str"):
+        check_kernel("rbf", X)
+    with pytest.raises(InputTypeError, match="float32"):
+        check_kernel(RBFKernel(), X)
+    with pytest.raises(InputError, match="batch"):
+        check_kernel(RBFKernel(batch_shape=torch.Size([2])).double(), X)
+    with pytest.raises(InputError, match="2 columns"):
+        check_kernel(RBFKernel(ard_num_dims=3).double(), X)
+    with pytest.raises(InputError, match="2 columns"):
+        check_kernel(RBFKernel(active_dims=(2,)).double(), X)
+    with pytest.raises(InputError, match="1 columns"):  # would broadcast
+        check_kernel(RBFKernel(ard_num_dims=2).double(), X[:, :1])
+    broken = se()
+    broken.raw_lengthscale.data.fill_(torch.nan)
+    with pytest.raises(InputError, match="finite"):
+        check_kernel(broken, X)

@@ -1,0 +1,112 @@
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from cases import KERNELS, normal, scattered, se
+from gpytorch.kernels import ScaleKernel
+from oracle import kernel_function, posterior
+
+from botorch_delay.exceptions import NumericsError, NumericsWarning
+from botorch_delay.gp import kernels
+from botorch_delay.gp.posterior import Evidence, factorize, posterior_at, solve_lower
+
+
+def single(X, y, noise_var):
+    return Evidence.single(X, y, torch.full_like(y, noise_var))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("noise_var", [1e-1, 4e-4, 1e-8])
+def test_every_field_equals_the_written_out_formula(name, noise_var):
+    kernel, X, y, at = KERNELS[name](), scattered(25), normal(25), scattered(40, seed=1)
+    got = posterior_at(kernel, single(X, y, noise_var), at)
+    mean, variance, z = posterior(
+        kernel_function(kernel), X.numpy(), y.numpy(), noise_var, at.numpy()
+    )
+    # Both solve a system of condition up to k / noise_var.
+    tolerance = 1e-8 + 1e-14 / noise_var
+    np.testing.assert_allclose(got.mean, mean, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(got.variance, variance, atol=tolerance)
+    np.testing.assert_allclose(got.noise_norm, np.linalg.norm(z, axis=0), rtol=1e-5)
+    np.testing.assert_allclose(got.penalty, noise_var * (z**2).sum(axis=0), rtol=1e-5)
+
+
+def test_the_prior_without_answers():
+    at = scattered(5)
+    got = posterior_at(se(), single(at[:0], torch.empty(0).double(), 1.0), at)
+    assert got.mean.tolist() == [0.0] * 5
+    assert got.variance.tolist() == [1.0] * 5
+    assert got.noise_norm.tolist() == [0.0] * 5
+
+
+def test_chunks_make_no_difference(monkeypatch):
+    X, y, at = scattered(20), normal(20), scattered(101, seed=1)
+    whole = posterior_at(se(), single(X, y, 1e-3), at)
+    monkeypatch.setattr(kernels, "CACHE_ELEMENTS", 20 * 7)
+    parts = posterior_at(se(), single(X, y, 1e-3), at)
+    torch.testing.assert_close(parts.mean, whole.mean, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(parts.variance, whole.variance, rtol=1e-12, atol=1e-12)
+
+
+def test_grouped_answers_give_the_same_posterior():
+    rows = torch.tensor([4, 0, 4, 2, 4, 0, 7])
+    X, y, at = scattered(8), normal(7), scattered(30, seed=1)
+    noise = torch.tensor([0.1, 0.2, 0.3, 0.1, 0.05, 0.2, 0.1], dtype=torch.double)
+    apart = posterior_at(se(), Evidence.single(X[rows], y, noise), at)
+    evidence = Evidence.grouped(X[rows], y, noise, rows)
+    together = posterior_at(se(), evidence, at)
+    assert len(evidence.y) == 4
+    for field in ("mean", "variance", "noise_norm", "penalty"):
+        torch.testing.assert_close(
+            getattr(together, field), getattr(apart, field), rtol=1e-10, atol=1e-12
+        )
+
+
+def test_equal_noise_gives_one_over_lambda_squared_grouped_or_not():
+    rows = torch.tensor([1, 1, 1, 3])
+    X, y, noise = scattered(4)[rows], normal(4), torch.full((4,), 0.25).double()
+    assert Evidence.single(X, y, noise).spread_ratio == pytest.approx(4.0)
+    assert Evidence.grouped(X, y, noise, rows).spread_ratio == pytest.approx(4.0)
+    empty = torch.tensor([], dtype=torch.long)
+    assert len(Evidence.grouped(X[:0], y[:0], noise[:0], empty).y) == 0
+
+
+def test_a_rescaled_posterior_is_the_posterior_of_the_rescaled_function():
+    X, y, at, scale = scattered(10), normal(10), scattered(6, seed=1), 30.0
+    unit = posterior_at(se(), single(X, y, 1e-2), at).rescaled(5.0, scale)
+    kernel = ScaleKernel(se()).double()
+    kernel.outputscale = scale**2
+    direct = posterior_at(kernel, single(X, scale * y, 1e-2 * scale**2), at)
+    torch.testing.assert_close(unit.mean, direct.mean + 5.0)
+    for field in ("variance", "prior", "noise_norm", "penalty"):
+        torch.testing.assert_close(getattr(unit, field), getattr(direct, field))
+
+
+def test_an_indefinite_matrix_is_mended_with_a_warning():
+    noise = torch.full((40,), 1e-300, dtype=torch.double)
+    K = torch.ones(40, 40, dtype=torch.double) - 1e-15 * torch.eye(40)
+    with pytest.warns(NumericsWarning, match="raised"):
+        factor, raised = factorize(K, noise)
+    assert (raised > noise).all()
+    torch.testing.assert_close(factor @ factor.T, K + torch.diag(raised))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        factorize(torch.eye(3).double(), torch.full((3,), 1e-10).double())
+
+
+def test_a_matrix_that_cannot_be_mended_is_an_error():
+    with pytest.raises(NumericsError, match="positive definite"):
+        factorize(torch.full((2, 2), torch.nan).double(), torch.ones(2).double())
+
+
+def test_a_factor_inside_a_larger_matrix_is_solved_with_in_place():
+    generator = torch.Generator().manual_seed(0)
+    buffer = torch.randn(700, 700, generator=generator, dtype=torch.double).tril()
+    buffer.diagonal().add_(40.0)
+    factor, right = buffer[:650, :650], normal(650 * 3).reshape(650, 3).requires_grad_(True)
+    solution = solve_lower(factor, right)
+    torch.testing.assert_close(factor @ solution, right)
+    (slope,) = torch.autograd.grad(solution.sum(), right)
+    expected = torch.linalg.solve(factor.mT.contiguous(), torch.ones(650, 3, dtype=torch.double))
+    torch.testing.assert_close(slope, expected)

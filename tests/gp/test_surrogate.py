@@ -1,0 +1,245 @@
+import json
+import math
+import warnings
+
+import pytest
+import torch
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
+from cases import normal, scattered, se
+from gpytorch.mlls import ExactMarginalLogLikelihood
+
+from botorch_delay import FiniteDomain
+from botorch_delay.exceptions import FitWarning, StorageError
+from botorch_delay.gp import surrogate as module
+from botorch_delay.gp.kernels import covariance
+from botorch_delay.gp.surrogate import Hyperparameters, Surrogate, fit_surrogate
+from botorch_delay.history.answers import Answers
+
+POINTS = 10 * scattered(60) - 4
+X = POINTS[:25]
+Y = 3.0 + 20 * torch.sin(X).sum(dim=1) + 0.1 * normal(25)
+NONE = torch.full((25,), torch.nan, dtype=torch.double)
+
+
+def answers(X, y, noise_var=None):
+    if noise_var is None:
+        noise_var = torch.full_like(y, torch.nan, dtype=torch.double)
+    return Answers(X, y, noise_var, torch.arange(len(y)))
+
+
+def fit(X=X, y=Y, noise_var=None, **options):
+    return fit_surrogate(FiniteDomain(POINTS), answers(X, y, noise_var), seed=0, **options)
+
+
+def predict(surrogate, X, y, noise_var, at):
+    return surrogate.posterior(surrogate.evidence(answers(X, y, noise_var)), at)
+
+
+def test_it_is_botorch_s_model_with_a_matern_kernel():
+    ours = predict(fit(), X, Y, NONE, POINTS)
+    bounds = torch.stack([POINTS.amin(dim=0), POINTS.amax(dim=0)])
+    theirs = SingleTaskGP(
+        X,
+        Y.unsqueeze(-1),
+        covar_module=get_covar_module_with_dim_scaled_prior(2, use_rbf_kernel=False).double(),
+        input_transform=Normalize(2, bounds=bounds),
+        outcome_transform=Standardize(1),
+    )
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(theirs.likelihood, theirs))
+    expected = theirs.posterior(POINTS)
+    torch.testing.assert_close(ours.mean, expected.mean.flatten().detach(), rtol=1e-3, atol=1e-2)
+    torch.testing.assert_close(
+        ours.variance, expected.variance.flatten().detach(), rtol=1e-2, atol=1e-2
+    )
+
+
+def test_a_fixed_surrogate_changes_nothing():
+    fixed = Surrogate.fixed(se(), 0.01, POINTS)
+    assert fixed.inputs(X) is X
+    evidence = fixed.evidence(answers(X, Y))
+    assert torch.equal(evidence.y, Y)
+    assert fixed.noise_ratio(evidence) == pytest.approx(10.0)
+    assert fixed.noise_ratio(fixed.evidence(answers(X[:0], Y[:0]))) == pytest.approx(10.0)
+    assert fixed.hyperparameters()["covar_module"] == {"lengthscale": pytest.approx(0.4)}
+
+
+def test_known_noise_replaces_the_surrogate_s_own():
+    surrogate = fit()
+    noise = NONE.clone()
+    noise[0] = 4.0
+    evidence = surrogate.evidence(answers(X, Y, noise))
+    assert evidence.noise_var[0] == pytest.approx(4.0 / surrogate.scale**2)
+    assert evidence.noise_var[1] == surrogate.noise_var
+    known = fit(noise_var=torch.full_like(NONE, 0.01))
+    assert known.noise_var == pytest.approx(fit(y=Y[:0], X=X[:0]).noise_var)
+
+
+def test_fits_are_repeatable_and_records_exact():
+    first, second = fit(), fit()
+    assert first.hyperparameters() == second.hyperparameters()
+    record = json.loads(json.dumps(first.describe()))
+    rebuilt = Surrogate.rebuild(record, FiniteDomain(POINTS))
+    a, b = predict(first, X, Y, NONE, POINTS), predict(rebuilt, X, Y, NONE, POINTS)
+    assert torch.equal(a.mean, b.mean)
+    assert torch.equal(a.variance, b.variance)
+    for broken in ({}, {**record, "scale": "x"}, {**record, "covar_module": {"class": "os"}}):
+        with pytest.raises(StorageError):
+            Surrogate.rebuild(broken, FiniteDomain(POINTS))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_few_answers(count):
+    surrogate = fit(X=X[:count], y=Y[:count], noise_var=NONE[:count])
+    got = predict(surrogate, X[:count], Y[:count], NONE[:count], POINTS)
+    assert torch.isfinite(got.mean).all()
+    assert (got.variance >= 0).all()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.full((25,), 7.0).double(),
+        torch.zeros(25).double(),
+        1e-9 * Y,
+        1e9 * Y,
+        1e9 + 1e-3 * Y,
+        torch.cat([Y[:24], torch.tensor([1e6]).double()]),
+    ],
+    ids=["constant", "zero", "tiny", "huge", "offset", "outlier"],
+)
+def test_odd_values(values):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        surrogate = fit(y=values)
+    got = predict(surrogate, X, values, NONE, POINTS)
+    assert torch.isfinite(got.mean).all()
+    assert torch.isfinite(got.variance).all()
+    spread = (values.max() - values.min()).clamp_min(1e-300)
+    assert (got.mean >= values.min() - 3 * spread).all()
+    assert (got.mean <= values.max() + 3 * spread).all()
+
+
+def test_logarithms_are_what_the_kernel_sees():
+    exponent = POINTS / 10
+    plain, logs = FiniteDomain(exponent), FiniteDomain(exponent.exp(), log_dims=[0, 1])
+    one = fit_surrogate(plain, answers(exponent[:25], Y), seed=0)
+    two = fit_surrogate(logs, answers(exponent[:25].exp(), Y), seed=0)
+    torch.testing.assert_close(two.inputs(logs.points), one.inputs(plain.points))
+    a = predict(one, exponent[:25], Y, NONE, exponent)
+    b = predict(two, exponent[:25].exp(), Y, NONE, exponent.exp())
+    torch.testing.assert_close(a.mean, b.mean, rtol=1e-4, atol=1e-4)
+
+
+def test_a_constant_column_is_no_trouble():
+    points = torch.cat([scattered(30, 1), torch.ones(30, 1).double()], dim=1)
+    surrogate = fit_surrogate(FiniteDomain(points), answers(points, normal(30)), seed=0)
+    assert torch.isfinite(surrogate.inputs(points)).all()
+
+
+def test_fits_touch_no_global_generator(monkeypatch):
+    def touched(*_):
+        raise AssertionError("a global generator was seeded")
+
+    monkeypatch.setattr(torch, "manual_seed", touched)
+    monkeypatch.setattr(torch.random, "manual_seed", touched)
+    monkeypatch.setattr(torch, "randn", guarded(torch.randn))
+    fit()
+
+
+def guarded(randn):
+    def draw(*sizes, generator=None, **options):
+        assert generator is not None
+        return randn(*sizes, generator=generator, **options)
+
+    return draw
+
+
+@pytest.mark.parametrize("noise_var", [NONE, torch.full_like(NONE, 0.01)])
+def test_a_fit_that_fails_at_first_starts_anew_elsewhere(monkeypatch, noise_var):
+    original, starts = module.fit_gpytorch_mll, []
+
+    def fails_twice(mll, **options):
+        starts.append(mll.model.covar_module.lengthscale.tolist())
+        if len(starts) <= 2:
+            raise module.ModelFittingError
+        return original(mll, **options)
+
+    monkeypatch.setattr(module, "fit_gpytorch_mll", fails_twice)
+    fitted = fit(noise_var=noise_var)
+    assert len(starts) == 3
+    assert starts[0] != starts[1] != starts[2]
+    assert fitted.learned
+    first = list(starts)
+    starts.clear()
+    assert fit(noise_var=noise_var).hyperparameters() == fitted.hyperparameters()
+    assert starts == first
+
+
+def test_a_fit_that_fails_keeps_the_last_good_one(monkeypatch):
+    previous = fit()
+
+    def broken(*_):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(module, "_fit", broken)
+    with pytest.warns(FitWarning, match="previous ones stay"):
+        assert fit(previous=previous) is previous
+    with pytest.warns(FitWarning, match="modes"):
+        fallback = fit()
+    assert fallback.scale == pytest.approx(Y.std().item())
+    assert torch.isfinite(covariance(fallback.covar_module, X, X)).all()
+
+
+def test_a_fit_to_many_answers_takes_a_subset(monkeypatch):
+    monkeypatch.setattr("botorch_delay.gp.surrogate.MAX_ANSWERS_TO_FIT", 40)
+    domain = FiniteDomain(scattered(60))
+    y = domain.points[:, 0].sin()
+    many = fit_surrogate(domain, answers(domain.points, y), seed=1)
+    again = fit_surrogate(domain, answers(domain.points, y), seed=1)
+    other = fit_surrogate(domain, answers(domain.points, y), seed=2)
+    assert many.hyperparameters() == again.hyperparameters()
+    assert many.hyperparameters() != other.hyperparameters()
+    # The scale of the values is that of all of them.
+    assert many.scale == pytest.approx(y.std().item())
+
+
+def test_categories_have_no_order():
+    points = torch.cartesian_prod(
+        torch.linspace(0, 1, 5, dtype=torch.double), torch.arange(4, dtype=torch.double)
+    )
+    relabelled = points.clone()
+    relabelled[:, 1] = torch.tensor([2.0, 0.0, 3.0, 1.0])[points[:, 1].long()]
+    y = points[:, 0] + (points[:, 1] == 2).double()
+    one = fit_surrogate(FiniteDomain(points, cat_dims=[1]), answers(points, y), seed=0)
+    domain = FiniteDomain(relabelled, cat_dims=[1])
+    other = fit_surrogate(domain, answers(relabelled, y), seed=0)
+    means = [
+        s.posterior(s.evidence(answers(X[:15], y[:15])), X).mean
+        for s, X in ((one, points), (other, relabelled))
+    ]
+    torch.testing.assert_close(*means, atol=1e-4, rtol=1e-4)
+
+
+def test_a_warm_start_is_where_learning_begins():
+    learned = fit()
+    scales = learned.covar_module.lengthscale.flatten().tolist()
+    begin = Hyperparameters(scales, learned.noise_var)
+    nothing = fit(X[:0], Y[:0], [], warm_start=begin)
+    assert nothing.covar_module.lengthscale.flatten().tolist() == pytest.approx(scales)
+    assert nothing.noise_var == pytest.approx(max(learned.noise_var, 1e-4), rel=0.02)
+    # Few answers hardly move it; without it they are judged with BoTorch's priors.
+    warm = fit(X[:4], Y[:4], NONE[:4], warm_start=begin)
+    cold = fit(X[:4], Y[:4], NONE[:4])
+
+    def distance(surrogate):
+        ratio = surrogate.covar_module.lengthscale / learned.covar_module.lengthscale
+        return ratio.log().abs().max().item()
+
+    assert distance(warm) < 0.5 < distance(cold)
+    # Many answers outweigh where it began.
+    far = Hyperparameters([4.0 * s for s in scales], 4.0 * learned.noise_var)
+    assert distance(fit(warm_start=far)) < 0.7
+    assert distance(fit(X[:0], Y[:0], [], warm_start=far)) == pytest.approx(math.log(4.0))

@@ -1,0 +1,81 @@
+import math
+
+import pytest
+import torch
+from cases import scattered
+
+from botorch_delay import BoxDomain, FiniteDomain
+from botorch_delay.history.answers import Answers
+from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
+
+POINTS = scattered(6)
+BOX = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+
+
+def ledger_of(rows, source=None):
+    """Trials on some rows of the points; the one with number 1 still runs."""
+    ledger = Ledger("origin")
+    for number, row in enumerate(rows):
+        place = POINTS if source is None else POINTS[row].clone()
+        index = row if source is None else None
+        trial = ledger.open(source=place, index=index, round=1, slot=number)
+        if number != 1:
+            known = 0.25 if number == 2 else None
+            ledger.settle(
+                trial, TrialState.COMPLETED, value=10.0 + number, noise_var=known, late=False
+            )
+    return ledger
+
+
+def test_columns_of_a_finite_set():
+    ledger = ledger_of([3, 0, 5, 3])
+    attached = [Attached(x=POINTS[5].clone(), index=5, value=7.0)]
+    answers = Answers.gathered(FiniteDomain(POINTS), -1.0, ledger, ledger.answered(), attached)
+    assert ledger.answered() == [0, 2, 3]
+    assert len(answers) == 4
+    assert answers.group.tolist() == [3, 5, 3, 5]
+    assert torch.equal(answers.X, POINTS[[3, 5, 3, 5]])
+    assert answers.y.tolist() == [-10.0, -12.0, -13.0, -7.0]
+    noise = answers.noise_var.tolist()
+    assert noise[1] == 0.25
+    assert all(math.isnan(noise[i]) for i in (0, 2, 3))
+
+
+def test_results_outside_of_the_set_are_grouped_by_their_points():
+    ledger = ledger_of([3, 0, 3])
+    elsewhere = torch.tensor([2.0, 2.0], dtype=torch.double)
+    attached = [Attached(x=elsewhere, index=None, value=1.0)]
+    answers = Answers.gathered(FiniteDomain(POINTS), 1.0, ledger, ledger.answered(), attached)
+    assert torch.equal(answers.X, torch.stack([POINTS[3], POINTS[3], elsewhere]))
+    assert answers.group[0] == answers.group[1] != answers.group[2]
+
+
+def test_a_ledger_and_its_trials_say_the_same_of_a_box():
+    ledger = ledger_of([4, 1, 2, 4], source="box")
+    ids = ledger.answered()
+    gathered = Answers.gathered(BOX, 1.0, ledger, ids)
+    listed = Answers.of([ledger[i] for i in ids], 1.0, BOX.bounds)
+    assert torch.equal(gathered.X, listed.X)
+    assert torch.equal(gathered.y, listed.y)
+    assert torch.equal(gathered.group, listed.group)
+    torch.testing.assert_close(gathered.noise_var, listed.noise_var, equal_nan=True)
+    running = Trial(0, POINTS[0], None, 1, 0)
+    assert Answers.of([running], 1.0, BOX.bounds).y.isnan().all()
+
+
+def test_nothing():
+    ledger = ledger_of([])
+    for domain in (FiniteDomain(POINTS), BOX):
+        answers = Answers.gathered(domain, 1.0, ledger, ledger.answered())
+        assert len(answers) == 0
+        assert answers.X.shape == (0, 2)
+        assert answers.group.dtype is torch.long
+    assert len(Answers.of([], 1.0, BOX.bounds)) == 0
+
+
+@pytest.mark.filterwarnings("ignore:The points have dtype")
+def test_the_precision_is_the_domain_s():
+    ledger = ledger_of([3, 0, 5])
+    answers = Answers.gathered(FiniteDomain(POINTS.float()), 1.0, ledger, ledger.answered())
+    assert answers.y.dtype is torch.float32
+    assert answers.noise_var.dtype is torch.double

@@ -1,0 +1,229 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from cases import generator, line, scattered, se
+
+import botorch_delay as bd
+from botorch_delay.exceptions import InputError, NoAnswerError, NotSupportedError
+from botorch_delay.history.trials import TrialState
+
+# Remission times under 6-MP of Freireich et al. (1963), the textbooks' example; a patient who is
+# censored after c weeks is one whose delay is at least c + 1 here.
+WEEKS = [6, 6, 6, 7, 10, 13, 16, 22, 23]
+CENSORED = [6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35]
+TEXTBOOK = {6: 0.857, 7: 0.807, 10: 0.753, 13: 0.690, 16: 0.627, 22: 0.538, 23: 0.448}
+
+
+def leukemia():
+    return bd.EmpiricalDelay(WEEKS, ages=[c + 1 for c in CENSORED])
+
+
+def product_limit(delays, ages, u):
+    """P(tau > u), term by term."""
+    left = 1.0
+    for v in range(u + 1):
+        known = sum(d >= v for d in delays) + sum(a > v for a in ages)
+        left *= 1.0 - (sum(d == v for d in delays) / known if known else 0.0)
+    return left
+
+
+def test_the_textbook_s_example():
+    law = leukemia()
+    for week, share in TEXTBOOK.items():
+        assert law.survival(week) == pytest.approx(share, abs=5e-4)
+    # Exponential Greenwood at 95 %, as R's survfit(conf.type = "log-log") has it.
+    assert law.interval(6, 0.95) == pytest.approx((0.620, 0.952), abs=1e-3)
+    assert law.interval(23, 0.95) == pytest.approx((0.188, 0.680), abs=1e-3)
+    assert law.interval(50, 0.95) == law.interval(23, 0.95)
+    assert law.limit == 36
+    assert not law.known
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_is_the_product_limit_estimate(seed):
+    g = generator(seed)
+    delays = torch.randint(9, (1 + seed,), generator=g).tolist()
+    ages = torch.randint(12, (seed // 2,), generator=g).tolist()
+    law = bd.EmpiricalDelay(delays, torch.tensor(ages, dtype=torch.long))
+    survival = [product_limit(delays, ages, u) for u in range(15)]
+    assert law.survival(np.arange(15)) == pytest.approx(survival)
+    assert law.survival(-1) == 1.0
+    assert law.mean == pytest.approx(sum(survival[: law.limit]))
+    assert law.known == (survival[-1] < 1e-12)
+    for age in range(max([0, *ages]) + 1):
+        left = product_limit(delays, ages, age - 1)
+        for u in range(age, 14):
+            assert law.survival(u, age) == pytest.approx(survival[u] / left)
+
+
+def test_without_trials_that_are_out_it_is_the_empirical_law():
+    law = bd.EmpiricalDelay([0, 4, 4, 10])
+    assert law.mean == pytest.approx(4.5)
+    assert [law.quantile(p) for p in (0.25, 0.26, 0.75, 0.76, 0.999)] == [0, 4, 4, 10, 10]
+    assert law.known
+
+
+def test_a_trial_that_has_just_been_asked_tells_nothing():
+    assert bd.EmpiricalDelay([0, 2], [0, 0, 0]).survival(0) == 0.5
+
+
+def test_it_is_unbiased_with_trials_still_out():
+    law, u = bd.GeometricDelay(mean=2.0), 3
+    estimates = []
+    for seed in range(600):
+        tau = law.sample(25, generator(seed)).tolist()
+        delays = [d for i, d in enumerate(tau) if i + d < 24]  # asked at i, seen after 25 asks
+        ages = [24 - i for i, d in enumerate(tau) if i + d >= 24]
+        if delays:
+            estimates.append(bd.EmpiricalDelay(delays, ages).survival(u))
+    error = np.std(estimates) / math.sqrt(len(estimates))
+    assert abs(np.mean(estimates) - (2 / 3) ** (u + 1)) < 3 * error
+    # Answers alone are the quick ones.
+    assert error < 0.01
+
+
+def test_intervals_cover():
+    law = bd.GeometricDelay(mean=4.0)
+    covered = []
+    for seed in range(300):
+        tau = law.sample(60, generator(seed)).tolist()
+        delays = [d for i, d in enumerate(tau) if i + d < 59]
+        ages = [59 - i for i, d in enumerate(tau) if i + d >= 59]
+        low, high = bd.EmpiricalDelay(delays, ages).interval(5, level=0.9)
+        covered.append(low <= 0.8**6 <= high)
+    assert 0.84 <= np.mean(covered) <= 0.96
+
+
+def test_intervals_where_the_formula_has_none():
+    law = bd.EmpiricalDelay([3, 3, 5, 8])
+    low, high = law.interval(0)
+    assert (low, high) == (law.interval(3)[0], 1.0)
+    assert law.interval(8) == (0.0, law.interval(5)[1])
+    assert bd.EmpiricalDelay([5, 5]).interval(4) == (0.0, 1.0)
+    assert bd.EmpiricalDelay([5, 5]).interval(5) == (0.0, 1.0)
+
+
+def test_a_quantile_beyond_what_is_known_says_so():
+    law = bd.EmpiricalDelay([1, 2, 3], ages=[9])
+    assert law.quantile(0.75) == 3
+    with pytest.raises(NotSupportedError, match=r"3 answers, with 1 .* ends at 0\.75"):
+        law.quantile(0.9)
+    with pytest.raises(NotSupportedError, match="out for 5 asks"):
+        law.quantile(0.5, age=5)
+    assert law.survival(100) == pytest.approx(0.25)
+    with pytest.raises(InputError, match="beyond the longest delay"):
+        bd.EmpiricalDelay([1, 2]).survival(5, age=3)
+
+
+def test_samples_follow_the_estimate():
+    law = leukemia()
+    drawn = law.sample(40_000, generator(3))
+    assert drawn.dtype == torch.int64
+    assert torch.equal(drawn, law.sample(40_000, generator(3)))
+    assert set(drawn.tolist()) == {*WEEKS, law.limit}
+    for week in TEXTBOOK:
+        assert (drawn > week).double().mean().item() == pytest.approx(law.survival(week), abs=0.01)
+    assert drawn.double().mean().item() == pytest.approx(law.mean, abs=0.3)
+    assert law.sample(0, generator(0)).tolist() == []
+
+
+def test_it_promises_nothing():
+    law = leukemia()
+    with pytest.raises(NotSupportedError, match="Leave the delay law out"):
+        law.upper_bound(100, 0.1)
+    with pytest.raises(NotSupportedError, match="estimate"):
+        bd.BPEDelayOptimizer(
+            bd.FiniteDomain(line(9)), 30, covar_module=se(), noise_var=0.1, delay=law
+        )
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: bd.EmpiricalDelay([]), NoAnswerError),
+        (lambda: bd.EmpiricalDelay([], ages=[3]), NoAnswerError),
+        (lambda: bd.EmpiricalDelay([-1]), InputError),
+        (lambda: bd.EmpiricalDelay([1.5]), InputError),
+        (lambda: bd.EmpiricalDelay([1], ages=[-2]), InputError),
+        (lambda: leukemia().quantile(1.0), InputError),
+        (lambda: leukemia().quantile(0.5, age=-1), InputError),
+        (lambda: leukemia().interval(3, level=1.0), InputError),
+    ],
+)
+def test_bad_arguments(make, error):
+    with pytest.raises(error):
+        make()
+
+
+# From trials
+
+
+def optimizer(horizon=40):
+    return bd.RandomOptimizer(bd.FiniteDomain(scattered(40)), horizon=horizon)
+
+
+def estimate(delays, ages):
+    law = bd.EmpiricalDelay(delays, ages)
+    return law.answers, law.out, law.limit, law.survival(np.arange(12)).tolist()
+
+
+def made(law):
+    return law.answers, law.out, law.limit, law.survival(np.arange(12)).tolist()
+
+
+def test_an_optimizer_knows_delays_and_ages():
+    opt = optimizer()
+    with pytest.raises(NoAnswerError):
+        opt.delays()
+    a, b, c, d, e = opt.ask(5)
+    opt.tell(e, 0.1)
+    opt.tell(a, 0.1)
+    assert (e.delay, a.delay, b.delay) == (0, 4, None)
+    opt.mark_failed(b)
+    opt.mark_abandoned(c)
+    opt.ask(3)
+    assert made(opt.delays()) == estimate([0, 4], [3, 2, 4, 2, 1, 0])
+    opt.tell(c, 0.3)  # after all
+    assert (c.delay, c.answered_step) == (5, 8)
+    assert d.state is TrialState.RUNNING
+    assert made(opt.delays()) == estimate([0, 4, 5], [3, 4, 2, 1, 0])
+
+
+def test_what_is_answered_after_the_last_ask_took_so_long_at_least():
+    opt = optimizer(horizon=6)
+    trials = opt.ask(4)
+    opt.tell(trials[0], 0.0)
+    trials += opt.ask(2)
+    for trial in trials[1:]:
+        opt.tell(trial, 0.0)
+    assert made(opt.delays()) == estimate([3], [4, 3, 2, 1, 0])
+    assert made(bd.EmpiricalDelay.from_trials(opt.trials)) == estimate([3, 4, 3, 2, 1, 0], [])
+
+
+def test_steps_survive_a_file(tmp_path):
+    opt = optimizer()
+    trials = opt.ask(5)
+    for trial in trials[:3]:
+        opt.tell(trial, 0.0)
+    opt.save(tmp_path / "study.db")
+    again = bd.load(tmp_path / "study.db")
+    assert [t.answered_step for t in again.trials] == [5, 5, 5, None, None]
+    assert made(again.delays()) == made(opt.delays())
+
+
+def test_late_trials_are_named():
+    opt = optimizer()
+    assert opt.late() == []
+    lost, *others = opt.ask(20)
+    for trial in others:
+        opt.tell(trial, 0.0)
+    for _ in range(15):
+        opt.tell(opt.ask(), 0.0)
+    (found,) = opt.late()
+    assert (found.trial, found.asks) == (lost, 34)
+    assert found.sooner == pytest.approx(1.0 - opt.delays().survival(33))
+    assert opt.late(share=0.999) == [] or found.sooner >= 0.999
+    with pytest.raises(InputError):
+        opt.late(share=1.0)

@@ -1,0 +1,686 @@
+import contextlib
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+from botorch.exceptions.warnings import InputDataWarning
+from cases import KERNELS, scattered, se, with_values
+from gpytorch.kernels import CosineKernel, MaternKernel, RBFKernel, ScaleKernel
+
+import botorch_delay as bd
+from botorch_delay.exceptions import InputError, InputTypeError, StorageError
+from botorch_delay.history import sqlite
+
+LAWS = [
+    None,
+    bd.NoDelay(),
+    bd.ConstantDelay(3),
+    bd.PoissonDelay(2.5),
+    bd.GeometricDelay(mean=1.5),
+    bd.SubExponentialDelay(2.0, 1.0, 0.5, paper_min=True),
+]
+CONFIDENCES = [None, bd.FixedBeta(2.0), bd.RKHSConfidence(1.5, 0.1, tight=False)]
+
+
+def make(horizon=60, seed=0, kernel="se", **options):
+    domain = bd.FiniteDomain(scattered(40, seed=seed))
+    options = {"covar_module": KERNELS[kernel](), "noise_var": 1e-2, "exploit": None} | options
+    return bd.BPEDelayOptimizer(domain, horizon, **options)
+
+
+def value(trial):
+    return float(trial.x.sin().sum())
+
+
+def play(opt, asks, rng):
+    """Asks, with answers, failures, abandonment and late answers in between."""
+    for _ in range(asks):
+        opt.ask()
+        for trial in opt.trials[::-1]:
+            if rng.random() > 0.5 or trial.state not in (
+                bd.TrialState.RUNNING,
+                bd.TrialState.ABANDONED,
+            ):
+                continue
+            kind = rng.random()
+            if trial.state is bd.TrialState.ABANDONED or kind < 0.7:
+                opt.tell(trial, value(trial), noise_var=0.02 if rng.random() < 0.2 else None)
+            elif kind < 0.85:
+                opt.mark_failed(trial, "crashed")
+            else:
+                opt.mark_abandoned(trial)
+        if rng.random() < 0.1:
+            opt.attach(opt.domain.points[:2] + 0.1, torch.zeros(2).double())
+
+
+def same(one, other):
+    """Equal states, to the last bit."""
+    a, b = one.state_dict(), other.state_dict()
+    assert torch.equal(a.pop("points"), b.pop("points"))
+    arrays, others = (s["progress"].pop("arrays")["eliminated"] for s in (a, b))
+    assert torch.equal(arrays, others)
+    assert a == b
+
+
+def goes_on_alike(one, other, asks=15):
+    """The same answers lead to the same asks and the same rounds."""
+    for _ in range(asks):
+        if len(one.trials) == one.horizon:
+            break
+        a, b = one.ask(), other.ask()
+        assert a.index == b.index
+        assert (a.round, a.slot) == (b.round, b.slot)
+        for trial in one.pending[::2]:
+            one.tell(trial.id, value(trial))
+            other.tell(trial.id, value(trial))
+    assert [r.trial_ids for r in one.rounds] == [r.trial_ids for r in other.rounds]
+    assert torch.equal(one.active_set.indices, other.active_set.indices)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=repr)
+@pytest.mark.parametrize("confidence", CONFIDENCES, ids=repr)
+@pytest.mark.parametrize("maximize", [True, False])
+def test_a_loaded_optimizer_goes_on_bit_for_bit(tmp_path, law, confidence, maximize):
+    rng = random.Random(f"{law}{confidence}{maximize}")
+    kernel = rng.choice(list(KERNELS))
+    opt = make(kernel=kernel, delay=law, confidence=confidence, maximize=maximize)
+    play(opt, rng.randint(0, 45), rng)
+    path = tmp_path / "study.db"
+    opt.save(path)
+    loaded = bd.load(path)
+    same(opt, loaded)
+    goes_on_alike(opt, loaded)
+
+
+@pytest.mark.parametrize("asks", [0, 1, 9, 20, 33])
+def test_a_learned_kernel_goes_on_bit_for_bit(tmp_path, asks):
+    opt = make(covar_module=None, noise_var=None)
+    play(opt, asks, random.Random(asks))
+    opt.save(tmp_path / "study.db")
+    loaded = bd.load(tmp_path / "study.db")
+    same(opt, loaded)
+    goes_on_alike(opt, loaded)
+    if opt.recommend().index is not None:
+        assert opt.recommend().mean == loaded.recommend().mean
+
+
+def test_as_published_and_finished_runs_are_restored(tmp_path):
+    opt = bd.BPEDelayOptimizer.as_published(
+        bd.FiniteDomain(scattered(30)),
+        40,
+        covar_module=se(),
+        noise_var=0.01,
+        confidence=bd.RKHSConfidence(1.0, 0.1),
+        delay=bd.PoissonDelay(2.0),
+        seed=5,
+    )
+    play(opt, 20, random.Random(1))
+    opt.save(tmp_path / "study.db")
+    goes_on_alike(opt, bd.load(tmp_path / "study.db"))
+    opt.finish()
+    opt.save(tmp_path / "study.db")
+    loaded = bd.load(tmp_path / "study.db")
+    same(opt, loaded)
+    with pytest.raises(bd.exceptions.HorizonError):
+        loaded.ask()
+
+
+def test_single_precision_is_restored(tmp_path):
+    with pytest.warns(InputDataWarning, match="Double"):
+        domain = bd.FiniteDomain(scattered(20).float())
+    opt = bd.BPEDelayOptimizer(domain, 30, covar_module=se().float(), noise_var=0.1)
+    play(opt, 12, random.Random(0))
+    opt.save(tmp_path / "study.db")
+    with pytest.warns(InputDataWarning, match="Double"):
+        loaded = bd.load(tmp_path / "study.db")
+    same(opt, loaded)
+    goes_on_alike(opt, loaded)
+
+
+def test_states_move_between_optimizers_made_alike():
+    opt, other = make(), make()
+    play(opt, 20, random.Random(3))
+    other.load_state_dict(opt.state_dict())
+    same(opt, other)
+    goes_on_alike(opt, other)
+
+
+def test_times_and_reasons_survive(tmp_path):
+    opt = make()
+    opt.mark_failed(opt.ask(), "exploded: 100 %")
+    opt.tell(opt.ask(), 0.5)
+    opt.save(tmp_path / "s.db")
+    for own, stored in zip(opt.trials, bd.load(tmp_path / "s.db").trials, strict=True):
+        assert own.record() == stored.record()
+
+
+# What a file is
+
+
+def rows(path, query):
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute(query).fetchall()
+
+
+def test_anyone_can_read_it_with_sql(tmp_path):
+    opt, path = make(), tmp_path / "study.db"
+    trials = opt.ask(8)
+    for trial in trials:
+        opt.tell(trial, value(trial))
+    opt.ask()
+    opt.save(path)
+    best = rows(path, "SELECT id, value, x FROM trials ORDER BY value DESC LIMIT 1")[0]
+    top = max(trials, key=value)
+    assert best[:2] == (top.id, value(top))
+    assert json.loads(best[2]) == top.x.tolist()
+    assert rows(path, "SELECT count(*) FROM rounds") == [(1,)]
+    states = rows(path, "SELECT state, count(*) FROM trials GROUP BY state ORDER BY state")
+    assert states == [("completed", 8), ("running", 1)]
+
+
+def test_one_more_answer_costs_one_row(tmp_path):
+    opt, path = make(), tmp_path / "study.db"
+    play(opt, 20, random.Random(2))
+    opt.save(path)
+    statements = []
+    original = sqlite._connect
+
+    def traced(uri):
+        db = original(uri)
+        db.set_trace_callback(statements.append)
+        return db
+
+    trial = opt.pending[0]
+    opt.tell(trial, 0.1)
+    sqlite._connect = traced
+    try:
+        opt.save(path)
+    finally:
+        sqlite._connect = original
+    written = [s for s in statements if s.startswith(("INSERT", "DELETE", "UPDATE", "REPLACE"))]
+    assert len([s for s in written if "trials" in s]) == 1
+    others = ("INTO arrays", "INTO rounds", "INTO attached")
+    assert not [s for s in written if any(table in s for table in others)]
+    assert len(written) <= 8
+    same(opt, bd.load(path))
+
+
+def test_saving_at_every_step_equals_saving_at_the_end(tmp_path):
+    opt, rng = make(), random.Random(4)
+    for _ in range(40):
+        play(opt, 1, rng)
+        opt.save(tmp_path / "often.db")
+    opt.save(tmp_path / "once.db")
+    for query in ("SELECT * FROM trials", "SELECT * FROM rounds", "SELECT * FROM attached"):
+        assert rows(tmp_path / "often.db", query) == rows(tmp_path / "once.db", query)
+    same(bd.load(tmp_path / "often.db"), bd.load(tmp_path / "once.db"))
+
+
+def test_another_study_is_not_overwritten_by_accident(tmp_path):
+    path = tmp_path / "study.db"
+    opt, other = make(), make()
+    play(opt, 5, random.Random(0))
+    play(other, 6, random.Random(1))
+    opt.save(path)
+    with pytest.raises(StorageError, match="overwrite=True"):
+        other.save(path)
+    same(opt, bd.load(path))
+    fork = bd.load(path)
+    opt.ask()
+    opt.save(path)
+    fork.ask()
+    with pytest.raises(StorageError, match="another continuation"):
+        fork.save(path)
+    other.save(path, overwrite=True)
+    same(other, bd.load(path))
+
+
+def test_a_file_of_an_earlier_state_is_known_by_its_contents(tmp_path):
+    path, opt, rng = tmp_path / "study.db", make(), random.Random(9)
+    play(opt, 20, rng)
+    opt.save(path)
+    play(opt, 20, rng)
+    moved = make()
+    moved.load_state_dict(opt.state_dict())
+    moved.save(path)
+    same(moved, bd.load(path))
+
+
+def test_an_interrupted_save_leaves_the_last_state(tmp_path, monkeypatch):
+    opt, path = make(), tmp_path / "study.db"
+    play(opt, 10, random.Random(0))
+    opt.save(path)
+    before = bd.load(path)
+    play(opt, 5, random.Random(1))
+
+    def interrupted(trial):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sqlite, "_trial_row", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        opt.save(path)
+    same(before, bd.load(path))
+    monkeypatch.undo()
+    opt.save(path)
+    same(opt, bd.load(path))
+
+
+# Parts that a file cannot rebuild
+
+
+class Linear2(bd.DelayLaw):
+    mean = 2.0
+
+    def sample(self, n, generator=None):
+        return torch.full((n,), 2)
+
+    def quantile(self, p):
+        return 2.0
+
+    def __repr__(self):
+        return "Linear2()"
+
+
+def test_custom_parts_are_passed_again_and_checked(tmp_path):
+    path = tmp_path / "study.db"
+    kernel = CosineKernel().double()
+    opt = make(covar_module=kernel, delay=Linear2())
+    play(opt, 8, random.Random(0))
+    opt.save(path)
+    with pytest.raises(StorageError, match=r"CosineKernel.*pass covar_module"):
+        bd.load(path)
+    with pytest.raises(StorageError, match=r"Linear2.*pass delay"):
+        bd.load(path, covar_module=kernel)
+    loaded = bd.load(path, covar_module=kernel, delay=Linear2())
+    goes_on_alike(opt, loaded)
+    other = CosineKernel().double()
+    other.period_length = 3.0
+    with pytest.raises(StorageError, match=r"covar_module(\.\w+)?="):
+        bd.load(path, covar_module=other, delay=Linear2())
+    with pytest.raises(StorageError, match="delay="):
+        bd.load(path, covar_module=kernel, delay=bd.NoDelay())
+
+
+class Plain(bd.DelayLaw):
+    """A law without a representation of its own."""
+
+    def __init__(self, mean):
+        self.steps = mean
+
+    @property
+    def mean(self):
+        return self.steps
+
+    def sample(self, n, generator):
+        return torch.full((n,), int(self.steps))
+
+    def quantile(self, p):
+        return self.steps
+
+
+def test_a_custom_law_needs_no_representation(tmp_path):
+    opt, path = make(delay=Plain(3.0)), tmp_path / "study.db"
+    play(opt, 8, random.Random(0))
+    opt.save(path)
+    goes_on_alike(opt, bd.load(path, delay=Plain(3.0)))
+    with pytest.raises(StorageError, match=r"delay\.steps=3\.0, .* delay\.steps=4\.0"):
+        bd.load(path, delay=Plain(4.0))
+
+
+def test_kernels_are_told_apart_by_every_hyperparameter(tmp_path):
+    grid = torch.cartesian_prod(*[torch.linspace(0, 1, 10).double()] * 2)
+
+    def kernel(first):
+        return with_values(RBFKernel(ard_num_dims=2), lengthscale=[first, 0.3])
+
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(grid), 30, covar_module=kernel(0.3), noise_var=1e-3)
+    opt.save(tmp_path / "study.db")
+    with pytest.raises(StorageError, match=r"covar_module(\.\w+)?="):
+        bd.load(tmp_path / "study.db", covar_module=kernel(9.0))
+
+
+def test_kernels_are_told_apart_by_their_structure(tmp_path):
+    def scaled(base):
+        return ScaleKernel(base).double()
+
+    opt = make(covar_module=scaled(RBFKernel()))
+    opt.save(tmp_path / "study.db")
+    bd.load(tmp_path / "study.db", covar_module=scaled(RBFKernel()))
+    for base in (MaternKernel(nu=0.5), RBFKernel(active_dims=(0,))):
+        with pytest.raises(StorageError, match=r"covar_module\.(parts\[0\]|active_dims)="):
+            bd.load(tmp_path / "study.db", covar_module=scaled(base))
+
+
+def test_notes_are_a_change_like_any_other(tmp_path):
+    opt, path = make(), tmp_path / "study.db"
+    opt.save(path)
+    one, two = bd.load(path), bd.load(path)
+    one.notes["who"] = ["Ada", 1]
+    one.save(path)
+    assert bd.load(path).notes == {"who": ["Ada", 1]}
+    two.ask()
+    with pytest.raises(StorageError, match="another continuation"):
+        two.save(path)
+    for notes in ({"a": {1}}, {"a": float("nan")}, [1]):
+        one.notes = notes
+        with pytest.raises(StorageError, match="JSON-ready"):
+            one.save(tmp_path / "other.db")
+        assert not (tmp_path / "other.db").exists()
+
+
+def test_a_state_shares_nothing_with_the_optimizers_that_load_it():
+    opt, other = make(), make()
+    opt.notes["list"] = [1]
+    opt.ask(3)
+    state = opt.state_dict()
+    other.load_state_dict(state)
+    before = str(state)
+    other.notes["list"].append(2)
+    for _ in range(20):
+        trial = other.ask()
+        other.tell(trial, value(trial))
+        for earlier in other.pending:
+            other.tell(earlier, value(earlier))
+    assert other.rounds
+    assert str(state) == before
+    assert opt.notes == {"list": [1]}
+
+
+KILLED = """
+import os, signal, sys
+import test_sqlite
+from botorch_delay.history import sqlite
+
+opt = test_sqlite.make()
+if sys.argv[2] == "later":
+    opt.ask()
+    opt.save(sys.argv[1])
+opt.ask(3)
+opt.notes["long"] = "x" * 5_000_000  # more than the cache holds: pages go to the file early
+write = sqlite._write
+
+def killed(db, *rest, **options):
+    db.execute("PRAGMA cache_size = 10")
+    write(db, *rest, **options)
+    os.kill(os.getpid(), signal.SIGKILL)  # before the commit, with pages in the file
+
+sqlite._write = killed
+opt.save(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("when", ["first", "later"])
+def test_a_kill_inside_a_commit_leaves_the_last_state(tmp_path, when):
+    path = tmp_path / "study.db"
+    folder = Path(__file__).parent
+    paths = [str(folder), str(folder.parent), *sys.path]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(path), when],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert (tmp_path / "study.db-journal").stat().st_size > 0
+    if when == "later":
+        assert len(bd.load(path).trials) == 1
+        return
+    assert not sqlite.holds_study(path)
+    with pytest.raises(StorageError, match="not a study"):
+        bd.load(path)
+    opt = make()
+    opt.ask()
+    opt.save(path)  # what was never committed is in nobody's way
+    same(opt, bd.load(path))
+
+
+def test_finishing_is_a_change_like_any_other(tmp_path):
+    opt, path = make(), tmp_path / "study.db"
+    opt.tell(opt.ask(), 1.0)
+    opt.save(path)
+    other = bd.load(path)
+    opt.finish()
+    opt.save(path)
+    other.ask()
+    with pytest.raises(StorageError, match="another continuation"):
+        other.save(path)
+    assert len(bd.load(path).rounds) == 1
+
+
+def test_a_state_that_turns_out_to_be_broken_changes_nothing():
+    opt, target = make(), make()
+    opt.ask(3)
+    state = opt.state_dict()
+    state["trials"][1]["slot"] = 7
+    target.ask(2)
+    before = str(target.state_dict())
+    with pytest.raises(StorageError, match="impossible slot"):
+        target.load_state_dict(state)
+    assert str(target.state_dict()) == before
+
+
+def test_a_part_passed_for_a_stored_one_must_equal_it(tmp_path):
+    path = tmp_path / "study.db"
+    make().save(path)
+    bd.load(path, covar_module=se())
+    with pytest.raises(StorageError, match=r"covar_module(\.\w+)?="):
+        bd.load(path, covar_module=se(0.5))
+    with pytest.raises(StorageError, match=r"confidence\.beta="):
+        bd.load(path, confidence=bd.FixedBeta(3.0))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"horizon": 61}, "horizon="),
+        ({"seed": 1}, "Row 0 of points"),
+        ({"noise_var": 0.02}, "noise_var="),
+        ({"delta": 0.2}, "delta="),
+        ({"maximize": False}, "maximize="),
+        ({"kernel": "matern12"}, "covar_module"),
+        ({"delay": bd.NoDelay()}, "delay="),
+        ({"confidence": bd.FixedBeta(2.0)}, r"confidence\.beta="),
+        ({"covar_module": None, "noise_var": None}, "covar_module="),
+    ],
+)
+def test_a_state_of_another_configuration_is_refused(change, message):
+    opt, other = make(), make(**change)
+    play(opt, 5, random.Random(0))
+    other.ask()
+    before = str(other.state_dict())
+    with pytest.raises(StorageError, match=message):
+        other.load_state_dict(opt.state_dict())
+    assert str(other.state_dict()) == before
+
+
+# What else a file may be
+
+
+@pytest.fixture
+def stored(tmp_path):
+    opt, path = make(), tmp_path / "study.db"
+    play(opt, 25, random.Random(6))
+    opt.save(path)
+    return path
+
+
+def test_files_that_are_none(tmp_path, stored):
+    with pytest.raises(StorageError, match="no such file"):
+        bd.load(tmp_path / "missing.db")
+    with pytest.raises(StorageError, match="it is no file"):
+        bd.load(tmp_path)
+    text = tmp_path / "notes.txt"
+    text.write_text("not a database " * 100)
+    with pytest.raises(StorageError, match="no study"):
+        bd.load(text)
+    with pytest.raises(StorageError, match="no study"):
+        make().save(text)
+    assert text.read_text().startswith("not a database")
+    empty = tmp_path / "empty.db"
+    empty.touch()
+    with pytest.raises(StorageError, match="not a study"):
+        bd.load(empty)
+    foreign = tmp_path / "foreign.db"
+    with closing(sqlite3.connect(foreign)) as db:
+        db.execute("CREATE TABLE mine (x)")
+        db.commit()
+    for call in (bd.load, make().save):
+        with pytest.raises(StorageError, match="not a study"):
+            call(foreign)
+    with pytest.raises(StorageError, match="folder"):
+        make().save(tmp_path / "nowhere" / "study.db")
+    newer = tmp_path / "newer.db"
+    newer.write_bytes(stored.read_bytes())
+    with closing(sqlite3.connect(newer)) as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(StorageError, match="newer"):
+        bd.load(newer)
+    with closing(sqlite3.connect(newer)) as db:
+        db.execute("PRAGMA user_version = 2")
+    with pytest.raises(StorageError, match=r"before the first release.*attach\(x, y\)"):
+        bd.load(newer)
+
+
+def test_truncated_files(stored):
+    whole = stored.read_bytes()
+    for share in (0.1, 0.3, 0.5, 0.7, 0.9, 0.99):
+        stored.write_bytes(whole[: int(share * len(whole))])
+        with pytest.raises(StorageError):
+            bd.load(stored)
+
+
+def test_flipped_bytes_never_do_more_than_an_error(stored):
+    whole, rng = bytearray(stored.read_bytes()), random.Random(0)
+    for _ in range(150):
+        damaged = bytearray(whole)
+        for _ in range(rng.randint(1, 4)):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        stored.write_bytes(bytes(damaged))
+        with contextlib.suppress(StorageError):
+            bd.load(stored)
+
+
+CHANGES = [
+    "UPDATE trials SET point = 9999 WHERE id = 3",
+    "UPDATE trials SET point = point + 1 WHERE id = 3",
+    "UPDATE trials SET x = '[1.0]' WHERE id = 3",
+    "UPDATE trials SET x = 'x' WHERE id = 3",
+    "UPDATE trials SET x = '[NaN, 0.0]' WHERE id = 3",
+    f"UPDATE trials SET x = '[1{'0' * 400}, 0.0]' WHERE id = 3",
+    f"UPDATE trials SET state = '{'x' * 100_000}' WHERE id = 3",
+    "UPDATE meta SET value = CAST('{}' AS BLOB) WHERE key = 'notes'",
+    "UPDATE trials SET state = 'lost' WHERE id = 3",
+    "UPDATE trials SET state = 'running', value = 1.0 WHERE id = 3",
+    "UPDATE trials SET value = 'much' WHERE state = 'completed'",
+    "UPDATE trials SET value = 9e999 WHERE state = 'completed'",
+    "UPDATE trials SET round = 0 WHERE id = 3",
+    "UPDATE trials SET round = 99 WHERE id = 3",
+    "UPDATE trials SET slot = 1000 WHERE id = 24",
+    "UPDATE trials SET late = 7 WHERE id = 3",
+    "UPDATE trials SET asked_at = 'then' WHERE id = 3",
+    "DELETE FROM trials WHERE id = 3",
+    "DELETE FROM meta WHERE key = 'config'",
+    "DELETE FROM meta WHERE key = 'values'",
+    "UPDATE meta SET value = '{' WHERE key = 'config'",
+    "UPDATE meta SET value = '{}' WHERE key = 'config'",
+    "UPDATE meta SET value = '[]' WHERE key = 'config'",
+    "UPDATE meta SET value = '{}' WHERE key = 'recipes'",
+    "UPDATE meta SET value = json_set(value, '$.covar_module', 5) WHERE key = 'config'",
+    "UPDATE meta SET value = json_set(value, '$.covar_module.class', 'ScaleKernel', "
+    "'$.covar_module.parts', json('[]')) WHERE key = 'recipes'",
+    "UPDATE meta SET value = '-1' WHERE key = 'revision'",
+    "UPDATE meta SET value = '\"Unknown\"' WHERE key = 'optimizer'",
+    "UPDATE meta SET value = replace(value, '\"horizon\": 60', '\"horizon\": 1e9')",
+    "UPDATE meta SET value = replace(value, '\"horizon\": 60', '\"horizon\": 5')",
+    "UPDATE meta SET value = replace(value, 'RBFKernel', 'CosineKernel')",
+    "UPDATE arrays SET shape = '[1000000000000, 2]' WHERE name = 'points'",
+    "UPDATE arrays SET shape = '[-1, -80]' WHERE name = 'points'",
+    "UPDATE arrays SET dtype = 'object' WHERE name = 'points'",
+    "UPDATE arrays SET data = 'text' WHERE name = 'points'",
+    "UPDATE arrays SET data = zeroblob(640) WHERE name = 'points'",
+    "DELETE FROM arrays WHERE name = 'points'",
+    "DELETE FROM arrays WHERE name = 'eliminated'",
+    "UPDATE arrays SET data = randomblob(length(data)) WHERE name = 'eliminated'",
+    "UPDATE rounds SET record = '{}'",
+    "UPDATE rounds SET record = '3'",
+    "UPDATE rounds SET number = 7",
+    "CREATE TRIGGER t AFTER INSERT ON trials BEGIN DELETE FROM trials; END",
+    "CREATE VIEW v AS SELECT * FROM trials",
+    "CREATE TABLE extra (x)",
+    "DROP TABLE attached",
+]
+
+
+@pytest.mark.parametrize("statement", CHANGES)
+def test_valid_sqlite_with_wrong_contents(stored, statement):
+    with closing(sqlite3.connect(stored)) as db:
+        db.execute(statement)
+        db.commit()
+    with pytest.raises(StorageError) as caught:
+        bd.load(stored)
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_trigger_is_never_run(stored):
+    opt = bd.load(stored)
+    with closing(sqlite3.connect(stored)) as db:
+        db.execute("CREATE TRIGGER t AFTER INSERT ON trials BEGIN DELETE FROM trials; END")
+        db.commit()
+    opt.ask()
+    with pytest.raises(StorageError, match="schema"):
+        opt.save(stored)
+    assert rows(stored, "SELECT count(*) FROM trials") == [(25,)]
+
+
+@pytest.mark.parametrize(
+    "broken", [None, [], {"format": "1"}, {"format": 99}, {"format": 1}, {"format": -3}]
+)
+def test_malformed_states(broken):
+    with pytest.raises(StorageError):
+        make().load_state_dict(broken)
+
+
+@pytest.mark.parametrize("name", ["round", "slot", "answered_step"])
+def test_whole_numbers_that_no_run_comes_to(stored, name):
+    opt = bd.load(stored)
+    state = opt.state_dict()
+    trial = next(t for t in state["trials"] if t["answered_step"] is not None)
+    trial[name] = 10**30
+    with pytest.raises(StorageError):
+        opt.load_state_dict(state)
+
+
+def test_a_locked_file_says_so(stored, monkeypatch):
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
+    opt = bd.load(stored)
+    opt.ask()
+    with closing(sqlite3.connect(stored, isolation_level=None)) as db:
+        db.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StorageError, match="locked by another process"):
+            opt.save(stored)
+    opt.save(stored)
+    same(opt, bd.load(stored))
+
+
+def test_saving_from_another_thread(stored):
+    opt = bd.load(stored)
+    opt.ask()
+    thread = threading.Thread(target=opt.save, args=(stored,))
+    thread.start()
+    thread.join()
+    same(opt, bd.load(stored))
+
+
+def test_load_checks_the_device(stored):
+    with pytest.raises(InputError, match="device="):
+        bd.load(stored, device="no such device")
+    for call in (bd.load, make().save):
+        with pytest.raises(InputTypeError, match="path"):
+            call(None)

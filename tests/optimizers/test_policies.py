@@ -1,0 +1,557 @@
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from botorch.acquisition import (
+    ExpectedImprovement,
+    LogExpectedImprovement,
+    PosteriorMean,
+    UpperConfidenceBound,
+    qKnowledgeGradient,
+    qMaxValueEntropy,
+    qUpperConfidenceBound,
+)
+from botorch.acquisition.logei import qLogExpectedImprovement, qLogNoisyExpectedImprovement
+from botorch.exceptions.warnings import InputDataWarning, NumericsWarning
+from botorch.optim import optimize_acqf_discrete
+from botorch.sampling import SobolQMCNormalSampler
+from cases import KERNELS, generator, normal, scattered, se
+from gpytorch.kernels import RBFKernel
+from linear_operator.utils.warnings import NumericalWarning
+from oracle import kernel_function, posterior
+from rivals import index_method
+
+import botorch_delay as bd
+from botorch_delay.benchmarks import FiniteProblem, simulate
+from botorch_delay.domains.generators import generator_for
+from botorch_delay.exceptions import (
+    EmptyDomainError,
+    InputError,
+    InputTypeError,
+    NotSupportedError,
+)
+from botorch_delay.gp import sample_paths
+from botorch_delay.gp.sample_paths import PriorPaths
+
+WORST = -1.7
+METHODS = {
+    "GP-UCB on what has arrived": (bd.UCB(4.0), bd.Ignore()),
+    "GP-BUCB": (bd.UCB(4.0), bd.Hallucinate()),
+    "GP-UCB-SDF": (bd.UCB(4.0), bd.Censor(WORST)),
+    "GP-UCB-SDF, late for ever": (bd.UCB(4.0), bd.Censor(WORST, max_delay=4)),
+    "GP-UCB-SDF with width inflation": (bd.UCB(4.0), bd.Censor(WORST, 4, inflate=True)),
+    "asynchronous TS": (bd.ThompsonSampling(), bd.Ignore()),
+    "GP-BTS": (bd.ThompsonSampling(beta=2.0), bd.Hallucinate()),
+    "GP-TS-SDF": (bd.ThompsonSampling(), bd.Censor(WORST)),
+}
+NOISE = 0.02
+
+
+def make(rule=None, pending=None, n=40, kernel="se", **options):
+    options = {"covar_module": KERNELS[kernel](), "noise_var": NOISE} | options
+    domain = bd.FiniteDomain(scattered(n))
+    return bd.AcquisitionOptimizer(domain, rule=rule, pending=pending, **options)
+
+
+def value(trial):
+    return math.sin(7 * trial.x[0].item()) + trial.x[1].item()
+
+
+# Equal to the formulas, ask for ask
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("mean_delay", [0, 6])
+def test_asks_equal_a_dense_transcription(method, seed, mean_delay):
+    rule, pending = METHODS[method]
+    kernel = KERNELS[sorted(KERNELS)[seed % len(KERNELS)]]().requires_grad_(False)
+    points, asks, sign = scattered(36, seed=seed), 40, -1.0 if seed % 3 == 2 else 1.0
+    f = normal(36, seed=seed)
+    noise = 0.1 * normal(asks, seed=100 + seed)
+    delays = torch.poisson(torch.full((asks,), float(mean_delay)), generator=generator(seed))
+    if isinstance(pending, bd.Censor):
+        pending = bd.Censor(sign * WORST, pending.max_delay, pending.inflate)
+    opt = bd.AcquisitionOptimizer(
+        bd.FiniteDomain(points),
+        covar_module=kernel,
+        noise_var=NOISE,
+        rule=rule,
+        pending=pending,
+        seed=seed,
+        maximize=sign > 0,
+    )
+    problem = FiniteProblem(points, sign * f, 0.1)
+    played = simulate(opt, problem, None, asks, delays=delays.long(), noise=sign * noise)
+    path, factor = None, math.sqrt(rule.beta)
+    if isinstance(rule, bd.ThompsonSampling):
+        prior = PriorPaths(kernel, points, 16, seed)
+
+        def path(ask):
+            draws = generator_for(seed, ask, torch.device("cpu"))
+            drawn = prior.draw(draws)
+            numbers = torch.randn(len(points), generator=draws, dtype=torch.double)
+            return drawn.numpy(), numbers.numpy()
+
+    expected = index_method(
+        kernel_function(kernel),
+        points.numpy(),
+        f.numpy(),
+        asks=asks,
+        delays=delays.numpy(),
+        noise=noise.numpy(),
+        noise_var=NOISE,
+        pending={bd.Ignore: "ignore", bd.Hallucinate: "hallucinate", bd.Censor: "censor"}[
+            type(pending)
+        ],
+        factor=factor,
+        path=path,
+        worst=WORST,
+        max_delay=getattr(pending, "max_delay", None),
+        inflate=getattr(pending, "inflate", False),
+    )
+    assert played.index.tolist() == expected
+
+
+def test_methods_are_named():
+    for name, (rule, pending) in METHODS.items():
+        assert name.startswith(make(rule, pending).method.split(",")[0])
+    assert make(qLogExpectedImprovement).method == "qLogExpectedImprovement, Hallucinate()"
+
+
+def test_a_thompson_sample_has_the_posterior_s_moments():
+    """Under hallucination: the mean from what has arrived, the covariance from all asked."""
+    opt = make(bd.ThompsonSampling(), bd.Hallucinate(), n=12)
+    trials = opt.ask(8)
+    for trial in trials[:5]:
+        opt.tell(trial, value(trial))
+    opt._played.flush()
+    paths = []
+    for number in range(6000):
+        opt._played.seed = number
+        paths.append(opt._played.scores())
+    sample = torch.stack(paths)
+    X = np.stack([t.x.numpy() for t in trials])
+    y = np.array([t.value for t in trials[:5]])
+    k, at = kernel_function(se()), scattered(12).numpy()
+    mean, _, _ = posterior(k, X[:5], y, NOISE, at)
+    cross = k(X, at)
+    covariance = k(at, at) - cross.T @ np.linalg.solve(k(X, X) + NOISE * np.eye(8), cross)
+    torch.testing.assert_close(sample.mean(dim=0), torch.from_numpy(mean), atol=0.05, rtol=0)
+    torch.testing.assert_close(sample.T.cov(), torch.from_numpy(covariance), atol=0.06, rtol=0)
+
+
+def test_samples_of_large_sets_are_approximate_and_say_so(monkeypatch):
+    assert make(bd.ThompsonSampling()).method == "GP-BTS"
+    monkeypatch.setattr(sample_paths, "MAX_EXACT_POINTS", 20)
+    opt = make(bd.ThompsonSampling(n_features=2048))
+    assert opt.method == "GP-BTS (approximate samples)"
+    assert any("2048 random Fourier features" in line for line in opt.guarantee.missing)
+    for trial in opt.ask(10):
+        opt.tell(trial, value(trial))
+    assert len({t.index for t in opt.ask(10)}) > 1
+    with pytest.raises(NotSupportedError, match="RBF or a Matern"):
+        make(bd.ThompsonSampling(), kernel="linear")
+
+
+# BoTorch's acquisition functions
+
+
+FACTORIES = {
+    "qLogNEI": qLogNoisyExpectedImprovement,
+    "qLogEI": qLogExpectedImprovement,
+    "qUCB": bd.BotorchRule(qUpperConfidenceBound, beta=4.0),
+    "UCB": bd.BotorchRule(UpperConfidenceBound, beta=4.0),
+    "LogEI": LogExpectedImprovement,
+    "PosteriorMean": PosteriorMean,
+    "function": lambda model, X_pending=None: qUpperConfidenceBound(
+        model, beta=4.0, X_pending=X_pending
+    ),
+}
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+@pytest.mark.parametrize(
+    "pending", [bd.Ignore(), bd.Hallucinate(), bd.Censor(-2.0)], ids=lambda p: type(p).__name__
+)
+def test_botorch_acquisitions_run_with_pending_points(factory, pending):
+    opt = make(FACTORIES[factory], pending)
+    trials = opt.ask(5)
+    for trial in trials[:3]:
+        opt.tell(trial, value(trial))
+    asked = [t.index for t in opt.ask(3)]
+    assert len(asked) == 3
+    if isinstance(pending, bd.Hallucinate) and factory not in ("PosteriorMean", "LogEI"):
+        assert not {t.index for t in opt.pending[:2]} & set(asked[:1])
+
+
+def test_the_analytic_ucb_of_botorch_is_gp_bucb():
+    ours, theirs = make(bd.UCB(4.0)), make(bd.BotorchRule(UpperConfidenceBound, beta=4.0))
+    first = ours.ask(), theirs.ask()
+    assert first[0].index == first[1].index
+    for opt, trial in zip((ours, theirs), first, strict=True):
+        opt.tell(trial, value(trial))
+    for _ in range(15):
+        a, b = ours.ask(), theirs.ask()
+        assert a.index == b.index
+        if a.id % 3 == 0:
+            ours.tell(a, value(a))
+            theirs.tell(b, value(b))
+
+
+def test_a_botorch_rule_asks_what_botorch_would():
+    def factory(model, X_pending=None):
+        sampler = SobolQMCNormalSampler(torch.Size([64]), seed=0)
+        return qUpperConfidenceBound(model, beta=4.0, X_pending=X_pending, sampler=sampler)
+
+    opt = make(factory)
+    trials = opt.ask(6)
+    for trial in trials[:4]:
+        opt.tell(trial, value(trial))
+    model = bd.DelayedGP(
+        torch.stack([t.x for t in trials[:4]]),
+        torch.tensor([[t.value] for t in trials[:4]], dtype=torch.double),
+        noise_var=NOISE,
+        covar_module=se(),
+    )
+    waiting = torch.stack([t.x for t in trials[4:]])
+    function = factory(model, X_pending=waiting)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumericalWarning)
+        best, _ = optimize_acqf_discrete(function, q=1, choices=opt.domain.points)
+    assert torch.equal(opt.ask().x, best[0])
+
+
+def test_repeated_answers_leave_the_noise_of_pending_points_alone():
+    ours, theirs = make(bd.UCB(4.0)), make(bd.BotorchRule(UpperConfidenceBound, beta=4.0))
+    for opt in (ours, theirs):
+        opt.attach(opt.domain.points[:1].expand(20, 2), torch.linspace(0, 1, 20).double())
+    assert [t.index for t in ours.ask(12)] == [t.index for t in theirs.ask(12)]
+
+
+def test_acquisitions_with_tiny_values_are_told_apart():
+    with pytest.warns(NumericsWarning, match="LogExpectedImprovement"):
+        opt = make(ExpectedImprovement, bd.Censor(-1.0), n=30, noise_var=1e-3)
+    for _ in range(8):
+        trials = opt.ask(2)
+        opt.tell(trials[1], value(trials[1]))
+    assert [t.index for t in opt.trials].count(0) == 1
+
+
+def test_acquisitions_that_take_pending_points_only_afterwards():
+    rule = bd.BotorchRule(qMaxValueEntropy, bounds=[(0.0, 1.0), (0.0, 1.0)])
+    opt = make(rule, bd.Hallucinate())
+    for trial in opt.ask(4)[:2]:
+        opt.tell(trial, value(trial))
+    assert opt.ask().index is not None
+
+
+def test_one_point_is_a_domain_too():
+    for rule in (bd.UCB(4.0), bd.ThompsonSampling(), qLogNoisyExpectedImprovement):
+        opt = make(rule, n=1)
+        for trial in opt.ask(3):
+            opt.tell(trial, value(trial))
+        assert opt.ask().index == 0
+
+
+def test_a_worst_value_far_away_leaves_no_trace():
+    opt, other = make(pending=bd.Censor(-1e9)), make(pending=bd.Ignore())
+    for trial in opt.ask(10):
+        opt.tell(trial, value(trial))
+        other.attach(trial.x, value(trial))
+    for ours, expected in zip(opt.posterior(), other.posterior(), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-8, atol=1e-8)
+
+
+def test_float32_asks_do_not_change_when_a_run_is_resumed():
+    points = torch.cartesian_prod(*[torch.linspace(0, 1, 15)] * 2)
+    with pytest.warns(InputDataWarning):
+        domain = bd.FiniteDomain(points)
+
+    def fresh():
+        kernel = RBFKernel()
+        kernel.lengthscale = 0.2
+        return bd.AcquisitionOptimizer(domain, covar_module=kernel, noise_var=1e-2)
+
+    whole, pieces = fresh(), fresh()
+    for number in range(60):
+        a, b = whole.ask(), pieces.ask()
+        assert a.index == b.index, number
+        whole.tell(a, value(a))
+        pieces.tell(b, value(b))
+        if number % 7 == 0:
+            resumed = fresh()
+            resumed.load_state_dict(pieces.state_dict())
+            pieces = resumed
+
+
+def test_only_the_library_s_own_randomness_is_used():
+    def asks():
+        opt = make(qLogNoisyExpectedImprovement, seed=3)
+        for trial in opt.ask(4):
+            opt.tell(trial, value(trial))
+        return [t.index for t in opt.ask(3)]
+
+    assert asks() == asks()
+
+
+# Answers that fail, go missing or come from elsewhere
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_order_of_answers_between_two_asks_does_not_matter(method):
+    def play(backwards):
+        opt = make(*METHODS[method])
+        trials = opt.ask(9)
+        for trial in trials[::-1] if backwards else trials:
+            opt.tell(trial, value(trial))
+        return [t.index for t in opt.ask(5)], opt.posterior()
+
+    (asks, (mean, deviation)), (asks_back, (mean_back, deviation_back)) = play(False), play(True)
+    assert asks == asks_back
+    assert torch.equal(mean, mean_back)
+    assert torch.equal(deviation, deviation_back)
+
+
+def test_an_abandoned_trial_is_not_pending_and_its_late_answer_counts():
+    opt, other = make(), make()
+    trials = opt.ask(4)
+    for trial in trials[1:]:
+        opt.mark_abandoned(trial)
+    other.ask()
+    torch.testing.assert_close(opt.posterior()[1], other.posterior()[1])
+    opt.tell(trials[2], 1.5)
+    other.attach(trials[2].x, 1.5)
+    for ours, expected in zip(opt.posterior(), other.posterior(), strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
+def test_a_failed_trial_stays_counted_and_its_point_is_asked_at_most_twice_more():
+    opt = make(bd.UCB(4.0), bd.Ignore(), n=3)
+    asked = []
+    for _ in range(9):
+        trial = opt.ask()
+        asked.append(trial.index)
+        opt.mark_failed(trial, "crashed")
+    assert sorted(asked) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    with pytest.raises(EmptyDomainError, match="None of the 3 points"):
+        opt.ask()
+    hallucinated = make()
+    before = hallucinated.posterior()[1]
+    trial = hallucinated.ask()
+    hallucinated.mark_failed(trial)
+    assert (hallucinated.posterior()[1] < before).any()
+
+
+def test_a_censored_failure_has_the_worst_value():
+    opt, other = make(pending=bd.Censor(WORST)), make(pending=bd.Ignore())
+    trial = opt.ask()
+    opt.mark_failed(trial)
+    other.attach(trial.x, WORST)
+    for ours, expected in zip(opt.posterior(), other.posterior(), strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
+def test_attached_results_and_noise_of_single_answers_enter():
+    elsewhere = torch.tensor([[1.4, 1.4], [0.2, 1.2]], dtype=torch.double)
+    opt = make()
+    opt.attach(elsewhere, torch.tensor([0.5, -0.5], dtype=torch.double))
+    opt.attach(opt.domain.points[4], 0.7)
+    trial = opt.ask()
+    opt.tell(trial, 1.0, noise_var=0.5)
+    X = torch.cat([elsewhere, opt.domain.points[[4, trial.index]]]).numpy()
+    noise = np.array([NOISE, NOISE, NOISE, 0.5])
+    y = np.array([0.5, -0.5, 0.7, 1.0])
+    mean, variance, _ = posterior(kernel_function(se()), X, y, noise, opt.domain.points.numpy())
+    torch.testing.assert_close(opt.posterior()[0], torch.from_numpy(mean))
+    torch.testing.assert_close(opt.posterior()[1] ** 2, torch.from_numpy(variance))
+
+
+def test_thompson_sampling_knows_results_from_elsewhere():
+    opt = make(bd.ThompsonSampling(), n=10)
+    opt.attach(torch.tensor([2.0, 2.0], dtype=torch.double), 0.5)
+    for trial in opt.ask(3):
+        opt.tell(trial, value(trial))
+    opt.attach(torch.tensor([3.0, 2.0], dtype=torch.double), 0.5)
+    assert opt.ask().index < 10
+
+
+# Learned kernels
+
+
+@pytest.mark.parametrize("level", [1000.0, -1e6])
+@pytest.mark.parametrize(
+    "pending", [bd.Hallucinate(), bd.Censor(-2e6)], ids=["hallucinate", "censor"]
+)
+def test_a_first_answer_far_from_zero_does_not_end_exploration(level, pending):
+    opt = make(covar_module=None, noise_var=None, pending=pending)
+    opt.tell(opt.ask(), level)
+    opt.tell(opt.ask(), level + 1.0)
+    assert len({t.index for t in opt.ask(8)}) >= 6
+
+
+def test_looking_at_the_posterior_does_not_change_the_asks():
+    looked, plain = (make(covar_module=None, noise_var=None) for _ in range(2))
+    for number in range(20):
+        a, b = looked.ask(), plain.ask()
+        assert a.index == b.index, number
+        looked.tell(a, value(a))
+        plain.tell(b, value(b))
+        looked.posterior()
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+@pytest.mark.parametrize("rule", [bd.UCB(6.0), bd.ThompsonSampling(), qLogExpectedImprovement])
+def test_a_learned_kernel_is_fitted_again_as_the_answers_grow(rule, scale):
+    opt = make(rule, covar_module=None, noise_var=None, maximize=False)
+    fits = set()
+    for _ in range(12):
+        trial = opt.ask()
+        opt.tell(trial, scale * (3.0 + value(trial)))
+        fits.add(opt._fitting.fitted_to)
+    assert fits == {0, 1, 2, 3, 4, 5, 6, 8, 10}
+    best = opt.recommend()
+    assert best.lower <= best.mean <= best.upper
+    values = [t.value for t in opt.trials]
+    assert best.mean <= min(values) + 0.1 * (max(values) - min(values))
+
+
+LEARNED = {"covar_module": None, "noise_var": None}
+
+
+@pytest.mark.parametrize("rule", [bd.UCB(6.0), bd.ThompsonSampling(), qLogExpectedImprovement])
+def test_before_a_kernel_can_be_learned_points_come_in_a_random_order(rule):
+    first = [trial.index for trial in make(rule, **LEARNED).ask(40)]
+    assert sorted(first) == list(range(40))
+    assert first != sorted(first)
+    assert first == [trial.index for trial in make(rule, **LEARNED).ask(40)]
+    assert first != [trial.index for trial in make(rule, seed=1, **LEARNED).ask(40)]
+    opt = make(rule, **LEARNED)
+    trials = [opt.ask() for _ in range(3)]
+    for trial in trials[:2]:  # which answers have come makes no difference yet
+        opt.tell(trial, value(trial))
+    assert [t.index for t in (*trials, opt.ask())] == first[:4]
+
+
+def test_first_points_are_none_that_the_design_has_asked():
+    domain = bd.FiniteDomain(scattered(5))
+    for seed in range(10):
+        opt = bd.BPEDelayOptimizer(domain, horizon=200, seed=seed)
+        assert len({t.index for t in opt.ask(5)}) == 5
+
+
+def test_with_three_answers_the_rule_plays():
+    opt = make(bd.UCB(1e-9), **LEARNED)
+    for trial in opt.ask(3):
+        opt.tell(trial, value(trial))
+    assert opt.ask().index == opt.recommend(among="active").index
+
+
+def test_first_points_of_a_box_are_spread_points_of_its_pool():
+    box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+    opt = bd.AcquisitionOptimizer(box, rule=bd.UCB(6.0))
+    X = torch.stack([trial.x for trial in opt.ask(30)])
+    assert len(torch.unique(X, dim=0)) == 30
+    assert all(bool((opt.pool == x).all(dim=1).any()) for x in X)
+    # A design would begin in the corners.
+    at_the_edge = ((X < 0.05) | (X > 0.95)).any(dim=1)
+    assert int(at_the_edge.sum()) < 15
+
+
+def test_first_points_that_may_not_be_asked_are_passed_over():
+    first = [trial.index for trial in make(bd.UCB(6.0), **LEARNED).ask(4)]
+    opt = make(bd.UCB(6.0), exact=True, covar_module=None, noise_var=None)
+    opt.attach(opt.domain.points[first[1]], 0.0)
+    assert [trial.index for trial in opt.ask(3)] == [first[0], first[2], first[3]]
+
+
+@pytest.mark.parametrize("values", [[1.0] * 8, [0.0, 1e6, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
+def test_constant_answers_and_outliers_are_survived(values):
+    opt = make(covar_module=None, noise_var=None)
+    for y in values:
+        opt.tell(opt.ask(), y)
+    assert torch.isfinite(opt.posterior()[0]).all()
+    assert opt.ask().index is not None
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"pending": bd.Censor}, InputTypeError, "Censor needs worst_value"),
+        ({"pending": "ignore"}, InputTypeError, "Ignore"),
+        ({"pending": bd.Pending()}, InputTypeError, "Ignore"),
+        ({"pending": bd.Censor(1e300)}, InputError, "at most 1e.150"),
+        ({"rule": bd.UCB}, InputTypeError, "an instance, such as UCB"),
+        ({"rule": bd.Rule()}, InputTypeError, "must be UCB"),
+        ({"rule": int}, InputTypeError, "factory"),
+        ({"rule": qKnowledgeGradient}, InputError, "one-shot"),
+        ({"rule": 6.0}, InputTypeError, "acquisition function's factory"),
+        ({"rule": lambda model: PosteriorMean(model)}, InputError, "cannot use pending points"),
+        (
+            {"rule": bd.ThompsonSampling(), "pending": bd.Censor(0.0, 3, inflate=True)},
+            InputError,
+            "inflate widens",
+        ),
+        ({"noise_var": None}, InputError, "covar_module was given without noise_var"),
+        ({"rule": bd.BotorchRule(qUpperConfidenceBound, gamma=1)}, InputError, "gamma"),
+        ({"rule": lambda model, X_pending=None: 3.0}, InputTypeError, "got float"),
+        ({"rule": lambda model, X_pending=None: 1 / 0}, InputError, "division"),
+        ({"horizon": 0}, InputError, "at least 1"),
+        ({"seed": -1}, InputError, "at least 0"),
+    ],
+)
+def test_bad_arguments(change, error, message):
+    with pytest.raises(error, match=message):
+        make(**change)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: bd.UCB(0.0), InputError, "above 0"),
+        (lambda: bd.UCB("6"), InputTypeError, "number"),
+        (lambda: bd.ThompsonSampling(-1.0), InputError, "above 0"),
+        (lambda: bd.ThompsonSampling(n_features=3), InputError, "even"),
+        (lambda: bd.Censor(None), InputTypeError, "Censor needs worst_value"),
+        (lambda: bd.Censor(), InputTypeError, "use Hallucinate"),
+        (lambda: bd.Censor(math.inf), InputError, "finite"),
+        (lambda: bd.Censor(0.0, inflate=True), InputError, "give max_delay"),
+        (lambda: bd.Censor(0.0, max_delay=-1), InputError, "at least 0"),
+        (lambda: bd.BotorchRule(bd.MaxVariance.__mro__[1]), InputError, "no input constructor"),
+        (lambda: bd.BotorchRule(3), InputTypeError, "factory"),
+    ],
+)
+def test_bad_parts(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_nothing_is_claimed():
+    guarantee = make().guarantee
+    assert not guarantee.holds
+    assert "GP-BUCB" in guarantee.missing[0]
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("method", METHODS)
+def test_cuda_asks_what_the_cpu_asks(method):
+    here = make(*METHODS[method])
+    there = bd.AcquisitionOptimizer(
+        bd.FiniteDomain(scattered(40).cuda()),
+        covar_module=se().cuda(),
+        noise_var=NOISE,
+        rule=METHODS[method][0],
+        pending=METHODS[method][1],
+    )
+    for _ in range(20):
+        a, b = here.ask(), there.ask()
+        assert b.x.is_cuda
+        assert a.index == b.index
+        here.tell(a, value(a))
+        there.tell(b, value(a))
