@@ -131,7 +131,8 @@ def run(
         timeout: seconds that an evaluation may take, counted from when it runs. A Pebble pool
             kills it, and the trial has failed. Another executor cannot: the trial is reported
             and its place counts as taken until it returns, when its answer is told. The run
-            does not wait for late trials at its end; it abandons them.
+            does not wait for late trials at its end; it abandons them. Where durations depend on
+            the values a timeout voids the guarantee of BPE-Delay's rounds.
         callbacks: called with the optimizer and each trial that is settled.
         progress: whether to show a progress bar.
 
