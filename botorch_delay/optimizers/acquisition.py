@@ -95,6 +95,7 @@ class AcquisitionOptimizer(Optimizer):
             features of the kernel.
 
     Example:
+        >>> import torch
         >>> from gpytorch.kernels import RBFKernel
         >>> from botorch_delay.domains.finite import FiniteDomain
         >>> domain = FiniteDomain(torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1))
