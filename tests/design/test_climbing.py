@@ -10,7 +10,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 import botorch_delay as bd
 from botorch_delay.design.climbing import BoundClimb
 from botorch_delay.gp.averages import Averages
-from botorch_delay.gp.surrogate import fit_surrogate
+from botorch_delay.gp.surrogate import Surrogate, fit_surrogate
 from botorch_delay.history.answers import Answers
 
 BOUNDS = torch.tensor([[0.0, 1e-3, 0.0, -2.0], [1.0, 1.0, 2.0, 3.0]], dtype=torch.double)
@@ -83,7 +83,7 @@ def test_the_closed_form_is_for_plain_kernels():
     surrogate, answers, _ = case(0)
     assert BoundClimb.fits(surrogate, answers)
     for other in (RBFKernel(active_dims=[0]), MaternKernel(nu=1.5), ScaleKernel(MaternKernel())):
-        fixed = bd.surrogate.Surrogate.fixed(other.double(), 1e-2, BOUNDS)
+        fixed = Surrogate.fixed(other.double(), 1e-2, BOUNDS)
         assert not BoundClimb.fits(fixed, answers)
 
 
