@@ -8,8 +8,10 @@ import torch
 from cases import generator, normal, scattered, se
 from oracle import kernel_function
 
-from botorch_delay.confidence.anytime import RIDGES, Ellipsoid, noise_energy
+from botorch_delay.confidence import anytime
+from botorch_delay.confidence.anytime import RIDGES, Ellipsoid, noise_energy, norm_at_least
 from botorch_delay.gp.kernels import covariance
+from botorch_delay.history.answers import Answers
 
 POINTS = scattered(150, seed=5)
 KERNEL = se(0.3)
@@ -99,3 +101,32 @@ def test_nearly_exact_answers_never_give_an_empty_interval(dtype):
     assert not bounds.refuted
     assert (bounds.lower <= f.to(dtype)).all()
     assert (bounds.upper >= f.to(dtype)).all()
+
+
+@pytest.mark.parametrize("repeats", [1, 4], ids=["once", "repeated"])
+def test_the_least_norm_is_below_the_norm_whatever_the_noise(repeats):
+    """Rademacher noise, which says more than the function: it must not count as norm."""
+    kernel, X = se(0.3), scattered(40)
+    group = torch.arange(40).repeat(repeats)
+    for seed in range(10):
+        g = generator(seed)
+        weights = torch.randn(40, dtype=torch.double, generator=g)
+        K = covariance(kernel, X, X)
+        f = K @ weights / (weights @ K @ weights).sqrt()  # of norm 1
+        for scale, least in ((0.5, 0.0), (1e-3, 0.9)):
+            signs = 2.0 * torch.randint(2, (40 * repeats,), generator=g).double() - 1.0
+            y = f.repeat(repeats) + scale * signs
+            answers = Answers(X[group], y, torch.full_like(y, torch.nan), group)
+            found = norm_at_least(kernel, answers, scale, len(y), 0.1)
+            assert least <= found <= 1.0
+            assert norm_at_least(kernel, answers, 0.3 * scale, len(y), 0.1) > found
+
+
+def test_the_least_norm_is_of_the_first_points_where_there_are_many(monkeypatch):
+    kernel, X = se(0.3), scattered(60)
+    y, unknown = X.sum(dim=1), torch.full((60,), torch.nan, dtype=torch.double)
+    group = torch.arange(60)
+    few = Answers(X[:20], y[:20], unknown[:20], group[:20])
+    monkeypatch.setattr(anytime, "MAX_NORM_POINTS", 20)
+    capped = norm_at_least(kernel, Answers(X, y, unknown, group), 0.01, 20, 0.1)
+    assert capped == pytest.approx(norm_at_least(kernel, few, 0.01, 20, 0.1))
