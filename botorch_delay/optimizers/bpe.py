@@ -554,17 +554,17 @@ class BPEDelayOptimizer(Optimizer):
         Which points are asked is fixed when the round opens, unless a trial fails; when they are
         asked follows from the number of asks alone if pending points may be repeated.
         """
+        return self._is_turn_of_design(current) and not self._is_held(current)
+
+    def _is_turn_of_design(self, current: OpenRound) -> bool:
+        """Whether the design still has points to ask and less than its share of the asks."""
         if current.design_is_asked():
             return False
-        if self._designed > self._options.fraction * len(self._ledger):
-            return False
-        return not self._is_held(current)
+        return self._designed <= self._options.fraction * len(self._ledger)
 
     def _is_held(self, current: OpenRound) -> bool:
         """Whether the next design point has to wait until no trial of it is running."""
-        if self._options.repeat_pending or current.design_is_asked():
-            return False
-        if self._designed > self._options.fraction * len(self._ledger):
+        if self._options.repeat_pending or not self._is_turn_of_design(current):
             return False
         try:
             key = current.next_key()
