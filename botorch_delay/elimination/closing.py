@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from botorch_delay.elimination.open_round import Known, OpenRound
+from botorch_delay.elimination.open_round import OpenRound
 from botorch_delay.elimination.rounds import Departure, RoundRecord, RoundRule
 from botorch_delay.elimination.search_space import Arena
 from botorch_delay.exceptions import EmptyDomainError
@@ -33,7 +33,6 @@ def judge_round(
     proves: bool,
     merged: bool = False,
     pooled: Answers | None = None,
-    known: Known | None = None,
     departures: Sequence[Departure] = (),
 ) -> tuple[RoundRecord, State]:
     """The record of a round and the state that it leaves.
@@ -53,7 +52,6 @@ def judge_round(
         merged: whether ``pooled`` is the evidence, and not further evidence of its own: where
             nothing is promised, or answers without noise cannot mislead.
         pooled: all answers there are, if bounds are to use them too.
-        known: a quicker way to the posterior of the evidence, if there is one.
         departures: how the round departed from what the regret bound is proved for.
 
     Raises:
@@ -74,9 +72,7 @@ def judge_round(
         stay = state
         multiplier = arena.multiplier(surrogate, evidence, rounds, union)
     elif surrogate.scaled and (len(evidence.y) or others is not None):
-        found = arena.judge(
-            current.number, stay, surrogate, evidence, rounds, union, own.X, others, known
-        )
+        found = arena.judge(current.number, stay, surrogate, evidence, rounds, union, own.X, others)
         stay, cutoff, multiplier = found.state, found.cutoff, found.multiplier
         half_width = found.half_width
         if found.contradicted and proves:

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from torch import Tensor
-
 from botorch_delay.elimination.rounds import Departure
 from botorch_delay.exceptions import ExhaustedDesignError, StorageError
-from botorch_delay.gp.posterior import Evidence, PointwisePosterior
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.point_status import MAX_FAILURES, Standing
 from botorch_delay.history.trials import Trial, TrialState
-
-# Evidence, rows of a finite set and whether weights are needed, to the posterior there; None where
-# the evidence is not what it is known for.
-Known = Callable[[Evidence, Tensor, bool], PointwisePosterior | None]
 
 # How many slots may be missing below one that was served elsewhere.
 FURTHEST_SLOT = 10_000
@@ -73,9 +66,6 @@ class Design(Protocol):
     def exclude(self, key: int, excluded: bool = True) -> None:
         """Keep a point from being picked, or allow it again."""
 
-    def evaluated(self) -> Known | None:
-        """The posterior of the picks so far, each answered once; None if it is not at hand."""
-
 
 class Candidates(Protocol):
     """The points that a round may ask. Each point that is asked has a key, a whole number."""
@@ -103,8 +93,6 @@ class OpenRound:
             a regret bound needs the answer. If not, the round goes without it.
 
     Attributes:
-        known: the posterior of the first q_r design points, each answered once, where the design
-            keeps it.
         asks: how many were made.
         waits: how many of them were made once the first q_r design points had all been asked, in
             the place of one that had to wait, or of a design point again.
@@ -131,7 +119,6 @@ class OpenRound:
         self._standings = dict(standings)
         self._needs_all = needs_all
         self._design: Design | None = None
-        self.known: Known | None = None
         self._retries: set[int] = set()
         self._unsettled: set[int] = set()  # of the first q_r slots
         self._struck: set[int] = set()  # likewise
@@ -340,11 +327,9 @@ class OpenRound:
         self.slots.append(slot)
         if self._design is not None:
             self._design.add(slot.key)
-            if len(self.slots) == self.design_size:
-                self.known = self._design.evaluated()
 
     def _forget_design(self) -> None:
-        self._design = self.known = None
+        self._design = None
 
     def _refresh(self, number: int) -> None:
         """Where a slot stands follows from its last trial and the feasibility of its point."""

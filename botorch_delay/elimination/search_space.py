@@ -25,10 +25,10 @@ from botorch_delay.domains.finite import Domain, FiniteDomain, PointKeys
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.active_set import ActiveSet, surviving
 from botorch_delay.elimination.box_active_set import BoxActiveSet, Region, make_condition
-from botorch_delay.elimination.open_round import Candidates, Design, Known
+from botorch_delay.elimination.open_round import Candidates, Design
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import NumericsError, StorageError
-from botorch_delay.gp.posterior import Evidence, PointwisePosterior
+from botorch_delay.gp.posterior import Evidence
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import row_of
@@ -37,9 +37,6 @@ from botorch_delay.history.trials import Attached, Choice, Trial
 logger = logging.getLogger(__name__)
 
 State = TypeVar("State")
-# Up to so many distinct points a round is judged by a factorization, whatever else is at hand: its
-# bounds then are the same to the last bit wherever they are computed again.
-MAX_FACTORIZED = 512
 
 
 @dataclass(frozen=True)
@@ -125,7 +122,6 @@ class Arena(ABC, Generic[State]):
         union: int,
         starts: Tensor,
         others: Evidence | None = None,
-        known: Known | None = None,
     ) -> Elimination[State]:
         """What survives a round.
 
@@ -139,7 +135,6 @@ class Arena(ABC, Generic[State]):
             starts: the points that were answered, ``n x d``: where a search on a box begins.
             others: all answers there are, asked with earlier values in view, whose own bounds
                 count as well; delta is then split evenly.
-            known: a quicker way to the posterior of the round's answers, if there is one.
 
         Raises:
             NumericsError: if a bound is not finite.
@@ -231,7 +226,6 @@ class FiniteArena(Arena[Tensor]):
         union: int,
         starts: Tensor,
         others: Evidence | None = None,
-        known: Known | None = None,
     ) -> Elimination[Tensor]:
         """Rows whose upper bound reaches the largest lower bound (Algorithm 1, the last line)."""
         ratio = surrogate.noise_ratio(evidence)
@@ -239,10 +233,7 @@ class FiniteArena(Arena[Tensor]):
         delta = self._delta if others is None else self._delta / 2.0
         side = side_delta(delta, rounds, union)
         weights = self._confidence.needs_weights
-        quick = known if len(evidence.y) > MAX_FACTORIZED else None
-        posterior = None if quick is None else quick(evidence, state, weights)
-        if posterior is None:
-            posterior = surrogate.posterior(evidence, points, weights=weights)
+        posterior = surrogate.posterior(evidence, points, weights=weights)
         half = self._confidence.half_width(posterior, ratio, side)
         lower, upper = posterior.mean - half, posterior.mean + half
         if others is not None:
@@ -392,7 +383,6 @@ class BoxArena(Arena[Region]):
         union: int,
         starts: Tensor,
         others: Evidence | None = None,
-        known: Known | None = None,
     ) -> Elimination[Region]:
         """The region where the round's upper bound reaches its largest lower bound."""
         condition = make_condition(
@@ -535,18 +525,6 @@ class _RowsDesign:
     def exclude(self, key: int, excluded: bool = True) -> None:
         self._design.exclude(self._rows.position(key), excluded)
 
-    def evaluated(self) -> Known | None:
-        made = self._design.evaluated()
-        if made is None:
-            return None
-        active = self._active
-
-        def posterior(evidence: Evidence, rows: Tensor, weights: bool) -> PointwisePosterior | None:
-            whole = made.posterior(evidence, weights=weights)
-            return None if whole is None else whole.at(torch.searchsorted(active, rows))
-
-        return posterior
-
 
 class _BoxPoints:
     """The points of a region."""
@@ -619,6 +597,3 @@ class _BoxRoundDesign:
 
     def exclude(self, key: int, excluded: bool = True) -> None:
         self._design.exclude(key, self._arena.point(key), excluded)
-
-    def evaluated(self) -> None:
-        return None

@@ -22,7 +22,7 @@ from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import BoxActiveSet
 from botorch_delay.elimination.closing import everything_left, judge_round
-from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, Known, OpenRound
+from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, OpenRound
 from botorch_delay.elimination.rounds import Departure, RoundRecord, RoundSchedule, ScheduledRounds
 from botorch_delay.elimination.search_space import BoxArena, FiniteArena, make_arena
 from botorch_delay.exceptions import (
@@ -847,17 +847,6 @@ class BPEDelayOptimizer(Optimizer):
         attached = tuple(range(len(self._ledger.attached)))
         return replace(view, used=pool if self._merges else used, pool=pool, attached=attached)
 
-    def _known_posterior(self, view: Opening) -> Known | None:
-        """The posterior of the evidence of a round, where it is kept up to date anyway."""
-        assert self._open is not None
-        if self._options.evidence != "all" or not self._merges:
-            return self._open.known
-        player = self._player
-        if player is None or self._fixed is None or self._confidence.needs_weights:
-            return None
-        now = len(view.pool) == player.answers and len(view.attached) == len(self._ledger.attached)
-        return player.known if now else None
-
     @property
     def _proves(self) -> bool:
         return not self._confidence.missing and self._fixed is not None
@@ -938,7 +927,6 @@ class BPEDelayOptimizer(Optimizer):
             proves=self._proves,
             merged=self._merges,
             pooled=pooled,
-            known=self._known_posterior(view),
             departures=view.departures,
         )
         following = None

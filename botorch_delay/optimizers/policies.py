@@ -20,7 +20,6 @@ from botorch_delay.exceptions import NumericsError
 from botorch_delay.gp import sample_paths
 from botorch_delay.gp.averages import Averages
 from botorch_delay.gp.kernels import covariance, prior_variance
-from botorch_delay.gp.posterior import Evidence, PointwisePosterior
 from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
@@ -86,7 +85,6 @@ class IndexMethod:
         pool: the candidates, ``N x d``.
         censored: trials whose answers came too late.
         widths: sigma at the last points, when they were asked.
-        answers: how many trials have been answered.
     """
 
     def __init__(
@@ -144,21 +142,6 @@ class IndexMethod:
         if self._design is None or self._design.sources == self._values.sources:
             return self._values
         return self._design
-
-    def known(self, evidence: Evidence, rows: Tensor, weights: bool) -> PointwisePosterior:
-        """The posterior of all answers at some candidates; rounding is not accounted for.
-
-        Args:
-            evidence: all answers.
-            rows: of the candidates.
-            weights: not to be had here.
-        """
-        assert not weights
-        self.flush()
-        mean, variance = self._values.posterior.mean[rows], self._values.posterior.variance[rows]
-        zero = torch.zeros_like(mean)
-        prior = prior_variance(self.surrogate.covar_module, self.surrogate.inputs(self.pool[rows]))
-        return PointwisePosterior(mean, variance, prior, zero, zero, zero, zero)
 
     def choose(
         self, among: Tensor | None = None, inside: Callable[[Tensor], Tensor] | None = None
@@ -536,7 +519,6 @@ class IndexMethod:
         self._acquisition = self._drawn = None
         self._first = None
         self._keys = PointKeys()
-        self.answers = 0
         self._feasibility = Feasibility(self._ledger.trials, self._key, exact=self._exact)
         self._running = Counter(self._key(trial) for trial in self._ledger.running())
         for trial in self._ledger.trials:
@@ -554,11 +536,8 @@ class IndexMethod:
 
     def _count(self, trial: Trial) -> None:
         """Enter a trial where its state says that it counts, and take it out elsewhere."""
-        key, x, state = self._key(trial), trial.x, trial.state
-        value = trial.value
-        if state is TrialState.COMPLETED:
-            self.answers += 1
-        counted = state is not TrialState.ABANDONED
+        key, x, value = self._key(trial), trial.x, trial.value
+        counted = trial.state is not TrialState.ABANDONED
         missing = value is None or trial.id in self.censored
         if isinstance(self._pending, Censor) and counted and missing:
             value = self._pending.worst_value
