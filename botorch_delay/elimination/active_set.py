@@ -529,9 +529,7 @@ class FiniteActiveSet(ActiveSet):
             or eliminated.max() > len(records) + 1
         ):
             raise StorageError("The stored active set is not a set of points of the domain.")
-        return FiniteActiveSet(
-            self._domain, eliminated=eliminated.to(self._rows.device, copy=True)
-        )
+        return FiniteActiveSet(self._domain, eliminated=eliminated.to(self._rows.device, copy=True))
 
     def union(self, *, whole: bool) -> int:
         """The number of points."""

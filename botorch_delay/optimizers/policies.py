@@ -85,7 +85,6 @@ class IndexMethod:
         pool: the candidates, ``N x d``.
         censored: trials whose answers came too late.
         widths: sigma at the last points, when they were asked.
-        answers: how many trials have been answered.
     """
 
     def __init__(
@@ -523,7 +522,6 @@ class IndexMethod:
         self._acquisition = self._drawn = None
         self._first = None
         self._keys = PointKeys()
-        self.answers = 0
         self._feasibility = Feasibility(self._ledger.trials, self._key, exact=self._exact)
         self._running = Counter(self._key(trial) for trial in self._ledger.running())
         for trial in self._ledger.trials:
@@ -541,11 +539,8 @@ class IndexMethod:
 
     def _count(self, trial: Trial) -> None:
         """Enter a trial where its state says that it counts, and take it out elsewhere."""
-        key, x, state = self._key(trial), trial.x, trial.state
-        value = trial.value
-        if state is TrialState.COMPLETED:
-            self.answers += 1
-        counted = state is not TrialState.ABANDONED
+        key, x, value = self._key(trial), trial.x, trial.value
+        counted = trial.state is not TrialState.ABANDONED
         missing = value is None or trial.id in self.censored
         if isinstance(self._pending, Censor) and counted and missing:
             value = self._pending.worst_value
