@@ -10,7 +10,8 @@ its own alone, which the import contracts of ``pyproject.toml`` make law.
   (executors), ``study`` and ``cli`` (experiments that are no programs), ``plotting``, ``demo``;
   ``acquisition.MaxVariance`` for BoTorch.
 * ``optimizers``: ``base.Optimizer``, the shell of ask and tell; ``bpe.BPEDelayOptimizer``, rounds
-  around a rule; ``policies.IndexMethod``, a rule on all data; ``fitting.Fitting``, the one
+  around a rule; ``config.BPEConfig``, its options, ``exploit.Exploit`` one of their parts;
+  ``policies.IndexMethod``, a rule on all data; ``fitting.Fitting``, the one
   surrogate in use; ``budget.Budget``; ``claims.claim`` and ``claims.History``, what is claimed
   and what ended it; ``events.Note`` and ``replica.Replica``, the same asks made again elsewhere.
 * ``elimination``: ``open_round.OpenRound``, design points and what became of them;
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
         round_lengths,
     )
     from botorch_delay.gp.delayed_gp import DelayedGP
-    from botorch_delay.gp.surrogate import Hyperparameters
+    from botorch_delay.gp.surrogate import Hyperparameters, Learned
     from botorch_delay.history.empirical_delay import EmpiricalDelay
     from botorch_delay.history.trials import Trial, TrialState
     from botorch_delay.optimizers import (
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
         editing,
         load,
     )
+    from botorch_delay.optimizers.exploit import Exploit, WithinBudget
     from botorch_delay.optimizers.rules import (
         UCB,
         BotorchRule,
@@ -124,6 +126,7 @@ __all__ = [
     "DelayedGP",
     "EmpiricalDelay",
     "Epoch",
+    "Exploit",
     "FantasyUpperConfidenceBound",
     "FiniteActiveSet",
     "FiniteDomain",
@@ -136,6 +139,7 @@ __all__ = [
     "HorizonRounds",
     "Hyperparameters",
     "Ignore",
+    "Learned",
     "MaxVariance",
     "NoDelay",
     "Optimizer",
@@ -154,6 +158,7 @@ __all__ = [
     "ThreDSOptimizer",
     "Trial",
     "TrialState",
+    "WithinBudget",
     "benchmarks",
     "editing",
     "effective_dimension",
@@ -185,10 +190,11 @@ _NAMES = {
         RandomOptimizer Recommendation Replicates Straggler ThreDSOptimizer editing load
     """,
     "elimination.rounds": "GeometricRounds HorizonRounds RoundRecord round_lengths",
+    "optimizers.exploit": "Exploit WithinBudget",
     "optimizers.rules": """
         UCB BotorchRule Censor Hallucinate Ignore Pending Rule ThompsonSampling
     """,
-    "gp.surrogate": "Hyperparameters",
+    "gp.surrogate": "Hyperparameters Learned",
     "history.trials": "Trial TrialState",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -34,6 +34,7 @@ from botorch_delay.history import differences, sqlite, states
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.trials import Attached, Choice, Ledger, Trial, TrialState, trials_table
+from botorch_delay.optimizers.config import Config
 from botorch_delay.optimizers.forecasts import Straggler, describe_running
 from botorch_delay.optimizers.locks import Lock, exclusive
 from botorch_delay.optimizers.recommendation import Recommendation, best_of, intervals
@@ -53,33 +54,19 @@ class Optimizer(ABC):
     Processes do not share one; they share a file, see :func:`botorch_delay.editing`.
 
     Args:
-        domain: where points may be asked.
-        horizon: how many asks are planned, at least 1; None where no end is planned.
-        seed: of everything random.
-        maximize: False minimises; all public values keep the user's sign.
+        config: what it is made with.
 
     Attributes:
         notes: JSON-ready values of the user's own, kept with the state.
-
-    Raises:
-        InputError: if an argument is out of its range.
     """
 
-    def __init__(self, domain: Domain, horizon: int | None, *, seed: int, maximize: bool) -> None:
-        if not isinstance(domain, Domain):
-            raise InputTypeError(
-                f"domain must be a FiniteDomain or a BoxDomain, got {type(domain).__name__}; "
-                "wrap points with FiniteDomain(points)."
-            )
-        self._domain = domain
-        self._horizon = None if horizon is None else validation.whole(horizon, "horizon", 1)
-        self._seed = validation.seed(seed)
-        if not isinstance(maximize, bool):
-            raise InputTypeError(f"maximize must be True or False, got {maximize!r}.")
-        self._maximize = maximize
+    def __init__(self, config: Config) -> None:
+        domain = config.domain
+        self._config = config
+        self._domain, self._horizon = domain, config.horizon
+        self._seed, self._maximize, self._exact = config.seed, config.maximize, config.exact
         self._finished = False
         self._lock = Lock()
-        self._exact = False
         self.notes: dict[str, Any] = {}
         self._noted = "{}"
         self._ledger = Ledger(origin=f"{type(self).__name__} {domain.fingerprint()}")
@@ -432,7 +419,7 @@ class Optimizer(ABC):
             )
         differences.check_array(self._domain, state)
         differences.check_options(
-            self._config() | self._domain.describe(),
+            self._described(),
             state["config"],
             self._domain.names,
             # Hyperparameters in single precision are a transform away from what is stored.
@@ -478,8 +465,7 @@ class Optimizer(ABC):
             "format": states.FORMAT,
             "optimizer": type(self).__name__,
             key: array.clone(),
-            "config": self._config() | self._domain.describe(),
-            "recipes": self._recipes(),
+            "config": self._described(),
             "notes": json.loads(notes),
             "revision": self._ledger.revision,
             "digest": self._ledger.digest,
@@ -507,13 +493,9 @@ class Optimizer(ABC):
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         """Surrogate, confidence and delta of a recommendation."""
 
-    @abstractmethod
-    def _config(self) -> dict[str, Any]:
-        """The constructor's arguments but the domain, JSON-ready."""
-
-    @abstractmethod
-    def _recipes(self) -> dict[str, Any]:
-        """What it takes to make parts anew, JSON-ready; None for a part that cannot be."""
+    def _described(self) -> dict[str, Any]:
+        """What it was made with, JSON-ready."""
+        return self._config.describe() | self._domain.describe()
 
     @abstractmethod
     def _progress(self) -> dict[str, Any]:
@@ -543,7 +525,7 @@ class Optimizer(ABC):
 
     @property
     def _sign(self) -> float:
-        return 1.0 if self._maximize else -1.0
+        return self._config.sign
 
     def _all_data(self) -> Answers:
         """Every answer and attached result."""

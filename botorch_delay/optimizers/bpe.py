@@ -21,22 +21,23 @@ from botorch_delay.elimination.active_set import ActiveSet, FiniteActiveSet, Rou
 from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.elimination.closing import RoundAnswers, close_round, everything_left
 from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, OpenRound
-from botorch_delay.elimination.rounds import Departure, RoundRecord, RoundSchedule, ScheduledRounds
+from botorch_delay.elimination.rounds import (
+    Departure,
+    GeometricRounds,
+    HorizonRounds,
+    RoundRecord,
+    ScheduledRounds,
+)
 from botorch_delay.exceptions import (
     EmptyDomainError,
     ExhaustedDesignError,
     InputError,
-    InputTypeError,
     NotSupportedError,
     RefutedError,
     RepeatedResultWarning,
     StorageError,
 )
-from botorch_delay.gp.surrogate import (
-    Hyperparameters,
-    Surrogate,
-    check_warm_start,
-)
+from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import Feasibility, row_of
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
@@ -44,20 +45,21 @@ from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.botorch_scores import try_out
 from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.claims import History, claim, departures, waits_of
+from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.events import Note, Notebook, Opening
+from botorch_delay.optimizers.exploit import DEFAULT_EXPLOIT, Exploit, WithinBudget, as_exploit
 from botorch_delay.optimizers.fitting import Fitting
-from botorch_delay.optimizers.fixed_model import describe_given, given_surrogate, recipe_of
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.locks import exclusive
-from botorch_delay.optimizers.options import DEFAULT_EXPLOIT, choose_options
 from botorch_delay.optimizers.policies import IndexMethod
 from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
 from botorch_delay.optimizers.replica import PastTrial, Replica
 from botorch_delay.optimizers.rules import BotorchRule, Hallucinate, Rule
-from botorch_delay.optimizers.specs import describe_part
 from botorch_delay.optimizers.stragglers import EarlyClose, LateReport, forecast, holding
 
 logger = logging.getLogger(__name__)
+
+_Exploits = Exploit | WithinBudget | Rule | Callable[..., AcquisitionFunction] | None
 
 
 class BPEDelayOptimizer(Optimizer):
@@ -73,10 +75,10 @@ class BPEDelayOptimizer(Optimizer):
     inside ``ask``, before the point is chosen; the last one when all its asks are settled, or at
     ``finish``. A design point whose trial fails is asked again, at most twice. So is one that was
     abandoned where the regret bound needs its answer: with valid bounds, noise, no delay law and
-    no ``straggler_factor``. Elsewhere the round goes without it.
+    no ``straggler_factor`` of the rounds. Elsewhere the round goes without it.
 
     Every ask that is no design point plays ``exploit`` on all data, restricted to the active set,
-    or towards the end of the horizon asks again for one of its best points (``confirm_fraction``).
+    or towards the end of the horizon asks again for one of its best points (:class:`Exploit`).
     The regret bound charges every ask of a round the same, whatever active point it plays, and
     these points enter neither the round's bounds nor the decision when it closes. So the bound
     stays as it is where design points come first (``explore_fraction`` 1), and grows by at most
@@ -89,47 +91,27 @@ class BPEDelayOptimizer(Optimizer):
     Args:
         domain: a finite action set, or a box.
         horizon: T, how many asks are planned; None, with :class:`GeometricRounds`, where no end is.
-        covar_module: the kernel, fixed; None to learn a Matern 5/2 kernel and noise, again
-            whenever the answers have grown by a fifth: nothing is claimed then, and rounds, rule
-            and recommendation share the one that was learned last. Until three answers are in
-            ``exploit`` plays points in a random order.
+        covar_module: the kernel, fixed; :class:`Learned`, or None, to learn it and noise from the
+            answers: nothing is claimed then, and rounds, rule and recommendation share the one that
+            was learned last. Until three answers are in ``exploit`` plays points in a random order.
         noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
-        regret_factor: F >= 1; ``exploit`` plays every ask as long as what it may have cost,
-            certified by bounds from all answers, leaves room for BPE-Delay's own regret bound
-            within F times that bound; see :mod:`botorch_delay.optimizers.budget`. Needs a finite
-            domain, a given kernel and ``RKHSConfidence``. None for no budget.
-        straggler_factor: kappa >= 1; a round closes without its last design points once the largest
-            deviation over the active set, given those that have been answered, is at most kappa
-            times the one intended. It costs a factor kappa on the regret bound and assumes more of
-            the delays; see :mod:`botorch_delay.optimizers.stragglers`. Needs a finite domain, and
-            neither a delay law nor a ``regret_factor``. None waits for all.
-        exact: evaluations have no noise: a kernel is given without a noise variance, a jitter
-            stands for it, no point is asked twice, and bounds use all answers.
-        repeat_pending: whether a point may be asked again while a trial of it is running. If not,
-            ``exploit`` does so only where every point that may be asked has one, and a design
-            point waits until no other trial of it is running; not with ``straggler_factor``.
-        confirm_fraction: the share of the horizon, at its end, in which ``exploit``'s asks go to
-            active points that have an answer, as long as it is open which of them is best: while
-            the mean plus deviation of another one reaches the best one's mean less its deviation,
-            pending points counted. Of these the one with the largest mean plus deviation is asked
-            again, unless a trial of it is running. Needs a horizon and ``exploit``; not with
-            ``exact``. If None 0.2 where that is possible, the domain is finite and the kernel is
-            learned; else 0.
-        warm_start: what another study has learned, ``other.hyperparameters``: where learning
-            begins; None for BoTorch's priors.
         confidence: bounds that eliminate; ``FixedBeta(6.0)`` if None.
         delay: a delay law, for rounds of fixed length.
         delta: failure probability of the guarantee, in (0, 1).
-        rounds: how many design points each round has; :class:`HorizonRounds` if None.
-        exploit: the rule of the asks that are no design points, with hallucinated pending points:
-            :class:`UCB`, :class:`ThompsonSampling`, :class:`BotorchRule` or what the latter takes;
-            None to continue the design instead, as Algorithm 1 does.
+        rounds: how many design points each round has: :class:`HorizonRounds`, also if None, or
+            :class:`GeometricRounds`.
+        exploit: what plays the asks that are no design points: a rule, or what
+            :class:`BotorchRule` takes, as ``Exploit(rule)``; :class:`Exploit` with its options;
+            :class:`WithinBudget`, where the rule plays as long as a regret budget allows it; None
+            to continue the design instead, as Algorithm 1 does.
         explore_fraction: rho in (0, 1], the share of asks that are design points; if None 0.005,
-            and 1 where ``exploit`` is None or a delay law is given.
+            and 1 where ``exploit`` is None or ``WithinBudget``, or a delay law is given.
         evidence: "round": bounds use the round's own design points. "all": with ``FixedBeta`` they
             use all answers there are instead; with ``RKHSConfidence`` the self-normalised bound
             from all answers is intersected with the round's own, delta split evenly. If None
             "all" where bounds are a heuristic anyway and no delay law is given, else "round".
+        exact: evaluations have no noise: a kernel is given without a noise variance, a jitter
+            stands for it, no point is asked twice, and bounds use all answers.
         seed: of Thompson samples, of searches on a box, and of restarts of a fit.
         maximize: False minimises; all public values keep the user's sign.
 
@@ -157,82 +139,57 @@ class BPEDelayOptimizer(Optimizer):
         domain: Domain,
         horizon: int | None,
         *,
-        covar_module: Kernel | None = None,
+        covar_module: Kernel | Learned | None = None,
         noise_var: float | None = None,
         confidence: Confidence | None = None,
         delay: DelayLaw | None = None,
         delta: float = 0.1,
-        rounds: RoundSchedule | None = None,
-        exploit: Rule | Callable[..., AcquisitionFunction] | None = DEFAULT_EXPLOIT,
+        rounds: HorizonRounds | GeometricRounds | None = None,
+        exploit: _Exploits = DEFAULT_EXPLOIT,
         explore_fraction: float | None = None,
         evidence: str | None = None,
-        regret_factor: float | None = None,
-        straggler_factor: float | None = None,
         exact: bool = False,
-        repeat_pending: bool = True,
-        confirm_fraction: float | None = None,
-        warm_start: Hyperparameters | None = None,
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
-        super().__init__(domain, horizon, seed=seed, maximize=maximize)
-        self._exact = exact
-        self._fixed = given_surrogate(covar_module, noise_var, domain.like, exact=exact)
-        check_warm_start(warm_start, domain, self._fixed is not None)
-        self._warm_start = warm_start
-        self._fitting = Fitting(
-            domain,
-            self._ledger,
-            seed=self._seed,
-            sign=self._sign,
-            fixed=self._fixed,
-            warm_start=warm_start,
-            exact=exact,
-        )
-        self._confidence = FixedBeta(6.0) if confidence is None else confidence
-        if not isinstance(self._confidence, Confidence):
-            raise InputTypeError(
-                f"confidence must be FixedBeta or RKHSConfidence, got {type(confidence).__name__}."
-            )
-        if delay is not None and not isinstance(delay, DelayLaw):
-            raise InputTypeError(
-                f"delay must be a delay law such as PoissonDelay, got {type(delay).__name__}."
-            )
-        self._delay = delay
-        self._delta = validation.probability(delta, "delta")
-        self._as_published = False
-        self._options = choose_options(
-            rounds,
-            exploit,
-            explore_fraction,
-            evidence,
-            regret_factor,
-            straggler_factor,
-            exact,
-            repeat_pending,
-            confirm_fraction,
+        config = BPEConfig(
             domain=domain,
-            horizon=self._horizon,
-            given=self._fixed is not None,
-            confidence=self._confidence,
+            horizon=horizon,
+            covar_module=covar_module,
+            noise_var=noise_var,
+            confidence=FixedBeta(6.0) if confidence is None else confidence,
             delay=delay,
+            delta=delta,
+            rounds=HorizonRounds() if rounds is None else rounds,
+            exploit=as_exploit(exploit),
+            explore_fraction=explore_fraction,
+            evidence=evidence,
+            exact=exact,
+            seed=seed,
+            maximize=maximize,
         )
-        self._rule = self._options.rule(self._horizon, delay, self._delta)
+        super().__init__(config)
+        self._config: BPEConfig = config
+        domain = config.domain
+        self._fixed, self._confidence = config.fixed, config.confidence
+        self._delay, self._delta = config.delay, config.delta
+        self._fitting = Fitting(config, self._ledger)
+        self._rule = config.round_rule()
         self._active: ActiveSet = whole_set(domain, self._seed)
         self._active.check(self._fixed, self._round_bounds(1))
         self._resets = 0
         self._records: list[RoundRecord] = []
         self._open: OpenRound | None = None
-        self._feasibility = Feasibility(key=self._active.key, exact=exact)
+        self._feasibility = Feasibility(key=self._active.key, exact=self._exact)
         self._late = LateReport()
-        factor = self._options.straggler_factor
+        factor = config.straggler_factor
         self._early = None if factor is None else EarlyClose(factor, domain.like)
         self._designed = 0  # design points asked, in all rounds
         self._notebook = Notebook(self._fitting.surrogate)
         self._past = History()
         self._budget = self._make_budget()
         self._player: IndexMethod | None = None
-        rule = self._options.exploit
+        rule = config.rule
         if rule is not None:
             self._player = IndexMethod(
                 domain,
@@ -242,8 +199,8 @@ class BPEDelayOptimizer(Optimizer):
                 seed=self._seed,
                 sign=self._sign,
                 fitting=self._fitting,
-                exact=exact,
-                repeat_pending=repeat_pending,
+                exact=self._exact,
+                repeat_pending=config.repeat_pending,
             )
             if isinstance(rule, BotorchRule):
                 try_out(rule, self._player.surrogate, self._player.pool, True)
@@ -281,13 +238,8 @@ class BPEDelayOptimizer(Optimizer):
         Raises:
             InputError: if an argument is out of its range or missing.
         """
-        required = {
-            "covar_module": covar_module,
-            "noise_var": noise_var,
-            "confidence": confidence,
-            "delay": delay,
-        }
-        for name, value in required.items():
+        required = {"covar_module": covar_module, "noise_var": noise_var, "delay": delay}
+        for name, value in (required | {"confidence": confidence}).items():
             if value is None:
                 raise InputError(f"Algorithm 1 needs {name}; None was given.")
         optimizer = cls(
@@ -302,8 +254,58 @@ class BPEDelayOptimizer(Optimizer):
             seed=seed,
             maximize=maximize,
         )
-        optimizer._as_published = True
+        optimizer._config = replace(optimizer._config, as_published=True)
         return optimizer
+
+    @classmethod
+    def guaranteed(
+        cls,
+        domain: Domain,
+        horizon: int,
+        *,
+        covar_module: Kernel,
+        noise_var: float,
+        norm_bound: float,
+        noise_std: float,
+        delta: float = 0.1,
+        seed: int = 0,
+        maximize: bool = True,
+    ) -> BPEDelayOptimizer:
+        """The mode with the least regret among those whose regret bound is proved.
+
+        On a finite set a rule plays :class:`WithinBudget`: with probability 1 - delta regret is at
+        most 1.25 times BPE-Delay's own bound, plus what waits cost, and ``certified_regret`` bounds
+        it at all times. On a box a tenth of the asks are design points, so that regret is at most
+        sqrt(10) times the bound of Theorem 2, plus what waits cost. On both the maximiser is never
+        eliminated; nothing is assumed of the delays. ``guarantee`` has the assumptions.
+
+        Args:
+            domain: a finite action set, or a box.
+            horizon: T.
+            covar_module: the kernel.
+            noise_var: lambda^2.
+            norm_bound: C_k, a bound on the RKHS norm of f.
+            noise_std: sigma, the sub-Gaussian scale of the noise.
+            delta: failure probability.
+            seed: as in the constructor.
+            maximize: False minimises.
+
+        Raises:
+            InputError: if an argument is out of its range or missing.
+        """
+        on_set = isinstance(domain, FiniteDomain)
+        return cls(
+            domain,
+            horizon,
+            covar_module=covar_module,
+            noise_var=noise_var,
+            confidence=RKHSConfidence(norm_bound, noise_std),
+            delta=delta,
+            exploit=WithinBudget() if on_set else Exploit(),
+            explore_fraction=None if on_set else 0.1,
+            seed=seed,
+            maximize=maximize,
+        )
 
     @classmethod
     def from_trials(
@@ -321,7 +323,7 @@ class BPEDelayOptimizer(Optimizer):
 
         Raises:
             InputError: if a point does not fit the domain, or an option is out of its range.
-            NotSupportedError: with ``regret_factor``.
+            NotSupportedError: with :class:`WithinBudget`.
             StorageError: if a note is malformed, or rests on trials that are missing.
         """
         replica = Replica(lambda: cls(domain, horizon, **options))
@@ -336,12 +338,12 @@ class BPEDelayOptimizer(Optimizer):
         It holds with probability ``1 - delta / 4`` at all times at once, whatever the delays.
 
         Raises:
-            NotSupportedError: without ``regret_factor``.
+            NotSupportedError: without :class:`WithinBudget`.
             RefutedError: if the answers contradict ``norm_bound`` and ``noise_std``, or one was
                 told with more noise.
         """
         if self._budget is None:
-            raise NotSupportedError("Regret is certified where regret_factor is given.")
+            raise NotSupportedError("Regret is certified with exploit=WithinBudget() alone.")
         assert isinstance(self._confidence, RKHSConfidence)
         if self._past.noisier:
             raise RefutedError(
@@ -360,7 +362,7 @@ class BPEDelayOptimizer(Optimizer):
     @property
     def explore_fraction(self) -> float:
         """Rho, the share of asks that are design points while a design lasts."""
-        return self._options.fraction
+        return self._config.fraction
 
     @property
     @exclusive
@@ -438,7 +440,7 @@ class BPEDelayOptimizer(Optimizer):
             horizon=self._horizon,
             length=self._rule.length(self._open.number),
             designed=self._designed,
-            fraction=self._options.fraction,
+            fraction=self._config.fraction,
             budgeted=self._budget is not None,
         )
 
@@ -470,7 +472,7 @@ class BPEDelayOptimizer(Optimizer):
             self._confidence,
             self._delay,
             self._delta,
-            self._options,
+            self._config,
             surrogate=self._fixed,
             resets=self._resets,
             horizon=self._horizon,
@@ -539,11 +541,11 @@ class BPEDelayOptimizer(Optimizer):
         """Whether the design still has points to ask and less than its share of the asks."""
         if current.design_is_asked():
             return False
-        return self._designed <= self._options.fraction * len(self._ledger)
+        return self._designed <= self._config.fraction * len(self._ledger)
 
     def _is_held(self, current: OpenRound) -> bool:
         """Whether the next design point has to wait until no trial of it is running."""
-        if self._options.repeat_pending or not self._is_turn_of_design(current):
+        if self._config.repeat_pending or not self._is_turn_of_design(current):
             return False
         try:
             key = current.next_key()
@@ -584,7 +586,7 @@ class BPEDelayOptimizer(Optimizer):
     ) -> int | Tensor:
         """The rule's point or, towards the end of the horizon, one that is to be confirmed."""
         if self._horizon is not None:
-            last = round(self._options.confirm_fraction * self._horizon)
+            last = round(self._config.confirm_fraction * self._horizon)
             if len(self._ledger) >= self._horizon - last:
                 point = player.confirm(active.rows, active.inside)
                 if point is not None:
@@ -612,12 +614,12 @@ class BPEDelayOptimizer(Optimizer):
 
         Raises:
             InputError: if the point is not in the domain.
-            NotSupportedError: with ``regret_factor``, which counts when answers came.
+            NotSupportedError: with :class:`WithinBudget`, which counts when answers came.
             StorageError: if the note does not fit what was asked before.
         """
         if self._budget is not None:
             raise NotSupportedError(
-                "With regret_factor every ask counts with the bounds of its time, which notes do "
+                "With WithinBudget every ask counts with the bounds of its time, which notes do "
                 "not tell; use save and load."
             )
         X = validation.matrix(x.unsqueeze(0), "x")
@@ -744,7 +746,7 @@ class BPEDelayOptimizer(Optimizer):
             self._open.set_standing(key, self._feasibility.standing(key))
 
     def _attached(self, results: list[Attached]) -> None:
-        if self._proves and self._options.evidence == "all" and not self._exact:
+        if self._proves and self._config.evidence == "all" and not self._exact:
             repeats = self._ledger.repeated(len(results))
             if repeats:
                 warnings.warn(
@@ -780,7 +782,7 @@ class BPEDelayOptimizer(Optimizer):
             return True
         # A delay law leaves answers out by Algorithm 1's own rule, whatever their noise.
         arrived = not (self._rule.on_arrival and current.outstanding()[0])
-        counted = self._player is None or self._options.repeat_pending
+        counted = self._player is None or self._config.repeat_pending
         ended = arrived and len(self._ledger) == self._horizon
         return ended and counted and self._budget is None
 
@@ -805,7 +807,7 @@ class BPEDelayOptimizer(Optimizer):
             return view
         used = tuple(current.answered(current.design_size if self._rule.on_arrival else None))
         view = replace(view, used=used, departures=tuple(sorted(current.departures)))
-        if self._options.evidence != "all":
+        if self._config.evidence != "all":
             return view
         pool = tuple(self._ledger.answered())
         attached = tuple(range(len(self._ledger.attached)))
@@ -860,11 +862,11 @@ class BPEDelayOptimizer(Optimizer):
     def _round_bounds(self, number: int) -> RoundBounds:
         """How wide the bounds of a round are."""
         delta = self._delta
-        if self._options.regret_factor is not None:
+        if self._config.budget_factor is not None:
             delta /= 2.0  # the other half is for the bounds of the budget
-        if self._options.evidence == "all" and not self._merges:
+        if self._config.evidence == "all" and not self._merges:
             delta /= 2.0  # the other half is for the bounds from all answers
-        points = self._active.union(whole=self._as_published)
+        points = self._active.union(whole=self._config.as_published)
         return RoundBounds(
             self._confidence, delta, self._rule.share(number), points, self._proves, self._sign
         )
@@ -873,7 +875,7 @@ class BPEDelayOptimizer(Optimizer):
         """The answers by which a round is judged."""
         pooled = None
         # On a box a region is made again from the answers of trials alone.
-        if self._options.evidence == "all" and self._active.rows is not None:
+        if self._config.evidence == "all" and self._active.rows is not None:
             pooled = self._data(view.pool, [self._ledger.attached[i] for i in view.attached])
         return RoundAnswers(view.used, self._data(view.used), pooled, self._merges)
 
@@ -940,23 +942,6 @@ class BPEDelayOptimizer(Optimizer):
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self._fitting.current(), self._confidence, self._delta
-
-    def _config(self) -> dict[str, Any]:
-        return {
-            "horizon": self._horizon,
-            **describe_given(self._fixed, self._domain.like),
-            "confidence": describe_part(self._confidence),
-            "delay": describe_part(self._delay),
-            "delta": self._delta,
-            **self._options.describe(),
-            "warm_start": describe_part(self._warm_start),
-            "seed": self._seed,
-            "maximize": self._maximize,
-            "as_published": self._as_published,
-        }
-
-    def _recipes(self) -> dict[str, Any]:
-        return recipe_of(self._fixed)
 
     def _progress(self) -> dict[str, Any]:
         written = write_progress(
@@ -1027,7 +1012,7 @@ class BPEDelayOptimizer(Optimizer):
             self._follow_active()
 
     def _make_budget(self) -> Budget | None:
-        if self._options.regret_factor is None:
+        if self._config.budget_factor is None:
             return None
         assert isinstance(self._domain, FiniteDomain)
         assert isinstance(self._confidence, RKHSConfidence)
@@ -1040,7 +1025,7 @@ class BPEDelayOptimizer(Optimizer):
             self._rule,
             self._horizon,
             self._delta,
-            self._options.regret_factor,
+            self._config.budget_factor,
             self._sign,
         )
 
