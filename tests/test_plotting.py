@@ -67,7 +67,7 @@ def test_what_cannot_be_drawn_is_refused():
 
 
 def test_long_runs_are_drawn_in_long_units():
-    report = RunReport(evaluations=[Evaluation(0, "a", 0.0, 5 * 86400.0, "", 0)])
+    report = RunReport(evaluations=[Evaluation(0, "a", 0.0, 5 * 86400.0)])
     ax = plotting.plot_timeline(report)
     assert ax.get_xlabel() == "days"
     assert ax.patches[0].get_width() == 5.0
@@ -122,9 +122,9 @@ def test_rounds_show_the_number_of_active_points():
 def test_the_timeline_of_workers():
     report = RunReport(
         evaluations=[
-            Evaluation(0, "a", 10.0, 12.0, "", 0),
-            Evaluation(2, "b", 10.5, 13.0, "RuntimeError", 1),
-            Evaluation(1, "a", 12.0, 14.0, "", 2),
+            Evaluation(0, "a", 10.0, 12.0),
+            Evaluation(2, "b", 10.5, 13.0, "RuntimeError"),
+            Evaluation(1, "a", 12.0, 14.0),
         ]
     )
     ax = plotting.plot_timeline(report)
