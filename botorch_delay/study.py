@@ -32,7 +32,6 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.finite import Domain, FiniteDomain
-from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.exceptions import InputError, NoAnswerError, StorageError
 from botorch_delay.history import sqlite
 from botorch_delay.history.trials import Trial
@@ -143,12 +142,6 @@ def describe_trial(trial: Trial, domain: Domain) -> dict[str, Any]:
     }
 
 
-def _active(optimizer: BPEDelayOptimizer) -> float:
-    """How many points are active, or which share of the box."""
-    active = optimizer.active_set
-    return len(active) if isinstance(active, ActiveSet) else active.volume()[0]
-
-
 def _forecast(optimizer: BPEDelayOptimizer) -> dict[str, Any] | None:
     """When the open round will close; None if there is no round, or no answer to tell from.
 
@@ -191,7 +184,7 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
         "asked": len(optimizer.trials),
         "direction": "maximize" if optimizer.maximize else "minimize",
         "arms": len(domain) if isinstance(domain, FiniteDomain) else None,
-        "active": None if rounds is None else _active(rounds),
+        "active": None if rounds is None else rounds.active_set.size,
         "round": None if rounds is None else rounds.round,
         "waiting_for": [] if rounds is None else [s.trial.id for s in rounds.stragglers],
         "forecast": None if rounds is None else _forecast(rounds),

@@ -16,11 +16,9 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, Guarantee
-from botorch_delay.design.ascent import maximize
-from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.finite import Domain, FiniteDomain
-from botorch_delay.domains.generators import generator_for
-from botorch_delay.elimination.box_active_set import Region
+from botorch_delay.domains.finite import Domain
+from botorch_delay.elimination.active_set import ActiveSet
+from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.exceptions import (
     FewerTrialsWarning,
     HorizonError,
@@ -31,7 +29,6 @@ from botorch_delay.exceptions import (
     StorageError,
     TrialError,
 )
-from botorch_delay.gp.posterior import Evidence
 from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
 from botorch_delay.history import differences, sqlite, states
 from botorch_delay.history.answers import Answers
@@ -357,10 +354,13 @@ class Optimizer(ABC):
         surrogate, confidence, delta = self._judgement()
         evidence = surrogate.evidence(data)
         if among == "active":
-            rows, candidates = self._active_points()
-            candidates = self._climb(surrogate, evidence, candidates)
+            active = self._active_points()
+            rows, candidates = active.candidates()
+            candidates = active.climbed(surrogate.mean_function(evidence), candidates)
         else:
-            rows, candidates = self._answered_points(data.X)
+            evaluated = [trial.index for trial in self._ledger.trials if trial.value is not None]
+            evaluated += [result.index for result in self._ledger.attached]
+            rows, candidates = self._active_points().evaluated(evaluated, data.X)
         best = best_of(rows, candidates, surrogate, evidence, confidence, delta, sign=self._sign)
         return replace(best, count=int((best.x == data.X).all(dim=1).sum()))
 
@@ -381,9 +381,7 @@ class Optimizer(ABC):
             raise NoAnswerError("There is no answer yet to bound what can be gained.")
         surrogate, confidence, delta = self._judgement()
         evidence = surrogate.evidence(data)
-        _, candidates = self._active_points()
-        if not isinstance(self._domain, FiniteDomain):
-            candidates = torch.cat([candidates, data.X[self._domain.contains(data.X)]])
+        _, candidates = self._active_points().candidates(tried=data.X)
         posterior, half, _ = intervals(candidates, surrogate, evidence, confidence, delta)
         gap = (posterior.mean + half).max() - (posterior.mean - half).max()
         return max(gap.item(), 0.0)
@@ -537,43 +535,9 @@ class Optimizer(ABC):
         """The answers of some trials, and attached results."""
         return Answers.gathered(self._domain, self._sign, self._ledger, ids, attached)
 
-    def _answered_points(self, X: Tensor) -> tuple[list[int] | None, Tensor]:
-        """Rows and points to recommend from, given all evaluated ones (``m x d``)."""
-        if not isinstance(self._domain, FiniteDomain):
-            inside = X[self._domain.contains(X)]
-            return None, torch.unique(inside if len(inside) else X, dim=0)
-        rows = set(self._ledger.indices(self._ledger.answered()).tolist())
-        rows |= {result.index for result in self._ledger.attached}
-        answered = sorted(row for row in rows if row is not None)
-        answered = answered or list(range(len(self._domain)))
-        return answered, self._domain.points[answered]
-
-    def _active_points(self) -> tuple[list[int] | None, Tensor]:
-        """Rows and points that may still be the maximiser; on a box a sample of them."""
-        if isinstance(self._domain, FiniteDomain):
-            return list(range(len(self._domain))), self._domain.points
-        assert isinstance(self._domain, BoxDomain)
-        return None, Region(self._domain, seed=self._seed).pool.points
-
-    def _climb(self, surrogate: Surrogate, evidence: Evidence, candidates: Tensor) -> Tensor:
-        """On a box, candidates and what the best of them reach along the posterior mean."""
-        if not isinstance(self._domain, BoxDomain):
-            return candidates
-        mean = surrogate.posterior(evidence, candidates).mean
-        starts = candidates[mean.topk(min(32, len(mean))).indices]
-        generator = generator_for(self._seed, 0, torch.device("cpu"))
-        climbed, _ = maximize(
-            surrogate.mean_function(evidence),
-            self._domain,
-            starts,
-            generator=generator,
-            inside=self._is_active,
-        )
-        return torch.cat([candidates, climbed])
-
-    def _is_active(self, X: Tensor) -> Tensor:
-        """Whether points of a box may still be the maximiser: ``n x d`` to a bool ``n``."""
-        return self._domain.contains(X)
+    def _active_points(self) -> ActiveSet:
+        """The points that may still be the maximiser."""
+        return whole_set(self._domain, self._seed)
 
     def _open_trial(self, choice: Choice) -> Trial:
         trial = self._ledger.open(

@@ -9,20 +9,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, FixedBeta, Guarantee, RKHSConfidence
-from botorch_delay.confidence.nets import largest_deviation
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.finite import Domain, FiniteDomain
-from botorch_delay.elimination.active_set import ActiveSet
-from botorch_delay.elimination.box_active_set import BoxActiveSet
-from botorch_delay.elimination.closing import everything_left, judge_round
-from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, Known, OpenRound
+from botorch_delay.elimination.active_set import ActiveSet, FiniteActiveSet, RoundBounds
+from botorch_delay.elimination.box_active_set import whole_set
+from botorch_delay.elimination.closing import RoundAnswers, close_round, everything_left
+from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, OpenRound
 from botorch_delay.elimination.rounds import (
     Departure,
     GeometricRounds,
@@ -30,7 +28,6 @@ from botorch_delay.elimination.rounds import (
     RoundRecord,
     ScheduledRounds,
 )
-from botorch_delay.elimination.search_space import BoxArena, FiniteArena, make_arena
 from botorch_delay.exceptions import (
     EmptyDomainError,
     ExhaustedDesignError,
@@ -40,7 +37,6 @@ from botorch_delay.exceptions import (
     RepeatedResultWarning,
     StorageError,
 )
-from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import Feasibility, row_of
@@ -179,18 +175,12 @@ class BPEDelayOptimizer(Optimizer):
         self._delay, self._delta = config.delay, config.delta
         self._fitting = Fitting(config, self._ledger)
         self._rule = config.round_rule()
-        self._arena: FiniteArena | BoxArena = self._make_arena()
-        if isinstance(self._arena, BoxArena):
-            self._arena.check(self._fixed)
-        self._state: Any = self._arena.everything()
-        self._eliminated = domain.like.new_zeros(
-            len(domain) if isinstance(domain, FiniteDomain) else 0, dtype=torch.long
-        )
+        self._active: ActiveSet = whole_set(domain, self._seed)
+        self._active.check(self._fixed, self._round_bounds(1))
         self._resets = 0
-        self._since = 0  # closed rounds before the last reset, which count no more on a box
         self._records: list[RoundRecord] = []
         self._open: OpenRound | None = None
-        self._feasibility = Feasibility(key=self._arena.key, exact=self._exact)
+        self._feasibility = Feasibility(key=self._active.key, exact=self._exact)
         self._late = LateReport()
         factor = config.straggler_factor
         self._early = None if factor is None else EarlyClose(factor, domain.like)
@@ -376,13 +366,9 @@ class BPEDelayOptimizer(Optimizer):
 
     @property
     @exclusive
-    def active_set(self) -> ActiveSet | BoxActiveSet:
+    def active_set(self) -> ActiveSet:
         """The points that may still be the maximiser, infeasible ones taken out."""
-        infeasible = self._feasibility.infeasible()
-        if isinstance(self._arena, BoxArena):
-            return self._arena.active_set(self._state, infeasible)
-        rows = self._arena.without(self._state, infeasible)
-        return self._arena.active_set(rows if self._budget is None else self._budget.active(rows))
+        return self._active_points()
 
     @property
     @exclusive
@@ -395,9 +381,7 @@ class BPEDelayOptimizer(Optimizer):
         Raises:
             NotSupportedError: on a box, where ``active_set.contains(X)`` tells.
         """
-        if isinstance(self._arena, BoxArena):
-            raise NotSupportedError("A box has no list of points; use active_set.contains(X).")
-        return self._eliminated.clone()
+        return self._active.eliminated
 
     @exclusive
     def round_that_eliminated(self, X: Tensor) -> Tensor:
@@ -410,14 +394,7 @@ class BPEDelayOptimizer(Optimizer):
         validation.matches(X, "X", self._domain.like)
         if not bool(self._domain.contains(X).all()):
             raise InputError("X holds points that are not in the domain.")
-        if isinstance(self._arena, FiniteArena):
-            return self._eliminated[self._domain.find(X)]
-        counted = self._records[self._since :]
-        judged = [record.number for record in counted if record.cutoff is not None]
-        result = torch.zeros(len(X), dtype=torch.long, device=X.device)
-        for number, condition in zip(judged, self._state.conditions, strict=True):
-            result[(result == 0) & (condition.margin(X) < 0.0)] = number
-        return result
+        return self._active.round_that_eliminated(X)
 
     @property
     def round(self) -> int | None:
@@ -499,7 +476,7 @@ class BPEDelayOptimizer(Optimizer):
             surrogate=self._fixed,
             resets=self._resets,
             horizon=self._horizon,
-            on_box=isinstance(self._arena, BoxArena),
+            on_box=self._active.rows is None,
             history=past,
             departed=departed,
             waits=waits,
@@ -513,7 +490,7 @@ class BPEDelayOptimizer(Optimizer):
             self._open.use(self._fitting.surrogate)
         if self._open is None:
             self._begin(self._view())
-        elif self._is_due():
+        elif self._is_due(self._open):
             if not self._rule.on_arrival and self._open.is_overdue():
                 self._open.departures.add(Departure.OVERDUE)
             if self._open.gave_up():
@@ -528,7 +505,7 @@ class BPEDelayOptimizer(Optimizer):
     def _next_choice(self, current: OpenRound) -> Choice:
         slot = current.next_retry()
         if slot is not None:
-            return self._arena.choice(current.slots[slot].key, current.number, slot)
+            return self._active.choice(current.slots[slot].key, current.number, slot)
         choice = None
         if self._budget is not None:
             choice = self._play_within(self._budget, current)
@@ -537,9 +514,11 @@ class BPEDelayOptimizer(Optimizer):
             if choice is not None and self._is_held(current):
                 choice = replace(choice, slot=WAITING_SLOT)
             if choice is None:  # held points are all that is left; they are no design points here
-                choice = self._arena.choice(self._next_key(current), current.number, NO_SLOT)
+                choice = self._active.choice(self._next_key(current), current.number, NO_SLOT)
         if choice is None:
-            choice = self._arena.choice(self._next_key(current), current.number, len(current.slots))
+            choice = self._active.choice(
+                self._next_key(current), current.number, len(current.slots)
+            )
         return choice
 
     def _next_key(self, current: OpenRound) -> int:
@@ -572,17 +551,14 @@ class BPEDelayOptimizer(Optimizer):
             key = current.next_key()
         except ExhaustedDesignError:
             return False
-        return any(self._arena.key(trial) == key for trial in self._ledger.running())
+        return any(self._active.key(trial) == key for trial in self._ledger.running())
 
     def _play_within(self, budget: Budget, current: OpenRound) -> Choice | None:
         """The rule's point if the budget allows it or the round waits; None for a design point."""
         assert self._player is not None
         number = current.number
-        arena = self._arena
-        assert isinstance(arena, FiniteArena)
-        rows = budget.active(arena.without(self._state, self._feasibility.infeasible()))
         try:
-            row = self._pick(self._player, among=rows)
+            row = self._pick(self._player, self._active_points())
         except EmptyDomainError:
             return None
         assert isinstance(row, int)
@@ -596,11 +572,7 @@ class BPEDelayOptimizer(Optimizer):
         """An ask outside the design; None if no active point may be asked."""
         number = current.number
         try:
-            if isinstance(self._arena, BoxArena):
-                inside = self._state.contains if number > 1 else None
-                point = self._pick(player, inside=inside)
-            else:
-                point = self._pick(player, among=self._state)
+            point = self._pick(player, self._active)
         except EmptyDomainError:
             return None
         if isinstance(point, int):
@@ -610,17 +582,16 @@ class BPEDelayOptimizer(Optimizer):
     def _pick(
         self,
         player: IndexMethod,
-        among: Tensor | None = None,
-        inside: Callable[[Tensor], Tensor] | None = None,
+        active: ActiveSet,
     ) -> int | Tensor:
         """The rule's point or, towards the end of the horizon, one that is to be confirmed."""
         if self._horizon is not None:
             last = round(self._config.confirm_fraction * self._horizon)
             if len(self._ledger) >= self._horizon - last:
-                point = player.confirm(among, inside)
+                point = player.confirm(active.rows, active.inside)
                 if point is not None:
                     return point
-        return player.choose(among, inside)
+        return player.choose(active.rows, active.inside)
 
     @exclusive
     def note(self, trial: Trial) -> Note:
@@ -659,11 +630,10 @@ class BPEDelayOptimizer(Optimizer):
             if self._open is None and opening.number == 1 and not self._finished:
                 self._begin(opening)
             elif self._open is not None and opening.number == self._open.number + 1:
-                known = {*opening.departures, *self._open.departures}
-                self._close(replace(opening, departures=tuple(sorted(known))), open_next=True)
-        row = int(self._domain.find(X))
-        on_box = isinstance(self._arena, BoxArena)
-        choice = Choice(None if on_box else row, note.round, note.slot, X[0] if on_box else None)
+                self._open.departures |= set(opening.departures)
+                self._close(opening, open_next=True)
+        key = self._active.key_of(X[0])
+        choice = self._active.choice(key, note.round, note.slot)
         current = self._open
         if current is None and self._finished:  # asked elsewhere while the last ask was out
             return self._open_trial(replace(choice, round=len(self._records), slot=NO_SLOT))
@@ -677,7 +647,6 @@ class BPEDelayOptimizer(Optimizer):
         current.use(self._fitting.surrogate)
         number, slot = note.round, note.slot
         if number > current.number or (number == current.number and slot >= 0):
-            key = self._arena.key_of(X[0]) if isinstance(self._arena, BoxArena) else row
             fits = number == current.number and current.make_room(slot, key)
             # One that does not fit comes on top of the design, as an ask while a round waits does.
             choice = replace(choice, round=current.number, slot=slot if fits else WAITING_SLOT)
@@ -772,7 +741,7 @@ class BPEDelayOptimizer(Optimizer):
         return answers, ids[-1] + 1
 
     def _update_standing(self, trial: Trial) -> None:
-        key = self._arena.key(trial)
+        key = self._active.key(trial)
         if self._open is not None and (self._exact or key in self._feasibility.suspects):
             self._open.set_standing(key, self._feasibility.standing(key))
 
@@ -790,7 +759,7 @@ class BPEDelayOptimizer(Optimizer):
         if self._player is not None:
             self._player.attached(results)
         if self._exact:
-            for key in self._arena.keys_of(results):
+            for key in self._active.keys_of(results):
                 self._feasibility.know(key)
                 if self._open is not None:
                     self._open.set_standing(key, self._feasibility.standing(key))
@@ -817,20 +786,15 @@ class BPEDelayOptimizer(Optimizer):
         ended = arrived and len(self._ledger) == self._horizon
         return ended and counted and self._budget is None
 
-    def _is_due(self) -> bool:
+    def _is_due(self, current: OpenRound) -> bool:
         """Whether the open round closes before the next point is chosen."""
-        assert self._open is not None
-        if self._rule.on_arrival:
-            return self._open.design_is_settled() or self._closes_early(self._open)
-        length = self._rule.length(self._open.number)
-        assert length is not None
-        return self._open.asks >= length
+        return current.is_due() or self._closes_early(current)
 
     def _closes_early(self, current: OpenRound) -> bool:
         if self._early is None or not current.design_is_asked():
             return False
-        assert isinstance(self._arena, FiniteArena)
-        rows = self._arena.without(self._state, self._feasibility.infeasible())
+        rows = self._active.without(self._feasibility.infeasible()).rows
+        assert rows is not None
         return self._early.allows(current, rows)
 
     def _view(self) -> Opening:
@@ -849,17 +813,6 @@ class BPEDelayOptimizer(Optimizer):
         attached = tuple(range(len(self._ledger.attached)))
         return replace(view, used=pool if self._merges else used, pool=pool, attached=attached)
 
-    def _known_posterior(self, view: Opening) -> Known | None:
-        """The posterior of the evidence of a round, where it is kept up to date anyway."""
-        assert self._open is not None
-        if self._config.evidence != "all" or not self._merges:
-            return self._open.known
-        player = self._player
-        if player is None or self._fixed is None or self._confidence.needs_weights:
-            return None
-        now = len(view.pool) == player.answers and len(view.attached) == len(self._ledger.attached)
-        return player.known if now else None
-
     @property
     def _proves(self) -> bool:
         return not self._confidence.missing and self._fixed is not None
@@ -871,7 +824,7 @@ class BPEDelayOptimizer(Optimizer):
 
     def _begin(self, view: Opening) -> None:
         """Open the first round."""
-        self._open = self._new_round(1, 1, self._state, self._surrogate_of(view))
+        self._open = self._new_round(1, 1, self._active, self._surrogate_of(view))
         self._notebook.opened(view, self._open.surrogate)
 
     def _surrogate_of(self, view: Opening) -> Surrogate:
@@ -881,24 +834,23 @@ class BPEDelayOptimizer(Optimizer):
         return Surrogate.rebuild(view.surrogate, self._domain)
 
     def _new_round(
-        self, number: int, previous_size: int, state: Any, surrogate: Surrogate
+        self, number: int, previous_size: int, active: ActiveSet, surrogate: Surrogate
     ) -> OpenRound:
         size = self._rule.design_size(number, previous_size)
-        return self._make_round(number, size, surrogate, state, self._feasibility, self._arena)
+        return self._make_round(number, size, surrogate, active, self._feasibility)
 
     def _make_round(
         self,
         number: int,
         design_size: int,
         surrogate: Surrogate,
-        state: Any,
+        active: ActiveSet,
         feasibility: Feasibility,
-        arena: FiniteArena | BoxArena,
     ) -> OpenRound:
         standings = {key: feasibility.standing(key) for key in feasibility.marked()}
-        candidates = arena.candidates(state, number)
+        length = self._rule.length(number)
         return OpenRound(
-            number, design_size, surrogate, candidates, standings, needs_all=self._needs_all
+            number, design_size, length, surrogate, active, standings, needs_all=self._needs_all
         )
 
     @property
@@ -907,10 +859,25 @@ class BPEDelayOptimizer(Optimizer):
         waits = self._rule.on_arrival and self._early is None
         return self._proves and not self._exact and waits
 
-    def _make_arena(self) -> FiniteArena | BoxArena:
-        # A budget's own bounds take half of what the rounds' bounds have otherwise.
-        delta = self._delta if self._config.budget_factor is None else self._delta / 2.0
-        return make_arena(self._domain, self._confidence, delta, self._sign, self._seed)
+    def _round_bounds(self, number: int) -> RoundBounds:
+        """How wide the bounds of a round are."""
+        delta = self._delta
+        if self._config.budget_factor is not None:
+            delta /= 2.0  # the other half is for the bounds of the budget
+        if self._config.evidence == "all" and not self._merges:
+            delta /= 2.0  # the other half is for the bounds from all answers
+        points = self._active.union(whole=self._config.as_published)
+        return RoundBounds(
+            self._confidence, delta, self._rule.share(number), points, self._proves, self._sign
+        )
+
+    def _round_answers(self, view: Opening) -> RoundAnswers:
+        """The answers by which a round is judged."""
+        pooled = None
+        # On a box a region is made again from the answers of trials alone.
+        if self._config.evidence == "all" and self._active.rows is not None:
+            pooled = self._data(view.pool, [self._ledger.attached[i] for i in view.attached])
+        return RoundAnswers(view.used, self._data(view.used), pooled, self._merges)
 
     def _close(self, view: Opening, *, open_next: bool) -> None:
         """Close the open round and, unless it was the last, open the next.
@@ -920,43 +887,24 @@ class BPEDelayOptimizer(Optimizer):
         current = self._open
         assert current is not None
         current.use(self._surrogate_of(view))
-        pooled = None
-        if self._config.evidence == "all" and isinstance(self._arena, FiniteArena):
-            pooled = self._data(view.pool, [self._ledger.attached[i] for i in view.attached])
-        union = 1
-        if isinstance(self._domain, FiniteDomain):
-            union = len(self._domain if self._config.as_published else self._state)
-        record, state = judge_round(
-            self._arena,
+        infeasible = sorted(self._active.key(self._ledger[i]) for i in view.infeasible)
+        record, active = close_round(
             current,
-            view.used,
-            self._data(view.used),
-            self._state,
-            sorted(self._arena.key(self._ledger[i]) for i in view.infeasible),
-            self._rule,
-            self._arena.delta if pooled is None or self._merges else self._arena.delta / 2.0,
-            sign=self._sign,
-            union=union,
-            proves=self._proves,
-            merged=self._merges,
-            pooled=pooled,
-            known=self._known_posterior(view),
-            departures=view.departures,
+            self._round_answers(view),
+            self._active,
+            infeasible,
+            self._round_bounds(current.number),
         )
         following = None
         if open_next:
             following = self._new_round(
-                current.number + 1, current.design_size, state, current.surrogate
+                current.number + 1, current.design_size, active, current.surrogate
             )
             self._notebook.opened(view, following.surrogate)
         self._open = following
-        if isinstance(self._arena, FiniteArena):
-            self._eliminated[self._state] = record.number
-            self._eliminated[state] = 0
-        self._state = state
+        self._active = active
         self._records.append(record)
-        self._follow_state()
-        what = "points" if isinstance(self._domain, FiniteDomain) else "of the box"
+        self._follow_active()
         logger.info(
             "round %d closed after %d asks: %d answers used, %.6g of %.6g %s stay active",
             record.number,
@@ -964,58 +912,44 @@ class BPEDelayOptimizer(Optimizer):
             record.observed,
             record.active_after,
             record.active_before,
-            what,
+            active.unit,
         )
 
-    def _follow_state(self) -> None:
+    def _follow_active(self) -> None:
         """On a box, let the asks outside the design choose among points of the active set."""
-        if self._player is not None and isinstance(self._arena, BoxArena):
-            self._player.use_pool(self._state.pool.points if self._state.conditions else None)
+        if self._player is not None:
+            self._player.use_pool(self._active.spread)
 
     def _reset_active(self, current: OpenRound) -> None:
         """Go on with every feasible point where none of the active ones may be asked.
 
         Where they may not because their values are known exactly, they stay the active ones.
         """
-        arena: Any = self._arena
-        feasible = arena.without(self._state, self._feasibility.infeasible())
-        state = everything_left(arena, self._feasibility, current.number, len(self._eliminated))
-        if arena.is_empty(feasible):
-            if isinstance(arena, FiniteArena):
-                self._eliminated[self._state] = current.number
-                self._eliminated[state] = 0
-            else:
-                self._since = len(self._records)
-            self._state = state
+        left = everything_left(self._active, self._feasibility, current.number)
+        if self._active.without(self._feasibility.infeasible()).is_empty:
+            self._active = left
         self._resets += 1
-        current.restart(arena.candidates(state, current.number))
-        self._follow_state()
+        current.restart(left)
+        self._follow_active()
 
-    def _active_points(self) -> tuple[list[int] | None, Tensor]:
-        if isinstance(self._arena, BoxArena):
-            return None, self._state.pool.points
-        rows = self._arena.without(self._state, self._feasibility.infeasible())
-        rows = self._state if not len(rows) else rows
-        return rows.tolist(), self._domain.like[rows]
-
-    def _is_active(self, X: Tensor) -> Tensor:
-        assert isinstance(self._arena, BoxArena)
-        return self._state.contains(X)
+    def _active_points(self) -> ActiveSet:
+        """The active set, without infeasible points and those that a budget's bounds rule out."""
+        active = self._active.without(self._feasibility.infeasible())
+        if self._budget is None:
+            return active
+        assert isinstance(active, FiniteActiveSet)
+        return active.only(self._budget.active(active.rows))
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self._fitting.current(), self._confidence, self._delta
 
     def _progress(self) -> dict[str, Any]:
-        finite = isinstance(self._arena, FiniteArena)
         written = write_progress(
             Progress(
-                self._eliminated if finite else None,
                 self._records,
                 self._resets,
                 self._open,
-                self._arena,
-                self._state,
-                self._since,
+                self._active,
                 self._fitting.describe(),
                 self._past,
             )
@@ -1028,9 +962,9 @@ class BPEDelayOptimizer(Optimizer):
     def _check_progress(
         self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
     ) -> Progress:
-        arena = self._make_arena()
-        feasibility = Feasibility(trials, arena.key, exact=self._exact)
-        for key in arena.keys_of(attached):
+        whole = whole_set(self._domain, self._seed)
+        feasibility = Feasibility(trials, whole.key, exact=self._exact)
+        for key in whole.keys_of(attached):
             feasibility.know(key)
 
         def surrogate_of(learned: Any) -> Surrogate:
@@ -1039,13 +973,20 @@ class BPEDelayOptimizer(Optimizer):
         known = len(attached) + sum(t.state is TrialState.COMPLETED for t in trials)
         fitted = self._fitting.read(progress["values"].get("fit"), known)
 
-        def make_round(number: int, size: int, state: Any) -> OpenRound:
-            current = self._make_round(number, size, fitted[0], state, feasibility, arena)
+        def make_round(number: int, size: int, active: ActiveSet) -> OpenRound:
+            current = self._make_round(number, size, fitted[0], active, feasibility)
             current.replay([t for t in trials if t.round == number])
             return current
 
+        def judged(record: RoundRecord) -> tuple[Surrogate, Answers, RoundBounds]:
+            answers = Answers.of(
+                [trials[i] for i in record.trial_ids], self._sign, self._domain.like
+            )
+            surrogate = surrogate_of(record.surrogate).standardized(answers.y)
+            return surrogate, answers, self._round_bounds(record.number)
+
         found = read_progress(
-            progress, trials, arena, self._rule, self._horizon, surrogate_of, make_round
+            progress, trials, whole, self._rule, self._horizon, judged, make_round
         )
         budget = self._make_budget()
         if budget is not None:
@@ -1053,16 +994,12 @@ class BPEDelayOptimizer(Optimizer):
         return replace(found, fitted=fitted, budget=budget)
 
     def _restore(self, progress: Progress) -> None:
-        if progress.eliminated is not None:
-            self._eliminated = progress.eliminated
-        self._arena = progress.arena
-        self._state = progress.state
+        self._active = progress.active
         self._records = progress.records
         self._resets = progress.resets
-        self._since = progress.since
         self._open = progress.open
-        self._feasibility = Feasibility(self._ledger.trials, self._arena.key, exact=self._exact)
-        for key in self._arena.keys_of(self._ledger.attached):
+        self._feasibility = Feasibility(self._ledger.trials, self._active.key, exact=self._exact)
+        for key in self._active.keys_of(self._ledger.attached):
             self._feasibility.know(key)
         self._late = LateReport()
         self._designed = len({(t.round, t.slot) for t in self._ledger.trials if t.slot >= 0})
@@ -1072,7 +1009,7 @@ class BPEDelayOptimizer(Optimizer):
         self._budget = progress.budget
         if self._player is not None:
             self._player.restart()
-            self._follow_state()
+            self._follow_active()
 
     def _make_budget(self) -> Budget | None:
         if self._config.budget_factor is None:
@@ -1097,10 +1034,5 @@ class BPEDelayOptimizer(Optimizer):
         """What any ask can cost at most: functions of norm C differ by at most 2 C max sqrt(k)."""
         assert self._fixed is not None
         assert isinstance(self._confidence, RKHSConfidence)
-        kernel = self._fixed.covar_module
-        if isinstance(self._domain, FiniteDomain):
-            with torch.no_grad():
-                largest = prior_variance(kernel, self._domain.points).max().item() ** 0.5
-        else:
-            largest = largest_deviation(kernel, self._domain.bounds)
+        largest = self._active.largest_deviation(self._fixed.covar_module)
         return 2.0 * self._confidence.norm_bound * largest

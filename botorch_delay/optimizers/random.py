@@ -15,7 +15,7 @@ from botorch_delay.confidence.bounds import Confidence, FixedBeta, Guarantee
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.domains.generators import generator_for
-from botorch_delay.elimination.box_active_set import Region
+from botorch_delay.elimination.box_active_set import BoxActiveSet
 from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.point_status import Feasibility, Standing, nothing_to_ask
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
@@ -145,8 +145,8 @@ class RandomOptimizer(Optimizer):
         turn, place = divmod(number - self._thin_from, BATCH)
         if self._uniform is None or self._uniform[0] != turn:
             generator = generator_for(self._seed, turn, torch.device("cpu"))
-            region = Region(self._domain, seed=self._seed)
-            self._uniform = (turn, region.sample(BATCH, generator).points)
+            region = BoxActiveSet(self._domain, seed=self._seed)
+            self._uniform = (turn, region.draw(BATCH, generator).points)
         return self._uniform[1][place]
 
     def _asked(self, trial: Trial) -> None:

@@ -34,7 +34,7 @@ from botorch_delay.design.ties import lowest_of_largest
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.domains.generators import generator_for
-from botorch_delay.elimination.box_active_set import Region
+from botorch_delay.elimination.box_active_set import BoxActiveSet
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.posterior import Evidence, posterior_at
@@ -258,7 +258,7 @@ class ThreDSOptimizer(Optimizer):
             return self._domain.points
         assert isinstance(self._domain, BoxDomain)
         generator = generator_for(self._seed, 0, torch.device("cpu"))
-        found = Region(self._domain, seed=self._seed).sample(BOX_POINTS, generator)
+        found = BoxActiveSet(self._domain, seed=self._seed).draw(BOX_POINTS, generator)
         return torch.unique(found.points, dim=0)
 
     def _row(self, trial: Trial) -> int:
