@@ -201,11 +201,11 @@ class ThreDSConfig(BoundsConfig):
     patience: int
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.learned:
+        if self.covar_module is None or self.learned or self.noise_var is None:
             raise InputError(
                 "GP-ThreDS needs covar_module and noise_var; it has no way to learn them."
             )
+        super().__post_init__()
         self._fill(patience=validation.whole(self.patience, "patience", 1))
         if self.interval is None:
             if not isinstance(self.confidence, RKHSConfidence):
