@@ -127,7 +127,7 @@ class _LawWithMean(DelayLaw):
         return self._mean
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(mean={self._mean})"
+        return f"{type(self).__name__}({self._mean})"
 
 
 class PoissonDelay(_LawWithMean):
