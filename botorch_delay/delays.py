@@ -205,6 +205,9 @@ class GeometricDelay(_LawWithMean):
         steps = math.log(tail) / self._log_survival
         return float(max(math.ceil(steps * (1.0 - 1e-14)) - 1, 0))
 
+    def __repr__(self) -> str:
+        return f"GeometricDelay(mean={self.mean})"
+
     @property
     def _log_survival(self) -> float:
         """``log(1 - p)``."""
