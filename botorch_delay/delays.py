@@ -127,7 +127,7 @@ class _LawWithMean(DelayLaw):
         return self._mean
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(mean={self._mean})"
+        return f"{type(self).__name__}({self._mean})"
 
 
 class PoissonDelay(_LawWithMean):
@@ -204,6 +204,9 @@ class GeometricDelay(_LawWithMean):
         # P(tau > u) <= tail  <=>  u + 1 >= log(tail) / log(1 - p); forgive one rounding.
         steps = math.log(tail) / self._log_survival
         return float(max(math.ceil(steps * (1.0 - 1e-14)) - 1, 0))
+
+    def __repr__(self) -> str:
+        return f"GeometricDelay(mean={self.mean})"
 
     @property
     def _log_survival(self) -> float:

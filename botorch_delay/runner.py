@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 # A pool that breaks this often without one result in between will not recover by itself.
 MAX_BREAKS_IN_A_ROW = 5
 
+# Seconds after which to look for Ctrl-C, late evaluations and a lost cluster, if nothing returns.
+LOOK_EVERY = 0.1
+
 _GOES_ON = "Everything told so far is kept; with a store, the same call goes on from there."
 
 # Settings of GPyTorch, filters of warnings and random generators are the whole program's: of
@@ -146,7 +149,7 @@ def run(
         loop.resume()
     with _Bar(optimizer, n_trials, show=progress) as loop.bar:
         try:
-            with loop.interrupts:
+            with _interrupts_deferred() as loop.interrupted:
                 loop.work()
         except BaseException:
             with _turn:
@@ -157,43 +160,30 @@ def run(
     return loop.report
 
 
-class _Interrupts:
-    """Ctrl-C takes effect while the run waits, never between a change and its commit.
+@contextmanager
+def _interrupts_deferred() -> Iterator[threading.Event]:
+    """Ctrl-C sets an event; the second one takes effect at once.
 
-    A second Ctrl-C takes effect at once. Outside the main thread, or where the program has a
-    handler of its own, nothing is changed.
+    Outside the main thread, or where the program has a handler of its own, nothing is changed.
     """
+    asked = threading.Event()
 
-    _allowed = _asked = _installed = False
-
-    def __enter__(self) -> None:
-        in_main = threading.current_thread() is threading.main_thread()
-        if in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._handle)
-            self._installed = True
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._installed:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        if self._asked and kind is None:  # it came too late to stop anything, and was meant
+    def handle(*_: object) -> None:
+        if asked.is_set():
             raise KeyboardInterrupt
+        asked.set()
 
-    @contextmanager
-    def allowed(self) -> Iterator[None]:
-        """Let an interrupt through, also one that came before."""
-        if self._asked:
-            raise KeyboardInterrupt
-        self._allowed = True
-        try:
-            yield
-        finally:
-            self._allowed = False
-
-    def _handle(self, *_: object) -> None:
-        if self._allowed or self._asked:
-            self._allowed = False
-            raise KeyboardInterrupt
-        self._asked = True
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield asked
+        return
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if asked.is_set():  # it came too late to stop anything, and was meant
+        raise KeyboardInterrupt
 
 
 class _Bar(tqdm):
@@ -243,7 +233,7 @@ class _Loop:
     timeout: float | None
     callbacks: Sequence[Callback]
     report: RunReport = field(default_factory=RunReport)
-    interrupts: _Interrupts = field(default_factory=_Interrupts)
+    interrupted: threading.Event = field(default_factory=threading.Event)
     in_flight: dict[Future[Evaluation], _Flight] = field(default_factory=dict)
     breaks_in_a_row: int = 0
     bar: _Bar = field(init=False)
@@ -272,12 +262,13 @@ class _Loop:
             asked = len(self.optimizer.trials) >= self.n_trials
             if asked and all(flight.late for flight in self.in_flight.values()):
                 break
-            with self.interrupts.allowed():
-                done, _ = wait(self.in_flight, self._look_every(), return_when=FIRST_COMPLETED)
+            done, _ = wait(self.in_flight, LOOK_EVERY, return_when=FIRST_COMPLETED)
             with _turn:
                 for future in sorted(done, key=lambda future: self.in_flight[future].trial.id):
                     if future in self.in_flight:  # else it was settled when its pool broke
                         self._collect(future)
+            if self.interrupted.is_set():  # here, and never between a change and its commit
+                raise KeyboardInterrupt
             if not self.pool.alive():
                 raise RunError(f"The connection to the cluster was lost. {_GOES_ON}")
             self._report_late()
@@ -316,13 +307,6 @@ class _Loop:
                 ) from error
             else:
                 self.in_flight[future] = _Flight(trial)
-
-    def _look_every(self) -> float | None:
-        """Seconds after which to look at the pool even if nothing has returned."""
-        periods = [self.pool.look_every] if self.pool.look_every is not None else []
-        if self.timeout is not None and not self.pool.kills:
-            periods.append(self.timeout / 10.0)
-        return min(periods, default=None)
 
     def _report_late(self) -> None:
         """Name the evaluations that have become late, where the pool cannot end them."""

@@ -52,12 +52,9 @@ class Pool:
 
     Attributes:
         kills: whether it ends an evaluation that takes longer than the timeout.
-        look_every: seconds after which to look whether it is :meth:`alive`; None where its
-            futures end even if it is not.
     """
 
     kills = False
-    look_every: float | None = None
 
     def __init__(self, executor: Any, timeout: float | None) -> None:
         self._executor, self._timeout = executor, timeout
@@ -137,8 +134,6 @@ class DaskPool(Pool):
     they run, which a timeout has to know, so workers report it. And some futures never end once
     the client has lost its scheduler.
     """
-
-    look_every = 2.0
 
     def __init__(self, executor: Any, timeout: float | None) -> None:
         super().__init__(executor, timeout)
