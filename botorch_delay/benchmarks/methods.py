@@ -27,6 +27,7 @@ from botorch_delay.optimizers import (
     RandomOptimizer,
     ThreDSOptimizer,
 )
+from botorch_delay.optimizers.exploit import Exploit, WithinBudget
 from botorch_delay.optimizers.rules import (
     UCB,
     BotorchRule,
@@ -290,7 +291,7 @@ _GUARANTEES: dict[str, dict[str, tuple[dict[str, Any], float]]] = {
         "bpe-delay-valid-rho-0.01": ({"explore_fraction": 0.01}, 0.01**-0.5),
     },
     "budget": {
-        f"bpe-delay-budget-{factor:g}": ({"regret_factor": factor}, factor)
+        f"bpe-delay-budget-{factor:g}": ({"exploit": WithinBudget(factor=factor)}, factor)
         for factor in (1.05, 1.25, 2.0)
     },
 }
@@ -316,7 +317,7 @@ _ABLATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "rho-0.1": ({"explore_fraction": 0.1}, "with a tenth of the asks exploring"),
     "rho-1": ({"explore_fraction": 1.0}, "exploiting only while it waits"),
     "own-round": ({"evidence": "round"}, "with bounds from a round's own answers"),
-    "no-confirm": ({"confirm_fraction": 0.0}, "that confirms nothing at the end"),
+    "no-confirm": ({"exploit": Exploit(confirm_fraction=0.0)}, "that confirms nothing at the end"),
     "ucb-4.5": ({"exploit": UCB(4.5)}, "exploiting by UCB with beta = 4.5"),
 }
 ABLATIONS = {
