@@ -34,7 +34,6 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.finite import Domain, FiniteDomain
-from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.exceptions import InputError, NoAnswerError
 from botorch_delay.history.trials import Trial
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
@@ -231,8 +230,7 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
         "trials": [describe_trial(trial, domain) for trial in optimizer.trials],
     }
     if isinstance(optimizer, BPEDelayOptimizer):
-        active = optimizer.active_set
-        study["active"] = len(active) if isinstance(active, ActiveSet) else active.volume()[0]
+        study["active"] = optimizer.active_set.size
         study["round"] = optimizer.round
         study["waiting_for"] = [straggler.trial.id for straggler in optimizer.stragglers]
         with suppress(NoAnswerError):

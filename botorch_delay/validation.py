@@ -86,6 +86,14 @@ def nonnegative(value: Any, name: str) -> float:
     return number
 
 
+def factor(value: Any, name: str) -> float:
+    """``value`` as a finite float of at least one: a factor on a bound."""
+    number = real(value, name)
+    if number < 1.0:
+        raise InputError(f"{name} must be at least 1, got {number:g}.")
+    return number
+
+
 def probability(value: Any, name: str) -> float:
     """``value`` as a float strictly between 0 and 1."""
     number = real(value, name)
