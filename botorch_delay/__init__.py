@@ -22,8 +22,8 @@ its own alone, which the import contracts of ``pyproject.toml`` make law.
   ``information.information_gain``.
 * ``design``: ``greedy.GreedyDesign``, ``box.BoxDesign``, ``ascent.maximize``,
   ``climbing.BoundClimb``.
-* ``gp``: ``kernels.covariance``; ``posterior.Evidence`` (answers averaged per point) and
-  ``posterior.posterior_at``; ``averages.Averages``, kept up to date on candidates by
+* ``gp``: ``kernels.covariance``; ``posterior.Data`` (answers averaged per point) and
+  ``posterior.Posterior``; ``averages.Averages``, kept up to date on candidates by
   ``by_rows.CandidatePosterior`` or ``folded.FoldedPosterior``; ``surrogate.Surrogate``;
   ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
 * ``history``: ``trials.Trial`` and ``trials.Ledger``, the record; ``answers.Answers``, columns of

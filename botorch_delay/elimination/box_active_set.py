@@ -7,7 +7,6 @@ search, so that it may be too small, never too large: points are kept rather tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,8 +20,8 @@ from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.level_sets import SetSample, sample_set
 from botorch_delay.exceptions import EmptyDomainError
-from botorch_delay.gp.kernels import covariance, prior_variance
-from botorch_delay.gp.posterior import Evidence, Factored, factorize
+from botorch_delay.gp.data import Data
+from botorch_delay.gp.posterior import Posterior
 from botorch_delay.gp.surrogate import Surrogate
 
 # Of the sample that a closed round's search and the next round's pool begin with.
@@ -43,23 +42,25 @@ class Condition:
     """
 
     surrogate: Surrogate
-    evidence: Evidence
+    evidence: Data
     bounds: BoxBounds
     needs_weights: bool
     cutoff: float = -torch.inf
 
     @cached_property
-    def _factored(self) -> Factored:
-        with torch.no_grad():
-            return Factored.of(self.surrogate.covar_module, self.evidence)
+    def _posterior(self) -> Posterior:
+        return self.surrogate.posterior(self.evidence)
 
     def interval(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds at points, ``n x d`` to ``n`` each."""
-        posterior = self.surrogate.posterior(
-            self.evidence, X, weights=self.needs_weights, factored=self._factored
-        )
+        posterior = self._posterior.at(X, weights=self.needs_weights)
         half = self.bounds.half_width(posterior)
         return posterior.mean - half, posterior.mean + half
+
+    def plain_lower(self, X: Tensor) -> Tensor:
+        """The lower bound in its plain form, ``n x d`` to ``n``: where to look for its maximum."""
+        posterior = self._posterior.at(X)
+        return posterior.mean - self.bounds.multiplier * posterior.deviation
 
     def margin(self, X: Tensor) -> Tensor:
         """By how much the upper bound reaches above the cut-off, ``n``."""
@@ -68,7 +69,7 @@ class Condition:
 
 def make_condition(
     surrogate: Surrogate,
-    evidence: Evidence,
+    evidence: Data,
     domain: BoxDomain,
     confidence: Confidence,
     rounds: int,
@@ -186,7 +187,7 @@ class Region:
         starts = X[lower.topk(min(STARTS, len(X))).indices]
         generator = generator_for(self._seed, 1000 + len(self.conditions), torch.device("cpu"))
         climbed, _ = maximize(
-            _lower_bound(condition),
+            condition.plain_lower,
             self.domain,
             starts,
             generator=generator,
@@ -202,30 +203,6 @@ class Region:
         conditions = (*self.conditions, judged)
         region = Region(self.domain, conditions, anchor, self._seed, self.excluded)
         return region, cutoff
-
-
-def _lower_bound(condition: Condition) -> Callable[[Tensor], Tensor]:
-    """The lower bound in its plain form, differentiable: where to look for its maximum."""
-    surrogate, evidence = condition.surrogate, condition.evidence
-    kernel = surrogate.covar_module
-    with torch.no_grad():
-        K = covariance(kernel, evidence.X, evidence.X)
-        factor, _ = factorize(K, evidence.noise_var)
-        weights = torch.cholesky_solve(evidence.y.unsqueeze(-1), factor).squeeze(-1)
-
-    def lower(X: Tensor) -> Tensor:
-        inputs = surrogate.inputs(X)
-        prior = prior_variance(kernel, inputs)
-        if not len(evidence.y):
-            return -prior + 0.0 * inputs.sum(dim=-1)
-        cross = covariance(kernel, evidence.X, inputs)
-        mean = weights @ cross
-        white = torch.linalg.solve_triangular(factor, cross, upper=False)
-        floor = 1e-12 * float(prior.detach().max())
-        variance = (prior - white.square().sum(dim=0)).clamp_min(floor)
-        return surrogate.scale * (mean - condition.bounds.multiplier * variance.sqrt())
-
-    return lower
 
 
 class BoxActiveSet:

@@ -60,11 +60,11 @@ def judge_round(
     surrogate = current.surrogate.standardized(own.y)
     others = None
     if pooled is None:
-        evidence = surrogate.evidence(own)
+        evidence = surrogate.data(own)
     else:
         surrogate = surrogate.standardized(pooled.y)
-        others = surrogate.evidence(pooled)
-        evidence, others = (others, None) if merged else (surrogate.evidence(own), others)
+        others = surrogate.data(pooled)
+        evidence, others = (others, None) if merged else (surrogate.data(own), others)
     rounds = rule.share(current.number)
     stay = arena.without(state, infeasible)
     cutoff = half_width = None

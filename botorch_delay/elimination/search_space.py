@@ -28,7 +28,7 @@ from botorch_delay.elimination.box_active_set import BoxActiveSet, Region, make_
 from botorch_delay.elimination.open_round import Candidates, Design
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import NumericsError, StorageError
-from botorch_delay.gp.posterior import Evidence
+from botorch_delay.gp.data import Data
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import row_of
@@ -117,11 +117,11 @@ class Arena(ABC, Generic[State]):
         number: int,
         state: State,
         surrogate: Surrogate,
-        evidence: Evidence,
+        evidence: Data,
         rounds: int,
         union: int,
         starts: Tensor,
-        others: Evidence | None = None,
+        others: Data | None = None,
     ) -> Elimination[State]:
         """What survives a round.
 
@@ -141,9 +141,7 @@ class Arena(ABC, Generic[State]):
         """
 
     @abstractmethod
-    def multiplier(
-        self, surrogate: Surrogate, evidence: Evidence, rounds: int, union: int
-    ) -> float:
+    def multiplier(self, surrogate: Surrogate, evidence: Data, rounds: int, union: int) -> float:
         """The factor on sigma where nothing is judged."""
 
     @abstractmethod
@@ -221,11 +219,11 @@ class FiniteArena(Arena[Tensor]):
         number: int,
         state: Tensor,
         surrogate: Surrogate,
-        evidence: Evidence,
+        evidence: Data,
         rounds: int,
         union: int,
         starts: Tensor,
-        others: Evidence | None = None,
+        others: Data | None = None,
     ) -> Elimination[Tensor]:
         """Rows whose upper bound reaches the largest lower bound (Algorithm 1, the last line)."""
         ratio = surrogate.noise_ratio(evidence)
@@ -233,11 +231,11 @@ class FiniteArena(Arena[Tensor]):
         delta = self._delta if others is None else self._delta / 2.0
         side = side_delta(delta, rounds, union)
         weights = self._confidence.needs_weights
-        posterior = surrogate.posterior(evidence, points, weights=weights)
+        posterior = surrogate.posterior(evidence).at(points, weights=weights)
         half = self._confidence.half_width(posterior, ratio, side)
         lower, upper = posterior.mean - half, posterior.mean + half
         if others is not None:
-            posterior = surrogate.posterior(others, points)
+            posterior = surrogate.posterior(others).at(points)
             half, _ = self._confidence.all_data(
                 posterior,
                 surrogate.noise_ratio(others),
@@ -272,9 +270,7 @@ class FiniteArena(Arena[Tensor]):
             contradicted,
         )
 
-    def multiplier(
-        self, surrogate: Surrogate, evidence: Evidence, rounds: int, union: int
-    ) -> float:
+    def multiplier(self, surrogate: Surrogate, evidence: Data, rounds: int, union: int) -> float:
         """As in the bounds."""
         side = side_delta(self._delta, rounds, union)
         return self._confidence.multiplier(surrogate.noise_ratio(evidence), side)
@@ -360,7 +356,7 @@ class BoxArena(Arena[Region]):
             EmptyDomainError: if nothing of the box may be asked.
         """
         if surrogate is not None:
-            evidence = surrogate.evidence(Answers.of([], self._sign, self._domain.bounds))
+            evidence = surrogate.data(Answers.of([], self._sign, self._domain.bounds))
             make_condition(surrogate, evidence, self._domain, self._confidence, 1, self._delta)
         if self._domain.constraints or self._domain.feasible is not None:
             _ = self.everything().pool
@@ -378,11 +374,11 @@ class BoxArena(Arena[Region]):
         number: int,
         state: Region,
         surrogate: Surrogate,
-        evidence: Evidence,
+        evidence: Data,
         rounds: int,
         union: int,
         starts: Tensor,
-        others: Evidence | None = None,
+        others: Data | None = None,
     ) -> Elimination[Region]:
         """The region where the round's upper bound reaches its largest lower bound."""
         condition = make_condition(
@@ -396,9 +392,7 @@ class BoxArena(Arena[Region]):
             )
         return Elimination(region, cutoff, condition.bounds.multiplier)
 
-    def multiplier(
-        self, surrogate: Surrogate, evidence: Evidence, rounds: int, union: int
-    ) -> float:
+    def multiplier(self, surrogate: Surrogate, evidence: Data, rounds: int, union: int) -> float:
         """As in the bounds."""
         condition = make_condition(
             surrogate, evidence, self._domain, self._confidence, rounds, self._delta
@@ -424,7 +418,7 @@ class BoxArena(Arena[Region]):
             if bool(answers.y.isnan().any()):
                 raise StorageError(f"Stored round {record.number} uses trials without answer.")
             surrogate = surrogate_of(record).standardized(answers.y)
-            evidence = surrogate.evidence(answers)
+            evidence = surrogate.data(answers)
             if not math.isfinite(record.cutoff):
                 raise StorageError(f"Stored round {record.number} has no finite cut-off.")
             conditions.append(

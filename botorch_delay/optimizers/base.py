@@ -31,7 +31,7 @@ from botorch_delay.exceptions import (
     StorageError,
     TrialError,
 )
-from botorch_delay.gp.posterior import Evidence
+from botorch_delay.gp.data import Data
 from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
 from botorch_delay.history import differences, sqlite, states
 from botorch_delay.history.answers import Answers
@@ -368,7 +368,7 @@ class Optimizer(ABC):
         if not len(data):
             raise NoAnswerError("There is no answer yet to base a recommendation on.")
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.evidence(data)
+        evidence = surrogate.data(data)
         if among == "active":
             rows, candidates = self._active_points()
             candidates = self._climb(surrogate, evidence, candidates)
@@ -393,7 +393,7 @@ class Optimizer(ABC):
         if not len(data):
             raise NoAnswerError("There is no answer yet to bound what can be gained.")
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.evidence(data)
+        evidence = surrogate.data(data)
         _, candidates = self._active_points()
         if not isinstance(self._domain, FiniteDomain):
             candidates = torch.cat([candidates, data.X[self._domain.contains(data.X)]])
@@ -573,15 +573,16 @@ class Optimizer(ABC):
         assert isinstance(self._domain, BoxDomain)
         return None, Region(self._domain, seed=self._seed).pool.points
 
-    def _climb(self, surrogate: Surrogate, evidence: Evidence, candidates: Tensor) -> Tensor:
+    def _climb(self, surrogate: Surrogate, evidence: Data, candidates: Tensor) -> Tensor:
         """On a box, candidates and what the best of them reach along the posterior mean."""
         if not isinstance(self._domain, BoxDomain):
             return candidates
-        mean = surrogate.posterior(evidence, candidates).mean
+        posterior = surrogate.posterior(evidence)
+        mean = posterior.at(candidates).mean
         starts = candidates[mean.topk(min(32, len(mean))).indices]
         generator = generator_for(self._seed, 0, torch.device("cpu"))
         climbed, _ = maximize(
-            surrogate.mean_function(evidence),
+            posterior.mean,
             self._domain,
             starts,
             generator=generator,

@@ -54,7 +54,7 @@ from botorch_delay.optimizers.fixed_model import describe_given, given_surrogate
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.locks import exclusive
 from botorch_delay.optimizers.options import DEFAULT_EXPLOIT, choose_options
-from botorch_delay.optimizers.policies import IndexMethod
+from botorch_delay.optimizers.policies import BoxPolicy, SetPolicy, make_policy
 from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
 from botorch_delay.optimizers.replica import PastTrial, Replica
 from botorch_delay.optimizers.rules import BotorchRule, Hallucinate, Rule
@@ -241,10 +241,10 @@ class BPEDelayOptimizer(Optimizer):
         self._notebook = Notebook(self._fitting.surrogate)
         self._past = History()
         self._budget = self._make_budget()
-        self._player: IndexMethod | None = None
+        self._policy: SetPolicy | BoxPolicy | None = None
         rule = self._options.exploit
         if rule is not None:
-            self._player = IndexMethod(
+            self._policy = make_policy(
                 domain,
                 self._ledger,
                 rule,
@@ -256,7 +256,7 @@ class BPEDelayOptimizer(Optimizer):
                 repeat_pending=repeat_pending,
             )
             if isinstance(rule, BotorchRule):
-                try_out(rule, self._player.surrogate, self._player.pool, True)
+                try_out(rule, self._policy.surrogate, self._policy.pool, True)
 
     @classmethod
     def as_published(
@@ -530,8 +530,8 @@ class BPEDelayOptimizer(Optimizer):
         choice = None
         if self._budget is not None:
             choice = self._play_within(self._budget, current)
-        elif self._player is not None and not self._design_is_due(current):
-            choice = self._play(self._player, current)
+        elif self._policy is not None and not self._design_is_due(current):
+            choice = self._play(self._policy, current)
             if choice is not None and self._is_held(current):
                 choice = replace(choice, slot=WAITING_SLOT)
             if choice is None:  # held points are all that is left; they are no design points here
@@ -574,13 +574,13 @@ class BPEDelayOptimizer(Optimizer):
 
     def _play_within(self, budget: Budget, current: OpenRound) -> Choice | None:
         """The rule's point if the budget allows it or the round waits; None for a design point."""
-        assert self._player is not None
+        assert self._policy is not None
         number = current.number
         arena = self._arena
         assert isinstance(arena, FiniteArena)
         rows = budget.active(arena.without(self._state, self._feasibility.infeasible()))
         try:
-            row = self._pick(self._player, among=rows)
+            row = self._pick(self._policy, rows)
         except EmptyDomainError:
             return None
         assert isinstance(row, int)
@@ -590,15 +590,15 @@ class BPEDelayOptimizer(Optimizer):
             return Choice(row, round=number, slot=WAITING_SLOT)
         return None
 
-    def _play(self, player: IndexMethod, current: OpenRound) -> Choice | None:
+    def _play(self, policy: SetPolicy | BoxPolicy, current: OpenRound) -> Choice | None:
         """An ask outside the design; None if no active point may be asked."""
         number = current.number
         try:
             if isinstance(self._arena, BoxArena):
                 inside = self._state.contains if number > 1 else None
-                point = self._pick(player, inside=inside)
+                point = self._pick(policy, inside)
             else:
-                point = self._pick(player, among=self._state)
+                point = self._pick(policy, self._state)
         except EmptyDomainError:
             return None
         if isinstance(point, int):
@@ -607,18 +607,17 @@ class BPEDelayOptimizer(Optimizer):
 
     def _pick(
         self,
-        player: IndexMethod,
-        among: Tensor | None = None,
-        inside: Callable[[Tensor], Tensor] | None = None,
+        policy: SetPolicy | BoxPolicy,
+        among: Any = None,
     ) -> int | Tensor:
         """The rule's point or, towards the end of the horizon, one that is to be confirmed."""
         if self._horizon is not None:
             last = round(self._options.confirm_fraction * self._horizon)
             if len(self._ledger) >= self._horizon - last:
-                point = player.confirm(among, inside)
+                point = policy.confirm(among)
                 if point is not None:
                     return point
-        return player.choose(among, inside)
+        return policy.choose(among)
 
     @exclusive
     def note(self, trial: Trial) -> Note:
@@ -682,11 +681,11 @@ class BPEDelayOptimizer(Optimizer):
         return self._open_trial(choice)
 
     def _asked(self, trial: Trial) -> None:
-        player = self._player
+        policy = self._policy
         fitting = self._fitting
         self._notebook.write(trial, self._resets, fitting.surrogate, fitting.fitted_to)
-        if player is not None:
-            player.asked(trial)
+        if policy is not None:
+            policy.data.asked(trial)
         # An ask made elsewhere may be of an earlier round, or come after the last one.
         current = self._open if self._open and trial.round == self._open.number else None
         new = trial.slot >= 0 and not (current is not None and current.is_served(trial.slot))
@@ -708,8 +707,8 @@ class BPEDelayOptimizer(Optimizer):
         if trial.state is TrialState.COMPLETED:
             self._late.answered(taken)
         self._feasibility.note(trial)
-        if self._player is not None:
-            self._player.settled(trial)
+        if self._policy is not None:
+            self._policy.data.settled(trial)
         if self._budget is not None and trial.state is TrialState.COMPLETED:
             self._budget.tell(trial)
         current = self._open
@@ -785,8 +784,8 @@ class BPEDelayOptimizer(Optimizer):
                     RepeatedResultWarning,
                     stacklevel=4,
                 )
-        if self._player is not None:
-            self._player.attached(results)
+        if self._policy is not None:
+            self._policy.data.attached(results)
         if self._exact:
             for key in self._arena.keys_of(results):
                 self._feasibility.know(key)
@@ -811,7 +810,7 @@ class BPEDelayOptimizer(Optimizer):
             return True
         # A delay law leaves answers out by Algorithm 1's own rule, whatever their noise.
         arrived = not (self._rule.on_arrival and current.outstanding()[0])
-        counted = self._player is None or self._options.repeat_pending
+        counted = self._policy is None or self._options.repeat_pending
         ended = arrived and len(self._ledger) == self._horizon
         return ended and counted and self._budget is None
 
@@ -955,8 +954,8 @@ class BPEDelayOptimizer(Optimizer):
 
     def _follow_state(self) -> None:
         """On a box, let the asks outside the design choose among points of the active set."""
-        if self._player is not None and isinstance(self._arena, BoxArena):
-            self._player.use_pool(self._state.pool.points if self._state.conditions else None)
+        if isinstance(self._policy, BoxPolicy):
+            self._policy.use_pool(self._state.pool.points if self._state.conditions else None)
 
     def _reset_active(self, current: OpenRound) -> None:
         """Go on with every feasible point where none of the active ones may be asked.
@@ -1073,8 +1072,8 @@ class BPEDelayOptimizer(Optimizer):
         self._notebook = Notebook(self._fitting.surrogate, len(self._ledger))
         self._past = progress.history
         self._budget = progress.budget
-        if self._player is not None:
-            self._player.restart()
+        if self._policy is not None:
+            self._policy.restart()
             self._follow_state()
 
     def _make_budget(self) -> Budget | None:

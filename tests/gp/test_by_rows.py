@@ -5,7 +5,7 @@ import torch
 from cases import KERNELS, normal, scattered, se
 from oracle import kernel_function, posterior
 
-from botorch_delay.gp.by_rows import CandidatePosterior
+from botorch_delay.gp.candidates import CandidatePosterior
 
 
 def dense(kernel, state, points):

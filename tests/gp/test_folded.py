@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from botorch_delay.gp.folded import FoldedPosterior
 from cases import KERNELS, generator, scattered, se
 
 from botorch_delay.gp import averages
 from botorch_delay.gp import folded as module
-from botorch_delay.gp.by_rows import CandidatePosterior
-from botorch_delay.gp.folded import FoldedPosterior
+from botorch_delay.gp.candidates import CandidatePosterior
 from botorch_delay.gp.surrogate import Surrogate
 
 X = scattered(50, seed=2)

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from cases import generator, scattered, se
-
 from botorch_delay.gp.striped import STRIPES, StripedCovariance
+from cases import generator, scattered, se
 
 
 def blocks(n, count):
