@@ -1,7 +1,7 @@
 """The posterior on fixed candidates, kept up to date answer by answer.
 
-It is kept in one of two ways. Where only candidates have answers and there are few of them, their
-covariance C is: with p the precisions of the candidates (the inverse of the noise variances of
+It is kept in one of two ways. Where there are few candidates, only they have answers and many of
+them have, their covariance C is: with p the precisions of the candidates (the inverse of the noise variances of
 their mean answers) and w = p times the mean answers, the mean is C w. An answer at candidate i
 changes p_i by dp and w_i by dw; with c = C e_i and g = 1 + dp c_i,
 
@@ -10,7 +10,7 @@ changes p_i by dp and w_i by dw; with c = C e_i and g = 1 + dp c_i,
 Nothing grows with the number of answers, or of distinct points; see
 :mod:`botorch_delay.gp.candidate_covariance`.
 
-Elsewhere rows are kept. For m distinct points X with answers of noise D, any square root L of
+Else rows are kept, which is the more accurate. For m distinct points X with answers of noise D, any square root L of
 K(X, X) + D (L L' = K + D) gives, with R = L^-1 and W = R K(X, candidates),
 
     variance = k(x, x) - sum of squares of W's columns,      mean = W' R y.
@@ -39,6 +39,8 @@ from botorch_delay.gp.posterior import factorize
 
 # From this many changes at once, as a share of the points, one factorization is cheaper.
 REBUILD_SHARE = 0.25
+# From so many distinct points, as a share of the candidates, a covariance is cheaper.
+SHARE_TO_FOLD = 1.0 / 16.0
 # A covariance is kept for noise variances above this share of the prior variance: their inverses
 # magnify its rounding.
 SMALLEST_NOISE = 1e-9
@@ -56,18 +58,15 @@ class CandidatePosterior:
     Args:
         covar_module: the kernel.
         candidates: ``N x d``.
-        as_rows: whether rows are kept in any case, which are the more accurate.
+        as_rows: whether rows are kept in any case.
     """
 
     def __init__(self, covar_module: Kernel, candidates: Tensor, *, as_rows: bool = False) -> None:
         self._kernel, self._candidates = covar_module, candidates
         self._answers: dict[int, Answer] = {}
-        with torch.no_grad():
-            self._largest = prior_variance(covar_module, candidates).max().item()
-        folds = len(candidates) <= MAX_FOLDED and not as_rows
-        self._kept: _Covariance | _Rows = (_Covariance if folds else _Rows)(
-            covar_module, candidates
-        )
+        self._folds = len(candidates) <= MAX_FOLDED and not as_rows
+        self._kept: _Covariance | _Rows = _Rows(covar_module, candidates)
+        self._smallest = SMALLEST_NOISE * self._kept.variance.max().item()
 
     def __len__(self) -> int:
         """How many distinct points have answers."""
@@ -121,33 +120,40 @@ class CandidatePosterior:
                 self._answers.pop(key, None)
             else:
                 self._answers[key] = change
+        noise = (change[2] for change in changes.values() if change is not None)
+        self._folds &= min(changes) >= 0 and min(noise, default=torch.inf) >= self._smallest
         if isinstance(self._kept, _Covariance):
-            noise = (change[2] for change in changes.values() if change is not None)
-            smallest = SMALLEST_NOISE * self._largest
-            if min(changes) >= 0 and min(noise, default=1.0) >= smallest:
-                self._kept.update(changes)
-                if not self._kept.lost:
-                    return
-            self._kept = _Rows(self._kernel, self._candidates)
-            changes = {}
+            if self._folds and self._kept.update(changes):
+                return
+            self._kept, changes = _Rows(self._kernel, self._candidates), {}
         self._kept.update(changes, self._answers)
+        if self._folds and len(self) > SHARE_TO_FOLD * len(self._candidates):
+            covariance = CandidateCovariance(self._kernel, self._candidates)
+            for row in self._kept.rows:
+                covariance.take_off(row)
+            self._kept = _Covariance(covariance, self._kept.mean, self._answers)
 
 
 class _Covariance:
     """The posterior by the covariance of the candidates, which are the only points with answers.
 
+    Args:
+        covariance: given the answers.
+        mean: likewise, ``N``.
+        answers: so far.
+
     Attributes:
         mean: ``N``.
-        lost: whether an answer was taken out that rounding does not allow to be: all is to be made
-            anew from the answers.
     """
 
-    def __init__(self, covar_module: Kernel, candidates: Tensor) -> None:
-        self._covariance = CandidateCovariance(covar_module, candidates)
-        self.mean = torch.zeros_like(self._covariance.variance)
-        self._precision, self._weighted = self.mean.clone(), self.mean.clone()
+    def __init__(
+        self, covariance: CandidateCovariance, mean: Tensor, answers: Mapping[int, Answer]
+    ) -> None:
+        self._covariance, self.mean = covariance, mean
+        self._precision, self._weighted = torch.zeros_like(mean), torch.zeros_like(mean)
+        for key, (_, value, noise_var) in answers.items():
+            self._precision[key], self._weighted[key] = 1.0 / noise_var, value / noise_var
         self._folded = 0  # blocks when the mean was last made anew for that
-        self.lost = False
 
     @property
     def variance(self) -> Tensor:
@@ -164,7 +170,8 @@ class _Covariance:
         weights[rows] = residual * self._precision[rows]
         return self._covariance.times(weights)
 
-    def update(self, changes: Mapping[int, Answer | None]) -> None:
+    def update(self, changes: Mapping[int, Answer | None]) -> bool:
+        """Whether all could be done; not where an answer is taken out that rounding keeps in."""
         replaced = False
         for key, change in changes.items():
             precision = weighted = 0.0
@@ -176,8 +183,7 @@ class _Covariance:
             if more or moved:
                 found = self._covariance.add_precision(key, more, LARGEST_ERROR)
                 if found is None:
-                    self.lost = True
-                    return
+                    return False
                 column, growth = found
                 self.mean = self.mean + (moved - more * self.mean[key].item()) / growth * column
             replaced |= precision <= before
@@ -187,6 +193,7 @@ class _Covariance:
         if replaced or self._folded != self._covariance.folded:
             self._folded = self._covariance.folded
             self.mean = self._covariance.times(self._weighted)
+        return True
 
 
 class _Rows:
@@ -218,6 +225,11 @@ class _Rows:
         """R, ``m x m``, and W, ``m x N``."""
         m = len(self._keys)
         return self._r[:m, :m], self._w[:m]
+
+    @property
+    def rows(self) -> Tensor:
+        """W, ``m x N``."""
+        return self._parts[1]
 
     def explained(self) -> float:
         return float((self._parts[0] @ self._values).square().sum())

@@ -64,13 +64,22 @@ def test_grouped_answers_give_the_same_posterior():
         )
 
 
-def test_equal_noise_gives_one_over_lambda_squared_grouped_or_not():
-    rows = torch.tensor([1, 1, 1, 3])
-    X, y, noise = scattered(4)[rows], normal(4), torch.full((4,), 0.25).double()
-    assert Data.single(X, y, noise).spread_ratio == pytest.approx(4.0)
-    assert Data.averaged(X, y, noise, rows).spread_ratio == pytest.approx(4.0)
-    empty = torch.tensor([], dtype=torch.long)
-    assert len(Data.averaged(X[:0], y[:0], noise[:0], empty).y) == 0
+def test_the_mean_alone_and_slopes_are_those_of_all_moments():
+    X, y, at = scattered(10), normal(10), scattered(6, seed=1).requires_grad_(True)
+    for n in (10, 0):
+        posterior = Posterior(
+            se(), single(X[:n], y[:n], 1e-2), inputs=lambda X: X / 2, offset=3.0, scale=2.0
+        )
+        alone, moments = posterior.mean(at), posterior.at(at)
+        torch.testing.assert_close(alone, moments.mean)
+        (one,) = torch.autograd.grad(alone.sum(), at)
+        (other,) = torch.autograd.grad(moments.mean.sum(), at, retain_graph=True)
+        torch.testing.assert_close(one, other)
+        (slope,) = torch.autograd.grad(moments.variance.sum(), at)
+        step = torch.zeros_like(at)
+        step[:, 0] = 1e-5
+        found = [posterior.at(at.detach() + s * step).variance for s in (1, -1)]
+        torch.testing.assert_close(slope[:, 0], (found[0] - found[1]) / 2e-5, rtol=1e-5, atol=1e-7)
 
 
 def test_a_rescaled_posterior_is_the_posterior_of_the_rescaled_function():
