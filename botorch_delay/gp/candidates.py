@@ -1,17 +1,17 @@
 """The posterior on fixed candidates, kept up to date answer by answer.
 
 It is kept in one of two ways. Where there are few candidates, only they have answers and many of
-them have, their covariance C is: with p the precisions of the candidates (the inverse of the noise variances of
-their mean answers) and w = p times the mean answers, the mean is C w. An answer at candidate i
-changes p_i by dp and w_i by dw; with c = C e_i and g = 1 + dp c_i,
+them have, their covariance C is: with p the precisions of the candidates (the inverse of the noise
+variances of their mean answers) and w = p times the mean answers, the mean is C w. An answer at
+candidate i changes p_i by dp and w_i by dw; with c = C e_i and g = 1 + dp c_i,
 
     mean <- mean + c (dw - dp mean_i) / g,      C <- C - (dp / g) c c'.
 
 Nothing grows with the number of answers, or of distinct points; see
 :mod:`botorch_delay.gp.candidate_covariance`.
 
-Else rows are kept, which is the more accurate. For m distinct points X with answers of noise D, any square root L of
-K(X, X) + D (L L' = K + D) gives, with R = L^-1 and W = R K(X, candidates),
+Else rows are kept, which is the more accurate. For m distinct points X with answers of noise D, any
+square root L of K(X, X) + D (L L' = K + D) gives, with R = L^-1 and W = R K(X, candidates),
 
     variance = k(x, x) - sum of squares of W's columns,      mean = W' R y.
 
