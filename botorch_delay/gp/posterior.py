@@ -326,7 +326,7 @@ def _leading(X1: Tensor, X2: Tensor, noise1: Tensor, noise2: Tensor) -> int:
 
 def _warn_coarse(noise_var: float, dtype: torch.dtype) -> None:
     warn_lost_accuracy(
-        f"A noise variance of {noise_var:.1e} is within rounding in {dtype}; variances are off by it, "
-        "and bounds are widened. Use double precision, or a larger noise_var.",
+        f"A noise variance of {noise_var:.1e} is within rounding in {dtype}; variances are off "
+        "by it, and bounds are widened. Use double precision, or a larger noise_var.",
         stacklevel=3,
     )

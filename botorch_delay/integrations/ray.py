@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_delay.elimination.rounds import OPEN_ENDED
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
@@ -44,6 +43,7 @@ except ImportError as error:
         "The searcher for Ray Tune needs Ray: pip install 'botorch-delay[ray]'."
     ) from error
 
+from botorch_delay.integrations.options import engine_options
 from botorch_delay.integrations.ray_space import TuneSpace
 
 __all__ = ["DelaySearch"]
@@ -395,8 +395,7 @@ class DelaySearch(Searcher):
         factory = self._factory
         if factory is None:
             factory = BPEDelayOptimizer
-            options["repeat_pending"] = False
-            options["rounds"] = OPEN_ENDED if horizon is None else None
+            options |= engine_options({}, horizon)
         space = self._known_space()
         optimizer = factory(space.domain, maximize=self._mode == "max", **options)
         if not isinstance(optimizer, Optimizer):

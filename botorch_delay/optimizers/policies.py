@@ -14,17 +14,16 @@ from botorch_delay.design.ties import lowest_of_largest
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.domains.generators import generator_for
-from botorch_delay.elimination.box_active_set import Region
+from botorch_delay.elimination.active_set import ActiveSet
+from botorch_delay.elimination.box_active_set import BoxActiveSet
 from botorch_delay.gp import sample_paths
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.history.point_status import nothing_to_ask
 from botorch_delay.optimizers.botorch_scores import Score
-from botorch_delay.optimizers.policy import Policy
+from botorch_delay.optimizers.policy import BOX_POOL, Policy
 from botorch_delay.optimizers.rules import BotorchRule, ThompsonSampling
 
-# Points of a box from which climbs begin, beside some moved to its boundary.
-BOX_POOL = 2048
 # How many of them: all with up to so many answers, fewer and fewer with more.
 CLIMBS, FULL_CLIMBS, FEW_CLIMBS = 64, 100, 8
 # Of a function of BoTorch, which is costly.
@@ -37,7 +36,7 @@ MOST_CONFIRMED = 256
 ENOUGH = 1e-3
 
 
-class SetPolicy(Policy[Tensor, int]):
+class SetPolicy(Policy):
     """A policy on a finite set, whose candidates are all points."""
 
     _domain: FiniteDomain
@@ -45,8 +44,9 @@ class SetPolicy(Policy[Tensor, int]):
     def _make_pool(self) -> Tensor:
         return self._domain.points
 
-    def _best(self, scores: Tensor, among: Tensor | None) -> int:
+    def _best(self, scores: Tensor, active: ActiveSet | None) -> int:
         """The lowest row of the largest score."""
+        among = None if active is None else active.rows
         if among is not None:
             masked = torch.full_like(scores, -torch.inf)
             masked[among] = scores[among]
@@ -72,10 +72,12 @@ class SetPolicy(Policy[Tensor, int]):
                 return rows
         raise nothing_to_ask(left, exact=self._exact)
 
-    def _answered(self, keys: list[int], among: Tensor | None) -> tuple[list[int], Tensor, Tensor]:
+    def _answered(
+        self, keys: list[int], active: ActiveSet | None
+    ) -> tuple[list[int], Tensor, Tensor]:
         rows = torch.tensor([key for key in keys if key >= 0], device=self.pool.device).long()
-        if among is not None:
-            rows = rows[torch.isin(rows, among)]
+        if active is not None and active.rows is not None:
+            rows = rows[torch.isin(rows, active.rows)]
         return rows.tolist(), self.mean[rows], self.deviation[rows]
 
     def _point(self, key: int) -> int:
@@ -107,29 +109,24 @@ class SetPolicy(Policy[Tensor, int]):
         return path[:count] - posterior.correction(residual)
 
 
-class BoxPolicy(Policy[Score, Tensor]):
+class BoxPolicy(Policy):
     """A policy on a box, whose candidates are where climbs begin."""
 
     _domain: BoxDomain
     _drawn: Score | None = None  # the path of the present ask
 
-    def use_pool(self, pool: Tensor | None) -> None:
-        """Other candidates, ``N x d``, thinned; those of the beginning if None."""
-        self.pool = self._own_pool if pool is None else pool[:: max(len(pool) // BOX_POOL, 1)]
-        self.restart()
-
     def _make_pool(self) -> Tensor:
         """Spread points, and some on the boundary of the box where the kernel is given."""
         generator = generator_for(self.seed, 0, torch.device("cpu"))
-        spread = Region(self._domain, seed=self.seed).sample(BOX_POOL, generator).points
+        spread = BoxActiveSet(self._domain, seed=self.seed).draw(BOX_POOL, generator).points
         if self.surrogate.learned:
             return spread
         edge = snapped(self._domain, spread[: BOX_POOL // 4], generator)
         return torch.unique(torch.cat([spread, edge[self._domain.contains(edge)]]), dim=0)
 
-    def _best(self, scores: Tensor, among: Score | None) -> Tensor:
+    def _best(self, scores: Tensor, active: ActiveSet | None) -> Tensor:
         """The best of the pool's best points after a climb."""
-        may_ask, allowed = self._allowed(among)
+        may_ask, allowed = self._allowed(active)
         scores = scores.masked_fill(~allowed, -torch.inf)
         self._check_finite(scores)
         if self._is_blind:
@@ -159,16 +156,17 @@ class BoxPolicy(Policy[Score, Tensor]):
         found = torch.where(torch.isfinite(found), found, scores[best])
         return X[lowest_of_largest(found)].clone()
 
-    def _allowed(self, among: Score | None) -> tuple[Score, Tensor]:
+    def _allowed(self, active: ActiveSet | None) -> tuple[Score, Tensor]:
         """Where points may be asked, and which of the pool may be."""
+        inside = None if active is None else active.inside
         closed, avoided = self._closed_keys()
         for keys in (closed + avoided, closed):
             points = [self._point(key) for key in keys]
 
             def may_ask(X: Tensor, points: Sequence[Tensor] = points) -> Tensor:
                 allowed = torch.ones(len(X), dtype=torch.bool, device=X.device)
-                if among is not None:
-                    allowed = among(X)
+                if inside is not None:
+                    allowed = inside(X)
                 for x in points:
                     allowed &= ~(x == X).all(dim=1)
                 return allowed
@@ -204,14 +202,16 @@ class BoxPolicy(Policy[Score, Tensor]):
         cap = deviation(starts)
         return lambda X: answers.mean(inputs(X)) + factor * torch.minimum(deviation(X), cap)
 
-    def _answered(self, keys: list[int], among: Score | None) -> tuple[list[int], Tensor, Tensor]:
+    def _answered(
+        self, keys: list[int], active: ActiveSet | None
+    ) -> tuple[list[int], Tensor, Tensor]:
         """Of many those with the largest means."""
         if not keys:
             return [], self.mean[:0], self.mean[:0]
         X = torch.stack([self._point(key) for key in keys])
         allowed = self._domain.contains(X)
-        if among is not None:
-            allowed &= among(X)
+        if active is not None and active.inside is not None:
+            allowed &= active.inside(X)
         rows = allowed.nonzero().flatten()
         inputs = self.surrogate.inputs(X)
         mean = self.data.answers.anywhere.mean(inputs)

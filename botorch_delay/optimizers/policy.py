@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +10,7 @@ from torch import Tensor
 from botorch_delay.design.ties import lowest_of_largest
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.generators import generator_for
+from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.exceptions import NumericsError
 from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.sample_paths import PriorPaths
@@ -28,13 +27,11 @@ from botorch_delay.optimizers.rules import (
     method_name,
 )
 
-# Where points may be asked: rows of a set, or a test of points of a box (``n x d`` to bool ``n``).
-Among = TypeVar("Among", Tensor, Callable[[Tensor], Tensor])
-# A row of a set, or a point of a box (``d``).
-Point = TypeVar("Point", int, Tensor)
+# Points of a box from which climbs begin, beside some moved to its boundary.
+BOX_POOL = 2048
 
 
-class Policy(ABC, Generic[Among, Point]):
+class Policy(ABC):
     """The next point by a rule, given what has arrived and what is pending.
 
     Args:
@@ -98,11 +95,11 @@ class Policy(ABC, Generic[Among, Point]):
         """As the mean, with pending points counted as the rule does: ``N``."""
         return self.data.design.at_candidates.deviation
 
-    def choose(self, among: Among | None = None) -> Point:
-        """The next point.
+    def choose(self, active: ActiveSet | None = None) -> int | Tensor:
+        """The next point: its row on a finite set, the point itself (``d``) on a box.
 
         Args:
-            among: where it may be; anywhere if None.
+            active: where it may be; anywhere if None.
 
         Raises:
             EmptyDomainError: if nothing may be asked.
@@ -110,9 +107,9 @@ class Policy(ABC, Generic[Among, Point]):
         """
         self._refit()
         scores = self._first_order() if self._is_blind else self.scores()
-        return self._best(scores, among)
+        return self._best(scores, active)
 
-    def confirm(self, among: Among | None = None) -> Point | None:
+    def confirm(self, active: ActiveSet | None = None) -> int | Tensor | None:
         """The answered point to ask again, while it is open which of them is best; else None.
 
         It is open while the mean plus deviation of another reaches the best one's mean less its
@@ -120,14 +117,14 @@ class Policy(ABC, Generic[Among, Point]):
         deviation is asked, unless a trial of it is running.
 
         Args:
-            among: where it may be; anywhere if None.
+            active: where it may be; anywhere if None.
         """
         self._refit()
         if self._is_blind:
             return None
         closed = self.data.feasibility.closed()
         keys, mean, deviation = self._answered(
-            sorted(set(self.data.answers.keys).difference(closed)), among
+            sorted(set(self.data.answers.keys).difference(closed)), active
         )
         if len(keys) < 2:
             return None
@@ -150,6 +147,14 @@ class Policy(ABC, Generic[Among, Point]):
             return self.mean + self._factor * self.deviation
         return self.mean + self._factor * self._path()
 
+    def use_pool(self, pool: Tensor | None) -> None:
+        """Other candidates on a box, ``N x d``, thinned; those of the beginning if None."""
+        before, self.pool = self.pool, self._own_pool
+        if pool is not None:
+            self.pool = pool[:: max(len(pool) // BOX_POOL, 1)]
+        if self.pool is not before:
+            self.restart()
+
     def restart(self) -> None:
         """Count all trials anew, with the present surrogate."""
         self.surrogate = self._fitting.surrogate
@@ -161,15 +166,17 @@ class Policy(ABC, Generic[Among, Point]):
         """The candidates of the beginning, ``N x d``."""
 
     @abstractmethod
-    def _best(self, scores: Tensor, among: Among | None) -> Point:
+    def _best(self, scores: Tensor, active: ActiveSet | None) -> int | Tensor:
         """Where the rule is largest, given its values at the candidates."""
 
     @abstractmethod
-    def _answered(self, keys: list[int], among: Among | None) -> tuple[list[int], Tensor, Tensor]:
+    def _answered(
+        self, keys: list[int], active: ActiveSet | None
+    ) -> tuple[list[int], Tensor, Tensor]:
         """Which of some points may be asked; mean and deviation there."""
 
     @abstractmethod
-    def _point(self, key: int) -> Point:
+    def _point(self, key: int) -> int | Tensor:
         """The point with a key."""
 
     @abstractmethod
