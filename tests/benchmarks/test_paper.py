@@ -170,7 +170,7 @@ def test_the_quick_command_survives_being_killed(tmp_path):
     for enough in (5, 40):
         kill_once(command, lambda enough=enough: len(list(runs.glob("*.json"))) >= enough)
         for path in runs.glob("*.json"):
-            assert len(json.loads(path.read_text())["asks"][0]) == 300
+            assert len(json.loads(path.read_text())[2][0]) == 300
     done = {path: path.stat().st_mtime_ns for path in runs.glob("*.json")}
     finished = subprocess.run(command, capture_output=True, text=True, check=True)
     assert all(path.stat().st_mtime_ns == when for path, when in done.items())
