@@ -237,7 +237,7 @@ def _holds_earlier_state(db: sqlite3.Connection, header: Mapping[str, Any], ledg
 def _write_meta(db: sqlite3.Connection, header: Mapping[str, Any], since: int) -> None:
     keys = ["revision", "digest", "finished", "notes"]
     if since < 0:
-        keys += ["optimizer", "config", "recipes"]
+        keys += ["optimizer", "config"]
     rows = [(key, json.dumps(header[key])) for key in keys]
     rows += [(key, json.dumps(header["progress"][key])) for key in ("values", "arrays_version")]
     db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)

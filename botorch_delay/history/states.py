@@ -31,7 +31,6 @@ def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
         "format": int,
         "optimizer": str,
         "config": Mapping,
-        "recipes": Mapping,
         "notes": Mapping,
         "revision": int,
         "digest": str,

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.acquisition import FantasyUpperConfidenceBound, MaxVariance
@@ -28,12 +27,10 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
-from botorch_delay.gp.kernels import build_kernel, describe_kernel
 from botorch_delay.history.trials import TrialState
 from botorch_delay.integrations.engine_run import EngineRun, Settings
 from botorch_delay.optimizers import BPEDelayOptimizer
 from botorch_delay.optimizers.replica import PastTrial
-from botorch_delay.optimizers.rules import as_rule
 from botorch_delay.optimizers.specs import build_part, describe_part
 
 try:
@@ -62,6 +59,7 @@ __all__ = ["DelayGenerationNode"]
 
 KEY = "botorch_delay"  # of the record of an ask in the metadata of a generator run
 _MAX_ARMS = 10_000  # of one trial
+_LIKE = torch.empty(0, dtype=torch.double)  # what the optimizer's tensors are like
 
 # Mean, standard error, and whether they came after the trial was complete, by metric and arm; None
 # where there are no data yet. Ax rounds the data that it writes, and a run has to go on from the
@@ -115,8 +113,9 @@ class DelayGenerationNode(ExternalGenerationNode):
         transition_criteria: when another node takes over; Ax's.
         suggested_experiment_status: Ax's.
         options: of :class:`botorch_delay.BPEDelayOptimizer`: ``exploit``, ``confidence``, ....
-            ``repeat_pending`` is False if it is not given. A given kernel sees the parameters in
-            the order of the search space, choices that are not numbers as places in their lists.
+            A rule does not repeat pending points, unless it is given as ``Exploit(rule)``. A given
+            kernel sees the parameters in the order of the search space, choices that are not
+            numbers as places in their lists.
 
     Raises:
         InputTypeError: if there is no such option.
@@ -416,37 +415,23 @@ def _node_to_json(node: DelayGenerationNode) -> dict[str, Any]:
 def _node_from_json(
     options: Mapping[str, Any], answers: Answers, **arguments: Any
 ) -> DelayGenerationNode:
-    parts = {name: _build(name, record) for name, record in options.items()}
+    parts = {name: build_part(record, name, _LIKE) for name, record in options.items()}
     node = DelayGenerationNode(**arguments, **parts)
     node._answers = dict(answers)
     return node
 
 
 def _describe(name: str, value: Any) -> Any:
-    """An option as JSON: plain values as they are, anything else by its record."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Kernel):
-        described = {"kernel": describe_kernel(value)}
-    else:
-        described = {"part": describe_part(as_rule(value) if name == "exploit" else value)}
+    """An option as JSON, from which it can be made anew."""
+    record = describe_part(value)
     try:
-        _build(name, described)
-    except (StorageError, TypeError) as error:
+        build_part(record, name, _LIKE)
+    except StorageError as error:
         raise StorageError(
             f"{name}, a {type(value).__name__}, cannot be saved: it is not among what this library "
             "makes anew from a file."
         ) from error
-    return described
-
-
-def _build(name: str, value: Any) -> Any:
-    """The option of a record."""
-    if not isinstance(value, Mapping):
-        return value
-    if "kernel" in value:
-        return build_kernel(value["kernel"], torch.empty(0, dtype=torch.double))
-    return build_part(value["part"], name)
+    return record
 
 
 register_acquisition_function(MaxVariance)

@@ -16,54 +16,65 @@ from botorch_delay import validation
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.space import Space
 from botorch_delay.elimination.rounds import OPEN_ENDED
-from botorch_delay.exceptions import InputError, InputTypeError
+from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
 from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
+from botorch_delay.optimizers.exploit import Exploit, WithinBudget
 from botorch_delay.optimizers.replica import PastTrial, Replica
+from botorch_delay.optimizers.rules import as_rule
 
 logger = logging.getLogger(__name__)
 
-# What the engine tells, and what cannot be made again from trials alone.
-_NOT_OPTIONS = {"domain", "horizon", "seed", "maximize", "regret_factor"}
+_NOT_OPTIONS = {"domain", "horizon", "seed", "maximize"}  # of an engine: it has its own
 
 
 @dataclass(frozen=True)
 class Settings:
     """How an engine makes a :class:`botorch_delay.BPEDelayOptimizer`, whatever the space.
 
+    A rule does not repeat pending points unless ``Exploit`` says so: to an engine an equal trial
+    looks like a mistake. Without a horizon rounds grow by a factor of 2, unless given.
+
     Args:
-        horizon: how many asks are planned; None where no end is planned, then rounds grow by a
-            factor of 2 unless ``rounds`` are given.
+        horizon: how many asks are planned; None where no end is planned.
         seed: of everything random.
-        options: of the optimizer; points that are running are not repeated if not given.
+        options: of the optimizer.
 
     Raises:
         InputError: if horizon or seed are out of their ranges.
-        InputTypeError: if there is no such option.
+        InputTypeError: if there is no such option, or ``exploit`` is of another type.
+        NotSupportedError: for a regret budget, which depends on when answers came; engines do not
+            tell.
     """
 
     horizon: int | None = None
     seed: int = 0
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.horizon is not None:
             validation.whole(self.horizon, "horizon", 1)
         validation.seed(self.seed)
-        known = set(inspect.signature(BPEDelayOptimizer).parameters) - _NOT_OPTIONS
+        known = sorted(inspect.signature(BPEDelayOptimizer).parameters.keys() - _NOT_OPTIONS)
         for name in self.options:
             if name not in known:
                 raise InputTypeError(
-                    f"There is no option {name!r} here; there are horizon, seed, "
-                    f"{', '.join(sorted(known))}."
+                    f"BPEDelayOptimizer has no option {name!r}; there are {', '.join(known)}."
                 )
+        exploit = self.options.get("exploit", Exploit(repeat_pending=False))
+        if isinstance(exploit, WithinBudget):
+            raise NotSupportedError("WithinBudget needs ask and tell; leave it out here.")
+        if not isinstance(exploit, Exploit | None):
+            exploit = Exploit(as_rule(exploit, "exploit"), repeat_pending=False)
+        rounds = OPEN_ENDED if self.horizon is None else None
+        options = {"rounds": rounds, **self.options, "exploit": exploit}
+        object.__setattr__(self, "options", options)
 
     def make(self, domain: BoxDomain, maximize: bool) -> BPEDelayOptimizer:
         """An optimizer before any ask."""
-        options = {"repeat_pending": False} | self.options
-        if self.horizon is None:
-            options.setdefault("rounds", OPEN_ENDED)
-        return BPEDelayOptimizer(domain, self.horizon, seed=self.seed, maximize=maximize, **options)
+        return BPEDelayOptimizer(
+            domain, self.horizon, seed=self.seed, maximize=maximize, **self.options
+        )
 
 
 class EngineRun:

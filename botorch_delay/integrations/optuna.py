@@ -96,7 +96,7 @@ class DelaySampler(BaseSampler):
         options: further options of :class:`botorch_delay.BPEDelayOptimizer`: ``explore_fraction``,
             ``exploit``, ``evidence``, ``confidence``, and so on. A ``covar_module`` sees the
             parameters as numbers, in the order of their names, categories as positions.
-            ``repeat_pending`` is False if not given.
+            A rule does not repeat pending points, unless it is given as ``Exploit(rule)``.
 
     Raises:
         InputError: if an argument is out of its range or unknown.

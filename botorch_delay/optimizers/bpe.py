@@ -9,38 +9,35 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, FixedBeta, Guarantee, RKHSConfidence
-from botorch_delay.confidence.nets import largest_deviation
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.finite import Domain, FiniteDomain
-from botorch_delay.elimination.active_set import ActiveSet
-from botorch_delay.elimination.box_active_set import BoxActiveSet
-from botorch_delay.elimination.closing import everything_left, judge_round
-from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, Known, OpenRound
-from botorch_delay.elimination.rounds import Departure, RoundRecord, RoundSchedule, ScheduledRounds
-from botorch_delay.elimination.search_space import BoxArena, FiniteArena, make_arena
+from botorch_delay.elimination.active_set import ActiveSet, FiniteActiveSet, RoundBounds
+from botorch_delay.elimination.box_active_set import whole_set
+from botorch_delay.elimination.closing import RoundAnswers, close_round, everything_left
+from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, OpenRound
+from botorch_delay.elimination.rounds import (
+    Departure,
+    GeometricRounds,
+    HorizonRounds,
+    RoundRecord,
+    ScheduledRounds,
+)
 from botorch_delay.exceptions import (
     EmptyDomainError,
     ExhaustedDesignError,
     InputError,
-    InputTypeError,
     NotSupportedError,
     RefutedError,
     RepeatedResultWarning,
     StorageError,
 )
-from botorch_delay.gp.kernels import prior_variance
-from botorch_delay.gp.surrogate import (
-    Hyperparameters,
-    Surrogate,
-    check_warm_start,
-)
+from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import Feasibility, row_of
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
@@ -48,20 +45,21 @@ from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.botorch_scores import try_out
 from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.claims import History, claim, departures, waits_of
+from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.events import Note, Notebook, Opening
+from botorch_delay.optimizers.exploit import DEFAULT_EXPLOIT, Exploit, WithinBudget, as_exploit
 from botorch_delay.optimizers.fitting import Fitting
-from botorch_delay.optimizers.fixed_model import describe_given, given_surrogate, recipe_of
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.locks import exclusive
-from botorch_delay.optimizers.options import DEFAULT_EXPLOIT, choose_options
 from botorch_delay.optimizers.policies import IndexMethod
 from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
 from botorch_delay.optimizers.replica import PastTrial, Replica
 from botorch_delay.optimizers.rules import BotorchRule, Hallucinate, Rule
-from botorch_delay.optimizers.specs import describe_part
 from botorch_delay.optimizers.stragglers import EarlyClose, LateReport, forecast, holding
 
 logger = logging.getLogger(__name__)
+
+_Exploits = Exploit | WithinBudget | Rule | Callable[..., AcquisitionFunction] | None
 
 
 class BPEDelayOptimizer(Optimizer):
@@ -77,10 +75,10 @@ class BPEDelayOptimizer(Optimizer):
     inside ``ask``, before the point is chosen; the last one when all its asks are settled, or at
     ``finish``. A design point whose trial fails is asked again, at most twice. So is one that was
     abandoned where the regret bound needs its answer: with valid bounds, noise, no delay law and
-    no ``straggler_factor``. Elsewhere the round goes without it.
+    no ``straggler_factor`` of the rounds. Elsewhere the round goes without it.
 
     Every ask that is no design point plays ``exploit`` on all data, restricted to the active set,
-    or towards the end of the horizon asks again for one of its best points (``confirm_fraction``).
+    or towards the end of the horizon asks again for one of its best points (:class:`Exploit`).
     The regret bound charges every ask of a round the same, whatever active point it plays, and
     these points enter neither the round's bounds nor the decision when it closes. So the bound
     stays as it is where design points come first (``explore_fraction`` 1), and grows by at most
@@ -93,47 +91,27 @@ class BPEDelayOptimizer(Optimizer):
     Args:
         domain: a finite action set, or a box.
         horizon: T, how many asks are planned; None, with :class:`GeometricRounds`, where no end is.
-        covar_module: the kernel, fixed; None to learn a Matern 5/2 kernel and noise, again
-            whenever the answers have grown by a fifth: nothing is claimed then, and rounds, rule
-            and recommendation share the one that was learned last. Until three answers are in
-            ``exploit`` plays points in a random order.
+        covar_module: the kernel, fixed; :class:`Learned`, or None, to learn it and noise from the
+            answers: nothing is claimed then, and rounds, rule and recommendation share the one that
+            was learned last. Until three answers are in ``exploit`` plays points in a random order.
         noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
-        regret_factor: F >= 1; ``exploit`` plays every ask as long as what it may have cost,
-            certified by bounds from all answers, leaves room for BPE-Delay's own regret bound
-            within F times that bound; see :mod:`botorch_delay.optimizers.budget`. Needs a finite
-            domain, a given kernel and ``RKHSConfidence``. None for no budget.
-        straggler_factor: kappa >= 1; a round closes without its last design points once the largest
-            deviation over the active set, given those that have been answered, is at most kappa
-            times the one intended. It costs a factor kappa on the regret bound and assumes more of
-            the delays; see :mod:`botorch_delay.optimizers.stragglers`. Needs a finite domain, and
-            neither a delay law nor a ``regret_factor``. None waits for all.
-        exact: evaluations have no noise: a kernel is given without a noise variance, a jitter
-            stands for it, no point is asked twice, and bounds use all answers.
-        repeat_pending: whether a point may be asked again while a trial of it is running. If not,
-            ``exploit`` does so only where every point that may be asked has one, and a design
-            point waits until no other trial of it is running; not with ``straggler_factor``.
-        confirm_fraction: the share of the horizon, at its end, in which ``exploit``'s asks go to
-            active points that have an answer, as long as it is open which of them is best: while
-            the mean plus deviation of another one reaches the best one's mean less its deviation,
-            pending points counted. Of these the one with the largest mean plus deviation is asked
-            again, unless a trial of it is running. Needs a horizon and ``exploit``; not with
-            ``exact``. If None 0.2 where that is possible, the domain is finite and the kernel is
-            learned; else 0.
-        warm_start: what another study has learned, ``other.hyperparameters``: where learning
-            begins; None for BoTorch's priors.
         confidence: bounds that eliminate; ``FixedBeta(6.0)`` if None.
         delay: a delay law, for rounds of fixed length.
         delta: failure probability of the guarantee, in (0, 1).
-        rounds: how many design points each round has; :class:`HorizonRounds` if None.
-        exploit: the rule of the asks that are no design points, with hallucinated pending points:
-            :class:`UCB`, :class:`ThompsonSampling`, :class:`BotorchRule` or what the latter takes;
-            None to continue the design instead, as Algorithm 1 does.
+        rounds: how many design points each round has: :class:`HorizonRounds`, also if None, or
+            :class:`GeometricRounds`.
+        exploit: what plays the asks that are no design points: a rule, or what
+            :class:`BotorchRule` takes, as ``Exploit(rule)``; :class:`Exploit` with its options;
+            :class:`WithinBudget`, where the rule plays as long as a regret budget allows it; None
+            to continue the design instead, as Algorithm 1 does.
         explore_fraction: rho in (0, 1], the share of asks that are design points; if None 0.005,
-            and 1 where ``exploit`` is None or a delay law is given.
+            and 1 where ``exploit`` is None or ``WithinBudget``, or a delay law is given.
         evidence: "round": bounds use the round's own design points. "all": with ``FixedBeta`` they
             use all answers there are instead; with ``RKHSConfidence`` the self-normalised bound
             from all answers is intersected with the round's own, delta split evenly. If None
             "all" where bounds are a heuristic anyway and no delay law is given, else "round".
+        exact: evaluations have no noise: a kernel is given without a noise variance, a jitter
+            stands for it, no point is asked twice, and bounds use all answers.
         seed: of Thompson samples, of searches on a box, and of restarts of a fit.
         maximize: False minimises; all public values keep the user's sign.
 
@@ -161,88 +139,57 @@ class BPEDelayOptimizer(Optimizer):
         domain: Domain,
         horizon: int | None,
         *,
-        covar_module: Kernel | None = None,
+        covar_module: Kernel | Learned | None = None,
         noise_var: float | None = None,
         confidence: Confidence | None = None,
         delay: DelayLaw | None = None,
         delta: float = 0.1,
-        rounds: RoundSchedule | None = None,
-        exploit: Rule | Callable[..., AcquisitionFunction] | None = DEFAULT_EXPLOIT,
+        rounds: HorizonRounds | GeometricRounds | None = None,
+        exploit: _Exploits = DEFAULT_EXPLOIT,
         explore_fraction: float | None = None,
         evidence: str | None = None,
-        regret_factor: float | None = None,
-        straggler_factor: float | None = None,
         exact: bool = False,
-        repeat_pending: bool = True,
-        confirm_fraction: float | None = None,
-        warm_start: Hyperparameters | None = None,
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
-        super().__init__(domain, horizon, seed=seed, maximize=maximize)
-        self._exact = exact
-        self._fixed = given_surrogate(covar_module, noise_var, domain.like, exact=exact)
-        check_warm_start(warm_start, domain, self._fixed is not None)
-        self._warm_start = warm_start
-        self._fitting = Fitting(
-            domain,
-            self._ledger,
-            seed=self._seed,
-            sign=self._sign,
-            fixed=self._fixed,
-            warm_start=warm_start,
-            exact=exact,
-        )
-        self._confidence = FixedBeta(6.0) if confidence is None else confidence
-        if not isinstance(self._confidence, Confidence):
-            raise InputTypeError(
-                f"confidence must be FixedBeta or RKHSConfidence, got {type(confidence).__name__}."
-            )
-        if delay is not None and not isinstance(delay, DelayLaw):
-            raise InputTypeError(
-                f"delay must be a delay law such as PoissonDelay, got {type(delay).__name__}."
-            )
-        self._delay = delay
-        self._delta = validation.probability(delta, "delta")
-        self._as_published = False
-        self._options = choose_options(
-            rounds,
-            exploit,
-            explore_fraction,
-            evidence,
-            regret_factor,
-            straggler_factor,
-            exact,
-            repeat_pending,
-            confirm_fraction,
+        config = BPEConfig(
             domain=domain,
-            horizon=self._horizon,
-            given=self._fixed is not None,
-            confidence=self._confidence,
+            horizon=horizon,
+            covar_module=covar_module,
+            noise_var=noise_var,
+            confidence=FixedBeta(6.0) if confidence is None else confidence,
             delay=delay,
+            delta=delta,
+            rounds=HorizonRounds() if rounds is None else rounds,
+            exploit=as_exploit(exploit),
+            explore_fraction=explore_fraction,
+            evidence=evidence,
+            exact=exact,
+            seed=seed,
+            maximize=maximize,
         )
-        self._rule = self._options.rule(self._horizon, delay, self._delta)
-        self._arena: FiniteArena | BoxArena = self._make_arena()
-        if isinstance(self._arena, BoxArena):
-            self._arena.check(self._fixed)
-        self._state: Any = self._arena.everything()
-        self._eliminated = domain.like.new_zeros(
-            len(domain) if isinstance(domain, FiniteDomain) else 0, dtype=torch.long
-        )
+        super().__init__(config)
+        self._config: BPEConfig = config
+        domain = config.domain
+        self._fixed, self._confidence = config.fixed, config.confidence
+        self._delay, self._delta = config.delay, config.delta
+        self._fitting = Fitting(config, self._ledger)
+        self._rule = config.round_rule()
+        self._active: ActiveSet = whole_set(domain, self._seed)
+        self._active.check(self._fixed, self._round_bounds(1))
         self._resets = 0
-        self._since = 0  # closed rounds before the last reset, which count no more on a box
         self._records: list[RoundRecord] = []
         self._open: OpenRound | None = None
-        self._feasibility = Feasibility(key=self._arena.key, exact=exact)
+        self._feasibility = Feasibility(key=self._active.key, exact=self._exact)
         self._late = LateReport()
-        factor = self._options.straggler_factor
+        factor = config.straggler_factor
         self._early = None if factor is None else EarlyClose(factor, domain.like)
         self._designed = 0  # design points asked, in all rounds
         self._notebook = Notebook(self._fitting.surrogate)
         self._past = History()
         self._budget = self._make_budget()
         self._player: IndexMethod | None = None
-        rule = self._options.exploit
+        rule = config.rule
         if rule is not None:
             self._player = IndexMethod(
                 domain,
@@ -252,8 +199,8 @@ class BPEDelayOptimizer(Optimizer):
                 seed=self._seed,
                 sign=self._sign,
                 fitting=self._fitting,
-                exact=exact,
-                repeat_pending=repeat_pending,
+                exact=self._exact,
+                repeat_pending=config.repeat_pending,
             )
             if isinstance(rule, BotorchRule):
                 try_out(rule, self._player.surrogate, self._player.pool, True)
@@ -291,13 +238,8 @@ class BPEDelayOptimizer(Optimizer):
         Raises:
             InputError: if an argument is out of its range or missing.
         """
-        required = {
-            "covar_module": covar_module,
-            "noise_var": noise_var,
-            "confidence": confidence,
-            "delay": delay,
-        }
-        for name, value in required.items():
+        required = {"covar_module": covar_module, "noise_var": noise_var, "delay": delay}
+        for name, value in (required | {"confidence": confidence}).items():
             if value is None:
                 raise InputError(f"Algorithm 1 needs {name}; None was given.")
         optimizer = cls(
@@ -312,8 +254,58 @@ class BPEDelayOptimizer(Optimizer):
             seed=seed,
             maximize=maximize,
         )
-        optimizer._as_published = True
+        optimizer._config = replace(optimizer._config, as_published=True)
         return optimizer
+
+    @classmethod
+    def guaranteed(
+        cls,
+        domain: Domain,
+        horizon: int,
+        *,
+        covar_module: Kernel,
+        noise_var: float,
+        norm_bound: float,
+        noise_std: float,
+        delta: float = 0.1,
+        seed: int = 0,
+        maximize: bool = True,
+    ) -> BPEDelayOptimizer:
+        """The mode with the least regret among those whose regret bound is proved.
+
+        On a finite set a rule plays :class:`WithinBudget`: with probability 1 - delta regret is at
+        most 1.25 times BPE-Delay's own bound, plus what waits cost, and ``certified_regret`` bounds
+        it at all times. On a box a tenth of the asks are design points, so that regret is at most
+        sqrt(10) times the bound of Theorem 2, plus what waits cost. On both the maximiser is never
+        eliminated; nothing is assumed of the delays. ``guarantee`` has the assumptions.
+
+        Args:
+            domain: a finite action set, or a box.
+            horizon: T.
+            covar_module: the kernel.
+            noise_var: lambda^2.
+            norm_bound: C_k, a bound on the RKHS norm of f.
+            noise_std: sigma, the sub-Gaussian scale of the noise.
+            delta: failure probability.
+            seed: as in the constructor.
+            maximize: False minimises.
+
+        Raises:
+            InputError: if an argument is out of its range or missing.
+        """
+        on_set = isinstance(domain, FiniteDomain)
+        return cls(
+            domain,
+            horizon,
+            covar_module=covar_module,
+            noise_var=noise_var,
+            confidence=RKHSConfidence(norm_bound, noise_std),
+            delta=delta,
+            exploit=WithinBudget() if on_set else Exploit(),
+            explore_fraction=None if on_set else 0.1,
+            seed=seed,
+            maximize=maximize,
+        )
 
     @classmethod
     def from_trials(
@@ -331,7 +323,7 @@ class BPEDelayOptimizer(Optimizer):
 
         Raises:
             InputError: if a point does not fit the domain, or an option is out of its range.
-            NotSupportedError: with ``regret_factor``.
+            NotSupportedError: with :class:`WithinBudget`.
             StorageError: if a note is malformed, or rests on trials that are missing.
         """
         replica = Replica(lambda: cls(domain, horizon, **options))
@@ -346,12 +338,12 @@ class BPEDelayOptimizer(Optimizer):
         It holds with probability ``1 - delta / 4`` at all times at once, whatever the delays.
 
         Raises:
-            NotSupportedError: without ``regret_factor``.
+            NotSupportedError: without :class:`WithinBudget`.
             RefutedError: if the answers contradict ``norm_bound`` and ``noise_std``, or one was
                 told with more noise.
         """
         if self._budget is None:
-            raise NotSupportedError("Regret is certified where regret_factor is given.")
+            raise NotSupportedError("Regret is certified with exploit=WithinBudget() alone.")
         assert isinstance(self._confidence, RKHSConfidence)
         if self._past.noisier:
             raise RefutedError(
@@ -370,17 +362,13 @@ class BPEDelayOptimizer(Optimizer):
     @property
     def explore_fraction(self) -> float:
         """Rho, the share of asks that are design points while a design lasts."""
-        return self._options.fraction
+        return self._config.fraction
 
     @property
     @exclusive
-    def active_set(self) -> ActiveSet | BoxActiveSet:
+    def active_set(self) -> ActiveSet:
         """The points that may still be the maximiser, infeasible ones taken out."""
-        infeasible = self._feasibility.infeasible()
-        if isinstance(self._arena, BoxArena):
-            return self._arena.active_set(self._state, infeasible)
-        rows = self._arena.without(self._state, infeasible)
-        return self._arena.active_set(rows if self._budget is None else self._budget.active(rows))
+        return self._active_points()
 
     @property
     @exclusive
@@ -393,9 +381,7 @@ class BPEDelayOptimizer(Optimizer):
         Raises:
             NotSupportedError: on a box, where ``active_set.contains(X)`` tells.
         """
-        if isinstance(self._arena, BoxArena):
-            raise NotSupportedError("A box has no list of points; use active_set.contains(X).")
-        return self._eliminated.clone()
+        return self._active.eliminated
 
     @exclusive
     def round_that_eliminated(self, X: Tensor) -> Tensor:
@@ -408,14 +394,7 @@ class BPEDelayOptimizer(Optimizer):
         validation.matches(X, "X", self._domain.like)
         if not bool(self._domain.contains(X).all()):
             raise InputError("X holds points that are not in the domain.")
-        if isinstance(self._arena, FiniteArena):
-            return self._eliminated[self._domain.find(X)]
-        counted = self._records[self._since :]
-        judged = [record.number for record in counted if record.cutoff is not None]
-        result = torch.zeros(len(X), dtype=torch.long, device=X.device)
-        for number, condition in zip(judged, self._state.conditions, strict=True):
-            result[(result == 0) & (condition.margin(X) < 0.0)] = number
-        return result
+        return self._active.round_that_eliminated(X)
 
     @property
     def round(self) -> int | None:
@@ -461,7 +440,7 @@ class BPEDelayOptimizer(Optimizer):
             horizon=self._horizon,
             length=self._rule.length(self._open.number),
             designed=self._designed,
-            fraction=self._options.fraction,
+            fraction=self._config.fraction,
             budgeted=self._budget is not None,
         )
 
@@ -493,11 +472,11 @@ class BPEDelayOptimizer(Optimizer):
             self._confidence,
             self._delay,
             self._delta,
-            self._options,
+            self._config,
             surrogate=self._fixed,
             resets=self._resets,
             horizon=self._horizon,
-            on_box=isinstance(self._arena, BoxArena),
+            on_box=self._active.rows is None,
             history=past,
             departed=departed,
             waits=waits,
@@ -511,7 +490,7 @@ class BPEDelayOptimizer(Optimizer):
             self._open.use(self._fitting.surrogate)
         if self._open is None:
             self._begin(self._view())
-        elif self._is_due():
+        elif self._is_due(self._open):
             if not self._rule.on_arrival and self._open.is_overdue():
                 self._open.departures.add(Departure.OVERDUE)
             if self._open.gave_up():
@@ -526,7 +505,7 @@ class BPEDelayOptimizer(Optimizer):
     def _next_choice(self, current: OpenRound) -> Choice:
         slot = current.next_retry()
         if slot is not None:
-            return self._arena.choice(current.slots[slot].key, current.number, slot)
+            return self._active.choice(current.slots[slot].key, current.number, slot)
         choice = None
         if self._budget is not None:
             choice = self._play_within(self._budget, current)
@@ -535,9 +514,11 @@ class BPEDelayOptimizer(Optimizer):
             if choice is not None and self._is_held(current):
                 choice = replace(choice, slot=WAITING_SLOT)
             if choice is None:  # held points are all that is left; they are no design points here
-                choice = self._arena.choice(self._next_key(current), current.number, NO_SLOT)
+                choice = self._active.choice(self._next_key(current), current.number, NO_SLOT)
         if choice is None:
-            choice = self._arena.choice(self._next_key(current), current.number, len(current.slots))
+            choice = self._active.choice(
+                self._next_key(current), current.number, len(current.slots)
+            )
         return choice
 
     def _next_key(self, current: OpenRound) -> int:
@@ -560,27 +541,24 @@ class BPEDelayOptimizer(Optimizer):
         """Whether the design still has points to ask and less than its share of the asks."""
         if current.design_is_asked():
             return False
-        return self._designed <= self._options.fraction * len(self._ledger)
+        return self._designed <= self._config.fraction * len(self._ledger)
 
     def _is_held(self, current: OpenRound) -> bool:
         """Whether the next design point has to wait until no trial of it is running."""
-        if self._options.repeat_pending or not self._is_turn_of_design(current):
+        if self._config.repeat_pending or not self._is_turn_of_design(current):
             return False
         try:
             key = current.next_key()
         except ExhaustedDesignError:
             return False
-        return any(self._arena.key(trial) == key for trial in self._ledger.running())
+        return any(self._active.key(trial) == key for trial in self._ledger.running())
 
     def _play_within(self, budget: Budget, current: OpenRound) -> Choice | None:
         """The rule's point if the budget allows it or the round waits; None for a design point."""
         assert self._player is not None
         number = current.number
-        arena = self._arena
-        assert isinstance(arena, FiniteArena)
-        rows = budget.active(arena.without(self._state, self._feasibility.infeasible()))
         try:
-            row = self._pick(self._player, among=rows)
+            row = self._pick(self._player, self._active_points())
         except EmptyDomainError:
             return None
         assert isinstance(row, int)
@@ -594,11 +572,7 @@ class BPEDelayOptimizer(Optimizer):
         """An ask outside the design; None if no active point may be asked."""
         number = current.number
         try:
-            if isinstance(self._arena, BoxArena):
-                inside = self._state.contains if number > 1 else None
-                point = self._pick(player, inside=inside)
-            else:
-                point = self._pick(player, among=self._state)
+            point = self._pick(player, self._active)
         except EmptyDomainError:
             return None
         if isinstance(point, int):
@@ -608,17 +582,16 @@ class BPEDelayOptimizer(Optimizer):
     def _pick(
         self,
         player: IndexMethod,
-        among: Tensor | None = None,
-        inside: Callable[[Tensor], Tensor] | None = None,
+        active: ActiveSet,
     ) -> int | Tensor:
         """The rule's point or, towards the end of the horizon, one that is to be confirmed."""
         if self._horizon is not None:
-            last = round(self._options.confirm_fraction * self._horizon)
+            last = round(self._config.confirm_fraction * self._horizon)
             if len(self._ledger) >= self._horizon - last:
-                point = player.confirm(among, inside)
+                point = player.confirm(active.rows, active.inside)
                 if point is not None:
                     return point
-        return player.choose(among, inside)
+        return player.choose(active.rows, active.inside)
 
     @exclusive
     def note(self, trial: Trial) -> Note:
@@ -641,12 +614,12 @@ class BPEDelayOptimizer(Optimizer):
 
         Raises:
             InputError: if the point is not in the domain.
-            NotSupportedError: with ``regret_factor``, which counts when answers came.
+            NotSupportedError: with :class:`WithinBudget`, which counts when answers came.
             StorageError: if the note does not fit what was asked before.
         """
         if self._budget is not None:
             raise NotSupportedError(
-                "With regret_factor every ask counts with the bounds of its time, which notes do "
+                "With WithinBudget every ask counts with the bounds of its time, which notes do "
                 "not tell; use save and load."
             )
         X = validation.matrix(x.unsqueeze(0), "x")
@@ -657,11 +630,10 @@ class BPEDelayOptimizer(Optimizer):
             if self._open is None and opening.number == 1 and not self._finished:
                 self._begin(opening)
             elif self._open is not None and opening.number == self._open.number + 1:
-                known = {*opening.departures, *self._open.departures}
-                self._close(replace(opening, departures=tuple(sorted(known))), open_next=True)
-        row = int(self._domain.find(X))
-        on_box = isinstance(self._arena, BoxArena)
-        choice = Choice(None if on_box else row, note.round, note.slot, X[0] if on_box else None)
+                self._open.departures |= set(opening.departures)
+                self._close(opening, open_next=True)
+        key = self._active.key_of(X[0])
+        choice = self._active.choice(key, note.round, note.slot)
         current = self._open
         if current is None and self._finished:  # asked elsewhere while the last ask was out
             return self._open_trial(replace(choice, round=len(self._records), slot=NO_SLOT))
@@ -675,7 +647,6 @@ class BPEDelayOptimizer(Optimizer):
         current.use(self._fitting.surrogate)
         number, slot = note.round, note.slot
         if number > current.number or (number == current.number and slot >= 0):
-            key = self._arena.key_of(X[0]) if isinstance(self._arena, BoxArena) else row
             fits = number == current.number and current.make_room(slot, key)
             # One that does not fit comes on top of the design, as an ask while a round waits does.
             choice = replace(choice, round=current.number, slot=slot if fits else WAITING_SLOT)
@@ -770,12 +741,12 @@ class BPEDelayOptimizer(Optimizer):
         return answers, ids[-1] + 1
 
     def _update_standing(self, trial: Trial) -> None:
-        key = self._arena.key(trial)
+        key = self._active.key(trial)
         if self._open is not None and (self._exact or key in self._feasibility.suspects):
             self._open.set_standing(key, self._feasibility.standing(key))
 
     def _attached(self, results: list[Attached]) -> None:
-        if self._proves and self._options.evidence == "all" and not self._exact:
+        if self._proves and self._config.evidence == "all" and not self._exact:
             repeats = self._ledger.repeated(len(results))
             if repeats:
                 warnings.warn(
@@ -788,7 +759,7 @@ class BPEDelayOptimizer(Optimizer):
         if self._player is not None:
             self._player.attached(results)
         if self._exact:
-            for key in self._arena.keys_of(results):
+            for key in self._active.keys_of(results):
                 self._feasibility.know(key)
                 if self._open is not None:
                     self._open.set_standing(key, self._feasibility.standing(key))
@@ -811,24 +782,19 @@ class BPEDelayOptimizer(Optimizer):
             return True
         # A delay law leaves answers out by Algorithm 1's own rule, whatever their noise.
         arrived = not (self._rule.on_arrival and current.outstanding()[0])
-        counted = self._player is None or self._options.repeat_pending
+        counted = self._player is None or self._config.repeat_pending
         ended = arrived and len(self._ledger) == self._horizon
         return ended and counted and self._budget is None
 
-    def _is_due(self) -> bool:
+    def _is_due(self, current: OpenRound) -> bool:
         """Whether the open round closes before the next point is chosen."""
-        assert self._open is not None
-        if self._rule.on_arrival:
-            return self._open.design_is_settled() or self._closes_early(self._open)
-        length = self._rule.length(self._open.number)
-        assert length is not None
-        return self._open.asks >= length
+        return current.is_due() or self._closes_early(current)
 
     def _closes_early(self, current: OpenRound) -> bool:
         if self._early is None or not current.design_is_asked():
             return False
-        assert isinstance(self._arena, FiniteArena)
-        rows = self._arena.without(self._state, self._feasibility.infeasible())
+        rows = self._active.without(self._feasibility.infeasible()).rows
+        assert rows is not None
         return self._early.allows(current, rows)
 
     def _view(self) -> Opening:
@@ -841,22 +807,11 @@ class BPEDelayOptimizer(Optimizer):
             return view
         used = tuple(current.answered(current.design_size if self._rule.on_arrival else None))
         view = replace(view, used=used, departures=tuple(sorted(current.departures)))
-        if self._options.evidence != "all":
+        if self._config.evidence != "all":
             return view
         pool = tuple(self._ledger.answered())
         attached = tuple(range(len(self._ledger.attached)))
         return replace(view, used=pool if self._merges else used, pool=pool, attached=attached)
-
-    def _known_posterior(self, view: Opening) -> Known | None:
-        """The posterior of the evidence of a round, where it is kept up to date anyway."""
-        assert self._open is not None
-        if self._options.evidence != "all" or not self._merges:
-            return self._open.known
-        player = self._player
-        if player is None or self._fixed is None or self._confidence.needs_weights:
-            return None
-        now = len(view.pool) == player.answers and len(view.attached) == len(self._ledger.attached)
-        return player.known if now else None
 
     @property
     def _proves(self) -> bool:
@@ -869,7 +824,7 @@ class BPEDelayOptimizer(Optimizer):
 
     def _begin(self, view: Opening) -> None:
         """Open the first round."""
-        self._open = self._new_round(1, 1, self._state, self._surrogate_of(view))
+        self._open = self._new_round(1, 1, self._active, self._surrogate_of(view))
         self._notebook.opened(view, self._open.surrogate)
 
     def _surrogate_of(self, view: Opening) -> Surrogate:
@@ -879,24 +834,23 @@ class BPEDelayOptimizer(Optimizer):
         return Surrogate.rebuild(view.surrogate, self._domain)
 
     def _new_round(
-        self, number: int, previous_size: int, state: Any, surrogate: Surrogate
+        self, number: int, previous_size: int, active: ActiveSet, surrogate: Surrogate
     ) -> OpenRound:
         size = self._rule.design_size(number, previous_size)
-        return self._make_round(number, size, surrogate, state, self._feasibility, self._arena)
+        return self._make_round(number, size, surrogate, active, self._feasibility)
 
     def _make_round(
         self,
         number: int,
         design_size: int,
         surrogate: Surrogate,
-        state: Any,
+        active: ActiveSet,
         feasibility: Feasibility,
-        arena: FiniteArena | BoxArena,
     ) -> OpenRound:
         standings = {key: feasibility.standing(key) for key in feasibility.marked()}
-        candidates = arena.candidates(state, number)
+        length = self._rule.length(number)
         return OpenRound(
-            number, design_size, surrogate, candidates, standings, needs_all=self._needs_all
+            number, design_size, length, surrogate, active, standings, needs_all=self._needs_all
         )
 
     @property
@@ -905,10 +859,25 @@ class BPEDelayOptimizer(Optimizer):
         waits = self._rule.on_arrival and self._early is None
         return self._proves and not self._exact and waits
 
-    def _make_arena(self) -> FiniteArena | BoxArena:
-        # A budget's own bounds take half of what the rounds' bounds have otherwise.
-        delta = self._delta if self._options.regret_factor is None else self._delta / 2.0
-        return make_arena(self._domain, self._confidence, delta, self._sign, self._seed)
+    def _round_bounds(self, number: int) -> RoundBounds:
+        """How wide the bounds of a round are."""
+        delta = self._delta
+        if self._config.budget_factor is not None:
+            delta /= 2.0  # the other half is for the bounds of the budget
+        if self._config.evidence == "all" and not self._merges:
+            delta /= 2.0  # the other half is for the bounds from all answers
+        points = self._active.union(whole=self._config.as_published)
+        return RoundBounds(
+            self._confidence, delta, self._rule.share(number), points, self._proves, self._sign
+        )
+
+    def _round_answers(self, view: Opening) -> RoundAnswers:
+        """The answers by which a round is judged."""
+        pooled = None
+        # On a box a region is made again from the answers of trials alone.
+        if self._config.evidence == "all" and self._active.rows is not None:
+            pooled = self._data(view.pool, [self._ledger.attached[i] for i in view.attached])
+        return RoundAnswers(view.used, self._data(view.used), pooled, self._merges)
 
     def _close(self, view: Opening, *, open_next: bool) -> None:
         """Close the open round and, unless it was the last, open the next.
@@ -918,43 +887,24 @@ class BPEDelayOptimizer(Optimizer):
         current = self._open
         assert current is not None
         current.use(self._surrogate_of(view))
-        pooled = None
-        if self._options.evidence == "all" and isinstance(self._arena, FiniteArena):
-            pooled = self._data(view.pool, [self._ledger.attached[i] for i in view.attached])
-        union = 1
-        if isinstance(self._domain, FiniteDomain):
-            union = len(self._domain if self._as_published else self._state)
-        record, state = judge_round(
-            self._arena,
+        infeasible = sorted(self._active.key(self._ledger[i]) for i in view.infeasible)
+        record, active = close_round(
             current,
-            view.used,
-            self._data(view.used),
-            self._state,
-            sorted(self._arena.key(self._ledger[i]) for i in view.infeasible),
-            self._rule,
-            self._arena.delta if pooled is None or self._merges else self._arena.delta / 2.0,
-            sign=self._sign,
-            union=union,
-            proves=self._proves,
-            merged=self._merges,
-            pooled=pooled,
-            known=self._known_posterior(view),
-            departures=view.departures,
+            self._round_answers(view),
+            self._active,
+            infeasible,
+            self._round_bounds(current.number),
         )
         following = None
         if open_next:
             following = self._new_round(
-                current.number + 1, current.design_size, state, current.surrogate
+                current.number + 1, current.design_size, active, current.surrogate
             )
             self._notebook.opened(view, following.surrogate)
         self._open = following
-        if isinstance(self._arena, FiniteArena):
-            self._eliminated[self._state] = record.number
-            self._eliminated[state] = 0
-        self._state = state
+        self._active = active
         self._records.append(record)
-        self._follow_state()
-        what = "points" if isinstance(self._domain, FiniteDomain) else "of the box"
+        self._follow_active()
         logger.info(
             "round %d closed after %d asks: %d answers used, %.6g of %.6g %s stay active",
             record.number,
@@ -962,75 +912,44 @@ class BPEDelayOptimizer(Optimizer):
             record.observed,
             record.active_after,
             record.active_before,
-            what,
+            active.unit,
         )
 
-    def _follow_state(self) -> None:
+    def _follow_active(self) -> None:
         """On a box, let the asks outside the design choose among points of the active set."""
-        if self._player is not None and isinstance(self._arena, BoxArena):
-            self._player.use_pool(self._state.pool.points if self._state.conditions else None)
+        if self._player is not None:
+            self._player.use_pool(self._active.spread)
 
     def _reset_active(self, current: OpenRound) -> None:
         """Go on with every feasible point where none of the active ones may be asked.
 
         Where they may not because their values are known exactly, they stay the active ones.
         """
-        arena: Any = self._arena
-        feasible = arena.without(self._state, self._feasibility.infeasible())
-        state = everything_left(arena, self._feasibility, current.number, len(self._eliminated))
-        if arena.is_empty(feasible):
-            if isinstance(arena, FiniteArena):
-                self._eliminated[self._state] = current.number
-                self._eliminated[state] = 0
-            else:
-                self._since = len(self._records)
-            self._state = state
+        left = everything_left(self._active, self._feasibility, current.number)
+        if self._active.without(self._feasibility.infeasible()).is_empty:
+            self._active = left
         self._resets += 1
-        current.restart(arena.candidates(state, current.number))
-        self._follow_state()
+        current.restart(left)
+        self._follow_active()
 
-    def _active_points(self) -> tuple[list[int] | None, Tensor]:
-        if isinstance(self._arena, BoxArena):
-            return None, self._state.pool.points
-        rows = self._arena.without(self._state, self._feasibility.infeasible())
-        rows = self._state if not len(rows) else rows
-        return rows.tolist(), self._domain.like[rows]
-
-    def _is_active(self, X: Tensor) -> Tensor:
-        assert isinstance(self._arena, BoxArena)
-        return self._state.contains(X)
+    def _active_points(self) -> ActiveSet:
+        """The active set, without infeasible points and those that a budget's bounds rule out."""
+        active = self._active.without(self._feasibility.infeasible())
+        if self._budget is None:
+            return active
+        assert isinstance(active, FiniteActiveSet)
+        return active.only(self._budget.active(active.rows))
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self._fitting.current(), self._confidence, self._delta
 
-    def _config(self) -> dict[str, Any]:
-        return {
-            "horizon": self._horizon,
-            **describe_given(self._fixed, self._domain.like),
-            "confidence": describe_part(self._confidence),
-            "delay": describe_part(self._delay),
-            "delta": self._delta,
-            **self._options.describe(),
-            "warm_start": describe_part(self._warm_start),
-            "seed": self._seed,
-            "maximize": self._maximize,
-            "as_published": self._as_published,
-        }
-
-    def _recipes(self) -> dict[str, Any]:
-        return recipe_of(self._fixed)
-
     def _progress(self) -> dict[str, Any]:
-        finite = isinstance(self._arena, FiniteArena)
         written = write_progress(
             Progress(
-                self._eliminated if finite else None,
                 self._records,
                 self._resets,
                 self._open,
-                self._arena,
-                self._state,
-                self._since,
+                self._active,
                 self._fitting.describe(),
                 self._past,
             )
@@ -1043,9 +962,9 @@ class BPEDelayOptimizer(Optimizer):
     def _check_progress(
         self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
     ) -> Progress:
-        arena = self._make_arena()
-        feasibility = Feasibility(trials, arena.key, exact=self._exact)
-        for key in arena.keys_of(attached):
+        whole = whole_set(self._domain, self._seed)
+        feasibility = Feasibility(trials, whole.key, exact=self._exact)
+        for key in whole.keys_of(attached):
             feasibility.know(key)
 
         def surrogate_of(learned: Any) -> Surrogate:
@@ -1054,13 +973,20 @@ class BPEDelayOptimizer(Optimizer):
         known = len(attached) + sum(t.state is TrialState.COMPLETED for t in trials)
         fitted = self._fitting.read(progress["values"].get("fit"), known)
 
-        def make_round(number: int, size: int, state: Any) -> OpenRound:
-            current = self._make_round(number, size, fitted[0], state, feasibility, arena)
+        def make_round(number: int, size: int, active: ActiveSet) -> OpenRound:
+            current = self._make_round(number, size, fitted[0], active, feasibility)
             current.replay([t for t in trials if t.round == number])
             return current
 
+        def judged(record: RoundRecord) -> tuple[Surrogate, Answers, RoundBounds]:
+            answers = Answers.of(
+                [trials[i] for i in record.trial_ids], self._sign, self._domain.like
+            )
+            surrogate = surrogate_of(record.surrogate).standardized(answers.y)
+            return surrogate, answers, self._round_bounds(record.number)
+
         found = read_progress(
-            progress, trials, arena, self._rule, self._horizon, surrogate_of, make_round
+            progress, trials, whole, self._rule, self._horizon, judged, make_round
         )
         budget = self._make_budget()
         if budget is not None:
@@ -1068,16 +994,12 @@ class BPEDelayOptimizer(Optimizer):
         return replace(found, fitted=fitted, budget=budget)
 
     def _restore(self, progress: Progress) -> None:
-        if progress.eliminated is not None:
-            self._eliminated = progress.eliminated
-        self._arena = progress.arena
-        self._state = progress.state
+        self._active = progress.active
         self._records = progress.records
         self._resets = progress.resets
-        self._since = progress.since
         self._open = progress.open
-        self._feasibility = Feasibility(self._ledger.trials, self._arena.key, exact=self._exact)
-        for key in self._arena.keys_of(self._ledger.attached):
+        self._feasibility = Feasibility(self._ledger.trials, self._active.key, exact=self._exact)
+        for key in self._active.keys_of(self._ledger.attached):
             self._feasibility.know(key)
         self._late = LateReport()
         self._designed = len({(t.round, t.slot) for t in self._ledger.trials if t.slot >= 0})
@@ -1087,10 +1009,10 @@ class BPEDelayOptimizer(Optimizer):
         self._budget = progress.budget
         if self._player is not None:
             self._player.restart()
-            self._follow_state()
+            self._follow_active()
 
     def _make_budget(self) -> Budget | None:
-        if self._options.regret_factor is None:
+        if self._config.budget_factor is None:
             return None
         assert isinstance(self._domain, FiniteDomain)
         assert isinstance(self._confidence, RKHSConfidence)
@@ -1103,7 +1025,7 @@ class BPEDelayOptimizer(Optimizer):
             self._rule,
             self._horizon,
             self._delta,
-            self._options.regret_factor,
+            self._config.budget_factor,
             self._sign,
         )
 
@@ -1112,10 +1034,5 @@ class BPEDelayOptimizer(Optimizer):
         """What any ask can cost at most: functions of norm C differ by at most 2 C max sqrt(k)."""
         assert self._fixed is not None
         assert isinstance(self._confidence, RKHSConfidence)
-        kernel = self._fixed.covar_module
-        if isinstance(self._domain, FiniteDomain):
-            with torch.no_grad():
-                largest = prior_variance(kernel, self._domain.points).max().item() ** 0.5
-        else:
-            largest = largest_deviation(kernel, self._domain.bounds)
+        largest = self._active.largest_deviation(self._fixed.covar_module)
         return 2.0 * self._confidence.norm_bound * largest

@@ -15,12 +15,11 @@ from botorch_delay.design.ties import lowest_of_largest
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain, FiniteDomain, PointKeys
 from botorch_delay.domains.generators import generator_for
-from botorch_delay.elimination.box_active_set import Region
+from botorch_delay.elimination.box_active_set import BoxActiveSet
 from botorch_delay.exceptions import NumericsError
 from botorch_delay.gp import sample_paths
 from botorch_delay.gp.averages import Averages
 from botorch_delay.gp.kernels import covariance, prior_variance
-from botorch_delay.gp.posterior import Evidence, PointwisePosterior
 from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
@@ -86,7 +85,6 @@ class IndexMethod:
         pool: the candidates, ``N x d``.
         censored: trials whose answers came too late.
         widths: sigma at the last points, when they were asked.
-        answers: how many trials have been answered.
     """
 
     def __init__(
@@ -144,21 +142,6 @@ class IndexMethod:
         if self._design is None or self._design.sources == self._values.sources:
             return self._values
         return self._design
-
-    def known(self, evidence: Evidence, rows: Tensor, weights: bool) -> PointwisePosterior:
-        """The posterior of all answers at some candidates; rounding is not accounted for.
-
-        Args:
-            evidence: all answers.
-            rows: of the candidates.
-            weights: not to be had here.
-        """
-        assert not weights
-        self.flush()
-        mean, variance = self._values.posterior.mean[rows], self._values.posterior.variance[rows]
-        zero = torch.zeros_like(mean)
-        prior = prior_variance(self.surrogate.covar_module, self.surrogate.inputs(self.pool[rows]))
-        return PointwisePosterior(mean, variance, prior, zero, zero, zero, zero)
 
     def choose(
         self, among: Tensor | None = None, inside: Callable[[Tensor], Tensor] | None = None
@@ -509,7 +492,7 @@ class IndexMethod:
             return self._domain.points
         assert isinstance(self._domain, BoxDomain)
         generator = generator_for(self.seed, 0, torch.device("cpu"))
-        spread = Region(self._domain, seed=self.seed).sample(BOX_POOL, generator).points
+        spread = BoxActiveSet(self._domain, seed=self.seed).draw(BOX_POOL, generator).points
         if self.surrogate.learned:
             return spread
         edge = snapped(self._domain, spread[: BOX_POOL // 4], generator)
@@ -522,8 +505,11 @@ class IndexMethod:
 
     def use_pool(self, pool: Tensor | None) -> None:
         """Other candidates on a box, ``N x d``, thinned; those of the beginning if None."""
-        self.pool = self._own_pool if pool is None else pool[:: max(len(pool) // BOX_POOL, 1)]
-        self.restart()
+        before, self.pool = self.pool, self._own_pool
+        if pool is not None:
+            self.pool = pool[:: max(len(pool) // BOX_POOL, 1)]
+        if self.pool is not before:
+            self.restart()
 
     def restart(self) -> None:
         """Posteriors of the present surrogate from all trials."""
@@ -536,7 +522,6 @@ class IndexMethod:
         self._acquisition = self._drawn = None
         self._first = None
         self._keys = PointKeys()
-        self.answers = 0
         self._feasibility = Feasibility(self._ledger.trials, self._key, exact=self._exact)
         self._running = Counter(self._key(trial) for trial in self._ledger.running())
         for trial in self._ledger.trials:
@@ -554,11 +539,8 @@ class IndexMethod:
 
     def _count(self, trial: Trial) -> None:
         """Enter a trial where its state says that it counts, and take it out elsewhere."""
-        key, x, state = self._key(trial), trial.x, trial.state
-        value = trial.value
-        if state is TrialState.COMPLETED:
-            self.answers += 1
-        counted = state is not TrialState.ABANDONED
+        key, x, value = self._key(trial), trial.x, trial.value
+        counted = trial.state is not TrialState.ABANDONED
         missing = value is None or trial.id in self.censored
         if isinstance(self._pending, Censor) and counted and missing:
             value = self._pending.worst_value

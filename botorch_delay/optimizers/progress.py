@@ -7,20 +7,19 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from torch import Tensor
-
 from botorch_delay import validation
+from botorch_delay.elimination.active_set import ActiveSet, RoundBounds
 from botorch_delay.elimination.open_round import OpenRound
 from botorch_delay.elimination.rounds import Departure, RoundRecord, RoundRule
-from botorch_delay.elimination.search_space import BoxArena, FiniteArena, read_eliminated
 from botorch_delay.exceptions import InputError, StorageError
 from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.answers import Answers
 from botorch_delay.history.trials import Trial
 from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.claims import History
 
-# Makes the open round from its number, its design size, and the state that the closed rounds left.
-MakeRound = Callable[[int, int, Any], OpenRound]
+# Makes the open round from its number, its design size, and the active set of the closed rounds.
+MakeRound = Callable[[int, int, ActiveSet], OpenRound]
 
 
 @dataclass(frozen=True)
@@ -28,27 +27,20 @@ class Progress:
     """What cannot be derived from the trials alone.
 
     Attributes:
-        eliminated: for each point of a finite set the round that eliminated it, 0 while it is
-            active: ``N``; None on a box.
         records: the closed rounds.
         resets: how often all active points turned out to be infeasible.
         open: the open round, if there is one.
-        arena: set or box.
-        state: what the closed rounds left.
-        since: how many closed rounds count no more on a box.
+        active: what the closed rounds left.
         fitted: the surrogate, and how many answers it was fitted to; as a record where it is
             written.
         history: of the run, for the claims.
         budget: for asks outside the design, if there is one.
     """
 
-    eliminated: Tensor | None
     records: list[RoundRecord]
     resets: int
     open: OpenRound | None
-    arena: FiniteArena | BoxArena
-    state: Any
-    since: int = 0
+    active: ActiveSet
     fitted: Any = None
     history: History = field(default_factory=History)
     budget: Budget | None = None
@@ -65,12 +57,11 @@ def write_progress(progress: Progress) -> dict[str, Any]:
         }
     return {
         "rounds": [_describe(record) for record in progress.records],
-        "arrays": _arrays(progress),
+        "arrays": progress.active.arrays(),
         "arrays_version": len(progress.records) + progress.resets,
         "values": {
             "open": opened,
             "resets": progress.resets,
-            "since": progress.since,
             "fit": progress.fitted,
             "history": progress.history.describe(),
         },
@@ -92,10 +83,10 @@ def _checked() -> Iterator[None]:
 def read_progress(
     stored: Mapping[str, Any],
     trials: list[Trial],
-    arena: FiniteArena | BoxArena,
+    whole: ActiveSet,
     rule: RoundRule,
     horizon: int | None,
-    surrogate_of: Callable[[Any], Surrogate],
+    judged: Callable[[RoundRecord], tuple[Surrogate, Answers, RoundBounds]],
     make_round: MakeRound,
 ) -> Progress:
     """The progress of plain values, each of them checked.
@@ -112,18 +103,7 @@ def read_progress(
             raise StorageError(f"Stored round {number} is malformed.")
         departures = tuple(map(Departure, record["departures"]))
         records.append(RoundRecord(**{**record, "trial_ids": ids, "departures": departures}))
-    arrays = stored["arrays"]
-    eliminated = None
-    if isinstance(arena, FiniteArena):
-        eliminated = read_eliminated(arrays["eliminated"], arena.domain, len(records))
-    since = validation.whole(stored["values"].get("since", 0), "since", 0)
-    state = arena.rebuild(
-        records[since:],
-        trials,
-        arrays,
-        lambda record: surrogate_of(record.surrogate),
-        rule.share,
-    )
+    active = whole.rebuilt(stored["arrays"], records, judged)
     opened, last = stored["values"]["open"], len(records)
     current = None
     if opened is not None:
@@ -135,22 +115,15 @@ def read_progress(
             size = rule.design_size(number, size)
         if opened["design_size"] != size:
             raise StorageError(f"Round {last} has {opened['design_size']} design points.")
-        current = make_round(last, size, state)
+        current = make_round(last, size, active)
         current.departures = set(map(Departure, opened["departures"]))
     if any(trial.round > last for trial in trials):
         raise StorageError(f"A stored trial belongs to a round after the last, {last}.")
     resets = validation.whole(stored["values"]["resets"], "resets", 0)
     history = History.read(stored["values"]["history"])
-    return Progress(eliminated, records, resets, current, arena, state, since, history=history)
+    return Progress(records, resets, current, active, history=history)
 
 
 def _describe(record: RoundRecord) -> dict[str, Any]:
     departures = [str(departure) for departure in record.departures]
     return asdict(record) | {"trial_ids": list(record.trial_ids), "departures": departures}
-
-
-def _arrays(progress: Progress) -> dict[str, Tensor]:
-    if progress.eliminated is not None:
-        return {"eliminated": progress.eliminated.clone()}
-    anchors = progress.state.anchors
-    return {} if anchors is None else {"anchor": anchors.clone()}
