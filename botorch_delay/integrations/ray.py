@@ -122,8 +122,8 @@ class DelaySearch(Searcher):
         self._first = list(points_to_evaluate or [])
         self._seed = seed
         self._evaluated: list[tuple[Mapping[str, Any], float]] = []  # before the space is known
-        self._space: TuneSpace | None = None
         self._optimizer: Optimizer | None = None
+        self._space: TuneSpace  # where there is an optimizer
         self._restored = False  # and Tune told no space since
         self._lost: list[str] = []  # trials that run, but that Tune does not know after a restore
         # Trials asked in this process: of restored ones Tune may have dropped any.
@@ -153,8 +153,7 @@ class DelaySearch(Searcher):
             InputError: if the space is not known yet.
             NoAnswerError: before any answer.
         """
-        best = self.optimizer.recommend()
-        return self._known_space().decode(best.x)
+        return self._space.decode(self.optimizer.recommend().x)
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
@@ -175,7 +174,7 @@ class DelaySearch(Searcher):
             NotSupportedError: for ``grid_search``, ``sample_from``, and spaces inside a ``choice``.
             StorageError: if what was restored is of another space or metric.
         """
-        if self._space is not None and not self._restored:
+        if self._optimizer is not None and not self._restored:
             return False
         _check_metric(metric, mode)
         metric, mode = metric or self._metric, mode or self._mode
@@ -206,7 +205,7 @@ class DelaySearch(Searcher):
         for parameters, value in self._evaluated:
             optimizer.attach(space.encode(parameters), value)
         self._space, self._metric, self._mode, self._optimizer = space, metric, mode, optimizer
-        self._restored, self._evaluated, self._lost = False, [], []
+        self._restored, self._evaluated, self._lost, self._asked = False, [], [], set()
         return True
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
@@ -240,7 +239,7 @@ class DelaySearch(Searcher):
                     return FINISHED
             numbers[trial_id] = number
             self._asked.add(number)
-        return self._known_space().decode(self._point(numbers[trial_id]))
+        return self._space.decode(self._point(numbers[trial_id]))
 
     def on_trial_complete(
         self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
@@ -298,10 +297,10 @@ class DelaySearch(Searcher):
         """
         if error or pruned or value is None:
             return
-        if self._space is None:
+        if self._optimizer is None:
             self._evaluated.append((parameters, value))
         else:
-            self.optimizer.attach(self._space.encode(parameters), value)
+            self._optimizer.attach(self._space.encode(parameters), value)
 
     def save(self, checkpoint_path: str) -> None:
         """Write everything to an SQLite file, which replaces what was there in one step.
@@ -345,8 +344,8 @@ class DelaySearch(Searcher):
         state = sqlite.read(path)
         notes = _read_notes(path, state)
         # Tuner.restore tells the space, before this call, only if its user does.
-        is_told = self._space is not None and not self._restored
-        space = self._known_space() if is_told else _read_space(notes)
+        is_told = self._optimizer is not None and not self._restored
+        space = self._space if is_told else _read_space(notes)
         metric, mode = self._metric or notes["metric"], self._mode or notes["mode"]
         if metric != notes["metric"]:
             raise StorageError(
@@ -367,14 +366,13 @@ class DelaySearch(Searcher):
                 f"{path} names trials that it does not hold, or had more points_to_evaluate than "
                 f"this run ({len(self._first)}); give the same ones."
             )
-        known, running = _trials_of_tune(path.parent), {trial.id for trial in optimizer.pending}
-        self._lost = [
+        pending = {trial.id for trial in optimizer.pending}
+        running = [
             trial_id
             for trial_id, number in numbers.items()
-            if known is not None
-            and trial_id not in known
-            and (number in running if number >= 0 else trial_id not in notes["attached"])
+            if (number in pending if number >= 0 else trial_id not in notes["attached"])
         ]
+        self._lost = _lost_trials(path.parent, running)
         self._space, self._metric, self._mode, self._optimizer = space, metric, mode, optimizer
         # What was handed over before a run began, Tuner.restore hands over again: the file has it.
         self._restored, self._evaluated = not is_told, []
@@ -392,14 +390,10 @@ class DelaySearch(Searcher):
             )
         return optimizer
 
-    def _known_space(self) -> TuneSpace:
-        assert self._space is not None  # where there is an optimizer
-        return self._space
-
     def _point(self, number: int) -> Tensor:
         """Where the trial with a number is run, ``d``."""
         if number < 0:
-            return self._known_space().encode(self._first[-1 - number])
+            return self._space.encode(self._first[-1 - number])
         return self.optimizer.trials[number].x
 
     def _attach(self, trial_id: str, result: Mapping[str, Any] | None, value: Any) -> None:
@@ -415,7 +409,7 @@ class DelaySearch(Searcher):
                 config = {
                     k.removeprefix(prefix): v for k, v in (result or {}).items() if prefix in k
                 }
-                x = self._known_space().encode(config)
+                x = self._space.encode(config)
             self.optimizer.attach(x, value)
         except InputError as error:
             logger.warning("the result of trial %s is not used: %s", trial_id, error)
@@ -461,14 +455,15 @@ def _read_space(notes: Mapping[str, Any]) -> TuneSpace:
     return TuneSpace.from_literal(notes["space"])
 
 
-def _trials_of_tune(folder: Path) -> frozenset[str] | None:
-    """The ids of the trials that Tune restores from a folder; None if that cannot be told."""
+def _lost_trials(folder: Path, running: Sequence[str]) -> list[str]:
+    """Which of the running trials Tune does not restore from a folder, as far as can be told."""
     found = sorted(folder.glob("experiment_state-*.json"))
     try:
         trials = json.loads(found[-1].read_text())["trial_data"]
-        return frozenset(json.loads(trial)["trial_id"] for trial, _ in trials)
+        known = {json.loads(trial)["trial_id"] for trial, _ in trials}
     except (IndexError, KeyError, OSError, TypeError, ValueError):
-        return None
+        return []
+    return [trial_id for trial_id in running if trial_id not in known]
 
 
 def _check_metric(metric: Any, mode: Any) -> None:

@@ -58,7 +58,7 @@ class TuneSpace(Space):
         """The space of a ``param_space``.
 
         Raises:
-            InputError: if a parameter is of no kind that can be searched, or none can vary.
+            InputError: if a parameter has no bounds or values, or none can vary.
             NotSupportedError: for ``grid_search``, ``sample_from``, and spaces in a ``choice``.
         """
         fixed, searched, grids = parse_spec_vars(dict(config))

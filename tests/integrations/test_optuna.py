@@ -120,7 +120,7 @@ def test_workers_that_keep_choosing_the_same_do_not_do_so_for_ever(tmp_path, mon
 def test_asks_equal_those_of_the_core_on_the_same_history(options, direction):
     study = make_study(DelaySampler(seed=3, search_space=PLANE, **options), direction=direction)
     space = DelaySampler()._run(study, PLANE).space
-    options = dict(options)
+    options = {"exploit": bd.Exploit(repeat_pending=False), **options}
     horizon = options.pop("horizon", None)
     if horizon is None:
         options["rounds"] = bd.GeometricRounds(1, 2.0)
@@ -128,7 +128,6 @@ def test_asks_equal_those_of_the_core_on_the_same_history(options, direction):
         space.domain,
         horizon,
         seed=3,
-        exploit=bd.Exploit(repeat_pending=False),
         maximize=direction == "maximize",
         **options,
     )
