@@ -30,7 +30,8 @@ its own alone, which the import contracts of ``pyproject.toml`` make law.
 * ``history``: ``trials.Trial`` and ``trials.Ledger``, the record; ``answers.Answers``, columns of
   it; ``point_status.Feasibility``, failures and repeats; ``states.check_state`` and
   ``sqlite.save``, the file.
-* ``domains``: ``finite.FiniteDomain``, ``box.BoxDomain``.
+* ``domains``: ``finite.FiniteDomain``, ``box.BoxDomain``; ``space.Space``, named
+  parameters.
 
 The way of an answer. ``Optimizer.tell`` checks it and enters it in the ``Ledger``. Then
 ``BPEDelayOptimizer._settled`` hands it to whom it concerns: the ``OpenRound`` (is its design
