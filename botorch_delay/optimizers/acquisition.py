@@ -17,13 +17,11 @@ from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.states import is_whole
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
-from botorch_delay.optimizers.botorch_scores import try_out
 from botorch_delay.optimizers.config import AcquisitionConfig
 from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.policies import IndexMethod
 from botorch_delay.optimizers.rules import (
     UCB,
-    BotorchRule,
     Hallucinate,
     Pending,
     Rule,
@@ -107,34 +105,15 @@ class AcquisitionOptimizer(Optimizer):
         maximize: bool = True,
     ) -> None:
         config = AcquisitionConfig(
-            domain=domain,
-            horizon=horizon,
-            covar_module=covar_module,
-            noise_var=noise_var,
+            *(domain, horizon, covar_module, noise_var, exact, seed, maximize),
             rule=UCB(6.0) if rule is None else as_rule(rule),
             pending=Hallucinate() if pending is None else pending,
-            exact=exact,
             repeat_pending=repeat_pending,
-            seed=seed,
-            maximize=maximize,
         )
         super().__init__(config)
         self._rule, self._pending = config.rule, config.pending
         self._fitting = Fitting(config, self._ledger, worst_value=config.worst_value)
-        self._played = IndexMethod(
-            domain,
-            self._ledger,
-            self._rule,
-            self._pending,
-            seed=self._seed,
-            sign=self._sign,
-            fitting=self._fitting,
-            exact=self._exact,
-            repeat_pending=config.repeat_pending,
-        )
-        if isinstance(self._rule, BotorchRule):
-            hallucinate = isinstance(self._pending, Hallucinate)
-            try_out(self._rule, self._played.surrogate, self._played.pool, hallucinate)
+        self._played = IndexMethod(config, self._ledger, self._fitting)
 
     @property
     def rule(self) -> Rule:

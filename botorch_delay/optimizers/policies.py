@@ -13,7 +13,7 @@ from botorch_delay.design.ascent import maximize, snapped
 from botorch_delay.design.climbing import BoundClimb
 from botorch_delay.design.ties import lowest_of_largest
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.finite import Domain, FiniteDomain, PointKeys
+from botorch_delay.domains.finite import FiniteDomain, PointKeys
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.box_active_set import BoxActiveSet
 from botorch_delay.exceptions import NumericsError
@@ -23,15 +23,14 @@ from botorch_delay.gp.kernels import covariance, prior_variance
 from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
-from botorch_delay.optimizers.botorch_scores import build, score
+from botorch_delay.optimizers.botorch_scores import build, score, try_out
+from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
 from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.rules import (
     UCB,
     BotorchRule,
     Censor,
     Hallucinate,
-    Pending,
-    Rule,
     ThompsonSampling,
     method_name,
 )
@@ -69,16 +68,9 @@ class IndexMethod:
     """Where a rule is largest, given what has arrived and what is pending.
 
     Args:
-        domain: where points may be asked.
+        config: of the optimizer; it has a rule.
         ledger: the trials; read, never written.
-        rule: what is maximised.
-        pending: how pending points enter.
-        seed: of everything random.
-        sign: -1 where the user minimises.
         fitting: kernel and noise.
-        exact: whether evaluations are, so that no point is asked twice.
-        repeat_pending: whether a point with a running trial may be asked again; if not, only
-            where every point that may be asked has one.
 
     Attributes:
         surrogate: of the present posteriors.
@@ -88,21 +80,13 @@ class IndexMethod:
     """
 
     def __init__(
-        self,
-        domain: Domain,
-        ledger: Ledger,
-        rule: Rule,
-        pending: Pending,
-        *,
-        seed: int,
-        sign: float,
-        fitting: Fitting,
-        exact: bool = False,
-        repeat_pending: bool = True,
+        self, config: AcquisitionConfig | BPEConfig, ledger: Ledger, fitting: Fitting
     ) -> None:
-        self._domain, self._ledger, self._rule, self._pending = domain, ledger, rule, pending
-        self.seed, self._sign = seed, sign
-        self._fitting, self._exact, self._repeat_pending = fitting, exact, repeat_pending
+        assert config.rule is not None
+        self._domain, self._rule, self._pending = config.domain, config.rule, config.pending
+        self.seed, self._sign = config.seed, config.sign
+        self._exact, self._repeat_pending = config.exact, config.repeat_pending
+        self._ledger, self._fitting = ledger, fitting
         self.surrogate = fitting.surrogate
         self._own_pool = self.pool = self._make_pool()
         self.censored: set[int] = set()
@@ -114,6 +98,9 @@ class IndexMethod:
         self._drawn: Callable[[Tensor], Tensor] | None = None  # a path on a box
         self._acquisition: Callable[[Tensor], Tensor] | None = None
         self.restart()
+        if isinstance(self._rule, BotorchRule):
+            hallucinate = isinstance(self._pending, Hallucinate)
+            try_out(self._rule, self.surrogate, self.pool, hallucinate)
 
     @property
     def name(self) -> str:
