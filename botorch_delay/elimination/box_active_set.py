@@ -29,10 +29,10 @@ from botorch_delay.elimination.active_set import (
     ActiveSet,
     Design,
     Elimination,
-    FiniteActiveSet,
     RoundBounds,
     not_finite,
 )
+from botorch_delay.elimination.finite_active_set import FiniteActiveSet
 from botorch_delay.elimination.level_sets import SetSample, sample_set
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import EmptyDomainError, NotSupportedError, StorageError
