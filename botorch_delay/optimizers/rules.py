@@ -262,6 +262,11 @@ class Censor(Pending):
                 "inflate sums sigma over the last max_delay points; give max_delay, in asks."
             )
 
+    def __repr__(self) -> str:
+        late = "" if self.max_delay is None else f", max_delay={self.max_delay}"
+        wide = ", inflate=True" if self.inflate else ""
+        return f"Censor({self.worst_value:g}{late}{wide})"
+
 
 _METHODS = {
     (UCB, Ignore): "GP-UCB on what has arrived",
