@@ -17,13 +17,11 @@ from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.states import is_whole
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
-from botorch_delay.optimizers.botorch_scores import try_out
 from botorch_delay.optimizers.config import AcquisitionConfig
 from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.policies import make_policy
 from botorch_delay.optimizers.rules import (
     UCB,
-    BotorchRule,
     Hallucinate,
     Pending,
     Rule,
@@ -121,20 +119,7 @@ class AcquisitionOptimizer(Optimizer):
         super().__init__(config)
         self._rule, self._pending = config.rule, config.pending
         self._fitting = Fitting(config, self._ledger, worst_value=config.worst_value)
-        self._policy = make_policy(
-            domain,
-            self._ledger,
-            self._rule,
-            self._pending,
-            seed=self._seed,
-            sign=self._sign,
-            fitting=self._fitting,
-            exact=self._exact,
-            repeat_pending=config.repeat_pending,
-        )
-        if isinstance(self._rule, BotorchRule):
-            hallucinate = isinstance(self._pending, Hallucinate)
-            try_out(self._rule, self._policy.surrogate, self._policy.pool, hallucinate)
+        self._policy = make_policy(config, self._ledger, self._fitting)
 
     @property
     def rule(self) -> Rule:

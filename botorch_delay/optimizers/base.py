@@ -409,7 +409,6 @@ class Optimizer(ABC):
         differences.check_options(
             self._described(),
             state["config"],
-            self._domain.names,
             # Hyperparameters in single precision are a transform away from what is stored.
             tolerance=1e-9 if self._domain.like.dtype is torch.float64 else 1e-5,
         )

@@ -43,7 +43,6 @@ from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import Feasibility, row_of
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
-from botorch_delay.optimizers.botorch_scores import try_out
 from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.claims import History, claim, departures, waits_of
 from botorch_delay.optimizers.config import BPEConfig
@@ -56,7 +55,7 @@ from botorch_delay.optimizers.policies import make_policy
 from botorch_delay.optimizers.policy import Policy
 from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
 from botorch_delay.optimizers.replica import PastTrial, Replica
-from botorch_delay.optimizers.rules import BotorchRule, Hallucinate, Rule
+from botorch_delay.optimizers.rules import Rule
 from botorch_delay.optimizers.stragglers import EarlyClose, LateReport, forecast, holding
 
 logger = logging.getLogger(__name__)
@@ -155,20 +154,14 @@ class BPEDelayOptimizer(Optimizer):
         maximize: bool = True,
     ) -> None:
         config = BPEConfig(
-            domain=domain,
-            horizon=horizon,
-            covar_module=covar_module,
-            noise_var=noise_var,
+            *(domain, horizon, covar_module, noise_var, exact, seed, maximize),
             confidence=FixedBeta(6.0) if confidence is None else confidence,
-            delay=delay,
             delta=delta,
+            delay=delay,
             rounds=HorizonRounds() if rounds is None else rounds,
             exploit=as_exploit(exploit),
             explore_fraction=explore_fraction,
             evidence=evidence,
-            exact=exact,
-            seed=seed,
-            maximize=maximize,
         )
         super().__init__(config)
         self._config: BPEConfig = config
@@ -191,21 +184,8 @@ class BPEDelayOptimizer(Optimizer):
         self._past = History()
         self._budget = self._make_budget()
         self._policy: Policy | None = None
-        rule = config.rule
-        if rule is not None:
-            self._policy = make_policy(
-                domain,
-                self._ledger,
-                rule,
-                Hallucinate(),
-                seed=self._seed,
-                sign=self._sign,
-                fitting=self._fitting,
-                exact=self._exact,
-                repeat_pending=config.repeat_pending,
-            )
-            if isinstance(rule, BotorchRule):
-                try_out(rule, self._policy.surrogate, self._policy.pool, True)
+        if config.rule is not None:
+            self._policy = make_policy(config, self._ledger, self._fitting)
 
     @classmethod
     def as_published(

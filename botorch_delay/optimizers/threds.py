@@ -156,16 +156,11 @@ class ThreDSOptimizer(Optimizer):
         maximize: bool = True,
     ) -> None:
         config = ThreDSConfig(
-            domain=domain,
-            horizon=horizon,
-            covar_module=covar_module,
-            noise_var=noise_var,
+            *(domain, horizon, covar_module, noise_var, False, seed, maximize),
             confidence=confidence,
+            delta=delta,
             interval=interval,
             patience=patience,
-            delta=delta,
-            seed=seed,
-            maximize=maximize,
         )
         super().__init__(config)
         assert config.fixed is not None
