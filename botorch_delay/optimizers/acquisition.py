@@ -10,7 +10,8 @@ from botorch.acquisition.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.confidence.bounds import Confidence, FixedBeta, Guarantee
+from botorch_delay.confidence.bounds import Confidence, FixedBeta
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.surrogate import Learned, Surrogate

@@ -14,7 +14,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import Confidence, FixedBeta, Guarantee, RKHSConfidence
+from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidence
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.elimination.active_set import ActiveSet, RoundBounds

@@ -10,7 +10,8 @@ from typing import Any
 from gpytorch.kernels import Kernel, LinearKernel, ScaleKernel
 
 from botorch_delay.confidence.anytime import norm_at_least
-from botorch_delay.confidence.bounds import BudgetTerms, Confidence, Guarantee, RKHSConfidence
+from botorch_delay.confidence.bounds import Confidence, RKHSConfidence
+from botorch_delay.confidence.guarantee import BudgetTerms, Guarantee
 from botorch_delay.delays import DelayLaw, SubExponentialDelay
 from botorch_delay.elimination.open_round import OpenRound
 from botorch_delay.elimination.rounds import Departure, RoundRecord

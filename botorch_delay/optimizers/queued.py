@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from botorch_delay.confidence.bounds import Confidence, Guarantee
+from botorch_delay.confidence.bounds import Confidence
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.exceptions import (
     InputError,

@@ -29,7 +29,8 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.confidence.bounds import Confidence, Guarantee, RKHSConfidence, scaled_gain
+from botorch_delay.confidence.bounds import Confidence, RKHSConfidence, scaled_gain
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.design.ties import lowest_of_largest
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain, FiniteDomain
