@@ -264,7 +264,7 @@ def test_late_results_are_used():
         )
     assert states(search)[1:] == [TrialState.COMPLETED, TrialState.COMPLETED]
     assert [result.value for result in search.optimizer.attached] == [0.1, 0.3]
-    space = search._known_space()
+    space = search._space
     assert space.decode(search.optimizer.attached[0].x) == points["a"]
     assert space.decode(search.optimizer.attached[1].x)["net"] == {"width": 2, "act": "tanh"}
 
@@ -830,7 +830,7 @@ def test_failures_on_a_cluster(cluster, tmp_path):
     losses = [result.metrics["loss"] for result in found if not result.error]
     assert len(answers) == 6
     assert sorted(answers) == sorted(loss for loss in losses if not math.isnan(loss))
-    by_point = {str(search._known_space().decode(trial.x)): trial.value for trial in trials}
+    by_point = {str(search._space.decode(trial.x)): trial.value for trial in trials}
     for result in found:
         if not result.error and not math.isnan(result.metrics["loss"]):
             assert by_point[str(result.config)] == result.metrics["loss"]
