@@ -16,7 +16,8 @@ its own alone, which the import contracts of ``pyproject.toml`` make law.
   and what ended it; ``events.Note`` and ``replica.Replica``, the same asks made again elsewhere.
 * ``elimination``: ``open_round.OpenRound``, design points and what became of them;
   ``closing.close_round``, its end; ``rounds.RoundRecord``, what is kept of it;
-  ``active_set.ActiveSet`` on a finite set and ``box_active_set.BoxActiveSet``.
+  ``active_set.ActiveSet``, which
+  is a ``finite_active_set.FiniteActiveSet`` or a ``box_active_set.BoxActiveSet``.
 * ``confidence``: ``bounds.RKHSConfidence`` (Lemma 1 and Theorem 1's half-width),
   ``bounds.Guarantee``, ``nets.Net``, ``anytime.Ellipsoid`` and ``anytime.norm_at_least``,
   ``information.information_gain``.
@@ -70,7 +71,8 @@ if TYPE_CHECKING:
     from botorch_delay.design.greedy import greedy_max_variance
     from botorch_delay.domains.box import BoxDomain
     from botorch_delay.domains.finite import FiniteDomain
-    from botorch_delay.elimination.active_set import ActiveSet, FiniteActiveSet
+    from botorch_delay.elimination.active_set import ActiveSet
+    from botorch_delay.elimination.finite_active_set import FiniteActiveSet
     from botorch_delay.elimination.rounds import (
         GeometricRounds,
         HorizonRounds,
@@ -182,7 +184,8 @@ _NAMES = {
     """,
     "design.greedy": "greedy_max_variance",
     "domains.finite": "FiniteDomain",
-    "elimination.active_set": "ActiveSet FiniteActiveSet",
+    "elimination.active_set": "ActiveSet",
+    "elimination.finite_active_set": "FiniteActiveSet",
     "history.empirical_delay": "EmpiricalDelay",
     "confidence.information": "effective_dimension information_gain",
     "gp.delayed_gp": "DelayedGP",

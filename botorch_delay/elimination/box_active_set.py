@@ -29,10 +29,10 @@ from botorch_delay.elimination.active_set import (
     ActiveSet,
     Design,
     Elimination,
-    FiniteActiveSet,
     RoundBounds,
     not_finite,
 )
+from botorch_delay.elimination.finite_active_set import FiniteActiveSet
 from botorch_delay.elimination.level_sets import SetSample, sample_set
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import EmptyDomainError, NotSupportedError, StorageError
@@ -216,9 +216,9 @@ class BoxActiveSet(ActiveSet):
         n = validation.whole(n, "n", 1)
         return self.draw(n, generator_for(validation.seed(seed), 0, torch.device("cpu"))).points
 
-    def volume(self, seed: int = 0) -> tuple[float, float]:
+    def volume(self) -> tuple[float, float]:
         """Its share of the domain, and the standard error of this estimate."""
-        generator = generator_for(validation.seed(seed), 1, torch.device("cpu"))
+        generator = generator_for(0, 1, torch.device("cpu"))
         sample = self.draw(POOL, generator)
         return sample.volume, sample.volume_error
 

@@ -11,17 +11,13 @@ import time
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from botorch_delay.exceptions import MissingExtraError, StorageError, TrialError
+from botorch_delay.exceptions import StorageError, TrialError
 from botorch_delay.history.columns import FIELDS, Columns
-
-if TYPE_CHECKING:
-    import pandas
-
 
 DIGEST_BYTES = 16
 NO_TRIAL = -1  # of a change that is not of a trial
@@ -445,33 +441,6 @@ class Ledger:
     def _digest_of(self, revision: int) -> bytes:
         start = DIGEST_BYTES * (revision - self._first)
         return bytes(self._digests[start : start + DIGEST_BYTES])
-
-
-def trials_table(trials: list[Trial], names: tuple[str, ...]) -> pandas.DataFrame:
-    """Trials as a table, one row each, with a column for each name of a coordinate.
-
-    Raises:
-        MissingExtraError: if pandas is not installed.
-    """
-    try:
-        import pandas
-    except ImportError as error:
-        raise MissingExtraError(
-            "to_dataframe needs pandas: pip install 'botorch-delay[pandas]'."
-        ) from error
-    records = []
-    for trial in trials:
-        record = trial.record()
-        record["index"] = record.pop("point")
-        x = record.pop("x")
-        records.append(record | dict(zip(names, x, strict=True)))
-    columns = ["id", "index", "round", "slot", "state", "value", "noise_var", "late"]
-    columns += ["reason", "asked_at", "answered_at", "answered_step"]
-    columns += names
-    frame = pandas.DataFrame(records, columns=columns).set_index("id")
-    for name in ("asked_at", "answered_at"):
-        frame[name] = pandas.to_datetime(frame[name], unit="s", utc=True)
-    return frame
 
 
 def _as_id(value: Any) -> int:

@@ -17,9 +17,10 @@ from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, FixedBeta, Guarantee, RKHSConfidence
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.finite import Domain, FiniteDomain
-from botorch_delay.elimination.active_set import ActiveSet, FiniteActiveSet, RoundBounds
+from botorch_delay.elimination.active_set import ActiveSet, RoundBounds
 from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.elimination.closing import RoundAnswers, close_round, everything_left
+from botorch_delay.elimination.finite_active_set import FiniteActiveSet
 from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, OpenRound
 from botorch_delay.elimination.rounds import (
     Departure,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from botorch_delay import FiniteActiveSet, FiniteDomain
-from botorch_delay.elimination.active_set import surviving
+from botorch_delay.elimination.finite_active_set import surviving
 from botorch_delay.exceptions import InputError
 
 
