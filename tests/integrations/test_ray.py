@@ -548,6 +548,29 @@ def test_a_new_run_begins_with_the_earlier_answers(tmp_path, num_samples):
     assert search.suggest("new") != Searcher.FINISHED
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_run_that_began_with_earlier_answers_is_restored_itself(tmp_path, is_told):
+    kept = searcher()
+    played(kept, 0, 5)
+    kept.save(str(tmp_path / "state"))
+    search = DelaySearch("loss", "min", optimizer=RandomOptimizer)
+    search.restore(str(tmp_path / "state"))
+    pickled = cloudpickle.dumps(search)  # as Tuner does
+    search.set_search_properties(None, None, SPACE, num_samples=9)
+    configs = [search.suggest(trial) for trial in "ab"]
+    search.save(str(tmp_path / "new"))
+    again = cloudpickle.loads(pickled)
+    if is_told:
+        assert again.set_search_properties(None, None, SPACE, num_samples=1)
+    again.restore(str(tmp_path / "new"))
+    assert [again.suggest(trial) for trial in "ab"] == configs
+    assert again.optimizer.horizon == 9
+    assert [a.value for a in again.optimizer.attached] == [
+        a.value for a in search.optimizer.attached
+    ]
+    assert again.suggest("c") == search.suggest("c")
+
+
 def test_a_file_is_a_study_and_no_pickle(tmp_path):
     kept = searcher(optimizer=None)
     played(kept, 0, 5)
