@@ -504,7 +504,7 @@ def test_an_ask_costs_what_is_new_not_what_is_there(tmp_path, monkeypatch):
     count(fitting, "fit_surrogate", fits)
     count(Replica, "_take", taken)
     count(bpe.BPEDelayOptimizer, "attach", attached)
-    count(policies.IndexMethod, "restart", restarts)
+    count(policies.Policy, "restart", restarts)
     study.sampler = DelaySampler()
     study.optimize(lambda t: height({n: t.suggest_float(n, 0, 1) for n in "xy"}), n_trials=3)
     assert len(attached) == 120
