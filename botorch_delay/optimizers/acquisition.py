@@ -17,13 +17,11 @@ from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.states import is_whole
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
-from botorch_delay.optimizers.botorch_scores import try_out
 from botorch_delay.optimizers.config import AcquisitionConfig
 from botorch_delay.optimizers.fitting import Fitting
-from botorch_delay.optimizers.policies import IndexMethod
+from botorch_delay.optimizers.policies import make_policy
 from botorch_delay.optimizers.rules import (
     UCB,
-    BotorchRule,
     Hallucinate,
     Pending,
     Rule,
@@ -121,20 +119,7 @@ class AcquisitionOptimizer(Optimizer):
         super().__init__(config)
         self._rule, self._pending = config.rule, config.pending
         self._fitting = Fitting(config, self._ledger, worst_value=config.worst_value)
-        self._played = IndexMethod(
-            domain,
-            self._ledger,
-            self._rule,
-            self._pending,
-            seed=self._seed,
-            sign=self._sign,
-            fitting=self._fitting,
-            exact=self._exact,
-            repeat_pending=config.repeat_pending,
-        )
-        if isinstance(self._rule, BotorchRule):
-            hallucinate = isinstance(self._pending, Hallucinate)
-            try_out(self._rule, self._played.surrogate, self._played.pool, hallucinate)
+        self._policy = make_policy(config, self._ledger, self._fitting)
 
     @property
     def rule(self) -> Rule:
@@ -144,7 +129,7 @@ class AcquisitionOptimizer(Optimizer):
     @property
     def method(self) -> str:
         """The name under which this combination was published, or what it is made of."""
-        return self._played.name
+        return self._policy.name
 
     @property
     def guarantee(self) -> Guarantee:
@@ -153,7 +138,7 @@ class AcquisitionOptimizer(Optimizer):
             f"{self.method} with a fixed multiplier is a heuristic; for a regret bound use "
             "BPEDelayOptimizer with RKHSConfidence."
         ]
-        if self._played.approximate:
+        if self._policy.approximate:
             assert isinstance(self._rule, ThompsonSampling)
             missing.append(
                 f"on {self._domain!r} the prior part of a Thompson sample is approximate: "
@@ -167,31 +152,30 @@ class AcquisitionOptimizer(Optimizer):
         In the user's units and sign; pending points enter as ``pending`` says. On a box the
         points are those of ``pool``.
         """
-        self._played.flush()
-        scale, offset = self._played.surrogate.scale, self._played.surrogate.offset
-        mean = self._sign * (offset + scale * self._played.mean)
-        return mean, scale * self._played.deviation
+        scale, offset = self._policy.surrogate.scale, self._policy.surrogate.offset
+        mean = self._sign * (offset + scale * self._policy.mean)
+        return mean, scale * self._policy.deviation
 
     @property
     def pool(self) -> Tensor:
         """The candidates, ``N x d``: all points of a set, or where climbs on a box begin."""
-        return self._played.pool
+        return self._policy.pool
 
     def _choose(self) -> Choice:
-        point = self._played.choose()
+        point = self._policy.choose()
         slot = len(self._ledger)
         if isinstance(point, int):
             return Choice(point, round=1, slot=slot)
         return Choice(None, round=1, slot=slot, x=point)
 
     def _asked(self, trial: Trial) -> None:
-        self._played.asked(trial)
+        self._policy.data.asked(trial)
 
     def _settled(self, trial: Trial) -> None:
-        self._played.settled(trial)
+        self._policy.data.settled(trial)
 
     def _attached(self, results: list[Attached]) -> None:
-        self._played.attached(results)
+        self._policy.data.attached(results)
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         beta = self._rule.beta if isinstance(self._rule, UCB) else 6.0
@@ -199,8 +183,8 @@ class AcquisitionOptimizer(Optimizer):
 
     def _progress(self) -> dict[str, Any]:
         values = {
-            "censored": sorted(self._played.censored),
-            "widths": list(self._played.widths),
+            "censored": sorted(self._policy.data.censored),
+            "widths": list(self._policy.data.widths),
             **self._fitting.describe(),
         }
         return {"rounds": [], "arrays": {}, "arrays_version": 0, "values": values}
@@ -220,10 +204,10 @@ class AcquisitionOptimizer(Optimizer):
         return _Progress(set(censored), widths, surrogate, fitted_to)
 
     def _restore(self, progress: _Progress) -> None:
-        self._played.censored = progress.censored
-        self._played.widths = list(progress.widths)
+        self._policy.data.censored = progress.censored
+        self._policy.data.widths = list(progress.widths)
         self._fitting.resume(progress.surrogate, progress.fitted_to)
-        self._played.restart()
+        self._policy.restart()
 
 
 def _whole(value: Any) -> int:

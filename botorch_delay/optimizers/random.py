@@ -67,15 +67,7 @@ class RandomOptimizer(Optimizer):
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
-        config = Config(
-            domain=domain,
-            horizon=horizon,
-            covar_module=covar_module,
-            noise_var=noise_var,
-            exact=exact,
-            seed=seed,
-            maximize=maximize,
-        )
+        config = Config(domain, horizon, covar_module, noise_var, exact, seed, maximize)
         super().__init__(config)
         self._fitting = Fitting(config, self._ledger)
         self._number = self._cursor = 0  # the pass, and the places done in its order
