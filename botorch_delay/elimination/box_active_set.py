@@ -32,21 +32,36 @@ STARTS = 64
 
 @dataclass(frozen=True)
 class Condition:
-    """The bounds of one round.
+    """The bounds of one round, made from its answers when they are first needed.
 
     Attributes:
-        surrogate: that the round was judged with.
-        evidence: its answers, in units of the surrogate.
-        bounds: how wide its bounds are.
-        needs_weights: whether the width uses the weights of answers.
+        surrogate: that judges.
+        evidence: the answers, in units of the surrogate.
+        domain: the box.
+        confidence: gives the bounds.
+        rounds: R, over which delta is divided.
+        delta: failure probability of the guarantee.
         cutoff: the largest lower bound, in units of the values, to be maximised.
     """
 
     surrogate: Surrogate
     evidence: Evidence
-    bounds: BoxBounds
-    needs_weights: bool
+    domain: BoxDomain
+    confidence: Confidence
+    rounds: int
+    delta: float
     cutoff: float = -torch.inf
+
+    @cached_property
+    def bounds(self) -> BoxBounds:
+        """How wide they are."""
+        kernel, in_values = self.surrogate.in_values(self.evidence)
+        counts = {dim: len(values) for dim, values in self.domain.lists.items()}
+        ends = self.domain.bounds
+        if self.surrogate.learned:  # encoded and normalised columns; nothing is promised there
+            counts, width = {}, self.surrogate.width
+            ends = torch.stack([torch.zeros_like(width), torch.ones_like(width)])
+        return self.confidence.on_box(kernel, in_values, ends, counts, self.rounds, self.delta)
 
     @cached_property
     def _factored(self) -> Factored:
@@ -56,7 +71,7 @@ class Condition:
     def interval(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds at points, ``n x d`` to ``n`` each."""
         posterior = self.surrogate.posterior(
-            self.evidence, X, weights=self.needs_weights, factored=self._factored
+            self.evidence, X, weights=self.confidence.needs_weights, factored=self._factored
         )
         half = self.bounds.half_width(posterior)
         return posterior.mean - half, posterior.mean + half
@@ -65,35 +80,11 @@ class Condition:
         """By how much the upper bound reaches above the cut-off, ``n``."""
         return self.interval(X)[1] - self.cutoff
 
-
-def make_condition(
-    surrogate: Surrogate,
-    evidence: Evidence,
-    domain: BoxDomain,
-    confidence: Confidence,
-    rounds: int,
-    delta: float,
-    cutoff: float = -torch.inf,
-) -> Condition:
-    """The bounds of a round from its answers.
-
-    Args:
-        surrogate: that judges.
-        evidence: the answers.
-        domain: the box.
-        confidence: gives the bounds.
-        rounds: R, over which delta is divided.
-        delta: failure probability of the guarantee.
-        cutoff: the largest lower bound, if it is known already.
-    """
-    kernel, in_values = surrogate.in_values(evidence)
-    counts = {dim: len(values) for dim, values in domain.lists.items()}
-    bounds = domain.bounds
-    if surrogate.learned:  # encoded and normalised columns; nothing is promised there
-        counts = {}
-        bounds = torch.stack([torch.zeros_like(surrogate.width), torch.ones_like(surrogate.width)])
-    widths = confidence.on_box(kernel, in_values, bounds, counts, rounds, delta)
-    return Condition(surrogate, evidence, widths, confidence.needs_weights, cutoff)
+    def at(self, cutoff: float) -> Condition:
+        """The same with a cut-off."""
+        condition = replace(self, cutoff=cutoff)
+        condition.__dict__["bounds"] = self.bounds
+        return condition
 
 
 class Region:
@@ -197,7 +188,7 @@ class Region:
         best = int(lower.argmax())
         # The upper bound there is above it by rounding at least: the region is not empty.
         cutoff = min(lower[best].item(), upper[best].item())
-        judged = replace(condition, cutoff=cutoff)
+        judged = condition.at(cutoff)
         anchor = X[best : best + 1]
         conditions = (*self.conditions, judged)
         region = Region(self.domain, conditions, anchor, self._seed, self.excluded)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -24,13 +24,14 @@ from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain, FiniteDomain, PointKeys
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.active_set import ActiveSet, surviving
-from botorch_delay.elimination.box_active_set import BoxActiveSet, Region, make_condition
+from botorch_delay.elimination.box_active_set import BoxActiveSet, Condition, Region
 from botorch_delay.elimination.open_round import Candidates, Design, Known
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import NumericsError, StorageError
 from botorch_delay.gp.posterior import Evidence, PointwisePosterior
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
+from botorch_delay.history.events import finite, whole
 from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import Attached, Choice, Trial
 
@@ -152,15 +153,28 @@ class Arena(ABC, Generic[State]):
         """The factor on sigma where nothing is judged."""
 
     @abstractmethod
-    def rebuild(
+    def left(self, before: State, after: State) -> list[Any]:
+        """What is to be kept of the end of a round beside its record, JSON-ready."""
+
+    @abstractmethod
+    def restored(
         self,
-        records: Sequence[RoundRecord],
-        trials: Sequence[Trial],
-        arrays: Mapping[str, Any],
-        surrogate_of: Callable[[RoundRecord], Surrogate],
-        share: Callable[[int], int],
+        before: State,
+        left: Any,
+        record: RoundRecord,
+        answers: Answers,
+        surrogate: Surrogate,
+        rounds: int,
     ) -> State:
-        """The state after stored rounds.
+        """The state that a round left; no bounds are computed before they are needed.
+
+        Args:
+            before: the state when the round opened.
+            left: what :meth:`left` gave.
+            record: of the round.
+            answers: that its bounds use.
+            surrogate: that judged it.
+            rounds: R, over which delta is divided.
 
         Raises:
             StorageError: if what is stored is malformed.
@@ -288,16 +302,26 @@ class FiniteArena(Arena[Tensor]):
         side = side_delta(self._delta, rounds, union)
         return self._confidence.multiplier(surrogate.noise_ratio(evidence), side)
 
-    def rebuild(
+    def left(self, before: Tensor, after: Tensor) -> list[int]:
+        """The eliminated rows."""
+        rows: list[int] = before[~torch.isin(before, after)].tolist()
+        return rows
+
+    def restored(
         self,
-        records: Sequence[RoundRecord],
-        trials: Sequence[Trial],
-        arrays: Mapping[str, Any],
-        surrogate_of: Callable[[RoundRecord], Surrogate],
-        share: Callable[[int], int],
+        before: Tensor,
+        left: Any,
+        record: RoundRecord,
+        answers: Answers,
+        surrogate: Surrogate,
+        rounds: int,
     ) -> Tensor:
-        """The rows that no round has eliminated."""
-        return active_rows(read_eliminated(arrays["eliminated"], self._domain, len(records)))
+        """The rows that were not eliminated."""
+        out = torch.tensor([whole(row) for row in left], dtype=torch.long, device=before.device)
+        after = before[~torch.isin(before, out)]
+        if not len(after) or len(after) + len(out) != len(before):
+            raise StorageError(f"round {record.number} eliminates points that were not active.")
+        return after
 
 
 class BoxArena(Arena[Region]):
@@ -370,7 +394,9 @@ class BoxArena(Arena[Region]):
         """
         if surrogate is not None:
             evidence = surrogate.evidence(Answers.of([], self._sign, self._domain.bounds))
-            make_condition(surrogate, evidence, self._domain, self._confidence, 1, self._delta)
+            _ = Condition(
+                surrogate, evidence, self._domain, self._confidence, 1, self._delta
+            ).bounds
         if self._domain.constraints or self._domain.feasible is not None:
             _ = self.everything().pool
 
@@ -395,7 +421,7 @@ class BoxArena(Arena[Region]):
         known: Known | None = None,
     ) -> Elimination[Region]:
         """The region where the round's upper bound reaches its largest lower bound."""
-        condition = make_condition(
+        condition = Condition(
             surrogate, evidence, self._domain, self._confidence, rounds, self._delta
         )
         region, cutoff = state.cut(condition, starts)
@@ -410,53 +436,43 @@ class BoxArena(Arena[Region]):
         self, surrogate: Surrogate, evidence: Evidence, rounds: int, union: int
     ) -> float:
         """As in the bounds."""
-        condition = make_condition(
+        condition = Condition(
             surrogate, evidence, self._domain, self._confidence, rounds, self._delta
         )
         return condition.bounds.multiplier
 
-    def rebuild(
+    def left(self, before: Region, after: Region) -> list[list[float]]:
+        """A point that is known to be inside."""
+        return [] if after.anchors is None else after.anchors.tolist()
+
+    def restored(
         self,
-        records: Sequence[RoundRecord],
-        trials: Sequence[Trial],
-        arrays: Mapping[str, Any],
-        surrogate_of: Callable[[RoundRecord], Surrogate],
-        share: Callable[[int], int],
+        before: Region,
+        left: Any,
+        record: RoundRecord,
+        answers: Answers,
+        surrogate: Surrogate,
+        rounds: int,
     ) -> Region:
-        """The region of the stored cut-offs, each with the bounds of its round's answers."""
-        conditions = []
-        anchor = arrays.get("anchor")
-        for record in records:
-            if record.cutoff is None:
-                continue
-            used = [trials[i] for i in record.trial_ids]
-            answers = Answers.of(used, self._sign, self._domain.bounds)
-            if bool(answers.y.isnan().any()):
-                raise StorageError(f"Stored round {record.number} uses trials without answer.")
-            surrogate = surrogate_of(record).standardized(answers.y)
-            evidence = surrogate.evidence(answers)
-            if not math.isfinite(record.cutoff):
-                raise StorageError(f"Stored round {record.number} has no finite cut-off.")
-            conditions.append(
-                make_condition(
-                    surrogate,
-                    evidence,
-                    self._domain,
-                    self._confidence,
-                    share(record.number),
-                    self._delta,
-                    self._sign * float(record.cutoff),
-                )
-            )
-        if not conditions:
-            return self.everything()
-        if not isinstance(anchor, Tensor) or anchor.shape != (1, self._domain.dim):
-            raise StorageError("The stored active set has no point that is known to be in it.")
-        anchor = anchor.to(self._domain.bounds)
-        region = Region(self._domain, tuple(conditions), anchor, self._seed)
-        if not bool(self._domain.contains(anchor)[0]) or float(region.margin(anchor)[0]) < -1e-6:
-            raise StorageError("The stored active set does not match the stored answers.")
-        return region
+        """The region with one more condition, where there is a cut-off."""
+        if record.cutoff is None:
+            return before
+        anchor = self._domain.bounds.new_tensor([[finite(value) for value in x] for x in left])
+        if anchor.shape != (1, self._domain.dim) or not bool(self._domain.contains(anchor)[0]):
+            raise StorageError("the active set has no point that is known to be in it.")
+        if bool(answers.y.isnan().any()):
+            raise StorageError(f"round {record.number} uses trials without answer.")
+        surrogate = surrogate.standardized(answers.y)
+        condition = Condition(
+            surrogate,
+            surrogate.evidence(answers),
+            self._domain,
+            self._confidence,
+            rounds,
+            self._delta,
+            self._sign * finite(record.cutoff),
+        )
+        return Region(self._domain, (*before.conditions, condition), anchor, self._seed)
 
 
 def make_arena(
@@ -467,28 +483,6 @@ def make_arena(
         return BoxArena(domain, confidence, delta, sign, seed)
     assert isinstance(domain, FiniteDomain)
     return FiniteArena(domain, confidence, delta, sign)
-
-
-def active_rows(eliminated: Tensor) -> Tensor:
-    """The rows that are active: a LongTensor, increasing."""
-    return (eliminated == 0).nonzero().flatten()
-
-
-def read_eliminated(eliminated: Any, domain: FiniteDomain, rounds: int) -> Tensor:
-    """For each point the round that eliminated it, as stored.
-
-    Raises:
-        StorageError: if it is malformed.
-    """
-    if (
-        not isinstance(eliminated, Tensor)
-        or eliminated.dtype != torch.int64
-        or eliminated.shape != (len(domain),)
-        or eliminated.min() != 0
-        or eliminated.max() > rounds + 1
-    ):
-        raise StorageError("The stored active set is not a set of points of the domain.")
-    return eliminated.to(domain.points.device, copy=True)
 
 
 class _Rows:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from botorch.acquisition.acquisition import AcquisitionFunction
@@ -13,14 +12,13 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, FixedBeta, Guarantee
 from botorch_delay.domains.finite import Domain
-from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.surrogate import (
     Hyperparameters,
     Surrogate,
     check_warm_start,
 )
-from botorch_delay.history.states import is_whole
-from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
+from botorch_delay.history.events import finite
+from botorch_delay.history.trials import Attached, Choice, Trial
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.botorch_scores import try_out
 from botorch_delay.optimizers.fitting import Fitting
@@ -132,19 +130,27 @@ class AcquisitionOptimizer(Optimizer):
         self._pending = check_combination(self._rule, Hallucinate() if pending is None else pending)
         if isinstance(self._pending, Censor):
             validation.answer(self._pending.worst_value, domain.like)
+        self._start()
+        self._played.flush()
+        if isinstance(self._rule, BotorchRule):
+            hallucinate = isinstance(self._pending, Hallucinate)
+            try_out(self._rule, self._played.surrogate, self._played.pool, hallucinate)
+
+    def _start(self) -> None:
+        super()._start()
         worst = self._pending.worst_value if isinstance(self._pending, Censor) else None
         self._fitting = Fitting(
-            domain,
+            self._domain,
             self._ledger,
             seed=self._seed,
             sign=self._sign,
             fixed=self._fixed,
-            warm_start=warm_start,
-            exact=exact,
+            warm_start=self._warm_start,
+            exact=self._exact,
             worst_value=worst,
         )
         self._played = IndexMethod(
-            domain,
+            self._domain,
             self._ledger,
             self._rule,
             self._pending,
@@ -154,9 +160,6 @@ class AcquisitionOptimizer(Optimizer):
             exact=self._exact,
             repeat_pending=self._repeat_pending,
         )
-        if isinstance(self._rule, BotorchRule):
-            hallucinate = isinstance(self._pending, Hallucinate)
-            try_out(self._rule, self._played.surrogate, self._played.pool, hallucinate)
 
     @property
     def rule(self) -> Rule:
@@ -200,20 +203,23 @@ class AcquisitionOptimizer(Optimizer):
         return self._played.pool
 
     def _choose(self) -> Choice:
+        self._fit_if_due()
         point = self._played.choose()
-        slot = len(self._ledger)
+        slot, width = len(self._ledger), self._played.width_at(point)
+        data = {} if width is None else {"width": width}
         if isinstance(point, int):
-            return Choice(point, round=1, slot=slot)
-        return Choice(None, round=1, slot=slot, x=point)
+            return Choice(point, round=1, slot=slot, data=data)
+        return Choice(None, round=1, slot=slot, x=point, data=data)
 
-    def _asked(self, trial: Trial) -> None:
-        self._played.asked(trial)
+    def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+        width = data.get("width")
+        self._played.asked(trial, None if width is None else finite(width))
 
     def _settled(self, trial: Trial) -> None:
         self._played.settled(trial)
 
-    def _attached(self, results: list[Attached]) -> None:
-        self._played.attached(results)
+    def _attached(self, result: Attached) -> None:
+        self._played.attached()
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         beta = self._rule.beta if isinstance(self._rule, UCB) else 6.0
@@ -233,46 +239,3 @@ class AcquisitionOptimizer(Optimizer):
 
     def _recipes(self) -> dict[str, Any]:
         return recipe_of(self._fixed)
-
-    def _progress(self) -> dict[str, Any]:
-        values = {
-            "censored": sorted(self._played.censored),
-            "widths": list(self._played.widths),
-            **self._fitting.describe(),
-        }
-        return {"rounds": [], "arrays": {}, "arrays_version": 0, "values": values}
-
-    def _check_progress(
-        self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
-    ) -> _Progress:
-        values = progress["values"]
-        censored, widths = values.get("censored"), values.get("widths")
-        answered = {t.id for t in trials if t.state is TrialState.COMPLETED}
-        if not isinstance(censored, list) or any(i not in answered for i in map(_whole, censored)):
-            raise StorageError("The stored censored trials are not answered trials.")
-        if not isinstance(widths, list) or not all(isinstance(w, float) for w in widths):
-            raise StorageError("The stored widths are no numbers.")
-        known = len(answered) + len(attached)
-        surrogate, fitted_to = self._fitting.read(values, known)
-        return _Progress(set(censored), widths, surrogate, fitted_to)
-
-    def _restore(self, progress: _Progress) -> None:
-        self._played.censored = progress.censored
-        self._played.widths = list(progress.widths)
-        self._fitting.resume(progress.surrogate, progress.fitted_to)
-        self._played.restart()
-
-
-def _whole(value: Any) -> int:
-    """A stored trial's id, or -1, which is none."""
-    return value if is_whole(value, 0) else -1
-
-
-@dataclass(frozen=True)
-class _Progress:
-    """What cannot be derived from the trials."""
-
-    censored: set[int]
-    widths: list[float]
-    surrogate: Surrogate
-    fitted_to: int

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -42,26 +42,36 @@ from botorch_delay.gp.surrogate import (
     check_warm_start,
 )
 from botorch_delay.history.answers import Answers
+from botorch_delay.history.events import Event, finite, flag, whole
 from botorch_delay.history.point_status import Feasibility, row_of
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.botorch_scores import try_out
 from botorch_delay.optimizers.budget import Budget
-from botorch_delay.optimizers.claims import History, claim, departures, waits_of
-from botorch_delay.optimizers.events import Note, Notebook, Opening
+from botorch_delay.optimizers.claims import History, claim, departures, least_norm, waits_of
 from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.fixed_model import describe_given, given_surrogate, recipe_of
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.locks import exclusive
 from botorch_delay.optimizers.options import DEFAULT_EXPLOIT, choose_options
 from botorch_delay.optimizers.policies import IndexMethod
-from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
 from botorch_delay.optimizers.replica import PastTrial, Replica
 from botorch_delay.optimizers.rules import BotorchRule, Hallucinate, Rule
 from botorch_delay.optimizers.specs import describe_part
 from botorch_delay.optimizers.stragglers import EarlyClose, LateReport, forecast, holding
 
 logger = logging.getLogger(__name__)
+
+# How many slots may be missing below one that was served elsewhere.
+FURTHEST_SLOT = 10_000
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """The answers that a round is judged by: ids of its own, and of all that count beside them."""
+
+    used: tuple[int, ...]
+    pool: tuple[int, ...] = ()
 
 
 class BPEDelayOptimizer(Optimizer):
@@ -184,15 +194,6 @@ class BPEDelayOptimizer(Optimizer):
         self._fixed = given_surrogate(covar_module, noise_var, domain.like, exact=exact)
         check_warm_start(warm_start, domain, self._fixed is not None)
         self._warm_start = warm_start
-        self._fitting = Fitting(
-            domain,
-            self._ledger,
-            seed=self._seed,
-            sign=self._sign,
-            fixed=self._fixed,
-            warm_start=warm_start,
-            exact=exact,
-        )
         self._confidence = FixedBeta(6.0) if confidence is None else confidence
         if not isinstance(self._confidence, Confidence):
             raise InputTypeError(
@@ -222,9 +223,32 @@ class BPEDelayOptimizer(Optimizer):
             delay=delay,
         )
         self._rule = self._options.rule(self._horizon, delay, self._delta)
-        self._arena: FiniteArena | BoxArena = self._make_arena()
+        self._start()
         if isinstance(self._arena, BoxArena):
             self._arena.check(self._fixed)
+        rule = self._options.exploit
+        if self._player is not None:
+            self._player.flush()
+            if isinstance(rule, BotorchRule):
+                try_out(rule, self._player.surrogate, self._player.pool, True)
+
+    def _start(self) -> None:
+        super()._start()
+        domain = self._domain
+        self._fitting: Fitting = Fitting(
+            domain,
+            self._ledger,
+            seed=self._seed,
+            sign=self._sign,
+            fixed=self._fixed,
+            warm_start=self._warm_start,
+            exact=self._exact,
+        )
+        # A budget's own bounds take half of what the rounds' bounds have otherwise.
+        delta = self._delta if self._options.regret_factor is None else self._delta / 2.0
+        self._arena: FiniteArena | BoxArena = make_arena(
+            domain, self._confidence, delta, self._sign, self._seed
+        )
         self._state: Any = self._arena.everything()
         self._eliminated = domain.like.new_zeros(
             len(domain) if isinstance(domain, FiniteDomain) else 0, dtype=torch.long
@@ -233,30 +257,27 @@ class BPEDelayOptimizer(Optimizer):
         self._since = 0  # closed rounds before the last reset, which count no more on a box
         self._records: list[RoundRecord] = []
         self._open: OpenRound | None = None
-        self._feasibility = Feasibility(key=self._arena.key, exact=exact)
+        self._feasibility = Feasibility(key=self._arena.key, exact=self._exact)
         self._late = LateReport()
         factor = self._options.straggler_factor
         self._early = None if factor is None else EarlyClose(factor, domain.like)
         self._designed = 0  # design points asked, in all rounds
-        self._notebook = Notebook(self._fitting.surrogate)
         self._past = History()
         self._budget = self._make_budget()
+        self._judged: tuple[RoundRecord, Any] | None = None  # until its closing is applied
         self._player: IndexMethod | None = None
-        rule = self._options.exploit
-        if rule is not None:
+        if self._options.exploit is not None:
             self._player = IndexMethod(
                 domain,
                 self._ledger,
-                rule,
+                self._options.exploit,
                 Hallucinate(),
                 seed=self._seed,
                 sign=self._sign,
                 fitting=self._fitting,
-                exact=exact,
-                repeat_pending=repeat_pending,
+                exact=self._exact,
+                repeat_pending=self._options.repeat_pending,
             )
-            if isinstance(rule, BotorchRule):
-                try_out(rule, self._player.surrogate, self._player.pool, True)
 
     @classmethod
     def as_published(
@@ -506,19 +527,20 @@ class BPEDelayOptimizer(Optimizer):
         )
 
     def _choose(self) -> Choice:
-        self._fitting.update()
-        if self._open is not None:
-            self._open.use(self._fitting.surrogate)
+        self._fit_if_due()
         if self._open is None:
-            self._begin(self._view())
+            self._happen("opened")
         elif self._is_due():
             if not self._rule.on_arrival and self._open.is_overdue():
                 self._open.departures.add(Departure.OVERDUE)
             if self._open.gave_up():
                 self._open.departures.add(Departure.GIVEN_UP)
-            self._close(self._view(), open_next=True)
+            self._close(self._evidence(), last=False)
         assert self._open is not None
         choice = self._next_choice(self._open)
+        if self._budget is not None:
+            assert choice.index is not None
+            choice = replace(choice, data={"price": self._budget.price(choice.index)})
         if self._rule.on_arrival:
             self._late.look(self._open, self._feasibility, self._ledger)
         return choice
@@ -621,81 +643,112 @@ class BPEDelayOptimizer(Optimizer):
         return player.choose(among, inside)
 
     @exclusive
-    def note(self, trial: Trial) -> Note:
-        """What the ask of a trial brought about, from which :meth:`ask_again` makes it again.
+    def follow(self, events: Sequence[Event]) -> Trial:
+        """Take in an ask that was made elsewhere, with all that it brought about.
 
-        Raises:
-            TrialError: if the trial is unknown, foreign, or was asked before a state was loaded.
-        """
-        return self._notebook.read(self._ledger.find(trial))
-
-    @exclusive
-    def ask_again(self, x: Tensor, note: Note) -> Trial:
-        """Make an ask that was made before, elsewhere: rounds open as they did there.
-
-        A design point that another trial serves already becomes one outside the design.
+        What does not fit here any more is left out: a round that has opened already, or a fit to
+        fewer answers. A design point that another trial serves becomes an ask outside the design.
 
         Args:
-            x: the point that was asked, ``d``.
-            note: of that ask, with the ids of the trials here.
+            events: of the ask, the ask itself last, with the ids of the trials here.
 
         Raises:
             InputError: if the point is not in the domain.
-            NotSupportedError: with ``regret_factor``, which counts when answers came.
-            StorageError: if the note does not fit what was asked before.
+            NotSupportedError: with ``regret_factor``, where every ask has the price of its time.
+            StorageError: if the events do not fit what was asked before.
         """
         if self._budget is not None:
             raise NotSupportedError(
-                "With regret_factor every ask counts with the bounds of its time, which notes do "
-                "not tell; use save and load."
+                "With regret_factor every ask counts with the bounds of its time, which other "
+                "processes do not share; use save and load."
             )
-        X = validation.matrix(x.unsqueeze(0), "x")
-        validation.matches(X, "x", self._domain.like)
+        *before, asked = events
+        for event in before:
+            if self._fits(event):
+                self._replay([event])
+        data = dict(asked.data)
+        X = self._domain.like.new_tensor([data["x"]])
         if not bool(self._domain.contains(X)):
-            raise InputError(f"x must be a point of the domain, got {x.tolist()}.")
-        for opening in note.openings:
-            if self._open is None and opening.number == 1 and not self._finished:
-                self._begin(opening)
-            elif self._open is not None and opening.number == self._open.number + 1:
-                known = {*opening.departures, *self._open.departures}
-                self._close(replace(opening, departures=tuple(sorted(known))), open_next=True)
+            raise InputError(f"x must be a point of the domain, got {data['x']}.")
         row = int(self._domain.find(X))
-        on_box = isinstance(self._arena, BoxArena)
-        choice = Choice(None if on_box else row, note.round, note.slot, X[0] if on_box else None)
-        current = self._open
-        if current is None and self._finished:  # asked elsewhere while the last ask was out
-            return self._open_trial(replace(choice, round=len(self._records), slot=NO_SLOT))
-        if current is None:
+        data["point"] = None if row < 0 else row
+        current, number, slot = self._open, data["round"], data["slot"]
+        if current is not None:
+            if number > current.number or (number == current.number and slot >= 0):
+                key = self._arena.key_of(X[0]) if isinstance(self._arena, BoxArena) else row
+                fits = number == current.number and self._make_room(current, slot, key)
+                # One that does not fit comes on top of the design, as while a round waits.
+                data |= {"round": current.number, "slot": slot if fits else WAITING_SLOT}
+        elif self._finished:  # asked elsewhere while the last ask was out
+            data |= {"round": len(self._records), "slot": NO_SLOT}
+        else:
             raise StorageError("The ask that opened the first round is missing.")
-        while self._resets < note.resets:
-            self._reset_active(current)
-        fit = note.fit
-        if fit is not None and fit.answers > self._fitting.fitted_to:
-            self._fitting.resume(Surrogate.rebuild(fit.surrogate, self._domain), fit.answers)
-        current.use(self._fitting.surrogate)
-        number, slot = note.round, note.slot
-        if number > current.number or (number == current.number and slot >= 0):
-            key = self._arena.key_of(X[0]) if isinstance(self._arena, BoxArena) else row
-            fits = number == current.number and current.make_room(slot, key)
-            # One that does not fit comes on top of the design, as an ask while a round waits does.
-            choice = replace(choice, round=current.number, slot=slot if fits else WAITING_SLOT)
-        return self._open_trial(choice)
+        self._replay([replace(asked, trial=len(self._ledger), data=data)])
+        return self._ledger[-1]
 
-    def _asked(self, trial: Trial) -> None:
-        player = self._player
-        fitting = self._fitting
-        self._notebook.write(trial, self._resets, fitting.surrogate, fitting.fitted_to)
-        if player is not None:
-            player.asked(trial)
+    def _fits(self, event: Event) -> bool:
+        """Whether what an ask elsewhere brought about is news here."""
+        if event.kind == "opened":
+            return self._open is None and not self._finished
+        if event.kind == "fitted":
+            return bool(event.data["answers"] > self._fitting.fitted_to)
+        return self._open is not None and (
+            event.kind != "closed" or event.data["record"]["number"] == self._open.number
+        )
+
+    def _make_room(self, current: OpenRound, slot: int, key: int) -> bool:
+        """Whether a point that was chosen elsewhere can serve a slot; earlier slots are opened.
+
+        Those wait to be asked: their trials are not known yet, or never came to be. A slot that
+        is further away than any run leaves them is none: a damaged event must not cost hours.
+        """
+        if slot > len(current.slots) + FURTHEST_SLOT:
+            return False
+        try:
+            while slot > len(current.slots):
+                missing = self._arena.choice(current.next_key(), current.number, slot)
+                point = self._domain.like[missing.index] if missing.x is None else missing.x
+                self._happen("dealt", data={"x": point.tolist(), "point": missing.index})
+        except ExhaustedDesignError:
+            return False
+        return current.admits(slot, key)
+
+    def _decided(self, event: Event) -> None:
+        data, current = event.data, self._open
+        if event.kind == "opened" and current is None and not (self._records or self._finished):
+            self._open = self._new_round(1, 1)
+        elif event.kind == "closed" and current is not None:
+            self._take_closing(current, data)
+        elif event.kind == "reset" and current is not None:
+            self._take_reset(current, entirely=flag(data["whole"]))
+        elif event.kind == "dealt" and current is not None:
+            row, x = data["point"], self._domain.like.new_tensor(data["x"])
+            current.deal(row if isinstance(self._arena, FiniteArena) else self._arena.key_of(x))
+        elif event.kind == "tested" and self._proves:
+            self._past = self._past.tested_norm(finite(data["norm"]), whole(data["answers"]))
+        else:
+            super()._decided(event)
+            if event.kind == "fitted" and current is not None:
+                current.use(self._fitting.surrogate)
+
+    def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         # An ask made elsewhere may be of an earlier round, or come after the last one.
         current = self._open if self._open and trial.round == self._open.number else None
+        if current is None and (trial.slot >= 0 or trial.round > len(self._records)):
+            raise StorageError(f"trial {trial.id} is of round {trial.round}, which is not open.")
+        key = self._arena.key(trial)
+        if current is not None and trial.slot >= 0 and not current.admits(trial.slot, key):
+            raise StorageError(f"trial {trial.id} has an impossible slot, {trial.slot}.")
+        if self._player is not None:
+            self._player.asked(trial)
         new = trial.slot >= 0 and not (current is not None and current.is_served(trial.slot))
         self._designed += new
         if self._budget is not None:
             # Of BPE-Delay's own asks these are none that its bound counts.
             beyond = current is not None and trial.slot >= current.design_size
             again = trial.slot >= 0 and (not new or beyond)
-            self._budget.ask(row_of(trial), waiting=again or trial.slot == WAITING_SLOT)
+            waiting = again or trial.slot == WAITING_SLOT
+            self._budget.ask(row_of(trial), finite(data["price"]), waiting=waiting)
         if current is not None:
             current.take(trial)
         elif self._proves:
@@ -704,9 +757,6 @@ class BPEDelayOptimizer(Optimizer):
         self._update_standing(trial)
 
     def _settled(self, trial: Trial) -> None:
-        taken = len(self._ledger) - 1 - trial.id
-        if trial.state is TrialState.COMPLETED:
-            self._late.answered(taken)
         self._feasibility.note(trial)
         if self._player is not None:
             self._player.settled(trial)
@@ -717,13 +767,9 @@ class BPEDelayOptimizer(Optimizer):
             current.settle(trial)
         self._update_standing(trial)
         if self._proves:
-            self._look_back(trial, taken)
-        if current is None:
-            return
-        if len(self._ledger) == self._horizon and current.all_settled():
-            self._close_last()
+            self._look_back(trial)
 
-    def _look_back(self, trial: Trial, taken: int) -> None:
+    def _look_back(self, trial: Trial) -> None:
         """Keep what a claim may not survive of a trial that was settled."""
         assert self._fixed is not None
         current = self._open
@@ -735,17 +781,10 @@ class BPEDelayOptimizer(Optimizer):
             and trial.round == current.number
             and 0 <= trial.slot < current.design_size
         )
+        taken = len(self._ledger) - 1 - trial.id
         past = self._past.settled(trial, again=again, taken=taken, wait=wait, over=over)
         if trial.noise_var is not None:
             past = past.told(trial.noise_var, self._fixed, self._confidence)
-        if isinstance(self._confidence, RKHSConfidence):
-            past = past.tested_norm(
-                self._fixed,
-                self._confidence,
-                self._delta,
-                self._ledger.answer_count,
-                self._told_answers,
-            )
         self._past = past
         if current is not None and not over:
             on_arrival = self._rule.on_arrival
@@ -753,9 +792,19 @@ class BPEDelayOptimizer(Optimizer):
                 current, trial, self._fixed, on_arrival=on_arrival, exact=self._exact
             )
 
-    def inherit(self, other: BPEDelayOptimizer) -> None:
-        """Take over what another one knows of the same run that ends a claim."""
-        self._past = self._past.joined(other._past)
+    def _after_settled(self, trial: Trial) -> None:
+        if trial.state is TrialState.COMPLETED:
+            self._late.answered(len(self._ledger) - 1 - trial.id)
+        confidence, count = self._confidence, self._ledger.answer_count
+        tests = self._proves and isinstance(confidence, RKHSConfidence)
+        if tests and self._past.needs_test(count):
+            assert self._fixed is not None
+            assert isinstance(confidence, RKHSConfidence)
+            norm = least_norm(self._fixed, confidence, self._delta, self._told_answers)
+            self._happen("tested", data={"norm": norm, "answers": count})
+        current = self._open
+        if current is not None and len(self._ledger) == self._horizon and current.all_settled():
+            self._close_last()
 
     def _told_answers(self, largest: float) -> tuple[Answers, int]:
         """The answers that were told with a noise variance of at most so much.
@@ -774,9 +823,18 @@ class BPEDelayOptimizer(Optimizer):
         if self._open is not None and (self._exact or key in self._feasibility.suspects):
             self._open.set_standing(key, self._feasibility.standing(key))
 
-    def _attached(self, results: list[Attached]) -> None:
+    def _attached(self, result: Attached) -> None:
+        if self._player is not None:
+            self._player.attached()
+        if self._exact:
+            for key in self._arena.keys_of([result]):
+                self._feasibility.know(key)
+                if self._open is not None:
+                    self._open.set_standing(key, self._feasibility.standing(key))
+
+    def _after_attached(self, count: int) -> None:
         if self._proves and self._options.evidence == "all" and not self._exact:
-            repeats = self._ledger.repeated(len(results))
+            repeats = self._ledger.repeated(count)
             if repeats:
                 warnings.warn(
                     f"{repeats} of the attached results were attached before, with the same point "
@@ -785,20 +843,13 @@ class BPEDelayOptimizer(Optimizer):
                     RepeatedResultWarning,
                     stacklevel=4,
                 )
-        if self._player is not None:
-            self._player.attached(results)
-        if self._exact:
-            for key in self._arena.keys_of(results):
-                self._feasibility.know(key)
-                if self._open is not None:
-                    self._open.set_standing(key, self._feasibility.standing(key))
 
     def _close_last(self) -> None:
         if self._open is not None:
-            view = self._view()
+            evidence = self._evidence()
             if self._proves and not self._exact and not self._ends_as_planned(self._open):
-                view = replace(view, used=())
-            self._close(view, open_next=False)
+                evidence = replace(evidence, used=())
+            self._close(evidence, last=True)
         self._finished = True
 
     def _ends_as_planned(self, current: OpenRound) -> bool:
@@ -831,23 +882,16 @@ class BPEDelayOptimizer(Optimizer):
         rows = self._arena.without(self._state, self._feasibility.infeasible())
         return self._early.allows(current, rows)
 
-    def _view(self) -> Opening:
+    def _evidence(self) -> _Evidence:
         """What there is to judge the open round by, if it closes now."""
-        current = self._open
-        number = 1 if current is None else current.number + 1
-        infeasible = tuple(map(self._feasibility.first, self._feasibility.infeasible()))
-        view = Opening(number, infeasible=infeasible)
-        if current is None:
-            return view
-        used = tuple(current.answered(current.design_size if self._rule.on_arrival else None))
-        view = replace(view, used=used, departures=tuple(sorted(current.departures)))
+        assert self._open is not None
+        used = tuple(self._open.answered(self._open.design_size if self._rule.on_arrival else None))
         if self._options.evidence != "all":
-            return view
+            return _Evidence(used)
         pool = tuple(self._ledger.answered())
-        attached = tuple(range(len(self._ledger.attached)))
-        return replace(view, used=pool if self._merges else used, pool=pool, attached=attached)
+        return _Evidence(pool if self._merges else used, pool)
 
-    def _known_posterior(self, view: Opening) -> Known | None:
+    def _known_posterior(self, view: _Evidence) -> Known | None:
         """The posterior of the evidence of a round, where it is kept up to date anyway."""
         assert self._open is not None
         if self._options.evidence != "all" or not self._merges:
@@ -855,8 +899,8 @@ class BPEDelayOptimizer(Optimizer):
         player = self._player
         if player is None or self._fixed is None or self._confidence.needs_weights:
             return None
-        now = len(view.pool) == player.answers and len(view.attached) == len(self._ledger.attached)
-        return player.known if now else None
+        player.flush()
+        return player.known
 
     @property
     def _proves(self) -> bool:
@@ -867,36 +911,16 @@ class BPEDelayOptimizer(Optimizer):
         """Whether bounds from all answers take the place of the round's own."""
         return not self._proves or self._exact
 
-    def _begin(self, view: Opening) -> None:
-        """Open the first round."""
-        self._open = self._new_round(1, 1, self._state, self._surrogate_of(view))
-        self._notebook.opened(view, self._open.surrogate)
-
-    def _surrogate_of(self, view: Opening) -> Surrogate:
-        """The surrogate that was in use when a round opened."""
-        if self._fixed is not None or view.surrogate is None:
-            return self._fitting.surrogate
-        return Surrogate.rebuild(view.surrogate, self._domain)
-
-    def _new_round(
-        self, number: int, previous_size: int, state: Any, surrogate: Surrogate
-    ) -> OpenRound:
+    def _new_round(self, number: int, previous_size: int) -> OpenRound:
         size = self._rule.design_size(number, previous_size)
-        return self._make_round(number, size, surrogate, state, self._feasibility, self._arena)
-
-    def _make_round(
-        self,
-        number: int,
-        design_size: int,
-        surrogate: Surrogate,
-        state: Any,
-        feasibility: Feasibility,
-        arena: FiniteArena | BoxArena,
-    ) -> OpenRound:
-        standings = {key: feasibility.standing(key) for key in feasibility.marked()}
-        candidates = arena.candidates(state, number)
+        marked = self._feasibility.marked()
         return OpenRound(
-            number, design_size, surrogate, candidates, standings, needs_all=self._needs_all
+            number,
+            size,
+            self._fitting.surrogate,
+            self._arena.candidates(self._state, number),
+            {key: self._feasibility.standing(key) for key in marked},
+            needs_all=self._needs_all,
         )
 
     @property
@@ -905,32 +929,23 @@ class BPEDelayOptimizer(Optimizer):
         waits = self._rule.on_arrival and self._early is None
         return self._proves and not self._exact and waits
 
-    def _make_arena(self) -> FiniteArena | BoxArena:
-        # A budget's own bounds take half of what the rounds' bounds have otherwise.
-        delta = self._delta if self._options.regret_factor is None else self._delta / 2.0
-        return make_arena(self._domain, self._confidence, delta, self._sign, self._seed)
-
-    def _close(self, view: Opening, *, open_next: bool) -> None:
-        """Close the open round and, unless it was the last, open the next.
-
-        All that can fail is done before anything is changed.
-        """
+    def _close(self, evidence: _Evidence, *, last: bool) -> None:
+        """Close the open round and, unless it was the last, open the next."""
         current = self._open
         assert current is not None
-        current.use(self._surrogate_of(view))
         pooled = None
         if self._options.evidence == "all" and isinstance(self._arena, FiniteArena):
-            pooled = self._data(view.pool, [self._ledger.attached[i] for i in view.attached])
+            pooled = self._data(evidence.pool, self._ledger.attached)
         union = 1
         if isinstance(self._domain, FiniteDomain):
             union = len(self._domain if self._as_published else self._state)
         record, state = judge_round(
             self._arena,
             current,
-            view.used,
-            self._data(view.used),
+            evidence.used,
+            self._data(evidence.used),
             self._state,
-            sorted(self._arena.key(self._ledger[i]) for i in view.infeasible),
+            self._feasibility.infeasible(),
             self._rule,
             self._arena.delta if pooled is None or self._merges else self._arena.delta / 2.0,
             sign=self._sign,
@@ -938,22 +953,12 @@ class BPEDelayOptimizer(Optimizer):
             proves=self._proves,
             merged=self._merges,
             pooled=pooled,
-            known=self._known_posterior(view),
-            departures=view.departures,
+            known=self._known_posterior(evidence),
+            departures=tuple(sorted(current.departures)),
         )
-        following = None
-        if open_next:
-            following = self._new_round(
-                current.number + 1, current.design_size, state, current.surrogate
-            )
-            self._notebook.opened(view, following.surrogate)
-        self._open = following
-        if isinstance(self._arena, FiniteArena):
-            self._eliminated[self._state] = record.number
-            self._eliminated[state] = 0
-        self._state = state
-        self._records.append(record)
-        self._follow_state()
+        left = self._arena.left(self._state, state)
+        self._judged = (record, state)
+        self._happen("closed", data={"record": record.describe(), "left": left, "last": last})
         what = "points" if isinstance(self._domain, FiniteDomain) else "of the box"
         logger.info(
             "round %d closed after %d asks: %d answers used, %.6g of %.6g %s stay active",
@@ -965,10 +970,36 @@ class BPEDelayOptimizer(Optimizer):
             what,
         )
 
+    def _take_closing(self, current: OpenRound, data: Mapping[str, Any]) -> None:
+        """The end of a round as it was decided, here or elsewhere."""
+        record, last = RoundRecord.read(data["record"]), flag(data["last"])
+        known = all(trial_id < len(self._ledger) for trial_id in record.trial_ids)
+        if record.number != current.number or not known:
+            raise StorageError(f"round {record.number} cannot have closed so.")
+        before, self._state = self._state, self._left_by(record, data["left"], current)
+        if isinstance(self._arena, FiniteArena):
+            self._eliminated[before] = record.number
+            self._eliminated[self._state] = 0
+        self._records.append(record)
+        self._finished |= last
+        self._open = None if last else self._new_round(record.number + 1, current.design_size)
+        self._follow_state()
+
+    def _left_by(self, record: RoundRecord, left: Any, current: OpenRound) -> Any:
+        """The active set that a round left."""
+        judged, self._judged = self._judged, None
+        if judged is not None:
+            return judged[1]
+        used = [self._ledger[trial_id] for trial_id in record.trial_ids]
+        answers = Answers.of(used, self._sign, self._domain.like)
+        surrogate = self._fixed or Surrogate.rebuild(record.surrogate or {}, self._domain)
+        rounds = self._rule.share(record.number)
+        return self._arena.restored(self._state, left, record, answers, surrogate, rounds)
+
     def _follow_state(self) -> None:
         """On a box, let the asks outside the design choose among points of the active set."""
         if self._player is not None and isinstance(self._arena, BoxArena):
-            self._player.use_pool(self._state.pool.points if self._state.conditions else None)
+            self._player.use_region(self._state)
 
     def _reset_active(self, current: OpenRound) -> None:
         """Go on with every feasible point where none of the active ones may be asked.
@@ -977,14 +1008,18 @@ class BPEDelayOptimizer(Optimizer):
         """
         arena: Any = self._arena
         feasible = arena.without(self._state, self._feasibility.infeasible())
-        state = everything_left(arena, self._feasibility, current.number, len(self._eliminated))
-        if arena.is_empty(feasible):
+        # Says so if no point of the domain is left.
+        everything_left(arena, self._feasibility, current.number, len(self._eliminated))
+        self._happen("reset", data={"whole": arena.is_empty(feasible)})
+
+    def _take_reset(self, current: OpenRound, *, entirely: bool) -> None:
+        arena: Any = self._arena
+        state = arena.without(arena.everything(), self._feasibility.infeasible())
+        if entirely:
             if isinstance(arena, FiniteArena):
                 self._eliminated[self._state] = current.number
                 self._eliminated[state] = 0
-            else:
-                self._since = len(self._records)
-            self._state = state
+            self._state, self._since = state, len(self._records)
         self._resets += 1
         current.restart(arena.candidates(state, current.number))
         self._follow_state()
@@ -1019,75 +1054,6 @@ class BPEDelayOptimizer(Optimizer):
 
     def _recipes(self) -> dict[str, Any]:
         return recipe_of(self._fixed)
-
-    def _progress(self) -> dict[str, Any]:
-        finite = isinstance(self._arena, FiniteArena)
-        written = write_progress(
-            Progress(
-                self._eliminated if finite else None,
-                self._records,
-                self._resets,
-                self._open,
-                self._arena,
-                self._state,
-                self._since,
-                self._fitting.describe(),
-                self._past,
-            )
-        )
-        if self._budget is not None:  # its arrays change with every ask and answer
-            written["arrays"] |= self._budget.arrays()
-            written["arrays_version"] = self._ledger.revision
-        return written
-
-    def _check_progress(
-        self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
-    ) -> Progress:
-        arena = self._make_arena()
-        feasibility = Feasibility(trials, arena.key, exact=self._exact)
-        for key in arena.keys_of(attached):
-            feasibility.know(key)
-
-        def surrogate_of(learned: Any) -> Surrogate:
-            return self._fixed or Surrogate.rebuild(learned, self._domain)
-
-        known = len(attached) + sum(t.state is TrialState.COMPLETED for t in trials)
-        fitted = self._fitting.read(progress["values"].get("fit"), known)
-
-        def make_round(number: int, size: int, state: Any) -> OpenRound:
-            current = self._make_round(number, size, fitted[0], state, feasibility, arena)
-            current.replay([t for t in trials if t.round == number])
-            return current
-
-        found = read_progress(
-            progress, trials, arena, self._rule, self._horizon, surrogate_of, make_round
-        )
-        budget = self._make_budget()
-        if budget is not None:
-            budget.restore(progress["arrays"], trials)
-        return replace(found, fitted=fitted, budget=budget)
-
-    def _restore(self, progress: Progress) -> None:
-        if progress.eliminated is not None:
-            self._eliminated = progress.eliminated
-        self._arena = progress.arena
-        self._state = progress.state
-        self._records = progress.records
-        self._resets = progress.resets
-        self._since = progress.since
-        self._open = progress.open
-        self._feasibility = Feasibility(self._ledger.trials, self._arena.key, exact=self._exact)
-        for key in self._arena.keys_of(self._ledger.attached):
-            self._feasibility.know(key)
-        self._late = LateReport()
-        self._designed = len({(t.round, t.slot) for t in self._ledger.trials if t.slot >= 0})
-        self._fitting.resume(*progress.fitted)
-        self._notebook = Notebook(self._fitting.surrogate, len(self._ledger))
-        self._past = progress.history
-        self._budget = progress.budget
-        if self._player is not None:
-            self._player.restart()
-            self._follow_state()
 
     def _make_budget(self) -> Budget | None:
         if self._options.regret_factor is None:

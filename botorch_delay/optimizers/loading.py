@@ -19,7 +19,7 @@ from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.exceptions import InputError, StorageError
 from botorch_delay.gp.kernels import build_kernel
 from botorch_delay.history import sqlite
-from botorch_delay.history.states import brief, cut
+from botorch_delay.history.events import brief, truncated
 from botorch_delay.optimizers.acquisition import AcquisitionOptimizer
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
@@ -132,11 +132,11 @@ def _make(path: str | os.PathLike[str], state: Mapping[str, Any], parts: _Parts)
         optimizer = _build(state, _domain(key, array, state["config"], parts.feasible), parts)
         optimizer.load_state_dict(state)
     except StorageError as error:
-        raise StorageError(f"{path}: {cut(error)}") from error
+        raise StorageError(f"{path}: {truncated(error)}") from error
     except Warning:  # where the user has made errors of them
         raise
     except Exception as error:  # whatever a forged file leads to
-        raise StorageError(f"{path}: what is stored cannot be used: {cut(error)}") from error
+        raise StorageError(f"{path}: what is stored cannot be used: {truncated(error)}") from error
     return optimizer
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -84,7 +84,6 @@ class IndexMethod:
     Attributes:
         surrogate: of the present posteriors.
         pool: the candidates, ``N x d``.
-        censored: trials whose answers came too late.
         widths: sigma at the last points, when they were asked.
         answers: how many trials have been answered.
     """
@@ -107,7 +106,8 @@ class IndexMethod:
         self._fitting, self._exact, self._repeat_pending = fitting, exact, repeat_pending
         self.surrogate = fitting.surrogate
         self._own_pool = self.pool = self._make_pool()
-        self.censored: set[int] = set()
+        self._region: Region | None = None
+        self._stale = True  # whether the ledger is to be read from its beginning
         self.widths: list[float] = []
         self._keys = PointKeys()  # of points that are no candidates
         self._first: _FirstPoints | None = None
@@ -115,7 +115,6 @@ class IndexMethod:
         self._paths: PriorPaths | None = None
         self._drawn: Callable[[Tensor], Tensor] | None = None  # a path on a box
         self._acquisition: Callable[[Tensor], Tensor] | None = None
-        self.restart()
 
     @property
     def name(self) -> str:
@@ -126,7 +125,7 @@ class IndexMethod:
     @property
     def approximate(self) -> bool:
         """Whether Thompson samples are."""
-        return self._paths is not None and not self._paths.exact
+        return isinstance(self._rule, ThompsonSampling) and not self._samples_exactly
 
     @property
     def mean(self) -> Tensor:
@@ -173,7 +172,6 @@ class IndexMethod:
             EmptyDomainError: if nothing may be asked.
             NumericsError: if the rule is finite nowhere.
         """
-        self._refit()
         self.flush()
         scores = self._first_order() if self._is_blind else self.scores()
         if isinstance(self._domain, BoxDomain):
@@ -204,7 +202,6 @@ class IndexMethod:
             among: rows of a finite set to choose from; all if None.
             inside: where points of a box may lie, ``n x d`` to bool ``n``; anywhere if None.
         """
-        self._refit()
         self.flush()
         if self._is_blind:
             return None
@@ -389,34 +386,37 @@ class IndexMethod:
         variance = prior - design.whiten(cross).square().sum(dim=0)
         return variance.clamp_min(1e-12 * float(prior.detach().max())).sqrt()
 
-    def asked(self, trial: Trial) -> None:
-        """Note a new trial."""
-        if isinstance(self._pending, Censor) and self._pending.inflate:
+    def width_at(self, point: int | Tensor) -> float | None:
+        """Sigma at the point that is about to be asked, where the rule adds it up; else None."""
+        if not (isinstance(self._pending, Censor) and self._pending.inflate):
+            return None
+        if isinstance(point, Tensor):
+            return self._spread(point.unsqueeze(0)).item()
+        return self.deviation[point].item()
+
+    def asked(self, trial: Trial, width: float | None = None) -> None:
+        """Take in a new trial, with what :meth:`width_at` said of it."""
+        if width is not None:
+            assert isinstance(self._pending, Censor)
             assert self._pending.max_delay is not None
-            if trial.index is None:
-                self.widths.append(self._spread(trial.x.unsqueeze(0)).item())
-            else:
-                self.widths.append(self.deviation[trial.index].item())
-            excess = max(len(self.widths) - self._pending.max_delay, 0)
-            self.widths = self.widths[excess:]
-        self._feasibility.add(trial)
-        self._running[self._key(trial)] += 1
-        self._count(trial)
+            self.widths = [*self.widths, width][-self._pending.max_delay :]
+        if not self._stale:
+            self._feasibility.add(trial)
+            self._running[self._key(trial)] += 1
+            self._count(trial)
 
     def settled(self, trial: Trial) -> None:
-        """Note that a trial was answered, failed or abandoned."""
-        limit = self._pending.max_delay if isinstance(self._pending, Censor) else None
-        taken = len(self._ledger) - 1 - trial.id  # asks since it was asked
-        if trial.state is TrialState.COMPLETED and limit is not None and taken > limit:
-            self.censored.add(trial.id)
-        self._feasibility.note(trial)
-        self._running[self._key(trial)] -= not trial.late
-        self._count(trial)
+        """Take in that a trial was answered, failed or abandoned."""
+        if not self._stale:
+            self._feasibility.note(trial)
+            self._running[self._key(trial)] -= not trial.late
+            self._count(trial)
 
-    def attached(self, results: Sequence[Attached]) -> None:
-        """Note results from elsewhere, which the ledger holds already."""
-        for number, result in enumerate(results, len(self._ledger.attached) - len(results)):
-            self._count_attached(number, result)
+    def attached(self) -> None:
+        """Take in the last result from elsewhere, which the ledger holds already."""
+        if not self._stale:
+            number = len(self._ledger.attached) - 1
+            self._count_attached(number, self._ledger.attached[number])
 
     def scores(self) -> Tensor:
         """The rule at every candidate, ``N``."""
@@ -474,10 +474,18 @@ class IndexMethod:
         if finite and self._keys.points:
             others = self.surrogate.inputs(torch.stack(self._keys.points))
             points = torch.cat([points, others])
-        exact = finite and len(self.pool) <= sample_paths.MAX_EXACT_POINTS
         return PriorPaths(
-            self.surrogate.covar_module, points, self._rule.n_features, self.seed, exact=exact
+            self.surrogate.covar_module,
+            points,
+            self._rule.n_features,
+            self.seed,
+            exact=self._samples_exactly,
         )
+
+    @property
+    def _samples_exactly(self) -> bool:
+        few = len(self.pool) <= sample_paths.MAX_EXACT_POINTS
+        return few and isinstance(self._domain, FiniteDomain)
 
     def _evaluate(self, rule: BotorchRule) -> Tensor:
         """A BoTorch acquisition function at every candidate."""
@@ -517,16 +525,21 @@ class IndexMethod:
 
     def flush(self) -> None:
         """Bring the posteriors up to date with what happened since the last ask."""
+        if self._stale or self.surrogate is not self._fitting.surrogate:
+            self._restart()
         self._values.flush()
         self._spreading.flush()
 
-    def use_pool(self, pool: Tensor | None) -> None:
-        """Other candidates on a box, ``N x d``, thinned; those of the beginning if None."""
-        self.pool = self._own_pool if pool is None else pool[:: max(len(pool) // BOX_POOL, 1)]
-        self.restart()
+    def use_region(self, region: Region) -> None:
+        """Choose among points of what rounds have left of a box; of the whole if all is left."""
+        self._region, self._stale = region if region.conditions else None, True
 
-    def restart(self) -> None:
+    def _restart(self) -> None:
         """Posteriors of the present surrogate from all trials."""
+        self.pool = self._own_pool
+        if self._region is not None:
+            pool = self._region.pool.points
+            self.pool = pool[:: max(len(pool) // BOX_POOL, 1)]
         surrogate = self.surrogate = self._fitting.surrogate
         self._values = Averages(surrogate, self.pool)
         self._design: Averages | None = None
@@ -545,12 +558,7 @@ class IndexMethod:
             self._count_attached(number, result)
         if isinstance(self._rule, ThompsonSampling):
             self._paths = self._make_paths()
-
-    def _refit(self) -> None:
-        """Learn kernel, noise and scale again where the answers have grown enough."""
-        self._fitting.update()
-        if self.surrogate is not self._fitting.surrogate:
-            self.restart()
+        self._stale = False
 
     def _count(self, trial: Trial) -> None:
         """Enter a trial where its state says that it counts, and take it out elsewhere."""
@@ -559,9 +567,10 @@ class IndexMethod:
         if state is TrialState.COMPLETED:
             self.answers += 1
         counted = state is not TrialState.ABANDONED
-        missing = value is None or trial.id in self.censored
-        if isinstance(self._pending, Censor) and counted and missing:
-            value = self._pending.worst_value
+        if isinstance(self._pending, Censor) and counted:
+            limit, delay = self._pending.max_delay, trial.delay
+            if value is None or (limit is not None and delay is not None and delay > limit):
+                value = self._pending.worst_value
         if value is not None:
             self._values.put(key, trial.id, x, self._sign * value, trial.noise_var)
         else:
