@@ -238,14 +238,14 @@ class DelayGenerationNode(ExternalGenerationNode):
                 raise DataRequiredError(str(error)) from error
             raise GenerationStrategyCompleted(str(error)) from error
         play.next_number += 2
-        note = _with_openings(asked.note, play.open.values())
-        play.open[number] = note
+        record = _with_decisions(asked.record, play.open.values())
+        play.open[number] = record
         play.record = {
             "node": self.name,
             "goal": play.digest,
             "number": number,
             "x": asked.trial.x.tolist(),
-            "note": note,
+            "ask": record,
         }
         return play.space.decode(asked.trial.x)
 
@@ -325,7 +325,7 @@ class _Play:
         self.digest = f"{direction} {goal.metric} {self.space.domain.fingerprint()}"
         self.replica = Replica(partial(make, self.space, goal.maximize))
         self.next_number = 0
-        self.open: dict[int, dict[str, Any]] = {}  # notes of asks that have no trial yet
+        self.open: dict[int, dict[str, Any]] = {}  # records of asks that have no trial yet
         self.record: dict[str, Any] | None = None  # of the last ask, for its generator run
 
 
@@ -392,7 +392,7 @@ class _History:
             }
             if own:
                 x = play.space.domain.like.new_tensor(record["x"])
-                yield PastTrial(number, x, state, note=record["note"], **fields)
+                yield PastTrial(number, x, state, record=record["ask"], **fields)
             elif state is TrialState.COMPLETED:
                 try:
                     x = play.space.encode(arm.parameters)
@@ -414,14 +414,19 @@ class _History:
         return TrialState.COMPLETED
 
 
-def _with_openings(note: dict[str, Any], before: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """A note that says what asks before it brought about, of which no trial may be made."""
-    chain = [other for other in before if "openings" in other]
-    if not chain:
-        return note
-    # The last of them tells of those before it already.
-    openings = [*chain[-1]["openings"], *note.get("openings", [])]
-    return note | {"openings": openings, "parent": chain[0]["parent"]}
+def _with_decisions(record: dict[str, Any], before: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """A record that says what asks before it decided, of which no trial may be made."""
+    earlier = [*before]
+    if not earlier:
+        return record
+    last = earlier[-1]  # it tells of those before it already
+    decided = [event for event in last["events"] if event["kind"] != "asked"]
+    opened = any(event["kind"] in ("opened", "closed") for event in decided)
+    return record | {
+        "events": [*decided, *record["events"]],
+        "told": [*last["told"], *record["told"]],
+        "parent": (last if opened else record)["parent"],
+    }
 
 
 def _rows(data: Data, metric: str) -> dict[tuple[int, str], tuple[float, float]]:

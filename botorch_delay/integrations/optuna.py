@@ -2,7 +2,7 @@
 
 Everything is read from the study's storage whenever a point is needed: finished, running, failed
 and pruned trials. Each trial keeps, as a system attribute, the point that it was given and the
-note of that ask (see :mod:`botorch_delay.optimizers.replica`), so that every process that opens
+record of that ask (see :mod:`botorch_delay.optimizers.replica`), so that every process that opens
 the study sees the same rounds, whoever closed them.
 """
 
@@ -55,7 +55,7 @@ __all__ = ["DelaySampler"]
 
 logger = logging.getLogger(__name__)
 
-# The system attribute in which a trial keeps its point and the note of its ask.
+# The system attribute in which a trial keeps its point and the record of its ask.
 ATTRIBUTE = "botorch_delay"
 # How often a point is chosen anew because another process has just given it away.
 MAX_ATTEMPTS = 10
@@ -306,7 +306,7 @@ class _Session:
                 "place": self._place,
                 "settings": self._settings,
                 "x": x,
-                "note": asked.note,
+                "ask": asked.record,
             }
             try:
                 study._storage.set_trial_system_attr(trial._trial_id, ATTRIBUTE, claim)
@@ -352,7 +352,7 @@ class _Session:
             done = TrialState.COMPLETED
             return None if x is None else PastTrial(trial.number, x, done, value)
         x = torch.tensor(claim["x"], dtype=torch.double)
-        past = PastTrial(trial.number, x, TrialState.RUNNING, note=claim["note"])
+        past = PastTrial(trial.number, x, TrialState.RUNNING, record=claim["ask"])
         if trial.state is Theirs.COMPLETE:
             asked = self.space.params(x)
             if any(trial.params.get(name) != asked[name] for name in asked):

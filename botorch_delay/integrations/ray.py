@@ -31,7 +31,7 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
-from botorch_delay.history import sqlite, states
+from botorch_delay.history import sqlite
 from botorch_delay.history.differences import agree
 from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
@@ -353,7 +353,8 @@ class DelaySearch(Searcher):
         if self._space is None:
             self._space = _stored_space(state)
             return True
-        left = self._horizon is None or len(state["trials"]) < self._horizon
+        asked = sum(event["kind"] == "asked" for event in state["events"])
+        left = self._horizon is None or asked < self._horizon
         return left and state["config"].get("horizon") == self._horizon
 
     def _renew(self, state: Mapping[str, Any] | None) -> Optimizer:
@@ -369,11 +370,10 @@ class DelaySearch(Searcher):
         }
         if state is None:
             return optimizer
-        self._check_origin(state)
-        for record in [*state["trials"], *state["attached"]]:
-            if record["value"] is not None:
-                x = optimizer.domain.like.new_tensor(record["x"])
-                optimizer.attach(x, record["value"])
+        earlier = self._resume(state)
+        for result in [*earlier.trials, *earlier.attached]:
+            if result.value is not None:
+                optimizer.attach(result.x, result.value)
         return optimizer
 
     def _resume(self, state: Mapping[str, Any]) -> Optimizer:
@@ -503,9 +503,10 @@ def _check_book(state: Mapping[str, Any], path: str) -> None:
     if not isinstance(book, dict) or any(not isinstance(book.get(k), v) for k, v in kinds.items()):
         raise StorageError(f"{path} was not written by DelaySearch, or is damaged.")
     numbers = [*book["trials"].values()]
-    if not all(states.is_whole(n, 0) and n < len(state["trials"]) for n in numbers):
+    asked = sum(event.get("kind") == "asked" for event in state["events"])
+    if not all(type(n) is int and 0 <= n < asked for n in numbers):
         raise StorageError(f"{path} is damaged: it names a trial that it does not hold.")
-    if not all(states.is_whole(n, 0) for n in book["first"].values()):
+    if not all(type(n) is int and n >= 0 for n in book["first"].values()):
         raise StorageError(f"{path} is damaged: its first points are not numbered.")
 
 

@@ -452,6 +452,10 @@ class Optimizer(ABC):
         loaded = copy.copy(self)
         loaded._start()
         loaded._replay(read_events(state["events"], self._domain))
+        if self._horizon is not None and len(loaded._ledger) > self._horizon:
+            raise StorageError(
+                f"{len(loaded._ledger)} trials are stored for a horizon of {self._horizon}."
+            )
         loaded._noted = json.dumps(state["notes"])
         loaded.notes = json.loads(loaded._noted)
         if "digest" in state and state["events"]:
@@ -520,8 +524,6 @@ class Optimizer(ABC):
             StorageError: if it cannot follow those before it.
         """
         if event.kind == "asked":
-            if len(self._ledger) == self._horizon:
-                raise StorageError(f"more trials than the horizon of {self._horizon}.")
             self._asked(self._ledger.ask(event, self._domain.like), event.data)
         elif event.kind in SETTLED:
             self._settled(self._ledger.settle(event))

@@ -734,7 +734,7 @@ class BPEDelayOptimizer(Optimizer):
     def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         # An ask made elsewhere may be of an earlier round, or come after the last one.
         current = self._open if self._open and trial.round == self._open.number else None
-        if current is None and (trial.slot >= 0 or trial.round > len(self._records)):
+        if current is None and trial.round > len(self._records):
             raise StorageError(f"trial {trial.id} is of round {trial.round}, which is not open.")
         key = self._arena.key(trial)
         if current is not None and trial.slot >= 0 and not current.admits(trial.slot, key):
@@ -974,7 +974,8 @@ class BPEDelayOptimizer(Optimizer):
         """The end of a round as it was decided, here or elsewhere."""
         record, last = RoundRecord.read(data["record"]), flag(data["last"])
         known = all(trial_id < len(self._ledger) for trial_id in record.trial_ids)
-        if record.number != current.number or not known:
+        whole_design = last or record.design_size == current.design_size
+        if record.number != current.number or not (known and whole_design):
             raise StorageError(f"round {record.number} cannot have closed so.")
         before, self._state = self._state, self._left_by(record, data["left"], current)
         if isinstance(self._arena, FiniteArena):

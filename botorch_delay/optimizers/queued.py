@@ -17,7 +17,7 @@ from botorch_delay.exceptions import (
     StorageError,
 )
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.history.events import Event, read_events, whole
+from botorch_delay.history.events import SETTLED, Event, read_events, whole
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.locks import exclusive
@@ -88,6 +88,7 @@ class QueuedOptimizer(Optimizer):
         self._base._start()
         self._queues: dict[int, deque[Trial]] = defaultdict(deque)
         self._waiting: Trial | None = None  # the base's own trial
+        self._calling = False  # whether what happens to the base happens now
 
     @property
     def base(self) -> Optimizer:
@@ -132,34 +133,34 @@ class QueuedOptimizer(Optimizer):
 
     def _call(self, call: Callable[..., Any], *arguments: Any, fed: int | None = None) -> None:
         """Call the base, and keep what happened there."""
-        start = self._base.event_count
+        start, self._calling = self._base.event_count, True
         try:
             call(*arguments)
-        finally:
+        finally:  # what was decided before an error counts as well
             events = [event.record() for event in self._base.events(start)]
-            self._happen("base", data={"fed": fed, "start": start, "events": events})
+            if events:
+                self._happen("base", data={"fed": fed, "events": events})
+            self._calling = False
 
     def _decided(self, event: Event) -> None:
         if event.kind != "base":
             super()._decided(event)
             return
         base, data = self._base, event.data
-        if base.event_count == data["start"]:  # it did not happen here
+        told = [record for record in data["events"] if record["kind"] in SETTLED]
+        if (data["fed"] is None) == bool(told):
+            raise StorageError("what the base was told is missing.")
+        if not self._calling:
             base._replay(read_events(data["events"], self._domain))
-        if base.event_count != data["start"] + len(data["events"]):
-            raise StorageError("calls of the base are missing.")
         if data["fed"] is not None:
-            queue = self._queues[self._point_of(data["fed"])]
-            if self._waiting is None or not queue or queue.popleft().id != data["fed"]:
-                raise StorageError(f"trial {data['fed']} is not next in its queue.")
+            trial = self._ledger[whole(data["fed"])]
+            assert trial.index is not None
+            queue = self._queues[trial.index]
+            if self._waiting is None or not queue or queue.popleft() is not trial:
+                raise StorageError(f"trial {trial.id} is not next in its queue.")
             self._waiting = None
         if any(record["kind"] == "asked" for record in data["events"]):
             self._waiting = base.trials[-1]
-
-    def _point_of(self, trial_id: Any) -> int:
-        index = self._ledger[whole(trial_id)].index
-        assert index is not None
-        return index
 
     def _settled(self, trial: Trial) -> None:
         assert trial.index is not None

@@ -15,8 +15,7 @@ one outside the design.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +70,56 @@ class Asked:
     record: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class _Ask:
+    """What the record of an ask says, trials named as the other system does.
+
+    Attributes:
+        events: what it decided, and the ask itself at the end.
+        after: how many asks its maker knew.
+        told: trials that had ended by then, as no record before it says.
+        opener: the trial that opened its round, as its maker knew.
+        parent: likewise, of the round before its events.
+    """
+
+    events: tuple[Event, ...]
+    after: int
+    told: tuple[int, ...]
+    opener: int | None
+    parent: int | None
+
+    @classmethod
+    def read(cls, past: PastTrial) -> _Ask:
+        """The record of a trial.
+
+        Raises:
+            StorageError: if it is malformed.
+        """
+        assert past.record is not None
+        try:
+            events = tuple(map(Event.read, past.record["events"]))
+            told = tuple(map(whole, past.record["told"]))
+            opener, parent = past.record["opener"], past.record["parent"]
+            for number in (opener, parent):
+                _ = None if number is None else whole(number)
+            for event in events:
+                _ = _opens(event)
+            data = events[-1].data
+            _ = whole(data["round"], 1), whole(data["slot"], -2)
+            if [event.kind == "asked" for event in events] != [False] * (len(events) - 1) + [True]:
+                raise ValueError("its events are not those of one ask")
+            return cls(events, whole(past.record["after"]), told, opener, parent)
+        except (BotorchDelayError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise StorageError(
+                f"The record of trial {past.number} is malformed: {truncated(error)}"
+            ) from error
+
+    @property
+    def opened(self) -> list[int]:
+        """The rounds that it opened."""
+        return [number for event in self.events if (number := _opens(event)) is not None]
+
+
 class Replica:
     """An optimizer kept in step with trials that another system keeps.
 
@@ -87,6 +136,7 @@ class Replica:
         self._make = make
         self.rebuilds = 0
         self._past: dict[int, PastTrial] = {}
+        self._asks: dict[int, _Ask] = {}  # of trials that have a record
         self._openers: list[int] = []  # the trial that opened each round, from the first
         self._applied: list[int] = []  # likewise, of the rounds that have opened here
         self._restart()
@@ -114,7 +164,13 @@ class Replica:
         if not changed:
             return
         rewritten = any(self._is_rewritten(past) for past in changed)
+        asks = {
+            past.number: _Ask.read(past)
+            for past in changed
+            if past.record is not None and (rewritten or past.number not in self._asks)
+        }
         self._past.update({past.number: past for past in changed})
+        self._asks.update(asks)
         self._openers = self._find_openers()
         if rewritten or self._openers[: len(self._applied)] != self._applied:
             self._rebuild()
@@ -160,7 +216,7 @@ class Replica:
                 raise
             events = optimizer.events(start)
         parent = self._openers[-1] if self._openers else None
-        opened = sum(_opens(event) is not None for event in events)
+        opened = any(_opens(event) is not None for event in events)
         record = {
             "events": [self._as_stored(event, number) for event in events],
             "after": after,
@@ -170,14 +226,15 @@ class Replica:
         }
         self._unrecorded = []
         self._know(number, trial)
-        self._openers = self._openers + [number] * opened
-        self._applied += [number] * opened
-        self._past[number] = PastTrial(number, trial.x, TrialState.RUNNING, record=record)
+        past = PastTrial(number, trial.x, TrialState.RUNNING, record=record)
+        self._past[number], self._asks[number] = past, _Ask.read(past)
+        self._applied += [number] * len(self._asks[number].opened)
+        self._openers = list(self._applied)
         return Asked(trial, record)
 
     def forget(self, number: int) -> None:
         """Take back an ask that no other process has seen: its trial can ask again."""
-        del self._past[number]
+        del self._past[number], self._asks[number]
         self._rebuild()
 
     def trial(self, number: int) -> Trial | None:
@@ -199,6 +256,7 @@ class Replica:
         self._attached: set[int] = set()
         self._unrecorded: list[int] = []  # trials that ended, as no record of an ask says yet
         self._applied = []
+        self._decided: set[tuple[str, float]] = set()  # kinds and times of events of asks
 
     def _know(self, number: int, trial: Trial) -> None:
         self._ids[number] = trial.id
@@ -219,19 +277,13 @@ class Replica:
         """For each round the trial that opened it: the lowest number of those that did so.
 
         Only those count that closed the round before as the trial that counts had opened it.
-
-        Raises:
-            StorageError: if a record is malformed.
         """
         found: dict[tuple[int, int | None], list[int]] = {}
-        for past in self._past.values():
-            if past.record is None:
-                continue
-            with _readable(past):
-                parent = past.record["parent"]
-                for opened in filter(None, map(_opens, map(Event.read, past.record["events"]))):
-                    found.setdefault((opened, parent), []).append(past.number)
-                    parent = past.number
+        for number, ask in self._asks.items():
+            parent = ask.parent
+            for opened in ask.opened:
+                found.setdefault((opened, parent), []).append(number)
+                parent = number
         openers: list[int] = []
         while True:
             numbers = found.get((len(openers) + 1, openers[-1] if openers else None))
@@ -241,14 +293,15 @@ class Replica:
 
     def _take(self, changed: Iterable[PastTrial]) -> None:
         """Take in asks in their order, then what became of them."""
-        changed = sorted(changed, key=_order)
+        changed = sorted(changed, key=self._order)
         for past in changed:
             if past.record is not None and past.number not in self._ids:
-                told = past.record.get("told", [])
-                for number in told:
+                ask = self._asks[past.number]
+                for number in ask.told:
                     self._settle(number)
-                self._unrecorded = [n for n in self._unrecorded if n not in told]
-                self._know(past.number, self.optimizer.follow(self._read(past)))
+                self._unrecorded = [n for n in self._unrecorded if n not in ask.told]
+                events = self._events_that_count(past, ask)
+                self._know(past.number, self.optimizer.follow(events))
             elif self._is_result(past):
                 assert past.value is not None
                 self._attached.add(past.number)
@@ -256,29 +309,34 @@ class Replica:
         for past in changed:
             self._settle(past.number)
 
+    def _order(self, past: PastTrial) -> tuple[int, int]:
+        """Asks come after those that their makers knew; attached results before all of them."""
+        return (-1 if past.record is None else self._asks[past.number].after), past.number
+
     def _is_result(self, past: PastTrial) -> bool:
         """Whether it was obtained elsewhere, and is not known yet."""
         new = past.number not in self._attached
         return past.record is None and past.state is TrialState.COMPLETED and new
 
-    def _read(self, past: PastTrial) -> list[Event]:
-        """What the ask of a trial decided, as far as it counts, with the ids of the trials here."""
-        assert past.record is not None
-        with _readable(past):
-            events = []
-            for event in map(Event.read, past.record["events"]):
-                opened = _opens(event)
-                if opened is not None and self._opener(opened) != past.number:
-                    continue
-                if opened is not None:
-                    self._applied.append(past.number)
+    def _events_that_count(self, past: PastTrial, ask: _Ask) -> list[Event]:
+        """What an ask decided, as far as it counts, with the ids of the trials here."""
+        events = []
+        for event in ask.events[:-1]:
+            opened = _opens(event)
+            if opened is None:
+                # An ask that came to nothing is told of by the next one of its process, too.
+                counts = (event.kind, event.time) not in self._decided
+            else:
+                counts = self._opener(opened) == past.number
+            if counts:
+                self._applied += [past.number] * (opened is not None)
+                self._decided.add((event.kind, event.time))
                 events.append(self._with_ids(event))
-            asked = events[-1]
-            data = {"x": past.x.tolist(), "round": whole(asked.data["round"], 1)}
-            data["slot"] = whole(asked.data["slot"], -2)
-            if asked.kind != "asked" or past.record["opener"] != self._opener(data["round"]):
-                data["slot"] = WAITING_SLOT
-            return [*events[:-1], replace(asked, data=data)]
+        asked = ask.events[-1]
+        data = {**asked.data, "x": past.x.tolist()}
+        if ask.opener != self._opener(data["round"]):
+            data["slot"] = WAITING_SLOT
+        return [*events, replace(asked, data=data)]
 
     def _opener(self, round_number: int) -> int | None:
         return self._openers[round_number - 1] if round_number <= len(self._openers) else None
@@ -319,19 +377,6 @@ class Replica:
             self._unrecorded.append(number)
 
 
-@contextmanager
-def _readable(past: PastTrial) -> Iterator[None]:
-    """Any error of reading is one of the record."""
-    try:
-        yield
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, BotorchDelayError):
-            raise
-        raise StorageError(
-            f"The record of trial {past.number} is malformed: {truncated(error)}."
-        ) from error
-
-
 def _opens(event: Event) -> int | None:
     """The number of the round that begins with an event."""
     if event.kind == "opened":
@@ -345,9 +390,3 @@ def _renamed(data: Mapping[str, Any], name: Callable[[int], int]) -> Mapping[str
         return data
     ids = [name(trial) for trial in data["record"]["trial_ids"]]
     return {**data, "record": {**data["record"], "trial_ids": ids}}
-
-
-def _order(past: PastTrial) -> tuple[int, int]:
-    """Asks come after those that their makers knew; attached results before all that use them."""
-    after = -1 if past.record is None else past.record.get("after", 0)
-    return after, past.number

@@ -365,7 +365,7 @@ class ThreDSOptimizer(Optimizer):
     def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         row = trial.index
         if row is None:
-            row = self._row_at.get(trial.x.cpu().numpy().tobytes())
+            row = self._row_at.get(tuple(data["x"]))
         if row is None:
             raise StorageError(f"trial {trial.id} is at none of the points that are played on.")
         self._rows_asked[trial.id] = row
@@ -373,9 +373,9 @@ class ThreDSOptimizer(Optimizer):
         self._feasibility.add(trial)
 
     @functools.cached_property
-    def _row_at(self) -> dict[bytes, int]:
+    def _row_at(self) -> dict[tuple[float, ...], int]:
         """On a box, the points that are played on."""
-        return {x.tobytes(): row for row, x in enumerate(self._on_host.numpy())}
+        return {tuple(x): row for row, x in enumerate(self._on_host.tolist())}
 
     def _settled(self, trial: Trial) -> None:
         self._feasibility.note(trial)
