@@ -10,13 +10,14 @@ its own alone, which the import contracts of ``pyproject.toml`` make law.
   (executors), ``study`` and ``cli`` (experiments that are no programs), ``plotting``, ``demo``;
   ``acquisition.MaxVariance`` for BoTorch.
 * ``optimizers``: ``base.Optimizer``, the shell of ask and tell; ``bpe.BPEDelayOptimizer``, rounds
-  around a rule; ``policies.IndexMethod``, a rule on all data; ``fitting.Fitting``, the one
+  around a rule; ``config.BPEConfig``, its options, ``exploit.Exploit`` one of their parts;
+  ``policies.IndexMethod``, a rule on all data; ``fitting.Fitting``, the one
   surrogate in use; ``budget.Budget``; ``claims.claim`` and ``claims.History``, what is claimed
   and what ended it; ``events.Note`` and ``replica.Replica``, the same asks made again elsewhere.
 * ``elimination``: ``open_round.OpenRound``, design points and what became of them;
-  ``closing.judge_round``, its end; ``rounds.RoundRecord``, what is kept of it;
-  ``search_space.FiniteArena`` and ``search_space.BoxArena``, set or box; ``active_set.ActiveSet``
-  and ``box_active_set.Region``.
+  ``closing.close_round``, its end; ``rounds.RoundRecord``, what is kept of it;
+  ``active_set.ActiveSet``, which
+  is a ``finite_active_set.FiniteActiveSet`` or a ``box_active_set.BoxActiveSet``.
 * ``confidence``: ``bounds.RKHSConfidence`` (Lemma 1 and Theorem 1's half-width),
   ``bounds.Guarantee``, ``nets.Net``, ``anytime.Ellipsoid`` and ``anytime.norm_at_least``,
   ``information.information_gain``.
@@ -35,7 +36,7 @@ The way of an answer. ``Optimizer.tell`` checks it and enters it in the ``Ledger
 ``BPEDelayOptimizer._settled`` hands it to whom it concerns: the ``OpenRound`` (is its design
 point settled?), the ``IndexMethod`` (whose ``Averages`` take it in), the ``Budget`` and the
 ``History`` of the claims. Nothing is decided yet. The next ``ask`` fits the surrogate again if
-that is due (``Fitting.update``). If the round is due, ``judge_round`` makes bounds from its
+that is due (``Fitting.update``). If the round is due, ``close_round`` makes bounds from its
 answers, the points that they eliminate leave the active set, a ``RoundRecord`` is kept, and the
 next ``OpenRound`` begins. Only then a point is chosen: one to be asked again, the next design
 point, or the rule's. An answer that comes after its trial was abandoned (``Trial.late``) goes the
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from botorch_delay.domains.box import BoxDomain
     from botorch_delay.domains.finite import FiniteDomain
     from botorch_delay.elimination.active_set import ActiveSet
+    from botorch_delay.elimination.finite_active_set import FiniteActiveSet
     from botorch_delay.elimination.rounds import (
         GeometricRounds,
         HorizonRounds,
@@ -77,7 +79,7 @@ if TYPE_CHECKING:
         round_lengths,
     )
     from botorch_delay.gp.delayed_gp import DelayedGP
-    from botorch_delay.gp.surrogate import Hyperparameters
+    from botorch_delay.gp.surrogate import Hyperparameters, Learned
     from botorch_delay.history.empirical_delay import EmpiricalDelay
     from botorch_delay.history.trials import Trial, TrialState
     from botorch_delay.optimizers import (
@@ -95,6 +97,7 @@ if TYPE_CHECKING:
         editing,
         load,
     )
+    from botorch_delay.optimizers.exploit import Exploit, WithinBudget
     from botorch_delay.optimizers.rules import (
         UCB,
         BotorchRule,
@@ -125,7 +128,9 @@ __all__ = [
     "DelayedGP",
     "EmpiricalDelay",
     "Epoch",
+    "Exploit",
     "FantasyUpperConfidenceBound",
+    "FiniteActiveSet",
     "FiniteDomain",
     "FixedBeta",
     "Forecast",
@@ -136,6 +141,7 @@ __all__ = [
     "HorizonRounds",
     "Hyperparameters",
     "Ignore",
+    "Learned",
     "MaxVariance",
     "NoDelay",
     "Optimizer",
@@ -154,6 +160,7 @@ __all__ = [
     "ThreDSOptimizer",
     "Trial",
     "TrialState",
+    "WithinBudget",
     "benchmarks",
     "editing",
     "effective_dimension",
@@ -177,6 +184,7 @@ _NAMES = {
     "design.greedy": "greedy_max_variance",
     "domains.finite": "FiniteDomain",
     "elimination.active_set": "ActiveSet",
+    "elimination.finite_active_set": "FiniteActiveSet",
     "history.empirical_delay": "EmpiricalDelay",
     "confidence.information": "effective_dimension information_gain",
     "gp.delayed_gp": "DelayedGP",
@@ -185,10 +193,11 @@ _NAMES = {
         RandomOptimizer Recommendation Replicates Straggler ThreDSOptimizer editing load
     """,
     "elimination.rounds": "GeometricRounds HorizonRounds RoundRecord round_lengths",
+    "optimizers.exploit": "Exploit WithinBudget",
     "optimizers.rules": """
         UCB BotorchRule Censor Hallucinate Ignore Pending Rule ThompsonSampling
     """,
-    "gp.surrogate": "Hyperparameters",
+    "gp.surrogate": "Hyperparameters Learned",
     "history.trials": "Trial TrialState",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}

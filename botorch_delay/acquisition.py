@@ -1,4 +1,9 @@
-"""Maximum variance, and upper confidence bounds that count pending points, for BoTorch."""
+"""Maximum variance, and upper confidence bounds that count pending points, for BoTorch.
+
+Both look at the fantasy posterior: the mean of what has been answered, and the deviation that is
+left once the pending points are answered too. The model is a :class:`DelayedGP`, or any
+single-output GPyTorch model of BoTorch.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +31,13 @@ class PointSet(Protocol):
         """``n x d`` to a bool tensor ``n``."""
 
 
-class _OfFantasy(AcquisitionFunction):
-    """An acquisition function of the fantasy posterior, at one point at a time.
-
-    Args:
-        model: as :func:`_fantasy_model` takes it.
-        X_pending: ``p x d``, pending points in addition to the model's own.
-    """
+class _FantasyAcquisition(AcquisitionFunction):
+    """An acquisition function of the fantasy posterior, at one point at a time."""
 
     def __init__(self, model: Model, X_pending: Tensor | None) -> None:
-        super().__init__(model=_check_model(model))
+        if not isinstance(model, Model):
+            raise InputTypeError(f"model must be a BoTorch model, got {type(model).__name__}.")
+        super().__init__(model=model)
         self.set_X_pending(X_pending)
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
@@ -44,11 +46,11 @@ class _OfFantasy(AcquisitionFunction):
         self._fantasy = _fantasy_model(self.model, self.X_pending)
 
 
-class MaxVariance(_OfFantasy):
+class MaxVariance(_FantasyAcquisition):
     """The fantasy posterior's deviation sigma, pending points counted in (equation maxvar).
 
     Args:
-        model: a :class:`DelayedGP`, or any single-output GPyTorch model of BoTorch.
+        model: of one output.
         active_set: where points may be asked; elsewhere the value is ``-inf``. None for
             everywhere.
         X_pending: ``p x d``, pending points in addition to the model's own.
@@ -99,28 +101,21 @@ class MaxVariance(_OfFantasy):
 
 
 @acqf_input_constructor(MaxVariance)
-def construct_inputs_max_variance(
+def _max_variance_inputs(
     model: Model, active_set: PointSet | None = None, X_pending: Tensor | None = None
 ) -> dict[str, Any]:
-    """Keyword arguments of :class:`MaxVariance`, for BoTorch's and Ax's factories.
-
-    Args:
-        model: the model.
-        active_set: where points may be asked.
-        X_pending: ``p x d``, pending points.
-    """
+    """Keyword arguments of :class:`MaxVariance`, for BoTorch's and Ax's factories."""
     return {"model": model, "active_set": active_set, "X_pending": X_pending}
 
 
-class FantasyUpperConfidenceBound(_OfFantasy):
-    """The upper confidence bound mu~ + sqrt(beta) sigma, pending points counted in sigma (GP-BUCB).
+class FantasyUpperConfidenceBound(_FantasyAcquisition):
+    """The upper confidence bound mu~ + sqrt(beta) sigma, pending points counted in sigma.
 
-    BoTorch's ``UpperConfidenceBound`` of the fantasy posterior: the mean of what has been
-    answered, the deviation that is left once the pending points are answered too (Desautels
-    2014). Unlike that class it takes ``X_pending``, so that sequential batches can be had of it.
+    BoTorch's ``UpperConfidenceBound`` of the fantasy posterior (GP-BUCB, Desautels 2014). Unlike
+    that class it takes ``X_pending``, so that sequential batches can be had of it.
 
     Args:
-        model: a :class:`DelayedGP`, or any single-output GPyTorch model of BoTorch.
+        model: of one output.
         beta: BoTorch's convention, the square of the factor on sigma; above 0.
         X_pending: ``p x d``, pending points in addition to the model's own.
         posterior_transform: of the posterior, to minimise for instance.
@@ -168,20 +163,13 @@ class FantasyUpperConfidenceBound(_OfFantasy):
 
 
 @acqf_input_constructor(FantasyUpperConfidenceBound)
-def construct_inputs_fantasy_ucb(
+def _fantasy_ucb_inputs(
     model: Model,
     beta: float = 6.0,
     X_pending: Tensor | None = None,
     posterior_transform: PosteriorTransform | None = None,
 ) -> dict[str, Any]:
-    """Keyword arguments of :class:`FantasyUpperConfidenceBound`, for BoTorch's and Ax's factories.
-
-    Args:
-        model: the model.
-        beta: the square of the factor on sigma.
-        X_pending: ``p x d``, pending points.
-        posterior_transform: of the posterior.
-    """
+    """Keyword arguments of :class:`FantasyUpperConfidenceBound`, for those factories."""
     return {
         "model": model,
         "beta": beta,
@@ -190,13 +178,8 @@ def construct_inputs_fantasy_ucb(
     }
 
 
-def _check_model(model: Any) -> Model:
-    if not isinstance(model, Model):
-        raise InputTypeError(f"model must be a BoTorch model, got {type(model).__name__}.")
-    return model
-
-
 def _fantasy_model(model: Any, X_pending: Tensor | None) -> Any:
+    """The model with its pending points and ``X_pending`` conditioned on their own mean."""
     if X_pending is not None and len(X_pending) == 0:
         X_pending = None
     if isinstance(model, DelayedGP):

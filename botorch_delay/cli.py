@@ -66,45 +66,45 @@ def _parser() -> argparse.ArgumentParser:
     text = "problems, delays and methods side by side"
     _add_bench(commands.add_parser("bench", help=text, description=text))
 
-    init = add("init", _init, "start a study in a new file")
-    init.add_argument("study", type=Path, help="the file to make")
+    _add_study_commands(add)
+    return parser
+
+
+def _add_study_commands(add: Callable[..., _Parser]) -> None:
+    """The commands on a study in a file."""
+
+    def on_study(name: str, command: Callable[[argparse.Namespace], int], text: str) -> _Parser:
+        added = add(name, command, text)
+        added.add_argument("study", type=Path, help="the study's file")
+        added.add_argument("--json", action="store_true", help="for scripts")
+        added._negative_number_matcher = _NEGATIVE
+        return added
+
+    init = on_study("init", _init, "start a study in a new file")
     init.add_argument("--space", type=Path, required=True, help="a TOML file: arms or parameters")
     init.add_argument("--horizon", type=int, required=True, help="how many trials are planned")
     init.add_argument("--minimize", action="store_true", help="small values are good")
     init.add_argument("--exact", action="store_true", help="results have no noise: no arm twice")
     init.add_argument("--seed", type=int, default=0, help="of everything random (default 0)")
 
-    ask = add("ask", _ask, "which arms to try next")
-    ask.add_argument("study", type=Path)
+    ask = on_study("ask", _ask, "which arms to try next")
     ask.add_argument("-n", type=int, default=1, help="how many (default 1)")
 
-    tell = add("tell", _tell, "hand in the result of a trial, in any order")
-    tell.add_argument("study", type=Path)
-    tell.add_argument("id", type=int, help="the trial's id")
+    tell = on_study("tell", _tell, "hand in the result of a trial, in any order")
+    text = "report a trial that went wrong; its arm is tried twice more at most"
+    fail = on_study("fail", _fail, text)
+    abandon = on_study("abandon", _abandon, "give up a trial that will not come back")
+    for settle in (tell, fail, abandon):
+        settle.add_argument("id", type=int, help="the trial's id")
     tell.add_argument("value", type=float, help="its result")
     tell.add_argument("--noise-var", type=float, help="variance of this result, if known")
-
-    fail = add("fail", _fail, "report a trial that went wrong; its arm is tried twice more at most")
-    fail.add_argument("study", type=Path)
-    fail.add_argument("id", type=int, help="the trial's id")
     fail.add_argument("--reason", default="", help="kept with the trial")
 
-    abandon = add("abandon", _abandon, "give up a trial that will not come back")
-    abandon.add_argument("study", type=Path)
-    abandon.add_argument("id", type=int, help="the trial's id")
-
-    attach = add("attach", _attach, "hand in a result that no trial asked for")
-    attach.add_argument("study", type=Path)
+    attach = on_study("attach", _attach, "hand in a result that no trial asked for")
     attach.add_argument("value", type=float, help="the result")
     attach.add_argument("settings", nargs="+", metavar="NAME=NUMBER", help="each parameter once")
 
-    show = add("show", _show, "what is pending, the round, and the recommendation")
-    show.add_argument("study", type=Path)
-    for command in (tell, attach):
-        command._negative_number_matcher = _NEGATIVE
-    for command in (init, ask, tell, fail, abandon, attach, show):
-        command.add_argument("--json", action="store_true", help="for scripts")
-    return parser
+    on_study("show", _show, "what is pending, the round, and the recommendation")
 
 
 def _add_bench(parser: _Parser) -> None:
@@ -234,17 +234,22 @@ def _seeds(text: str | None) -> range | None:
 
 
 def _init(arguments: argparse.Namespace) -> int:
-    from botorch_delay.study import create_study, read_space
+    from botorch_delay.optimizers import BPEDelayOptimizer
+    from botorch_delay.study import read_space
 
+    if arguments.study.exists():
+        raise InputError(
+            f"{arguments.study} exists already; choose another file, or go on with ask."
+        )
     domain = read_space(arguments.space)
-    create_study(
-        arguments.study,
+    optimizer = BPEDelayOptimizer(
         domain,
         arguments.horizon,
+        exact=arguments.exact,
         seed=arguments.seed,
         maximize=not arguments.minimize,
-        exact=arguments.exact,
     )
+    optimizer.save(arguments.study)
     made = {"study": str(arguments.study), "arms": len(domain), "names": list(domain.names)}
     text = f"{arguments.study}: {len(domain)} arms of {', '.join(domain.names)}"
     return _print(arguments, made, text)
@@ -263,22 +268,16 @@ def _ask(arguments: argparse.Namespace) -> int:
 
 
 def _tell(arguments: argparse.Namespace) -> int:
-    return _settle(
-        arguments,
-        lambda optimizer: optimizer.tell(
-            arguments.id, arguments.value, noise_var=arguments.noise_var
-        ),
-    )
+    value, noise_var = arguments.value, arguments.noise_var
+    return _settle(arguments, lambda opt: opt.tell(arguments.id, value, noise_var=noise_var))
 
 
 def _fail(arguments: argparse.Namespace) -> int:
-    return _settle(
-        arguments, lambda optimizer: optimizer.mark_failed(arguments.id, arguments.reason)
-    )
+    return _settle(arguments, lambda opt: opt.mark_failed(arguments.id, arguments.reason))
 
 
 def _abandon(arguments: argparse.Namespace) -> int:
-    return _settle(arguments, lambda optimizer: optimizer.mark_abandoned(arguments.id))
+    return _settle(arguments, lambda opt: opt.mark_abandoned(arguments.id))
 
 
 def _settle(arguments: argparse.Namespace, change: Callable[[Any], None]) -> int:
@@ -288,8 +287,8 @@ def _settle(arguments: argparse.Namespace, change: Callable[[Any], None]) -> int
     with editing(arguments.study) as optimizer:
         change(optimizer)
         trial = describe_trial(optimizer.trials[arguments.id], optimizer.domain)
-        left = len(optimizer.pending)
-    text = f"trial {trial['id']} is {trial['state']}; {left} pending"
+        pending = len(optimizer.pending)
+    text = f"trial {trial['id']} is {trial['state']}; {pending} pending"
     return _print(arguments, trial, text)
 
 

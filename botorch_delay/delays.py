@@ -67,30 +67,6 @@ class DelayLaw(ABC):
         return self.quantile(1.0 - tail)
 
 
-class NoDelay(DelayLaw):
-    """Every answer is there before the next ask."""
-
-    @property
-    def mean(self) -> float:
-        """0 steps."""
-        return 0.0
-
-    def sample(self, n: int, generator: Generator) -> Tensor:
-        """``n`` zeros."""
-        return _constant(0, n, generator)
-
-    def quantile(self, p: float) -> float:
-        """0 steps."""
-        validation.probability(p, "p")
-        return 0.0
-
-    def _upper_quantile(self, tail: float) -> float:
-        return 0.0
-
-    def __repr__(self) -> str:
-        return "NoDelay()"
-
-
 class ConstantDelay(DelayLaw):
     """Every answer takes the same number of steps.
 
@@ -114,22 +90,47 @@ class ConstantDelay(DelayLaw):
         return float(self.steps)
 
     def sample(self, n: int, generator: Generator) -> Tensor:
-        """``n`` times the constant."""
-        return _constant(self.steps, n, generator)
+        """``n`` times the constant, on the generator's device."""
+        return torch.full((validation.whole(n, "n", 0),), self.steps, device=generator.device)
 
     def quantile(self, p: float) -> float:
         """The constant, in steps."""
         validation.probability(p, "p")
-        return float(self.steps)
+        return self.mean
 
     def _upper_quantile(self, tail: float) -> float:
-        return float(self.steps)
+        return self.mean
 
     def __repr__(self) -> str:
         return f"ConstantDelay({self.steps})"
 
 
-class PoissonDelay(DelayLaw):
+class NoDelay(ConstantDelay):
+    """Every answer is there before the next ask."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def __repr__(self) -> str:
+        return "NoDelay()"
+
+
+class _LawWithMean(DelayLaw):
+    """A law known by its mean alone, in steps, at least 0."""
+
+    def __init__(self, mean: float) -> None:
+        self._mean = validation.nonnegative(mean, "mean")
+
+    @property
+    def mean(self) -> float:
+        """The expected delay, in steps."""
+        return self._mean
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._mean})"
+
+
+class PoissonDelay(_LawWithMean):
     """Poisson delays, the law of the paper's experiments.
 
     Args:
@@ -143,19 +144,10 @@ class PoissonDelay(DelayLaw):
         80.0
     """
 
-    def __init__(self, mean: float) -> None:
-        self._mean = validation.nonnegative(mean, "mean")
-
-    @property
-    def mean(self) -> float:
-        """The expected delay, in steps."""
-        return self._mean
-
     def sample(self, n: int, generator: Generator) -> Tensor:
         """Draw ``n`` delays with the generator, on its device."""
-        rates = torch.full(
-            (validation.whole(n, "n", 0),), self._mean, dtype=torch.double, device=generator.device
-        )
+        n = validation.whole(n, "n", 0)
+        rates = torch.full((n,), self._mean, dtype=torch.double, device=generator.device)
         return torch.poisson(rates, generator=generator).long()
 
     def quantile(self, p: float) -> float:
@@ -178,11 +170,8 @@ class PoissonDelay(DelayLaw):
             u += 1
         return u
 
-    def __repr__(self) -> str:
-        return f"PoissonDelay({self._mean})"
 
-
-class GeometricDelay(DelayLaw):
+class GeometricDelay(_LawWithMean):
     """Geometric delays on 0, 1, 2, ...: ``P(tau > u) = (1 - p)^(u + 1)``, ``p = 1 / (1 + mean)``.
 
     Args:
@@ -196,30 +185,14 @@ class GeometricDelay(DelayLaw):
         3.0
     """
 
-    def __init__(self, mean: float) -> None:
-        self._mean = validation.nonnegative(mean, "mean")
-
-    @property
-    def mean(self) -> float:
-        """The expected delay, in steps."""
-        return self._mean
-
     def sample(self, n: int, generator: Generator) -> Tensor:
         """Draw ``n`` delays with the generator, on its device."""
-        uniform = torch.rand(
-            validation.whole(n, "n", 0),
-            generator=generator,
-            dtype=torch.double,
-            device=generator.device,
-        )
+        n = validation.whole(n, "n", 0)
+        uniform = torch.rand(n, generator=generator, dtype=torch.double, device=generator.device)
         if self._mean == 0.0:
             return torch.zeros_like(uniform, dtype=torch.long)
         # Inverse cdf: P(tau >= u) = (1 - p)^u; log1p keeps digits for u near 0.
         return (torch.log1p(-uniform) / self._log_survival).floor().long()
-
-    @property
-    def _log_survival(self) -> float:
-        return -math.log1p(1.0 / self._mean)
 
     def quantile(self, p: float) -> float:
         """The smallest whole ``u`` with ``P(tau <= u) >= p``, in steps."""
@@ -233,10 +206,15 @@ class GeometricDelay(DelayLaw):
         return float(max(math.ceil(steps * (1.0 - 1e-14)) - 1, 0))
 
     def __repr__(self) -> str:
-        return f"GeometricDelay(mean={self._mean})"
+        return f"GeometricDelay(mean={self.mean})"
+
+    @property
+    def _log_survival(self) -> float:
+        """``log(1 - p)``."""
+        return -math.log1p(1.0 / self._mean)
 
 
-class SubExponentialDelay(DelayLaw):
+class SubExponentialDelay(_LawWithMean):
     """The family of Assumption 4: ``tau - E[tau]`` is sub-exponential with ``(xi, b)``.
 
     It is a family, not one law: it bounds delays and cannot be sampled.
@@ -260,33 +238,20 @@ class SubExponentialDelay(DelayLaw):
     """
 
     def __init__(self, mean: float, xi: float, b: float, paper_min: bool = False) -> None:
-        self._mean = validation.nonnegative(mean, "mean")
+        super().__init__(mean)
         self.xi = validation.positive(xi, "xi")
         self.b = validation.positive(b, "b")
         self.paper_min = bool(paper_min)
 
-    @property
-    def mean(self) -> float:
-        """The expected delay, in steps."""
-        return self._mean
-
     def sample(self, n: int, generator: Generator) -> Tensor:
-        """Refused: the family holds many laws.
-
-        Raises:
-            NotSupportedError: always.
-        """
+        """Raise NotSupportedError: the family holds many laws."""
         raise NotSupportedError(
             f"{self!r} is a family of laws and cannot be sampled; "
             "simulate with one law of it, for instance PoissonDelay."
         )
 
     def quantile(self, p: float) -> float:
-        """Refused: the family holds many laws.
-
-        Raises:
-            NotSupportedError: always.
-        """
+        """Raise NotSupportedError: the family holds many laws."""
         raise NotSupportedError(
             f"{self!r} is a family of laws and has no quantile; use upper_bound(horizon, delta)."
         )
@@ -299,13 +264,11 @@ class SubExponentialDelay(DelayLaw):
         """
         horizon = validation.whole(horizon, "horizon", 1)
         delta = validation.probability(delta, "delta")
-        return self._mean + self._psi(horizon, delta / 2.0)
-
-    def _psi(self, t: int, delta: float) -> float:
-        log_term = math.log(3.0 * t / (2.0 * delta))
+        log_term = math.log(3.0 * horizon / delta)  # log(3 t / (2 d)), d = delta / 2
         gaussian = math.sqrt(2.0 * self.xi**2 * log_term)
         exponential = 2.0 * self.b * log_term
-        return min(gaussian, exponential) if self.paper_min else max(gaussian, exponential)
+        psi = min(gaussian, exponential) if self.paper_min else max(gaussian, exponential)
+        return self.mean + psi
 
     def __repr__(self) -> str:
         flag = ", paper_min=True" if self.paper_min else ""
@@ -313,20 +276,20 @@ class SubExponentialDelay(DelayLaw):
 
 
 def check_delays(delays: Tensor, n: int) -> Tensor:
-    """Given delays as an int64 tensor of shape ``n``, each a whole number of at least 0.
+    """Delays of a user as an int64 tensor of shape ``n``, each a whole number of at least 0.
 
     Raises:
         InputError: if the shape differs or a delay is negative, not finite or not whole.
     """
     try:
-        given = torch.as_tensor(delays)
+        checked = torch.as_tensor(delays)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputTypeError(
             f"delays must be a tensor of numbers, got {type(delays).__name__}."
         ) from error
-    if given.shape != (n,):
-        raise InputError(f"delays must have shape {n}, one per step, got {tuple(given.shape)}.")
-    as_float = given.double()
+    if checked.shape != (n,):
+        raise InputError(f"delays must have shape {n}, one per step, got {tuple(checked.shape)}.")
+    as_float = checked.double()
     bad = ~torch.isfinite(as_float) | (as_float < 0) | (as_float != as_float.floor())
     if bad.any():
         step = int(bad.nonzero()[0]) + 1
@@ -334,8 +297,4 @@ def check_delays(delays: Tensor, n: int) -> Tensor:
             "delays must be whole numbers of steps of at least 0; "
             f"step {step} has {as_float[step - 1].item()}."
         )
-    return given.long()
-
-
-def _constant(value: int, n: int, generator: Generator) -> Tensor:
-    return torch.full((validation.whole(n, "n", 0),), value, device=generator.device)
+    return checked.long()

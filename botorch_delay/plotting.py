@@ -6,7 +6,7 @@ Matplotlib is optional; without it every function raises a one-line hint.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,32 +35,30 @@ _PIXELS = 240
 
 
 def plot_regret(
-    histories: History | Sequence[History] | Mapping[str, History | Sequence[History]],
-    ax: Axes | None = None,
+    histories: Mapping[str, History | Sequence[History]], ax: Axes | None = None
 ) -> Axes:
     """Cumulative regret against steps.
 
     Args:
-        histories: one history, repeats of one, or either of them by name. Repeats are drawn as
-            their mean with a band of half a standard deviation, as in the paper.
+        histories: by name, one history or repeats of one. Repeats are drawn as their mean with a
+            band of half a standard deviation, as in the paper.
         ax: where to draw; new axes if None.
 
     Raises:
         MissingExtraError: without Matplotlib.
+        InputTypeError: if ``histories`` are not histories by name.
         InputError: if there is nothing to draw, or repeats differ in length.
     """
     ax = _axes(ax)
-    named = dict(histories) if isinstance(histories, Mapping) else {"": histories}
-    if not named:
+    _check(histories, Mapping, "plot_regret")
+    if not histories:
         raise InputError("histories must hold at least one history.")
-    for name, repeats in named.items():
+    for name, repeats in histories.items():
         runs = [repeats] if isinstance(repeats, History) else repeats
-        if not isinstance(runs, Sequence) or not all(isinstance(r, History) for r in runs):
-            raise InputTypeError(
-                "plot_regret draws histories of simulate, repeats of one in a list, several in a "
-                f"dict by name; got {type(runs).__name__}."
-            )
-        if not runs or len({len(run.regret) for run in runs}) != 1:
+        _check(runs, Sequence, "plot_regret")
+        for run in runs:
+            _check(run, History, "plot_regret")
+        if len({len(run.regret) for run in runs}) != 1:
             raise InputError(f"The histories of {name!r} must be one or more of equal length.")
         regret = torch.stack([run.regret for run in runs])
         steps = range(1, regret.shape[1] + 1)
@@ -70,87 +68,53 @@ def plot_regret(
             half = 0.5 * regret.std(dim=0)
             ax.fill_between(steps, mean - half, mean + half, color=drawn.get_color(), alpha=0.2)
     ax.set(xlabel="asks", ylabel="cumulative regret")
-    if any(named):
-        ax.legend(frameon=False)
+    ax.legend(frameon=False)
     return ax
 
 
-def plot_active_set(
-    optimizer: BPEDelayOptimizer,
-    ax: Axes | None = None,
-    names: Sequence[str] | None = None,
-) -> Axes:
-    """Which round took out which point, what is still active, and where answers came from.
+def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
+    """Which round eliminated which point, what is still active, and where answers came from.
 
     Args:
         optimizer: on a domain with one or two columns.
         ax: where to draw; new axes if None.
-        names: of the columns; the domain's own if None.
 
     Raises:
         MissingExtraError: without Matplotlib.
         InputError: if the domain has more than two columns.
     """
     _check(optimizer, BPEDelayOptimizer, "plot_active_set")
-    dim = optimizer.domain.dim
-    if dim > 2:
+    domain = optimizer.domain
+    if domain.dim > 2:
         raise InputError(
-            f"plot_active_set draws domains with one or two columns, this one has {dim}; "
+            f"plot_active_set draws domains with one or two columns, this one has {domain.dim}; "
             "plot_rounds draws any."
         )
     ax = _axes(ax)
-    from matplotlib.colors import ListedColormap
-    from matplotlib.patches import Patch
-
-    domain = optimizer.domain
-    cells, extent, eliminated = _round_cells(optimizer)
-    rounds = int(eliminated.max())
-    # Greys for what is out, the earlier the lighter; green for what is active.
-    colours = ["#8FD5B6", *(str(0.92 - 0.5 * r / max(rounds, 1)) for r in range(rounds))]
-    ax.imshow(
-        cells,
-        extent=extent,
-        origin="lower",
-        aspect="auto",
-        cmap=ListedColormap(colours),
-        vmin=-0.5,
-        vmax=rounds + 0.5,
-        interpolation="nearest",
-    )
-    shown = [number for number in range(rounds + 1) if (eliminated == number).any()]
-    handles: list[Any] = [
-        Patch(color=colours[n], label=f"out in round {n}" if n else "active") for n in shown
-    ]
-    answered = [t for t in optimizer.trials if t.value is not None]
+    handles = _draw_rounds(optimizer, ax)
+    answered = [t.x for t in optimizer.trials if t.value is not None]
     if answered:
-        X = _shown(domain, torch.stack([t.x for t in answered]))
-        at = _shown(domain, optimizer.recommend().x.unsqueeze(0))
-        handles.append(ax.scatter(*_plane(X), s=10, color="black", label="answered"))
-        star: dict[str, Any] = {
-            "s": 240,
-            "marker": "*",
-            "edgecolor": "black",
-            "label": "recommended",
-        }
-        handles.append(ax.scatter(*_plane(at), color=_COLOURS[TrialState.RUNNING], **star))
-    ax.legend(
-        handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncol=3, frameon=False
-    )
-    names = list(names or domain.names)
-    if len(names) != dim:
-        raise InputError(f"names must be {dim} strings, got {names}.")
-    for column in domain.log_dims:
-        names[column] = f"log10 {names[column]}"
-    ax.set(xlabel=names[0])
-    if dim == 2:
-        ax.set(ylabel=names[1])
+        at = _plane(_shown(domain, torch.stack(answered)))
+        handles.append(ax.scatter(*at, s=10, color="black", label="answered"))
+        at = _plane(_shown(domain, optimizer.recommend().x.unsqueeze(0)))
+        star: dict[str, Any] = {"s": 240, "marker": "*", "edgecolor": "black"}
+        colour = _COLOURS[TrialState.RUNNING]
+        handles.append(ax.scatter(*at, color=colour, label="recommended", **star))
+    _legend_below(ax, columns=3, handles=handles)
+    labels = [
+        f"log10 {name}" if column in domain.log_dims else name
+        for column, name in enumerate(domain.names)
+    ]
+    ax.set(xlabel=labels[0])
+    if domain.dim == 2:
+        ax.set(ylabel=labels[1])
     else:
         ax.set_yticks([])
     return ax
 
 
 def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
-    """How many points were active during each ask; shaded where a round only waited.
+    """How much was active during each ask; shaded where a round only waited for answers.
 
     Args:
         optimizer: with or without closed rounds.
@@ -161,18 +125,18 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
     """
     _check(optimizer, BPEDelayOptimizer, "plot_rounds")
     ax = _axes(ax)
-    finite = isinstance(optimizer.domain, FiniteDomain)
+    domain = optimizer.domain
+    finite = isinstance(domain, FiniteDomain)
     begin, steps = 0, [0]
-    counts = [float(len(optimizer.domain)) if isinstance(optimizer.domain, FiniteDomain) else 1.0]
+    counts = [float(len(domain)) if isinstance(domain, FiniteDomain) else 1.0]
     for record in optimizer.rounds:
         end = begin + record.length
         ax.axvline(end, color="0.8", linewidth=1, zorder=0)
         if record.length > record.design_size:
             ax.axvspan(begin + record.design_size, end, color="0.93", zorder=0)
-        middle = (begin + end) / 2
         ax.annotate(
             f"round {record.number}" if record.number == 1 else f"{record.number}",
-            (middle, 1.0),
+            ((begin + end) / 2, 1.0),
             xycoords=("data", "axes fraction"),
             xytext=(0, 4),
             textcoords="offset points",
@@ -182,15 +146,11 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
         steps += [end, end]
         counts += [record.active_before, record.active_after]
         begin = end
-    asked = len(optimizer.trials)
-    if asked > begin:
-        steps.append(asked)
-        counts.append(counts[-1])
+    steps.append(max(len(optimizer.trials), begin))
+    counts.append(counts[-1])
     ax.plot(steps, counts, color=_COLOURS[TrialState.COMPLETED])
-    ax.set(xlabel="asks (shaded: beyond the design, waiting)", ylabel="active points")
-    if not finite:
-        ax.set_ylabel("active share of the box")
-    ax.set_yscale("log")
+    ax.set(xlabel="asks (shaded: beyond the design)")
+    ax.set(ylabel="active points" if finite else "active share of the box", yscale="log")
     ticks: list[float] = []
     positive = sorted((count for count in set(counts) if count > 0), reverse=True)
     apart = max((positive[0] / positive[-1]) ** 0.08, 1.05)  # a label's height on a low axis
@@ -219,37 +179,37 @@ def plot_timeline(
         InputTypeError: if ``run`` is neither.
     """
     if isinstance(run, RunReport):
-        bars, labels = _worker_bars(run)
+        spans, lane = _worker_spans(run), "worker"
     elif isinstance(run, Optimizer):
-        bars, labels = _flight_bars(run.trials)
+        spans, lane = _flight_spans(run.trials), "in flight"
     else:
         raise InputTypeError(
             f"plot_timeline draws a RunReport or an optimizer, got {type(run).__name__}."
         )
     ax = _axes(ax)
     if start is None:
-        start = min((begin for _, begin, _, _ in bars), default=0.0)
-    unit, size = _time_unit(max((end for _, _, end, _ in bars), default=start) - start)
-    seen: set[TrialState] = set()
-    for lane, begin, end, state in bars:
+        start = min((span.begin for span in spans), default=0.0)
+    unit, size = _time_unit(max((span.end for span in spans), default=start) - start)
+    for state in dict.fromkeys(span.state for span in spans):
+        drawn = [span for span in spans if span.state is state]
         ax.barh(
-            lane,
-            (end - begin) / size,
-            left=(begin - start) / size,
+            [span.lane for span in drawn],
+            [(span.end - span.begin) / size for span in drawn],
+            left=[(span.begin - start) / size for span in drawn],
             height=0.7,
             color=_COLOURS[state],
             edgecolor="white",
             linewidth=0.5,
-            label=state.value if state not in seen else None,
+            label=state.value,
         )
-        seen.add(state)
-    step = max(-(-len(labels) // 12), 1)  # no more labels than can be read
-    ax.set_yticks(range(0, len(labels), step), labels[::step])
+    lanes = max((span.lane for span in spans), default=-1) + 1
+    labelled = range(0, lanes, max(-(-lanes // 12), 1))  # no more labels than can be read
+    ax.set_yticks(labelled, [f"{lane} {number + 1}" for number in labelled])
     ax.set(xlabel=unit)
     ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))
     ax.invert_yaxis()
-    if seen:
-        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=4, frameon=False)
+    if spans:
+        _legend_below(ax, columns=4)
     return ax
 
 
@@ -266,31 +226,33 @@ def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | No
     """
     _check(optimizer, Optimizer, "plot_best")
     ax = _axes(ax)
-    unit = "seconds"
-    answered = sorted(
-        (t for t in optimizer.trials if t.value is not None), key=lambda t: t.answered_at or 0.0
+    ax.set(xlabel="seconds", ylabel="value")
+    answers = sorted(
+        (t.answered_at, t.value)
+        for t in optimizer.trials
+        if t.answered_at is not None and t.value is not None
     )
-    if answered:
-        start = optimizer.trials[0].asked_at if start is None else start
-        ends = [t.answered_at or start for t in answered]
-        unit, size = _time_unit(ends[-1] - start)
-        times = [(end - start) / size for end in ends]
-        values = torch.tensor([t.value for t in answered], dtype=torch.double)
-        best = values.cummax(0).values if optimizer.maximize else values.cummin(0).values
-        ax.scatter(times, values, s=14, color=_COLOURS[TrialState.COMPLETED], label="answer")
-        ax.step(times, best, where="post", color=_BEST, label="best answer so far")
-        ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))
-        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=2, frameon=False)
-    ax.set(xlabel=unit, ylabel="value")
+    if not answers:
+        return ax
+    start = optimizer.trials[0].asked_at if start is None else start
+    unit, size = _time_unit(answers[-1][0] - start)
+    times = [(end - start) / size for end, _ in answers]
+    values = torch.tensor([value for _, value in answers], dtype=torch.double)
+    best = values.cummax(0).values if optimizer.maximize else values.cummin(0).values
+    ax.scatter(times, values, s=14, color=_COLOURS[TrialState.COMPLETED], label="answer")
+    ax.step(times, best, where="post", color=_BEST, label="best answer so far")
+    ax.set(xlabel=unit)
+    ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))
+    _legend_below(ax, columns=2)
     return ax
 
 
-def plot_posteriors(model: DelayedGP, X: Tensor | None = None, ax: Axes | None = None) -> Axes:
+def plot_posteriors(model: DelayedGP, X: Tensor, ax: Axes | None = None) -> Axes:
     """Observed and fantasy posterior in one dimension: mean and two deviations each.
 
     Args:
         model: with one input column.
-        X: ``n x 1``, where to draw; by default the span of the model's points and a bit more.
+        X: ``n x 1``, where to draw, in increasing order.
         ax: where to draw; new axes if None.
 
     Raises:
@@ -298,8 +260,7 @@ def plot_posteriors(model: DelayedGP, X: Tensor | None = None, ax: Axes | None =
         InputTypeError: if ``model`` is no ``DelayedGP``.
         InputError: if it has more than one input column.
     """
-    if not isinstance(model, DelayedGP):
-        raise InputTypeError(f"plot_posteriors draws a DelayedGP, got {type(model).__name__}.")
+    _check(model, DelayedGP, "plot_posteriors")
     model.eval()
     (answered, values), pending = model.answered, model.X_pending
     if answered.shape[-1] != 1:
@@ -307,12 +268,6 @@ def plot_posteriors(model: DelayedGP, X: Tensor | None = None, ax: Axes | None =
             f"plot_posteriors draws models with one column, this has {answered.shape[-1]}."
         )
     ax = _axes(ax)
-    if X is None:
-        both = torch.cat([answered, pending])
-        low, high = (both.min(), both.max()) if len(both) else (0.0, 1.0)
-        margin = 0.1 * max(float(high - low), 1e-6)
-        ends = (float(low) - margin, float(high) + margin)
-        X = torch.linspace(*ends, 300, dtype=answered.dtype, device=answered.device).unsqueeze(-1)
     x = X.flatten().cpu()
     bands = {
         "observed: $\\tilde\\mu \\pm 2\\tilde\\sigma$": (model, "#56B4E9", 0.35),
@@ -322,30 +277,16 @@ def plot_posteriors(model: DelayedGP, X: Tensor | None = None, ax: Axes | None =
         mean = model.posterior(X).mean.flatten().cpu()
         for label, (gp, colour, alpha) in bands.items():
             half = 2.0 * gp.posterior(X).variance.flatten().sqrt().cpu()
-            ax.fill_between(
-                x, mean - half, mean + half, color=colour, alpha=alpha, label=label, linewidth=0
-            )
+            style: dict[str, Any] = {"color": colour, "alpha": alpha, "linewidth": 0}
+            ax.fill_between(x, mean - half, mean + half, label=label, **style)
         ax.plot(x, mean, color="black", linewidth=1)
         if len(pending):
-            at = model.posterior(pending).mean.flatten().cpu()
-            ax.scatter(
-                pending.flatten().cpu(),
-                at,
-                marker="o",
-                facecolor="white",
-                edgecolor=_COLOURS[TrialState.FAILED],
-                zorder=3,
-                label="pending",
-            )
+            at = pending.flatten().cpu(), model.posterior(pending).mean.flatten().cpu()
+            style = {"facecolor": "white", "edgecolor": _COLOURS[TrialState.FAILED], "zorder": 3}
+            ax.scatter(*at, label="pending", **style)
         if len(answered):
-            ax.scatter(
-                answered.flatten().cpu(),
-                values.flatten().cpu(),
-                color="black",
-                s=18,
-                zorder=3,
-                label="answered",
-            )
+            at = answered.flatten().cpu(), values.flatten().cpu()
+            ax.scatter(*at, s=18, color="black", zorder=3, label="answered")
     ax.set(xlabel="x", ylabel="f(x)")
     ax.legend(frameon=False)
     return ax
@@ -356,6 +297,22 @@ def _check(value: Any, kind: type, name: str) -> None:
         raise InputTypeError(f"{name} draws a {kind.__name__}, got {type(value).__name__}.")
 
 
+def _axes(ax: Any) -> Any:
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise MissingExtraError(
+            "Plots need Matplotlib: pip install 'botorch-delay[plots]'."
+        ) from error
+    return plt.subplots(layout="constrained")[1] if ax is None else ax
+
+
+def _legend_below(ax: Any, columns: int, **options: Any) -> None:
+    ax.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=columns, frameon=False, **options
+    )
+
+
 def _time_unit(seconds: float) -> tuple[str, float]:
     """The unit in which a span reads well, and its length in seconds."""
     for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
@@ -364,32 +321,51 @@ def _time_unit(seconds: float) -> tuple[str, float]:
     return "seconds", 1.0
 
 
-def _round_cells(
-    optimizer: BPEDelayOptimizer,
-) -> tuple[Tensor, tuple[float, float, float, float], Tensor]:
-    """A picture of which round took out what, its extent, and all its labels."""
+def _draw_rounds(optimizer: BPEDelayOptimizer, ax: Axes) -> list[Any]:
+    """Colour each point by the round that eliminated it; handles for the legend."""
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    points, eliminated = _points_and_rounds(optimizer)
+    cells, extent = _nearest_cells(_shown(optimizer.domain, points), eliminated)
+    numbers = sorted(set(eliminated[eliminated >= 0].tolist()))
+    rounds = max(numbers, default=0)
+    # Blank where nothing may be asked, green for what is active, greys for what was eliminated,
+    # the earlier the lighter.
+    greys = [str(0.92 - 0.5 * r / max(rounds, 1)) for r in range(rounds)]
+    colours = ["white", "#8FD5B6", *greys]
+    ax.imshow(
+        cells,
+        extent=extent,
+        origin="lower",
+        aspect="auto",
+        cmap=ListedColormap(colours),
+        vmin=-1.5,
+        vmax=rounds + 0.5,
+        interpolation="nearest",
+    )
+    return [
+        Patch(color=colours[1 + n], label=f"out in round {n}" if n else "active") for n in numbers
+    ]
+
+
+def _points_and_rounds(optimizer: BPEDelayOptimizer) -> tuple[Tensor, Tensor]:
+    """Points of the domain, ``n x d``, and the round that eliminated each, ``n``.
+
+    0 for points that are active, -1 for those of a box that may not be asked.
+    """
     domain = optimizer.domain
     if isinstance(domain, FiniteDomain):
-        labels = optimizer.eliminated.cpu()
-        return *_nearest_cells(_shown(domain, domain.points), labels), labels
+        return domain.points, optimizer.eliminated.cpu()
     assert isinstance(domain, BoxDomain)
     side = 100 if domain.dim == 2 else 1000
     steps = (torch.arange(side, dtype=torch.double) + 0.5) / side
     unit = torch.cartesian_prod(*[steps] * domain.dim).reshape(-1, domain.dim)
-    grid = domain.from_unit(unit.to(domain.bounds))
-    if domain.lists:
-        points = torch.unique(grid, dim=0)
-        points = points[domain.contains(points)]
-        labels = optimizer.round_that_eliminated(points).cpu()
-        return *_nearest_cells(_shown(domain, points), labels), labels
-    inside = domain.contains(grid)
-    labels = optimizer.round_that_eliminated(grid[inside]).cpu()
-    cells = torch.full((len(grid),), torch.nan)  # blank where nothing may be asked
-    cells[inside.cpu()] = labels.to(cells)
-    low, high = _shown(domain, domain.bounds).tolist()
-    if domain.dim == 1:
-        return cells.reshape(1, side), (low[0], high[0], -1.0, 1.0), labels
-    return cells.reshape(side, side).T, (low[0], high[0], low[1], high[1]), labels
+    points = torch.unique(domain.from_unit(unit.to(domain.bounds)), dim=0)
+    inside = domain.contains(points)
+    eliminated = torch.full((len(points),), -1)
+    eliminated[inside.cpu()] = optimizer.round_that_eliminated(points[inside]).cpu()
+    return points, eliminated
 
 
 def _shown(domain: Domain, X: Tensor) -> Tensor:
@@ -405,68 +381,57 @@ def _plane(X: Tensor) -> tuple[Tensor, Tensor]:
     return X[:, 0], X[:, 1] if X.shape[1] == 2 else torch.zeros(len(X))
 
 
-def _nearest_cells(
-    points: Tensor, labels: Tensor
-) -> tuple[Tensor, tuple[float, float, float, float]]:
+def _nearest_cells(X: Tensor, labels: Tensor) -> tuple[Tensor, tuple[float, float, float, float]]:
     """A picture in which every pixel has the label of the nearest point, and its extent."""
-    dim = points.shape[1]
-    low, high = points.amin(dim=0), points.amax(dim=0)
+    from scipy.spatial import cKDTree
+
+    dim = X.shape[1]
+    low, high = X.amin(dim=0), X.amax(dim=0)
     width = torch.where(high > low, high - low, torch.ones_like(low))
     # A margin of half a cell, so that the outermost points have whole ones.
-    margin = 0.5 / max(len(points) ** (1 / dim) - 1.0, 1.0)
-    steps = torch.linspace(-margin, 1.0 + margin, _PIXELS, dtype=points.dtype)
-    axes = [steps] if dim == 1 else [steps, steps]
-    pixels = torch.cartesian_prod(*axes).reshape(-1, dim)
-    scaled = (points - low) / width
-    nearest = torch.cat([torch.cdist(chunk, scaled).argmin(dim=1) for chunk in pixels.split(4096)])
-    shape = (_PIXELS, _PIXELS) if dim == 2 else (_PIXELS, 1)
-    begin, end = low - margin * width, high + margin * width
-    if dim == 1:
-        return labels[nearest].reshape(shape).T, (begin.item(), end.item(), -1.0, 1.0)
-    extent = (begin[0].item(), end[0].item(), begin[1].item(), end[1].item())
-    return labels[nearest].reshape(shape).T, extent
+    margin = 0.5 / max(len(X) ** (1 / dim) - 1.0, 1.0)
+    steps = torch.linspace(-margin, 1.0 + margin, _PIXELS, dtype=X.dtype)
+    pixels = torch.cartesian_prod(*[steps] * dim).reshape(-1, dim)
+    nearest = torch.from_numpy(cKDTree((X - low) / width).query(pixels)[1])
+    ends = torch.stack([low - margin * width, high + margin * width], dim=1).tolist()
+    (left, right), (bottom, top) = ends if dim == 2 else [*ends, (-1.0, 1.0)]
+    return labels[nearest].reshape(_PIXELS, -1).T, (left, right, bottom, top)
 
 
-def _axes(ax: Any) -> Any:
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise MissingExtraError(
-            "Plots need Matplotlib: pip install 'botorch-delay[plots]'."
-        ) from error
-    return plt.subplots(layout="constrained")[1] if ax is None else ax
+class _Span(NamedTuple):
+    """A bar of the timeline."""
+
+    lane: int
+    begin: float
+    end: float
+    state: TrialState
 
 
-_Bar = tuple[int, float, float, TrialState]  # lane, begin, end, state
-
-
-def _worker_bars(report: RunReport) -> tuple[list[_Bar], list[str]]:
-    workers = list(dict.fromkeys(e.worker for e in report.evaluations))
-    bars = [
-        (
-            workers.index(e.worker),
+def _worker_spans(report: RunReport) -> list[_Span]:
+    """Evaluations, each in the lane of its worker."""
+    lanes = {
+        worker: i for i, worker in enumerate(dict.fromkeys(e.worker for e in report.evaluations))
+    }
+    return [
+        _Span(
+            lanes[e.worker],
             e.started,
             e.finished,
             TrialState.FAILED if e.error else TrialState.COMPLETED,
         )
         for e in report.evaluations
     ]
-    return bars, [f"worker {i + 1}" for i in range(len(workers))]
 
 
-def _flight_bars(trials: Sequence[Trial]) -> tuple[list[_Bar], list[str]]:
-    """Each trial in the first lane that is free when it is asked."""
+def _flight_spans(trials: Sequence[Trial]) -> list[_Span]:
+    """Trials from ask to answer, each in the first lane that is free when it is asked."""
     latest = max((t.answered_at or t.asked_at for t in trials), default=0.0)
-    ends: list[float] = []
-    bars = []
+    free_from: list[float] = []
+    spans = []
     for trial in trials:
         end = latest if trial.answered_at is None else trial.answered_at
-        free = [lane for lane, until in enumerate(ends) if until <= trial.asked_at]
-        if free:
-            lane = free[0]
-            ends[lane] = end
-        else:
-            lane = len(ends)
-            ends.append(end)
-        bars.append((lane, trial.asked_at, end, trial.state))
-    return bars, [f"in flight {i + 1}" for i in range(len(ends))]
+        free = [lane for lane, until in enumerate(free_from) if until <= trial.asked_at]
+        lane = free[0] if free else len(free_from)
+        free_from[lane : lane + 1] = [end]
+        spans.append(_Span(lane, trial.asked_at, end, trial.state))
+    return spans

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +21,7 @@ from botorch_delay.exceptions import InputError, InputTypeError, RunError, Stora
 from botorch_delay.history import sqlite
 from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
-from botorch_delay.workers import Interrupts, Objective, Outcome, Pool, make_pool, words
+from botorch_delay.workers import Evaluation, Objective, Pool, make_pool, one_line
 
 __all__ = ["Callback", "Evaluation", "RunReport", "run"]
 
@@ -28,32 +30,16 @@ logger = logging.getLogger(__name__)
 # A pool that breaks this often without one result in between will not recover by itself.
 MAX_BREAKS_IN_A_ROW = 5
 
+# Seconds after which to look for Ctrl-C, late evaluations and a lost cluster, if nothing returns.
+LOOK_EVERY = 0.1
+
+_GOES_ON = "Everything told so far is kept; with a store, the same call goes on from there."
+
 # Settings of GPyTorch, filters of warnings and random generators are the whole program's: of
 # several runs in threads one at a time works on its optimizer, while their workers go on.
 _turn = threading.RLock()
 
 Callback = Callable[[Optimizer, Trial], None]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One evaluation that returned: when and where it ran.
-
-    Attributes:
-        trial_id: the trial.
-        worker: process and thread that ran it.
-        started: seconds since the epoch.
-        finished: seconds since the epoch.
-        error: why it failed, empty if it did not.
-        order: position among all evaluations by the time of their return, from 0.
-    """
-
-    trial_id: int
-    worker: str
-    started: float
-    finished: float
-    error: str
-    order: int
 
 
 @dataclass
@@ -62,20 +48,16 @@ class RunReport:
 
     Attributes:
         evaluations: those that returned, in the order of their return.
-        resumed: trials that were in the store already.
+        resumed: how many trials were in the store already.
         abandoned: ids of trials that were given up: running when an earlier run died, cancelled,
-            or late and still out when everything else was done.
+            or late and not back when everything else was done.
         late: ids of trials that ran for longer than ``timeout`` and could not be stopped.
-        started: when the call began, seconds since the epoch.
-        finished: when it ended.
     """
 
     evaluations: list[Evaluation] = field(default_factory=list)
     resumed: int = 0
     abandoned: list[int] = field(default_factory=list)
     late: list[int] = field(default_factory=list)
-    started: float = field(default_factory=time.time)
-    finished: float = 0.0
 
     @property
     def out_of_order(self) -> int:
@@ -106,7 +88,7 @@ def run(
     max_in_flight: int,
     store: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
-    callbacks: Iterable[Callback] = (),
+    callbacks: Sequence[Callback] = (),
     progress: bool = True,
 ) -> RunReport:
     """Ask, evaluate and tell until ``n_trials`` trials have been asked and settled.
@@ -121,7 +103,8 @@ def run(
         objective: called in the workers; for processes it must be picklable.
         executor: any ``concurrent.futures.Executor``, that of a Dask client
             (``client.get_executor()``) among them, or a ``pebble.ProcessPool``. A broken
-            ``ProcessPoolExecutor`` is replaced by a like one, which this call shuts down.
+            ``ProcessPoolExecutor`` is replaced by one with the same arguments, which this call
+            shuts down.
         n_trials: how many trials the optimizer shall have in the end, those already asked
             included; at most its horizon.
         max_in_flight: how many trials run at once.
@@ -143,8 +126,8 @@ def run(
         InputError: if an argument is out of its range, or the objective is not picklable.
         StorageError: if the store cannot be used.
         RunError: if a pool keeps breaking, takes no work, or loses its cluster.
-        KeyboardInterrupt: on Ctrl-C, after waiting trials were cancelled and every open one
-            abandoned and committed.
+        KeyboardInterrupt: on Ctrl-C, after every trial in flight was cancelled or abandoned, and
+            that was committed.
     """
     n_trials = validation.whole(n_trials, "n_trials", 1)
     if optimizer.horizon is not None and n_trials > optimizer.horizon:
@@ -157,279 +140,267 @@ def run(
         timeout = validation.positive(timeout, "timeout")
     if not callable(objective):
         raise InputTypeError(f"objective must be callable, got {type(objective).__name__}.")
-    callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
-    if not all(map(callable, callbacks)):
-        raise InputTypeError("callbacks must be functions of the optimizer and a trial.")
+    if not isinstance(callbacks, Iterable) or not all(map(callable, callbacks)):
+        raise InputTypeError("callbacks must be a list of functions of the optimizer and a trial.")
     pool = make_pool(executor, timeout)
     pool.check(objective)
     loop = _Loop(optimizer, objective, pool, n_trials, max_in_flight, store, timeout, callbacks)
     with _turn:
         loop.resume()
-    bar = _Bar(optimizer, n_trials, show=progress)
-    try:
-        with loop.interrupts:
-            loop.play(bar)
-    except BaseException:
-        with _turn:
-            loop.give_up()
-        raise
-    finally:
-        bar.close()
-        pool.release()
-        loop.report.finished = time.time()
+    with _Bar(optimizer, n_trials, show=progress) as loop.bar:
+        try:
+            with _interrupts_deferred() as loop.interrupted:
+                loop.work()
+        except BaseException:
+            with _turn:
+                loop.give_up()
+            raise
+        finally:
+            pool.release()
     return loop.report
 
 
+@contextmanager
+def _interrupts_deferred() -> Iterator[threading.Event]:
+    """Ctrl-C sets an event; the second one takes effect at once.
+
+    Outside the main thread, or where the program has a handler of its own, nothing is changed.
+    """
+    asked = threading.Event()
+
+    def handle(*_: object) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield asked
+        return
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if asked.is_set():  # it came too late to stop anything, and was meant
+        raise KeyboardInterrupt
+
+
+class _Bar(tqdm):
+    """The progress bar: trials settled, in flight and failed, and the best value so far."""
+
+    def __init__(self, optimizer: Optimizer, n_trials: int, *, show: bool) -> None:
+        super().__init__(total=n_trials, unit="trial", disable=not show)
+        self._better = max if optimizer.maximize else min
+        self._best: float | None = None
+        self._failed = 0
+        for trial in optimizer.trials:
+            if trial.state is not TrialState.RUNNING:
+                self.count(trial, in_flight=0)
+
+    def count(self, trial: Trial, in_flight: int) -> None:
+        """Show one more trial as settled."""
+        self._failed += trial.state is TrialState.FAILED
+        if trial.value is not None:
+            best = trial.value if self._best is None else self._better(self._best, trial.value)
+            self._best = best
+        text = f"in flight={in_flight} failed={self._failed}"
+        if self._best is not None:
+            text += f" best={self._best:.4g}"
+        self.set_postfix_str(text, refresh=False)
+        self.update()
+
+
+@dataclass
+class _Flight:
+    """A trial that the pool has."""
+
+    trial: Trial
+    begun: float | None = None  # on the monotonic clock, when first seen to run
+    late: bool = False
+
+
+@dataclass
 class _Loop:
     """The state of one call of :func:`run`."""
 
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        objective: Objective,
-        pool: Pool,
-        n_trials: int,
-        max_in_flight: int,
-        store: str | os.PathLike[str] | None,
-        timeout: float | None,
-        callbacks: Iterable[Callback],
-    ) -> None:
-        self.report = RunReport()
-        self.interrupts = Interrupts()
-        self._optimizer = optimizer
-        self._objective = objective
-        self._pool = pool
-        self._n_trials = n_trials
-        self._max_in_flight = max_in_flight
-        self._store = store
-        self._timeout = timeout
-        self._callbacks = tuple(callbacks)
-        self._in_flight: dict[Future[Outcome], Trial] = {}
-        self._deadlines: dict[Future[Outcome], float] = {}
-        self._late: set[Future[Outcome]] = set()
-        self._breaks = 0
+    optimizer: Optimizer
+    objective: Objective
+    pool: Pool
+    n_trials: int
+    max_in_flight: int
+    store: str | os.PathLike[str] | None
+    timeout: float | None
+    callbacks: Sequence[Callback]
+    report: RunReport = field(default_factory=RunReport)
+    interrupted: threading.Event = field(default_factory=threading.Event)
+    in_flight: dict[Future[Evaluation], _Flight] = field(default_factory=dict)
+    breaks_in_a_row: int = 0
+    bar: _Bar = field(init=False)
 
     def resume(self) -> None:
         """Go on from the store, and give up what no worker runs any more."""
-        optimizer = self._optimizer
-        if self._store is not None and not optimizer.trials and sqlite.holds_study(self._store):
+        optimizer = self.optimizer
+        if self.store is not None and not optimizer.trials and sqlite.holds_study(self.store):
             if optimizer.attached or optimizer.notes:
                 raise StorageError(
-                    f"{os.fspath(self._store)} holds a study, which would replace what was "
+                    f"{os.fspath(self.store)} holds a study, which would replace what was "
                     "attached or noted before; do that after botorch_delay.load, or in callbacks."
                 )
-            optimizer.load_state_dict(sqlite.read(self._store))
+            optimizer.load_state_dict(sqlite.read(self.store))
             for trial in optimizer.pending:
                 logger.warning("trial %d was running when the last run ended; abandoned", trial.id)
                 self._abandon(trial)
         self.report.resumed = len(optimizer.trials)
         self._commit()
 
-    def play(self, bar: _Bar) -> None:
+    def work(self) -> None:
         """Until all trials are asked, and all of them settled or late."""
-        bar.update()
         while True:
             with _turn:
                 self._fill()
-            if len(self._optimizer.trials) >= self._n_trials and len(self._late) == len(
-                self._in_flight
-            ):
+            asked = len(self.optimizer.trials) >= self.n_trials
+            if asked and all(flight.late for flight in self.in_flight.values()):
                 break
-            with self.interrupts.allowed():
-                done, _ = wait(self._in_flight, self._patience(), return_when=FIRST_COMPLETED)
+            done, _ = wait(self.in_flight, LOOK_EVERY, return_when=FIRST_COMPLETED)
             with _turn:
-                for future in sorted(done, key=lambda future: self._in_flight[future].id):
-                    if future in self._in_flight:  # else it was settled when its pool broke
+                for future in sorted(done, key=lambda future: self.in_flight[future].trial.id):
+                    if future in self.in_flight:  # else it was settled when its pool broke
                         self._collect(future)
-            if not self._pool.alive():
-                raise RunError(
-                    "The connection to the cluster was lost. Everything told so far is kept; with "
-                    "a store, the same call goes on from there."
-                )
+            if self.interrupted.is_set():  # here, and never between a change and its commit
+                raise KeyboardInterrupt
+            if not self.pool.alive():
+                raise RunError(f"The connection to the cluster was lost. {_GOES_ON}")
             self._report_late()
-            bar.update()
         with _turn:
-            for future in list(self._in_flight):  # late, and not waited for any longer
-                self._abandon(self._forget(future))
+            for flight in self.in_flight.values():  # late, and not waited for any longer
+                self._abandon(flight.trial)
             self._commit()
 
     def give_up(self) -> None:
-        """Cancel what waits, abandon what is open, commit."""
-        for future in list(self._in_flight):
+        """Cancel and abandon what is in flight, and commit."""
+        for future, flight in self.in_flight.items():
             future.cancel()
-            self._abandon(self._forget(future))
+            self._abandon(flight.trial)
         try:
             self._commit()
         except StorageError as error:  # what led here may be this very failure
             logger.warning("the last state could not be stored: %s", error)
 
     def _fill(self) -> None:
-        optimizer = self._optimizer
-        while len(self._in_flight) < self._max_in_flight and len(optimizer.trials) < self._n_trials:
+        """Ask for every free place."""
+        optimizer = self.optimizer
+        while len(self.in_flight) < self.max_in_flight and len(optimizer.trials) < self.n_trials:
             trial = optimizer.ask()
             try:
                 self._commit()  # before a worker knows: an answer in the store always has its ask
-                future = self._pool.submit(self._objective, trial)
+                future = self.pool.submit(self.objective, trial)
             except BrokenProcessPool as error:
                 self._fail(trial, str(error))
                 self._repair(str(error))
-                continue
             except BaseException as error:
                 self._abandon(trial)  # no worker has it
                 if isinstance(error, StorageError) or not isinstance(error, Exception):
                     raise
                 raise RunError(
-                    f"The executor takes no work ({type(error).__name__}: {error}). Everything "
-                    "told so far is kept; with a store, the same call goes on from there."
+                    f"The executor takes no work ({type(error).__name__}: {error}). {_GOES_ON}"
                 ) from error
-            self._in_flight[future] = trial
-
-    def _patience(self) -> float | None:
-        """Seconds until the next evaluation may be late, or have begun, or the pool be gone."""
-        if self._timeout is None or self._pool.kills:
-            return self._pool.look_every
-        now = time.monotonic()
-        for future in self._in_flight:
-            if self._pool.running(future) and future not in self._late:
-                self._deadlines.setdefault(future, now + self._timeout)
-        waiting = len(self._in_flight) > len(self._deadlines) + len(self._late)
-        next_look = self._timeout / 10.0 if waiting else self._pool.look_every or float("inf")
-        patience = min([next_look, *(d - now for d in self._deadlines.values())])
-        return None if patience == float("inf") else max(patience, 0.0)
-
-    def _collect(self, future: Future[Outcome]) -> None:
-        trial = self._forget(future)
-        try:
-            outcome = future.result()
-        except BrokenProcessPool as error:
-            self._fail(trial, f"a worker process died: {error}")
-            self._repair(str(error))
-            return
-        except CancelledError:  # a cluster that was lost, for instance: no fault of the point
-            self._abandon(trial)
-            self._settled(trial)
-            return
-        except Exception as error:  # the executor's own: lost workers, results that do not pickle
-            killed = isinstance(error, TimeoutError) and self._pool.kills
-            if killed and self._timeout is not None:
-                self._fail(trial, f"timed out after {self._timeout:g} seconds")
             else:
-                self._fail(trial, words(error))
-            return
-        self._breaks = 0
-        evaluation = Evaluation(
-            trial_id=trial.id,
-            worker=outcome.worker,
-            started=outcome.started,
-            finished=outcome.finished,
-            error=outcome.error,
-            order=len(self.report.evaluations),
-        )
-        self.report.evaluations.append(evaluation)
-        if outcome.value is None:
-            self._fail(trial, outcome.error)
-            return
-        if trial.state not in (TrialState.RUNNING, TrialState.ABANDONED):
-            logger.warning("trial %d was settled elsewhere; its result is not used", trial.id)
-            return
-        try:
-            self._optimizer.tell(trial, outcome.value)
-        except InputError as error:
-            self._fail(trial, str(error))
-            return
-        self._settled(trial)
-
-    def _repair(self, message: str) -> None:
-        """Replace a broken pool; what was in flight there has failed, unless it was done."""
-        for future in list(self._in_flight):
-            if future.done() and not future.cancelled() and future.exception() is None:
-                self._collect(future)
-            else:
-                self._fail(self._forget(future), f"a worker process died: {message}")
-        self._breaks += 1
-        logger.warning("the process pool broke (%s); %d in a row", message, self._breaks)
-        if self._breaks >= MAX_BREAKS_IN_A_ROW or not self._pool.repair():
-            raise RunError(
-                f"The process pool broke {self._breaks} times without a result in between: "
-                f"{message} The objective may crash the interpreter or run out of memory; try it "
-                "in a process of its own. Everything told so far is kept."
-            )
+                self.in_flight[future] = _Flight(trial)
 
     def _report_late(self) -> None:
+        """Name the evaluations that have become late, where the pool cannot end them."""
+        if self.timeout is None or self.pool.kills:
+            return
         now = time.monotonic()
-        for future in [f for f, deadline in self._deadlines.items() if deadline <= now]:
-            del self._deadlines[future]
-            self._late.add(future)
-            trial_id = self._in_flight[future].id
-            self.report.late.append(trial_id)
+        for future, flight in self.in_flight.items():
+            if flight.late or not self.pool.running(future, flight.trial):
+                continue
+            if flight.begun is None:
+                flight.begun = now
+            if now - flight.begun < self.timeout:
+                continue
+            flight.late = True
+            self.report.late.append(flight.trial.id)
             logger.warning(
                 "trial %d runs for more than %g seconds and cannot be stopped; its place is taken "
                 "until it returns (%d of %d places)",
-                trial_id,
-                self._timeout,
-                len(self._late),
-                self._max_in_flight,
+                flight.trial.id,
+                self.timeout,
+                sum(flight.late for flight in self.in_flight.values()),
+                self.max_in_flight,
             )
 
-    def _forget(self, future: Future[Outcome]) -> Trial:
-        self._deadlines.pop(future, None)
-        self._late.discard(future)
-        return self._in_flight.pop(future)
+    def _collect(self, future: Future[Evaluation]) -> None:
+        """Take in what has become of an evaluation."""
+        trial = self.in_flight.pop(future).trial
+        try:
+            evaluation = future.result()
+        except BrokenProcessPool as error:
+            self._fail(trial, f"a worker process died: {error}")
+            self._repair(str(error))
+        except CancelledError:  # a cluster that was lost, for instance: no fault of the point
+            self._abandon(trial)
+            self._settled(trial)
+        except Exception as error:  # the executor's own: lost workers, results that do not pickle
+            killed = isinstance(error, TimeoutError) and self.pool.kills
+            if killed and self.timeout is not None:
+                self._fail(trial, f"timed out after {self.timeout:g} seconds")
+            else:
+                self._fail(trial, one_line(error))
+        else:
+            self.breaks_in_a_row = 0
+            self.report.evaluations.append(evaluation)
+            self._tell(trial, evaluation)
+
+    def _tell(self, trial: Trial, evaluation: Evaluation) -> None:
+        if evaluation.value is None:
+            self._fail(trial, evaluation.error)
+        elif trial.state not in (TrialState.RUNNING, TrialState.ABANDONED):
+            logger.warning("trial %d was settled elsewhere; its result is not used", trial.id)
+        else:
+            try:
+                self.optimizer.tell(trial, evaluation.value)
+            except InputError as error:
+                self._fail(trial, str(error))
+            else:
+                self._settled(trial)
+
+    def _repair(self, message: str) -> None:
+        """Replace a broken pool; what was in flight there has failed, unless it was done."""
+        for future in list(self.in_flight):
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._collect(future)
+            else:
+                self._fail(self.in_flight.pop(future).trial, f"a worker process died: {message}")
+        self.breaks_in_a_row += 1
+        logger.warning("the process pool broke (%s); %d in a row", message, self.breaks_in_a_row)
+        if self.breaks_in_a_row >= MAX_BREAKS_IN_A_ROW or not self.pool.repair():
+            raise RunError(
+                f"The process pool broke {self.breaks_in_a_row} times without a result in between: "
+                f"{message} The objective may crash the interpreter or run out of memory; try it "
+                "in a process of its own. Everything told so far is kept."
+            )
 
     def _fail(self, trial: Trial, reason: str) -> None:
         if trial.state is not TrialState.RUNNING:  # a callback has abandoned it, for instance
             logger.warning("trial %d, settled elsewhere, failed: %s", trial.id, reason)
             return
         logger.warning("trial %d failed: %s", trial.id, reason)
-        self._optimizer.mark_failed(trial, reason)
+        self.optimizer.mark_failed(trial, reason)
         self._settled(trial)
 
     def _abandon(self, trial: Trial) -> None:
-        if trial.state is not TrialState.RUNNING:
-            return
-        self._optimizer.mark_abandoned(trial)
-        self.report.abandoned.append(trial.id)
+        if trial.state is TrialState.RUNNING:
+            self.optimizer.mark_abandoned(trial)
+            self.report.abandoned.append(trial.id)
 
     def _settled(self, trial: Trial) -> None:
         self._commit()
-        for callback in self._callbacks:
-            callback(self._optimizer, trial)
+        self.bar.count(trial, in_flight=len(self.in_flight))
+        for callback in self.callbacks:
+            callback(self.optimizer, trial)
 
     def _commit(self) -> None:
-        if self._store is not None:
-            self._optimizer.save(self._store)
-
-
-class _Bar:
-    """The progress bar: trials done, pending, failed, and the best value so far."""
-
-    def __init__(self, optimizer: Optimizer, n_trials: int, *, show: bool) -> None:
-        self._optimizer = optimizer
-        self._bar = tqdm(total=n_trials, unit="trial", disable=not show)
-        self._seen = self._failed = 0
-        self._open: list[Trial] = []  # that may still be answered
-        self._best: float | None = None
-
-    def update(self) -> None:
-        if self._bar.disable:
-            return
-        trials = self._optimizer.trials
-        candidates = self._open + trials[self._seen :]
-        self._seen, self._open = len(trials), []
-        for trial in candidates:
-            if trial.value is not None:
-                choose = max if self._optimizer.maximize else min
-                self._best = choose(trial.value, trial.value if self._best is None else self._best)
-            elif trial.state is TrialState.FAILED:
-                self._failed += 1
-            else:
-                self._open.append(trial)
-        pending = sum(trial.state is TrialState.RUNNING for trial in self._open)
-        best = "-" if self._best is None else format(self._best, ".4g")
-        self._bar.set_postfix_str(
-            f"pending={pending} failed={self._failed} best={best}", refresh=False
-        )
-        self._bar.update(len(trials) - pending - self._bar.n)
-
-    def close(self) -> None:
-        self._bar.close()
+        if self.store is not None:
+            self.optimizer.save(self.store)

@@ -1,4 +1,4 @@
-"""A study in a file, for experiments that are no programs: named parameters in, tables out.
+"""Studies in files, for experiments that are no programs: named parameters in, tables out.
 
 The space is a TOML file. Either a list of arms:
 
@@ -24,6 +24,8 @@ import os
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +34,11 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.finite import Domain, FiniteDomain
-from botorch_delay.elimination.active_set import ActiveSet
-from botorch_delay.exceptions import InputError, NoAnswerError, StorageError
-from botorch_delay.history import sqlite
+from botorch_delay.exceptions import InputError, NoAnswerError
 from botorch_delay.history.trials import Trial
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
 
 __all__ = [
-    "create_study",
     "describe_study",
     "describe_trial",
     "format_study",
@@ -49,7 +48,6 @@ __all__ = [
 ]
 
 MAX_ARMS = 1_000_000
-_SCALES = ("linear", "log")
 
 
 def read_space(path: str | os.PathLike[str]) -> FiniteDomain:
@@ -60,60 +58,131 @@ def read_space(path: str | os.PathLike[str]) -> FiniteDomain:
     """
     file = Path(path)
     try:
-        described = tomllib.loads(file.read_text(encoding="utf-8"))
+        described = tomllib.loads(_read_text(file))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{file} is not TOML: {error}.") from error
+    match described:
+        case {"arms": str(name)} if len(described) == 1:
+            file = file.parent / name
+            make = partial(_read_arms, _read_text(file))
+        case {"parameters": dict(parameters)} if len(described) == 1 and parameters:
+            make = partial(_make_grid, parameters)
+        case _:
+            raise InputError(
+                f'{file} must have either arms = "file.csv", the name of a CSV file, or at least '
+                f"one [parameters.NAME] table, and nothing else; it has "
+                f"{', '.join(described) or 'nothing'}."
+            )
+    try:
+        return make()
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from error
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
     except OSError as error:
         raise InputError(f"Cannot read {file}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} is not TOML: {error}.") from error
-    unknown = sorted(described.keys() - {"arms", "parameters"})
-    if unknown or len(described) != 1:
-        given = ", ".join(described) or "nothing"
-        raise InputError(
-            f'{file} must have either arms = "file.csv" or [parameters.NAME] tables, and nothing '
-            f"else; it has {given}."
-        )
-    if "arms" not in described:
-        return _make_grid(file, described["parameters"])
-    if not isinstance(described["arms"], str):
-        raise InputError(f"{file}: arms must be the name of a CSV file, got {described['arms']!r}.")
-    return _read_arms(file.parent / described["arms"])
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not text in UTF-8: {error}.") from error
 
 
-def create_study(
-    path: str | os.PathLike[str],
-    domain: FiniteDomain,
-    horizon: int,
-    *,
-    seed: int,
-    maximize: bool,
-    exact: bool = False,
-) -> BPEDelayOptimizer:
-    """A study in a new file; the kernel is learned from the answers, and the noise unless exact.
+def _read_arms(text: str) -> FiniteDomain:
+    """The arms of a table: a header of names, then one row of numbers for each arm."""
+    try:
+        reader = csv.reader(text.splitlines())
+        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise InputError(f"not CSV: {error}.") from error
+    if len(rows) < 2 or None not in map(_number, rows[0][1]):
+        raise InputError("expected a header of names, and at least one arm.")
+    names = [cell.strip() for cell in rows[0][1]]
+    lines: dict[tuple[float, ...], int] = {}
+    for line, row in rows[1:]:
+        arm = tuple(n for n in map(_number, row) if n is not None and math.isfinite(n))
+        if not len(arm) == len(row) == len(names):
+            raise InputError(
+                f"line {line}: expected {len(names)} finite numbers, got {', '.join(row)!r}."
+            )
+        if arm in lines:
+            raise InputError(
+                f"line {line}: arms must be distinct; this is that of line {lines[arm]}."
+            )
+        lines[arm] = line
+    return FiniteDomain(torch.tensor(list(lines), dtype=torch.double), names=names)
 
-    Raises:
-        InputError: if an argument is out of its range.
-        StorageError: if the file exists or cannot be written.
-    """
-    if sqlite.holds_study(path):
-        raise StorageError(f"{path} exists already; choose another file, or go on with ask.")
-    optimizer = BPEDelayOptimizer(domain, horizon, exact=exact, seed=seed, maximize=maximize)
-    optimizer.save(path)
-    return optimizer
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _make_grid(parameters: Mapping[str, Any]) -> FiniteDomain:
+    """The product of the described parameters."""
+    axes = []
+    for name, described in parameters.items():
+        try:
+            axes.append(_axis(described))
+        except InputError as error:
+            raise InputError(f"parameter {name}: {error}") from error
+    count = math.prod(map(len, axes))
+    if count > MAX_ARMS:
+        raise InputError(f"{count} arms are described; at most {MAX_ARMS} can be listed.")
+    points = torch.cartesian_prod(*axes).reshape(count, len(axes))
+    logs = [i for i, p in enumerate(parameters.values()) if p.get("scale") == "log"]
+    return FiniteDomain(points, names=list(parameters), log_dims=logs)
+
+
+def _axis(described: Any) -> Tensor:
+    """The values of one parameter, ``n``: those listed, or steps from low to high."""
+    match described:
+        case {"values": list(listed), **rest} if listed and rest.keys() <= {"scale"}:
+            ends, steps = listed, None
+        case {"low": low, "high": high, "steps": count, **rest} if rest.keys() <= {"scale"}:
+            ends, steps = [low, high], validation.whole(count, "steps", 2)
+        case _:
+            raise InputError(
+                "expected a table with values, a list of numbers, or with low, high and steps, "
+                f"and perhaps scale; got {described!r}."
+            )
+    scale = rest.get("scale", "linear")
+    if scale not in ("linear", "log"):
+        raise InputError(f'scale must be "linear" or "log", got {scale!r}.')
+    check = validation.positive if scale == "log" else validation.real
+    values = [check(value, "each of its numbers") for value in ends]
+    if steps is not None:
+        values = _steps(values[0], values[1], steps, log=scale == "log")
+    if len(set(values)) < len(values):
+        raise InputError("its values must be distinct.")
+    return torch.tensor(values, dtype=torch.double)
+
+
+def _steps(low: float, high: float, steps: int, *, log: bool) -> list[float]:
+    if not low < high:
+        raise InputError(f"low must be below high, got {low:g} and {high:g}.")
+    if steps > MAX_ARMS:
+        raise InputError(f"steps must be at most {MAX_ARMS}, got {steps}.")
+    ends = (math.log10(low), math.log10(high)) if log else (low, high)
+    inner = torch.linspace(*ends, steps, dtype=torch.double)[1:-1].tolist()
+    # People set dials: 12 digits, and the ends as they were written.
+    return [low, *(float(f"{10.0**value if log else value:.12g}") for value in inner), high]
 
 
 def point_of(domain: Domain, settings: Sequence[str]) -> Tensor:
-    """The point with the given settings, each NAME=VALUE, all of them once.
+    """The point (``d``) with the given settings, each NAME=VALUE, all of them once.
 
     Raises:
-        InputError: if a name is unknown, missing or given twice, or a value is no number.
+        InputError: if a name is unknown, missing or named twice, or a value is no number.
     """
     values: dict[str, float] = {}
     for setting in settings:
         name, _, text = setting.partition("=")
-        try:
-            value = float(text)
-        except ValueError:
-            raise InputError(f"Expected NAME=NUMBER, got {setting!r}.") from None
+        value = _number(text)
+        if value is None:
+            raise InputError(f"Expected NAME=NUMBER, got {setting!r}.")
         if name not in domain.names or name in values:
             raise InputError(
                 f"{setting!r}: each of {', '.join(domain.names)} is to be given once, and no other."
@@ -125,12 +194,8 @@ def point_of(domain: Domain, settings: Sequence[str]) -> Tensor:
     return domain.like.new_tensor([values[name] for name in domain.names])
 
 
-def _parameters(domain: Domain, x: Tensor) -> dict[str, float]:
-    return dict(zip(domain.names, x.tolist(), strict=True))
-
-
 def describe_trial(trial: Trial, domain: Domain) -> dict[str, Any]:
-    """A trial as plain values."""
+    """A trial as plain values, ready for JSON."""
     return {
         "id": trial.id,
         "parameters": _parameters(domain, trial.x),
@@ -143,40 +208,37 @@ def describe_trial(trial: Trial, domain: Domain) -> dict[str, Any]:
     }
 
 
-def _active(optimizer: BPEDelayOptimizer) -> float:
-    """How many points are active, or which share of the box."""
-    active = optimizer.active_set
-    return len(active) if isinstance(active, ActiveSet) else active.volume()[0]
-
-
-def _forecast(optimizer: BPEDelayOptimizer) -> dict[str, Any] | None:
-    """When the open round will close; None if there is no round, or no answer to tell from.
-
-    ``asks`` are quantiles, in asks from now; None beyond what answers so far tell.
-    """
-    try:
-        forecast = optimizer.forecast()
-    except NoAnswerError:
-        return None
-    if forecast is None:
-        return None
-    quantiles = {str(p): forecast.quantile(p) for p in (0.5, 0.9)}
-    return {
-        "round": forecast.round,
-        "asks": {p: q if math.isfinite(q) else None for p, q in quantiles.items()},
-        "text": str(forecast),
-    }
-
-
 def describe_study(optimizer: Optimizer) -> dict[str, Any]:
-    """Where a study stands, as plain values: pending trials, round, recommendation."""
+    """The state of a study as plain values: trials, round, recommendation."""
     domain = optimizer.domain
-    try:
+    study: dict[str, Any] = {
+        "optimizer": type(optimizer).__name__,
+        "horizon": optimizer.horizon,
+        "asked": len(optimizer.trials),
+        "direction": "maximize" if optimizer.maximize else "minimize",
+        "arms": len(domain) if isinstance(domain, FiniteDomain) else None,
+        "active": None,
+        "round": None,
+        "forecast": None,
+        "waiting_for": [],
+        "late": [
+            {"id": found.trial.id, "asks": found.asks, "sooner": found.sooner}
+            for found in optimizer.late()
+        ],
+        "pending": [describe_trial(trial, domain) for trial in optimizer.pending],
+        "recommendation": None,
+        "trials": [describe_trial(trial, domain) for trial in optimizer.trials],
+    }
+    if isinstance(optimizer, BPEDelayOptimizer):
+        study["active"] = optimizer.active_set.size
+        study["round"] = optimizer.round
+        study["waiting_for"] = [straggler.trial.id for straggler in optimizer.stragglers]
+        with suppress(NoAnswerError):
+            forecast = optimizer.forecast()
+            study["forecast"] = None if forecast is None else str(forecast)
+    with suppress(NoAnswerError):
         best = optimizer.recommend()
-    except NoAnswerError:
-        recommendation = None
-    else:
-        recommendation = {
+        study["recommendation"] = {
             "parameters": _parameters(domain, best.x),
             "mean": best.mean,
             "lower": best.lower,
@@ -184,65 +246,50 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
             "interval": best.interval,
             "count": best.count,
         }
-    rounds = optimizer if isinstance(optimizer, BPEDelayOptimizer) else None
-    return {
-        "optimizer": type(optimizer).__name__,
-        "horizon": optimizer.horizon,
-        "asked": len(optimizer.trials),
-        "direction": "maximize" if optimizer.maximize else "minimize",
-        "arms": len(domain) if isinstance(domain, FiniteDomain) else None,
-        "active": None if rounds is None else _active(rounds),
-        "round": None if rounds is None else rounds.round,
-        "waiting_for": [] if rounds is None else [s.trial.id for s in rounds.stragglers],
-        "forecast": None if rounds is None else _forecast(rounds),
-        "late": [
-            {"id": found.trial.id, "asks": found.asks, "sooner": found.sooner}
-            for found in optimizer.late()
-        ],
-        "pending": [describe_trial(trial, domain) for trial in optimizer.pending],
-        "recommendation": recommendation,
-        "trials": [describe_trial(trial, domain) for trial in optimizer.trials],
-    }
+    return study
+
+
+def _parameters(domain: Domain, x: Tensor) -> dict[str, float]:
+    return dict(zip(domain.names, x.tolist(), strict=True))
 
 
 def format_trials(trials: Sequence[Mapping[str, Any]], *, since: bool = False) -> str:
-    """Trials as a table with one column per parameter."""
+    """Trials as a table with one column per parameter.
+
+    Args:
+        trials: of :func:`describe_trial`.
+        since: whether to say how long ago each was asked.
+    """
     if not trials:
         return "none"
-    names = list(trials[0]["parameters"])
-    header = ["id", *names, *(["asked"] if since else [])]
-    rows = [
-        [
-            str(trial["id"]),
-            *(f"{trial['parameters'][name]:.12g}" for name in names),
-            *([f"{_ago(trial['asked_at'])} ago"] if since else []),
-        ]
-        for trial in trials
-    ]
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    rows = [["id", *trials[0]["parameters"], *(["asked"] if since else [])]]
+    for trial in trials:
+        numbers = [f"{value:.12g}" for value in trial["parameters"].values()]
+        ago = [f"{_ago(trial['asked_at'])} ago"] if since else []
+        rows.append([str(trial["id"]), *numbers, *ago])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in [header, *rows]
+        for row in rows
     )
 
 
+def _ago(asked_at: float) -> str:
+    seconds = max(time.time() - asked_at, 0.0)
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
 def format_study(study: Mapping[str, Any]) -> str:
-    """``describe_study`` for people."""
+    """What :func:`describe_study` gave, for people."""
     states = [trial["state"] for trial in study["trials"]]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     planned = "" if study["horizon"] is None else f" of {study['horizon']}"
-    arms = "a box" if study["arms"] is None else f"{study['arms']} arms"
-    where = f"{study['optimizer']} on {arms}"
-    if study["active"] is not None:
-        stage = "not begun" if not study["asked"] else "finished"
-        if study["round"] is not None:
-            stage = f"round {study['round']}"
-        where = f"{stage}, {study['active']} of {study['arms']} arms active"
-        if study["arms"] is None:
-            where = f"{stage}, {study['active']:.3g} of the box active"
     lines = [
         f"{study['asked']}{planned} trials asked" + (f" ({counts})" if counts else ""),
-        where,
+        _format_progress(study),
         "",
         "pending:",
         format_trials(study["pending"], since=True),
@@ -255,136 +302,28 @@ def format_study(study: Mapping[str, Any]) -> str:
         f"than the {late['asks']} asks since it was asked"
         for late in study["late"]
     ]
-    if study["forecast"] is not None:
-        lines.append(study["forecast"]["text"])
-    best = study["recommendation"]
+    lines += [study["forecast"]] if study["forecast"] else []
     lines += ["", f"recommended ({study['direction']}):"]
+    best = study["recommendation"]
     if best is None:
-        lines.append("nothing yet: there is no answer")
-    else:
-        lines += [
-            ", ".join(f"{name} = {value:.12g}" for name, value in best["parameters"].items()),
-            f"{best['mean']:.6g}, between {best['lower']:.6g} and {best['upper']:.6g}",
-            f"({best['interval']})",
-            f"answers at this very point: {best['count']}",
-        ]
+        return "\n".join([*lines, "nothing yet: there is no answer"])
+    lines += [
+        ", ".join(f"{name} = {value:.12g}" for name, value in best["parameters"].items()),
+        f"{best['mean']:.6g}, between {best['lower']:.6g} and {best['upper']:.6g}",
+        f"({best['interval']})",
+        f"answers at this very point: {best['count']}",
+    ]
     return "\n".join(lines)
 
 
-def _read_arms(file: Path) -> FiniteDomain:
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream)
-            rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
-    except OSError as error:
-        raise InputError(f"Cannot read {file}: {error.strerror}.") from error
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{file} is not CSV: {error}.") from error
-    if len(rows) < 2:
-        raise InputError(f"{file} must have a header with names and at least one arm.")
-    names = [cell.strip() for cell in rows[0][1]]
-    if all(_number(name) is not None for name in names):
-        raise InputError(f"{file} must begin with a header of names, got {', '.join(names)}.")
-    lines: dict[tuple[float, ...], int] = {}
-    for line, row in rows[1:]:
-        numbers = [_number(cell) for cell in row]
-        arm = tuple(n for n in numbers if n is not None and math.isfinite(n))
-        if len(row) != len(names) or len(arm) != len(names):
-            raise InputError(
-                f"{file}, line {line}: expected {len(names)} finite numbers, got "
-                f"{', '.join(row)!r}."
-            )
-        if arm in lines:
-            raise InputError(
-                f"{file}, line {line}: arms must be distinct; this is that of line {lines[arm]}."
-            )
-        lines[arm] = line
-    return _domain(file, torch.tensor(list(lines), dtype=torch.double), names, ())
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _domain(
-    file: Path, points: Tensor, names: Sequence[str], log_dims: Sequence[int]
-) -> FiniteDomain:
-    try:
-        return FiniteDomain(points, names=names, log_dims=log_dims)
-    except InputError as error:
-        raise InputError(f"{file}: {error}") from error
-
-
-def _make_grid(file: Path, parameters: Any) -> FiniteDomain:
-    if not isinstance(parameters, Mapping) or not parameters:
-        raise InputError(f"{file} must have at least one [parameters.NAME] table.")
-    axes, log_dims = [], []
-    for number, (name, described) in enumerate(parameters.items()):
-        values, log = _read_axis(file, name, described)
-        axes.append(values)
-        if log:
-            log_dims.append(number)
-    count = math.prod(len(axis) for axis in axes)
-    if count > MAX_ARMS:
-        raise InputError(f"{file} describes {count} arms; at most {MAX_ARMS} can be listed.")
-    mesh = torch.meshgrid(*axes, indexing="ij")
-    points = torch.stack([column.flatten() for column in mesh], dim=-1)
-    return _domain(file, points, list(parameters), log_dims)
-
-
-def _read_axis(file: Path, name: str, described: Any) -> tuple[Tensor, bool]:
-    """The values of a parameter, and whether it is modelled by its logarithm."""
-    where = f"{file}, parameter {name}"
-    if not isinstance(described, Mapping):
-        raise InputError(f"{where}: expected a table, got {described!r}.")
-    unknown = sorted(described.keys() - {"values", "low", "high", "steps", "scale"})
-    if unknown:
-        raise InputError(
-            f"{where}: unknown {', '.join(unknown)}; known: values, low, high, steps, scale."
-        )
-    scale = described.get("scale", "linear")
-    if scale not in _SCALES:
-        raise InputError(f'{where}: scale must be "linear" or "log", got {scale!r}.')
-    try:
-        values = _axis_values(described, log=scale == "log")
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
-    if len(values.unique()) < len(values):
-        raise InputError(f"{where}: its values must be distinct.")
-    return values, scale == "log"
-
-
-def _axis_values(described: Mapping[str, Any], *, log: bool) -> Tensor:
-    check = validation.positive if log else validation.real
-    if "values" in described:
-        if len(described.keys() & {"low", "high", "steps"}):
-            raise InputError("give either values, or low, high and steps.")
-        if not isinstance(described["values"], list) or not described["values"]:
-            raise InputError("values must be a list of numbers.")
-        numbers = [check(value, "each of values") for value in described["values"]]
-        return torch.tensor(numbers, dtype=torch.double)
-    missing = sorted({"low", "high", "steps"} - described.keys())
-    if missing:
-        raise InputError(f"{', '.join(missing)} missing; give values, or low, high and steps.")
-    low, high = check(described["low"], "low"), check(described["high"], "high")
-    steps = validation.whole(described["steps"], "steps", 2)
-    if not low < high:
-        raise InputError(f"low must be below high, got {low:g} and {high:g}.")
-    if steps > MAX_ARMS:
-        raise InputError(f"steps must be at most {MAX_ARMS}, got {steps}.")
-    ends = (math.log10(low), math.log10(high)) if log else (low, high)
-    values = torch.linspace(*ends, steps, dtype=torch.double)
-    # People set dials: 12 digits, and the ends as they were given.
-    inner = [float(f"{10.0**v if log else v:.12g}") for v in values.tolist()[1:-1]]
-    return torch.tensor([low, *inner, high], dtype=torch.double)
-
-
-def _ago(asked_at: float) -> str:
-    seconds = max(time.time() - asked_at, 0.0)
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} seconds"
+def _format_progress(study: Mapping[str, Any]) -> str:
+    """The round and the share of arms, or of the box, that is still active."""
+    arms = study["arms"]
+    if study["active"] is None:
+        return f"{study['optimizer']} on {'a box' if arms is None else f'{arms} arms'}"
+    stage = "finished" if study["asked"] else "not begun"
+    if study["round"] is not None:
+        stage = f"round {study['round']}"
+    if arms is None:
+        return f"{stage}, {study['active']:.3g} of the box active"
+    return f"{stage}, {study['active']} of {arms} arms active"

@@ -86,6 +86,14 @@ def nonnegative(value: Any, name: str) -> float:
     return number
 
 
+def factor(value: Any, name: str) -> float:
+    """``value`` as a finite float of at least one: a factor on a bound."""
+    number = real(value, name)
+    if number < 1.0:
+        raise InputError(f"{name} must be at least 1, got {number:g}.")
+    return number
+
+
 def probability(value: Any, name: str) -> float:
     """``value`` as a float strictly between 0 and 1."""
     number = real(value, name)
@@ -152,11 +160,7 @@ def column(value: Any, name: str, like: Tensor) -> Tensor:
     if not isinstance(value, Tensor) or not value.is_floating_point():
         got = f"dtype {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
         raise InputTypeError(f"{name} must be a floating torch.Tensor, got {got}.")
-    if value.dtype != like.dtype or value.device != like.device:
-        raise InputTypeError(
-            f"{name} must have the dtype and device of the points ({like.dtype}, {like.device}), "
-            f"got {value.dtype}, {value.device}."
-        )
+    _same_type(value, name, like)
     n = like.shape[0]
     if value.shape not in ((n,), (n, 1)):
         raise InputError(f"{name} must have shape {n} or {n} x 1, got {tuple(value.shape)}.")
@@ -167,14 +171,18 @@ def column(value: Any, name: str, like: Tensor) -> Tensor:
 
 def matches(value: Tensor, name: str, like: Tensor) -> None:
     """``value`` has the dtype, the device and the last dimension of ``like``."""
+    _same_type(value, name, like)
+    if value.shape[-1] != like.shape[-1]:
+        raise InputError(
+            f"{name} must have {like.shape[-1]} columns, got shape {tuple(value.shape)}."
+        )
+
+
+def _same_type(value: Tensor, name: str, like: Tensor) -> None:
     if value.dtype != like.dtype or value.device != like.device:
         raise InputTypeError(
             f"{name} must have the dtype and device of the points it goes with "
             f"({like.dtype}, {like.device}), got {value.dtype}, {value.device}."
-        )
-    if value.shape[-1] != like.shape[-1]:
-        raise InputError(
-            f"{name} must have {like.shape[-1]} columns, got shape {tuple(value.shape)}."
         )
 
 

@@ -10,7 +10,6 @@ import signal
 import threading
 import time
 import uuid
-import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -27,30 +26,48 @@ from botorch_delay.history.trials import Trial
 Objective = Callable[[Tensor], float]
 
 
-class Pool:
-    """An executor as given: submits, cannot kill, cannot be repaired.
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation that returned: when and where it ran, and what came of it.
 
     Attributes:
-        kills: whether it ends what takes too long.
-        look_every: seconds after which to see whether it is :meth:`alive`; None where its
-            futures are settled even if it is not.
+        trial_id: the trial.
+        worker: process and thread that ran it.
+        started: seconds since the epoch.
+        finished: seconds since the epoch.
+        error: why it failed, empty if it did not.
+        value: the finite number that the objective returned; None if it failed.
+    """
+
+    trial_id: int
+    worker: str
+    started: float
+    finished: float
+    error: str = ""
+    value: float | None = None
+
+
+class Pool:
+    """Any executor: it takes calls, and nothing else is known of it.
+
+    Attributes:
+        kills: whether it ends an evaluation that takes longer than the timeout.
     """
 
     kills = False
-    look_every: float | None = None
 
-    def __init__(self, executor: Any) -> None:
-        self._executor = executor
+    def __init__(self, executor: Any, timeout: float | None) -> None:
+        self._executor, self._timeout = executor, timeout
 
     def check(self, objective: Objective) -> None:
-        """Refuse an objective that cannot reach the workers."""
+        """Raise InputTypeError if the objective cannot reach the workers."""
 
-    def submit(self, objective: Objective, trial: Trial) -> Future[Outcome]:
+    def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
         """Have a worker evaluate the objective at the trial's point."""
         return self._executor.submit(_evaluate, objective, *_portable(trial))
 
-    def running(self, future: Future[Outcome]) -> bool:
-        """Whether a worker has begun with an evaluation."""
+    def running(self, future: Future[Evaluation], trial: Trial) -> bool:
+        """Whether a worker has begun with the trial."""
         return future.running()
 
     def alive(self) -> bool:
@@ -62,24 +79,24 @@ class Pool:
         return False
 
     def release(self) -> None:
-        """Shut down what this run has made itself."""
+        """Undo what this object did itself; the user's executor goes on."""
 
 
 class BreakableProcessPool(Pool):
     """A ``ProcessPoolExecutor``, which breaks as a whole when one worker dies."""
 
-    _own: ProcessPoolExecutor | None = None
+    _replacement: ProcessPoolExecutor | None = None
 
     def check(self, objective: Objective) -> None:
-        """Refuse an objective that cannot reach the workers."""
-        _check_picklable(objective)
+        """Raise InputTypeError if the objective cannot be pickled."""
+        _check_picklable(objective, pickle.dumps)
 
     def repair(self) -> bool:
-        """Replace the broken executor by a like one."""
+        """Replace the broken executor by one with the same arguments."""
         broken = self._executor
         self.release()
-        # The arguments of the pool are kept in private attributes and nowhere else.
-        self._executor = self._own = ProcessPoolExecutor(
+        # The arguments are kept in private attributes and nowhere else.
+        self._executor = self._replacement = ProcessPoolExecutor(
             max_workers=broken._max_workers,
             mp_context=broken._mp_context,
             initializer=broken._initializer,
@@ -90,9 +107,8 @@ class BreakableProcessPool(Pool):
 
     def release(self) -> None:
         """Shut down the replacement, if there is one."""
-        if self._own is not None:
-            self._own.shutdown(wait=False, cancel_futures=True)
-            self._own = None
+        if self._replacement is not None:
+            self._replacement.shutdown(wait=False, cancel_futures=True)
 
 
 class PebblePool(Pool):
@@ -100,59 +116,49 @@ class PebblePool(Pool):
 
     kills = True
 
-    def __init__(self, executor: Any, timeout: float | None) -> None:
-        super().__init__(executor)
-        self._timeout = timeout
-
     def check(self, objective: Objective) -> None:
-        """Refuse an objective that cannot reach the workers."""
-        _check_picklable(objective)
+        """Raise InputTypeError if the objective cannot be pickled."""
+        _check_picklable(objective, pickle.dumps)
 
-    def submit(self, objective: Objective, trial: Trial) -> Future[Outcome]:
+    def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
         """Have a worker evaluate the objective at the trial's point."""
-        return self._executor.schedule(
-            _evaluate, args=(objective, *_portable(trial)), timeout=self._timeout
-        )
+        arguments = (objective, *_portable(trial))
+        return self._executor.schedule(_evaluate, args=arguments, timeout=self._timeout)
 
 
 class DaskPool(Pool):
-    """Dask's ``Client.get_executor()``: evaluations are kept apart, and their begin is reported.
+    """Dask's ``Client.get_executor()``.
 
     Dask takes calls with equal arguments for one, so that the second evaluation of a point would
-    return the first one's value, noise included; names of their own prevent that. Its futures
-    never say that they run, which a ``timeout`` has to know, so workers tell the client. And
-    some futures are never settled once the client has lost its scheduler.
+    return the first one's value, noise included; keys prevent that. Its futures never say that
+    they run, which a timeout has to know, so workers report it. And some futures never end once
+    the client has lost its scheduler.
     """
 
-    look_every = 2.0
-
     def __init__(self, executor: Any, timeout: float | None) -> None:
-        super().__init__(executor)
+        super().__init__(executor, timeout)
         self._client = executor._client  # kept in a private attribute and nowhere else
-        self._topic = f"botorch-delay-{uuid.uuid4().hex}" if timeout is not None else None
-        self._names: weakref.WeakKeyDictionary[Future[Outcome], str] = weakref.WeakKeyDictionary()
-        self._begun: set[str] = set()
-        if self._topic is not None:
+        self._topic = f"botorch-delay-{uuid.uuid4().hex}"
+        self._begun: set[int] = set()
+        if timeout is not None:
             self._client.subscribe_topic(self._topic, lambda event: self._begun.add(event[1]))
 
     def check(self, objective: Objective) -> None:
-        """Refuse an objective that cannot reach the workers."""
-        import cloudpickle  # comes with Dask, which uses it likewise
+        """Raise InputTypeError if the objective cannot be pickled by value."""
+        import cloudpickle  # comes with Dask, which sends functions with it
 
         _check_picklable(objective, cloudpickle.dumps)
 
-    def submit(self, objective: Objective, trial: Trial) -> Future[Outcome]:
+    def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
         """Have a worker evaluate the objective at the trial's point."""
-        name = f"trial-{trial.id}-{uuid.uuid4().hex}"
-        future = self._executor.submit(
-            _evaluate_on_dask, self._topic, name, objective, *_portable(trial), key=name
-        )
-        self._names[future] = name
-        return future
+        topic = None if self._timeout is None else self._topic
+        arguments = (topic, objective, *_portable(trial))
+        key = f"{self._topic}-{trial.id}"
+        return self._executor.submit(_evaluate_on_dask, *arguments, key=key)
 
-    def running(self, future: Future[Outcome]) -> bool:
-        """Whether a worker has reported that it has begun with an evaluation."""
-        return self._names[future] in self._begun
+    def running(self, future: Future[Evaluation], trial: Trial) -> bool:
+        """Whether a worker has reported that it has begun with the trial."""
+        return trial.id in self._begun
 
     def alive(self) -> bool:
         """Whether the client has a scheduler, or is about to have one again."""
@@ -160,36 +166,38 @@ class DaskPool(Pool):
 
     def release(self) -> None:
         """Listen to the workers no longer."""
-        if self._topic is not None and self.alive():
+        if self._timeout is not None and self.alive():
             self._client.unsubscribe_topic(self._topic)
 
 
 def make_pool(executor: Any, timeout: float | None) -> Pool:
     """The executor as the runner uses it.
 
+    Args:
+        executor: of ``concurrent.futures``, Pebble or Dask.
+        timeout: seconds that an evaluation may take, or None.
+
     Raises:
-        InputTypeError: if it is none.
+        InputTypeError: if it is no executor.
     """
     if hasattr(executor, "get_executor"):
         raise InputTypeError("executor is a Dask client; hand over client.get_executor().")
     if isinstance(executor, ProcessPoolExecutor):
-        return BreakableProcessPool(executor)
+        return BreakableProcessPool(executor, timeout)
     schedule = getattr(executor, "schedule", None)
     if schedule is not None and "timeout" in inspect.signature(schedule).parameters:
         return PebblePool(executor, timeout)
     if type(executor).__module__ == "distributed.cfexecutor":  # without importing Dask
         return DaskPool(executor, timeout)
     if hasattr(executor, "submit"):
-        return Pool(executor)
+        return Pool(executor, timeout)
     raise InputTypeError(
         "executor must be a concurrent.futures.Executor or a pebble.ProcessPool, got "
         f"{type(executor).__name__}."
     )
 
 
-def _check_picklable(
-    objective: Objective, dumps: Callable[[Objective], bytes] = pickle.dumps
-) -> None:
+def _check_picklable(objective: Objective, dumps: Callable[[Objective], bytes]) -> None:
     try:
         dumps(objective)
     except Exception as error:
@@ -199,107 +207,48 @@ def _check_picklable(
         ) from error
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a worker sends back."""
-
-    value: float | None
-    error: str
-    worker: str
-    started: float
-    finished: float
+def _portable(trial: Trial) -> tuple[int, list[float], str]:
+    """Id, point and dtype as plain values: tensors would travel through shared memory."""
+    return trial.id, trial.x.tolist(), str(trial.x.dtype).removeprefix("torch.")
 
 
-def _portable(trial: Trial) -> tuple[list[float], str]:
-    """The point as plain numbers: tensors would travel through shared memory."""
-    return trial.x.tolist(), str(trial.x.dtype).removeprefix("torch.")
-
-
-def _evaluate(objective: Objective, x: list[float], dtype: str) -> Outcome:
+def _evaluate(objective: Objective, trial_id: int, x: list[float], dtype: str) -> Evaluation:
     """Run in a worker: the objective at one point, and whatever went wrong with it."""
     worker = f"{os.getpid()}-{threading.get_ident()}"
     started = time.time()
     value, error = None, ""
     try:
         returned = objective(torch.tensor(x, dtype=getattr(torch, dtype)))
-        value, error = _number(returned)
     except KeyboardInterrupt:
         raise
     except BaseException as raised:
-        error = words(raised)
-    return Outcome(value, error, worker, started, time.time())
+        error = one_line(raised)
+    else:
+        try:
+            value = validation.real(returned, "value")
+        except InputError as invalid:
+            error = f"the objective returned no finite number: {invalid}"
+    return Evaluation(trial_id, worker, started, time.time(), error, value)
 
 
-def _number(returned: Any) -> tuple[float | None, str]:
-    """What an objective returned as a finite float; without one, why it is none."""
-    try:
-        return validation.real(returned, "value"), ""
-    except InputError as invalid:
-        return None, f"the objective returned no finite number: {invalid}"
+def _evaluate_on_dask(
+    topic: str | None, objective: Objective, trial_id: int, *x: Any
+) -> Evaluation:
+    """Run in a worker of Dask: tell the client that it has begun, if that matters, and evaluate."""
+    from distributed import get_worker
+
+    if topic is not None:
+        get_worker().log_event(topic, trial_id)
+    return _evaluate(objective, trial_id, *x)
 
 
-def words(raised: BaseException) -> str:
+def one_line(raised: BaseException) -> str:
     """What was raised, in a line; its name alone where it has no message, or one that raises."""
     name = type(raised).__name__
     try:
         return f"{name}: {raised}".removesuffix(": ")
     except Exception:
         return name
-
-
-def _evaluate_on_dask(
-    topic: str | None, name: str, objective: Objective, x: list[float], dtype: str
-) -> Outcome:
-    """Run in a worker of Dask: the same, after a word to the client where it listens."""
-    from distributed import get_worker
-
-    if topic is not None:
-        get_worker().log_event(topic, name)
-    return _evaluate(objective, x, dtype)
-
-
-class Interrupts:
-    """Ctrl-C takes effect while the run waits, never between a change and its commit.
-
-    A second Ctrl-C takes effect at once. Outside the main thread, or where the program has a
-    handler of its own, nothing is changed.
-    """
-
-    def __init__(self) -> None:
-        self._waiting = False
-        self._asked = False
-        self._installed = False
-
-    def __enter__(self) -> None:
-        if (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        ):
-            signal.signal(signal.SIGINT, self._handle)
-            self._installed = True
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._installed:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        if self._asked and kind is None:  # it came too late to stop anything, and was meant
-            raise KeyboardInterrupt
-
-    @contextmanager
-    def allowed(self) -> Iterator[None]:
-        """Let an interrupt through, also one that came before."""
-        if self._asked:
-            raise KeyboardInterrupt
-        self._waiting = True
-        try:
-            yield
-        finally:
-            self._waiting = False
-
-    def _handle(self, *_: object) -> None:
-        if self._waiting or self._asked:
-            self._waiting = False
-            raise KeyboardInterrupt
-        self._asked = True
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def test_pending_points_add_to_the_model_s_own():
 
 
 def test_outside_the_active_set_it_is_minus_infinity():
-    active = bd.ActiveSet(bd.FiniteDomain(T), torch.tensor([1, 4]))
+    active = bd.FiniteActiveSet(bd.FiniteDomain(T), torch.tensor([1, 4]))
     value = bd.MaxVariance(model(), active_set=active)(T.unsqueeze(1))
     assert torch.isfinite(value).nonzero().flatten().tolist() == [1, 4]
     with pytest.raises(InputTypeError, match="contains"):

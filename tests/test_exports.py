@@ -13,7 +13,8 @@ import botorch_delay as bd
 PACKAGE = Path(bd.__file__).parent
 
 CONTRACT = """
-ActiveSet BPEDelayOptimizer ConstantDelay DelayedGP FiniteDomain FixedBeta GeometricDelay
+ActiveSet BPEDelayOptimizer ConstantDelay DelayedGP FiniteActiveSet FiniteDomain FixedBeta
+GeometricDelay
 GeometricRounds Guarantee MaxVariance NoDelay PoissonDelay RKHSConfidence Recommendation
 RoundRecord Straggler SubExponentialDelay Trial TrialState Confidence DelayLaw effective_dimension
 AcquisitionOptimizer BotorchRule BoxDomain Censor Epoch FantasyUpperConfidenceBound Hallucinate

@@ -22,6 +22,7 @@ from botorch_delay.optimizers import (
     RandomOptimizer,
     ThreDSOptimizer,
 )
+from botorch_delay.optimizers.exploit import Exploit, WithinBudget
 from botorch_delay.optimizers.rules import (
     UCB,
     BotorchRule,
@@ -213,7 +214,8 @@ for _rho in (0.1, 0.01):
     _options = {"explore_fraction": _rho}
     _GUARANTEES.append((f"valid-rho-{_rho}", _options, ("explore_fraction", _rho**-0.5)))
 for _F in (1.05, 1.25, 2.0):
-    _GUARANTEES.append((f"budget-{_F:g}", {"regret_factor": _F}, ("regret_factor", _F)))
+    _budget = {"exploit": WithinBudget(factor=_F)}
+    _GUARANTEES.append((f"budget-{_F:g}", _budget, ("WithinBudget", _F)))
 # With a guarantee, told the norm of f.
 GUARANTEED = {
     f"bpe-delay-{name}": Method(
@@ -241,7 +243,8 @@ ABLATIONS = {
         partial(bpe_delay_with, evidence="round"), "BPE-Delay, bounds from a round's own answers"
     ),
     "bpe-delay-no-confirm": Method(
-        partial(bpe_delay_with, confirm_fraction=0.0), "BPE-Delay that confirms nothing at the end"
+        partial(bpe_delay_with, exploit=Exploit(confirm_fraction=0.0)),
+        "BPE-Delay that confirms nothing at the end",
     ),
     "bpe-delay-ucb-4.5": Method(
         partial(bpe_delay_with, exploit=UCB(4.5)), "BPE-Delay exploiting by UCB with beta = 4.5"

@@ -60,7 +60,7 @@ def maximize(
         The points reached, ``n x d``, and their values, ``n``.
     """
     free = [i for i in range(domain.dim) if i not in domain.lists]
-    V = _to_unit(domain, starts)
+    V = domain.to_unit(starts)
     lowest, highest = (V - reach).clamp_min(0.0), (V + reach).clamp_max(1.0)
     X = starts.clone()
     values, slope = _evaluate(function, domain, X)
@@ -73,7 +73,7 @@ def maximize(
     for number in range(steps):
         if domain.lists and (number % 3 == 2 or not free):
             proposal = _redraw(domain, X, generator)
-            moved = _to_unit(domain, proposal)
+            moved = domain.to_unit(proposal)
             listed = True
         else:
             direction = slope / slope.abs().amax(dim=1, keepdim=True).clamp_min(tiny)
@@ -87,7 +87,8 @@ def maximize(
                 drawn[:, fixed] = 0.0
                 direction = torch.where(blocked.unsqueeze(1), direction + drawn, direction)
                 moved = (V + step.unsqueeze(1) * direction).clamp(lowest, highest)
-            proposal = _from_unit(domain, moved, X)
+            proposal = domain.from_unit(moved)
+            proposal[:, fixed] = X[:, fixed]
             listed = False
         # Bounds and lists of values hold by construction.
         allowed = always
@@ -170,27 +171,6 @@ def _evaluate(
     for dim in domain.lists:
         slope[:, dim] = 0.0
     return values.detach().nan_to_num(nan=-torch.inf), slope
-
-
-def _to_unit(domain: BoxDomain, X: Tensor) -> Tensor:
-    low, high = domain.bounds
-    V = (X - low) / (high - low)
-    for dim in domain.log_dims:
-        V[:, dim] = (X[:, dim].log() - low[dim].log()) / (high[dim].log() - low[dim].log())
-    return V
-
-
-def _from_unit(domain: BoxDomain, V: Tensor, X: Tensor) -> Tensor:
-    """Free columns from the unit cube, the others from ``X``."""
-    low, high = domain.bounds
-    moved = low + V * (high - low)
-    for dim in domain.log_dims:
-        ends = low[dim].log(), high[dim].log()
-        moved[:, dim] = (ends[0] + V[:, dim] * (ends[1] - ends[0])).exp()
-    moved = torch.minimum(torch.maximum(moved, low), high)  # rounding must not leave the box
-    for dim in domain.lists:
-        moved[:, dim] = X[:, dim]
-    return moved
 
 
 def _redraw(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:

@@ -35,7 +35,6 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.design.ties import largest_and_tied, lowest_of_largest, tie_tolerance
 from botorch_delay.exceptions import ExhaustedDesignError, NumericsError
-from botorch_delay.gp.evaluated import EvaluatedDesign
 from botorch_delay.gp.kernels import check_kernel, covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.posterior import factorize
 from botorch_delay.gp.striped import BLOCK, StripedCovariance
@@ -139,13 +138,6 @@ class GreedyDesign:
             self._form.add(index)
         self._picks.append(index)
 
-    def evaluated(self) -> EvaluatedDesign | None:
-        """What the picks so far tell once each is answered; None where no covariance is kept."""
-        self._rewind()
-        if not isinstance(self._form, _Rows):
-            return None
-        return self._form.evaluated(self._picks)
-
     def extend(self, n: int) -> list[int]:
         """Pick ``n`` more points by the rule and return their indices."""
         if isinstance(self._form, _Rows) and len(self._excluded) < len(self._candidates):
@@ -194,21 +186,6 @@ class _Rows:
 
     def add(self, index: int) -> None:
         self._add(torch.tensor([index], device=self._points.device))
-
-    def evaluated(self, picks: list[int]) -> EvaluatedDesign | None:
-        if self._covariance is None or not self._covariance.begun:
-            return None
-        rows = self._blocks[0][: self._used].clone()
-        return EvaluatedDesign(
-            kernel=self._kernel,
-            points=self._points,
-            prior=prior_variance(self._kernel, self._points),
-            covariance=self._covariance.lend(),
-            rows=rows,
-            variance=self.variance.clone(),
-            counts=torch.tensor(picks, device=rows.device).bincount(minlength=len(self._points)),
-            noise_var=self._noise,
-        )
 
     def extend(self, n: int) -> list[int]:
         """So many picks by the rule; the host looks at them only when all are made."""

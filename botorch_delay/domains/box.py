@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -28,8 +26,8 @@ class BoxDomain(Domain):
         bounds: ``2 x d``: lower ends, upper ends; floating, finite, lower below upper.
         discrete_dims: for a column the numbers that are allowed there, as in
             ``botorch.optim.optimize_acqf_mixed_alternating``.
-        cat_dims: likewise, where the numbers only name categories; a learned kernel puts all of
-            them at the same distance.
+        cat_dims: for a column the numbers that are allowed there, where they only name
+            categories; a learned kernel puts all of them at the same distance.
         constraints: known linear constraints in BoTorch's ``inequality_constraints`` form, each
             ``(indices, coefficients, rhs)`` for ``sum coefficients * x[indices] >= rhs``.
         feasible: tells which points may be asked, ``n x d`` to a bool tensor ``n``.
@@ -96,35 +94,36 @@ class BoxDomain(Domain):
         self._feasible = feasible
         self._check_not_empty()
 
-    def _check_values(self, given: Any, name: str) -> dict[int, Tensor]:
-        if given is None:
+    def _check_values(self, lists: Any, name: str) -> dict[int, Tensor]:
+        if lists is None:
             return {}
-        if not isinstance(given, Mapping):
+        if not isinstance(lists, Mapping):
             raise InputTypeError(
                 f"{name} must map a column to its values, as in {{1: [16, 32]}}; got "
-                f"{type(given).__name__}."
+                f"{type(lists).__name__}."
             )
-        values = {}
-        for dim, allowed in given.items():
+        checked = {}
+        for dim, listed in lists.items():
             dim = validation.whole(dim, f"each column of {name}", 0)
             if dim >= self.dim:
                 raise InputError(f"{name} names column {dim}; the last one is {self.dim - 1}.")
-            if isinstance(allowed, str) or not isinstance(allowed, Iterable):
+            if isinstance(listed, str) or not isinstance(listed, Iterable):
                 raise InputTypeError(
-                    f"{name}[{dim}] must be a list of numbers, got {type(allowed).__name__}."
+                    f"{name}[{dim}] must be a list of numbers, got {type(listed).__name__}."
                 )
-            given_values = [validation.real(v, f"each value in {name}[{dim}]") for v in allowed]
+            numbers = [validation.real(v, f"each value in {name}[{dim}]") for v in listed]
             # In the precision of the bounds, which they are compared with.
-            numbers = self._bounds.new_tensor(given_values).unique().tolist()
-            if not numbers:
+            values = self._bounds.new_tensor(numbers).unique()
+            if not len(values):
                 raise InputError(f"{name}[{dim}] must have at least one value.")
             low, high = self._bounds[:, dim].tolist()
-            if numbers[0] < low or numbers[-1] > high:
+            if values[0] < low or values[-1] > high:
                 raise InputError(
-                    f"{name}[{dim}] must lie within its bounds {low} and {high}, got {numbers}."
+                    f"{name}[{dim}] must lie within its bounds {low} and {high}, got "
+                    f"{values.tolist()}."
                 )
-            values[dim] = self._bounds.new_tensor(numbers)
-        return values
+            checked[dim] = values
+        return checked
 
     @property
     def bounds(self) -> Tensor:
@@ -162,10 +161,10 @@ class BoxDomain(Domain):
         values = sorted((dim, tuple(v.tolist())) for dim, v in self._categories.items())
         return Encoding(self._log_dims, tuple(values))
 
-    def _check_constraint(self, given: Any) -> tuple[Tensor, Tensor, float]:
+    def _check_constraint(self, constraint: Any) -> tuple[Tensor, Tensor, float]:
         form = "(indices, coefficients, rhs), for sum coefficients * x[indices] >= rhs"
         try:
-            indices, coefficients, rhs = given
+            indices, coefficients, rhs = constraint
             columns = torch.as_tensor(indices, dtype=torch.long, device=self._bounds.device)
             factors = torch.as_tensor(coefficients).to(self._bounds)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -241,6 +240,18 @@ class BoxDomain(Domain):
             X[:, dim] = values[cell]
         return X
 
+    def to_unit(self, X: Tensor) -> Tensor:
+        """Points of the box (``n x d``) carried over to the unit cube, by their bounds alone.
+
+        The inverse of :meth:`from_unit` in columns without a list of values.
+        """
+        low, high = self._bounds
+        U = (X - low) / (high - low)
+        for dim in self._log_dims:
+            ends = self._bounds[:, dim].log()
+            U[:, dim] = (X[:, dim].log() - ends[0]) / (ends[1] - ends[0])
+        return U
+
     def contains(self, X: Tensor) -> Tensor:
         """Whether each point of ``X`` (``n x d``) is in the box, exactly: bool ``n``."""
         low, high = self._bounds
@@ -255,30 +266,20 @@ class BoxDomain(Domain):
         """-1 for each point of ``X``: a box has no rows."""
         return torch.full((X.shape[0],), -1, dtype=torch.long, device=X.device)
 
-    def fingerprint(self) -> str:
-        """A digest of bounds and values, by which a stored state knows its domain."""
-        head = f"box {self._bounds.dtype} {json.dumps(self.describe())}".encode()
-        return hashlib.sha256(head + self._bounds.cpu().numpy().tobytes()).hexdigest()
-
     def describe(self) -> dict[str, Any]:
         """Names, logarithms, lists of values, and constraints."""
-        described: dict[str, Any] = {
-            "names": list(self._names),
-            "log_dims": list(self._log_dims),
+        return super().describe() | {
             "discrete_dims": {str(dim): v for dim, v in self.discrete_dims.items()},
             "cat_dims": {str(dim): v for dim, v in self.cat_dims.items()},
             "constraints": [[c.tolist(), f.tolist(), rhs] for c, f, rhs in self._constraints],
-            "feasible": None,
+            "feasible": None if self._feasible is None else list(self._feasible_probes),
         }
-        if self._feasible is not None:
-            described["feasible"] = list(self._verdicts)
-        return described
 
     @cached_property
-    def _verdicts(self) -> list[bool]:
-        """What the user's test of feasibility says of some points, by which it is known.
+    def _feasible_probes(self) -> list[bool]:
+        """The user's test of feasibility at some points, by which it is recognised.
 
-        The test may take long, and every change of a study that is saved describes the box.
+        Cached: it may take long, and every change of a study that is saved describes the box.
         """
         unit = SobolEngine(self.dim, scramble=True, seed=0).draw(_PROBES, dtype=torch.double)
         return self._passes(self.from_unit(unit.to(self._bounds))).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -112,13 +113,15 @@ class Domain(ABC):
     def find(self, X: Tensor) -> Tensor:
         """The row of each point of ``X`` among the domain's points, -1 where there is none."""
 
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """A digest by which a stored state knows its domain."""
-
-    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """What defines it beside its tensor, JSON-ready."""
+        return {"names": list(self._names), "log_dims": list(self._log_dims)}
+
+    def fingerprint(self) -> str:
+        """A digest of all that defines it, by which a stored state knows its domain."""
+        like = self.like.cpu()
+        head = [type(self).__name__, str(like.dtype), list(like.shape), self.describe()]
+        return hashlib.sha256(json.dumps(head).encode() + like.numpy().tobytes()).hexdigest()
 
     def check_logarithms(self, X: Tensor, name: str) -> None:
         """Refuse points (``n x d``) that have no logarithm where one is needed.
@@ -238,21 +241,10 @@ class FiniteDomain(Domain):
                 found[row] = hit[0, 0]
         return found
 
-    def fingerprint(self) -> str:
-        """A digest of shape, dtype and coordinates, by which a stored state knows its domain."""
-        points = self._points.cpu()
-        head = f"{tuple(points.shape)} {points.dtype}".encode()
-        return hashlib.sha256(head + points.numpy().tobytes()).hexdigest()
-
     def describe(self) -> dict[str, Any]:
         """Names, logarithms and categories."""
-        described: dict[str, Any] = {
-            "names": list(self._names),
-            "log_dims": list(self._log_dims),
-        }
-        if self._cat_dims:
-            described["cat_dims"] = list(self._cat_dims)
-        return described
+        categories = {"cat_dims": list(self._cat_dims)} if self._cat_dims else {}
+        return super().describe() | categories
 
     def __repr__(self) -> str:
         n, d = self._points.shape
@@ -272,12 +264,12 @@ def _check_names(names: Sequence[str] | None, dim: int) -> tuple[str, ...]:
         return tuple(f"x{i}" for i in range(dim))
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InputTypeError(f"names must be a list of strings, got {type(names).__name__}.")
-    given = tuple(names)
-    if len(given) != dim or len(set(given)) != dim:
-        raise InputError(f"names must be {dim} distinct strings, got {list(given)}.")
-    if not all(isinstance(name, str) and name.strip() for name in given):
-        raise InputError(f"names must be strings that are not empty, got {list(given)}.")
-    return given
+    names = tuple(names)
+    if len(names) != dim or len(set(names)) != dim:
+        raise InputError(f"names must be {dim} distinct strings, got {list(names)}.")
+    if not all(isinstance(name, str) and name.strip() for name in names):
+        raise InputError(f"names must be strings that are not empty, got {list(names)}.")
+    return names
 
 
 def _check_distinct(points: Tensor) -> None:

@@ -1,66 +1,286 @@
-"""Active sets: the points that can still be the maximiser."""
+"""Active sets: the points that can still be the maximiser.
+
+What differs between a finite set and a box is hidden here. An active set is never changed: closing
+a round makes another one, so that a round is judged in full before anything moves.
+"""
 
 from __future__ import annotations
 
-import torch
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay import validation
-from botorch_delay.domains.finite import FiniteDomain
+from botorch_delay.confidence.bounds import Confidence, side_delta
+from botorch_delay.elimination.rounds import RoundRecord
+from botorch_delay.exceptions import NumericsError
+from botorch_delay.gp.posterior import Evidence
+from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.answers import Answers
+from botorch_delay.history.trials import Attached, Choice, Trial
+
+logger = logging.getLogger(__name__)
 
 
-def surviving(lower: Tensor, upper: Tensor) -> Tensor:
-    """The rule of Algorithm 1: keep x where ``U(x) >= max over z of L(z)``.
+@dataclass(frozen=True)
+class RoundBounds:
+    """How wide the bounds of a round are, and what may go wrong with them.
 
-    Args:
-        lower: L on the active points, ``n``.
-        upper: U on the active points, ``n``.
-
-    Returns:
-        A bool tensor ``n``. It is never all false: the point with the largest L stays.
+    Attributes:
+        confidence: the kind of bounds.
+        delta: failure probability, of which half is for the delays.
+        rounds: R, by which delta is divided.
+        points: N, over which the bounds of a finite set hold at once.
+        valid: whether they are proved; if not they are a heuristic.
+        sign: -1 where the user minimises.
     """
-    return upper >= lower.max()
 
-
-class ActiveSet:
-    """The active points of a finite domain.
-
-    Args:
-        domain: the domain.
-        indices: LongTensor of the active rows, increasing.
-    """
-
-    def __init__(self, domain: FiniteDomain, indices: Tensor) -> None:
-        self._domain = domain
-        self._indices = indices
+    confidence: Confidence
+    delta: float
+    rounds: int
+    points: int
+    valid: bool
+    sign: float
 
     @property
-    def indices(self) -> Tensor:
-        """Rows of ``domain.points`` that are active: a LongTensor, increasing."""
-        return self._indices.clone()
+    def side(self) -> float:
+        """Failure probability of one side at one point."""
+        return side_delta(self.delta, self.rounds, self.points)
 
-    @property
-    def points(self) -> Tensor:
-        """The active points, ``n x d``."""
-        return self._domain.points[self._indices]
 
+@dataclass(frozen=True)
+class Elimination:
+    """What the bounds of a round do.
+
+    Attributes:
+        active: what survives.
+        cutoff: the largest lower bound, in units of the values, to be maximised.
+        multiplier: the factor on sigma in the bounds.
+        half_width: the largest half-width over what may be asked; None on a box, and where bounds
+            contradict each other.
+        contradicted: whether no upper bound reaches the cut-off.
+    """
+
+    active: ActiveSet
+    cutoff: float
+    multiplier: float
+    half_width: float | None = None
+    contradicted: bool = False
+
+
+class Design(Protocol):
+    """A maximum-variance design that grows one pick at a time; points go by their keys."""
+
+    def next(self) -> int:
+        """The point that the rule picks now; ExhaustedDesignError if all are excluded."""
+
+    def add(self, key: int) -> None:
+        """Count a point as picked."""
+
+    def exclude(self, key: int, excluded: bool = True) -> None:
+        """Keep a point from being picked, or allow it again."""
+
+
+class ActiveSet(ABC):
+    """The points that may still be the maximiser, on a finite set or a box."""
+
+    @abstractmethod
     def contains(self, X: Tensor) -> Tensor:
-        """Whether each row of ``X`` (``n x d``) is an active point: a bool tensor ``n``.
-
-        Points are compared exactly.
+        """Whether each row of ``X`` (``n x d``) is active: a bool tensor ``n``.
 
         Raises:
             InputError: if ``X`` is malformed or does not fit the domain.
         """
-        X = validation.matrix(X, "X", empty=True)
-        validation.matches(X, "X", self._domain.points)
-        active = torch.zeros(len(self._domain), dtype=torch.bool, device=X.device)
-        active[self._indices] = True
-        rows = self._domain.find(X)
-        return active[rows] & (rows >= 0)
 
-    def __len__(self) -> int:
-        return len(self._indices)
+    @abstractmethod
+    def round_that_eliminated(self, X: Tensor) -> Tensor:
+        """For each point (``n x d``) the round that took it out, 0 for none: ``n``."""
 
-    def __repr__(self) -> str:
-        return f"ActiveSet({len(self)} of {len(self._domain)} points)"
+    @property
+    @abstractmethod
+    def eliminated(self) -> Tensor:
+        """The same for every point of a finite set, a LongTensor ``N``.
+
+        Raises:
+            NotSupportedError: on a box.
+        """
+
+    @property
+    @abstractmethod
+    def size(self) -> float:
+        """How many points, or which share of the box."""
+
+    @property
+    @abstractmethod
+    def unit(self) -> str:
+        """What ``size`` counts, in words."""
+
+    @property
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether nothing may be asked."""
+
+    @abstractmethod
+    def key(self, trial: Trial) -> int:
+        """A whole number for a trial's point, the same for equal points."""
+
+    @abstractmethod
+    def key_of(self, x: Tensor) -> int:
+        """The key of a point of the domain, ``d``."""
+
+    @abstractmethod
+    def keys_of(self, results: Sequence[Attached]) -> list[int]:
+        """The keys of the results from elsewhere that lie in the domain."""
+
+    @abstractmethod
+    def choice(self, key: int, number: int, slot: int) -> Choice:
+        """The point with a key, to be asked in round ``number`` for a slot."""
+
+    @abstractmethod
+    def has(self, key: int) -> bool:
+        """Whether the point with a key can be asked in a round on this set."""
+
+    @abstractmethod
+    def without(self, keys: Sequence[int]) -> ActiveSet:
+        """The same set but for the points with some keys, which cannot be asked."""
+
+    @abstractmethod
+    def after(self, number: int) -> ActiveSet:
+        """What a round leaves that eliminates nothing: points that cannot be asked are out."""
+
+    @abstractmethod
+    def restored(self, infeasible: Sequence[int], number: int) -> ActiveSet:
+        """Every point of the domain that is feasible, for a round none of whose points are."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> Tensor | None:
+        """The active rows of a finite set, a LongTensor, increasing; None on a box."""
+
+    @property
+    @abstractmethod
+    def inside(self) -> Callable[[Tensor], Tensor] | None:
+        """On a box that rounds have cut, whether points are active: ``n x d`` to bool ``n``."""
+
+    @property
+    @abstractmethod
+    def spread(self) -> Tensor | None:
+        """Points spread over what rounds have left of a box, ``n x d``; None where all is left."""
+
+    @abstractmethod
+    def candidates(self, tried: Tensor | None = None) -> tuple[list[int] | None, Tensor]:
+        """Rows and points to compare; on a box a sample, and what was tried, ``n x d``."""
+
+    @abstractmethod
+    def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[list[int] | None, Tensor]:
+        """Rows and points to recommend, of those that were evaluated (``n x d``), or of all."""
+
+    @abstractmethod
+    def climbed(self, function: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
+        """Points ``n x d``, on a box with what the best of them reach along the gradient.
+
+        Args:
+            function: to be maximised, ``n x d`` to ``n``, differentiable.
+            X: points of this set.
+        """
+
+    @abstractmethod
+    def design(
+        self, surrogate: Surrogate, number: int, picks: Iterable[int], closed: Iterable[int]
+    ) -> Design:
+        """A maximum-variance design for a round.
+
+        Args:
+            surrogate: whose kernel and noise count.
+            number: of the round.
+            picks: keys that it has already, in order.
+            closed: keys that may not be picked.
+        """
+
+    @abstractmethod
+    def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
+        """Find out before the first ask what would stop a round from being judged.
+
+        Raises:
+            InputError: if the confidence lacks a constant.
+            NotSupportedError: if the kernel allows no such bounds on a box.
+            EmptyDomainError: if nothing of a box may be asked.
+        """
+
+    @abstractmethod
+    def eliminate(
+        self,
+        number: int,
+        surrogate: Surrogate,
+        evidence: Evidence,
+        bounds: RoundBounds,
+        tried: Tensor,
+        others: Evidence | None = None,
+    ) -> Elimination:
+        """What survives a round.
+
+        Args:
+            number: of the round.
+            surrogate: that judges.
+            evidence: the round's answers.
+            bounds: how wide their bounds are.
+            tried: the points that were answered, ``n x d``: where a search on a box begins.
+            others: all answers there are, asked with earlier values in view, whose own bounds
+                count as well, with as much of delta.
+
+        Raises:
+            NumericsError: if a bound is not finite.
+        """
+
+    @abstractmethod
+    def multiplier(self, surrogate: Surrogate, evidence: Evidence, bounds: RoundBounds) -> float:
+        """The factor on sigma in the bounds of a round that eliminates nothing."""
+
+    @abstractmethod
+    def left_of(self, before: ActiveSet) -> list[Any]:
+        """What :meth:`after_record` needs beside the record of a round, JSON-ready.
+
+        Args:
+            before: the active set when the round opened.
+        """
+
+    @abstractmethod
+    def after_record(
+        self,
+        record: RoundRecord,
+        left: Any,
+        judged: Callable[[], tuple[Surrogate, Answers, RoundBounds]],
+    ) -> ActiveSet:
+        """What a round left of this set; no bounds are computed before they are needed.
+
+        Args:
+            record: of the round.
+            left: what :meth:`left_of` gave.
+            judged: gives what the round was judged with.
+
+        Raises:
+            StorageError: if what is stored is malformed.
+        """
+
+    @abstractmethod
+    def union(self, *, whole: bool) -> int:
+        """Over how many points bounds hold at once: the active ones, or the ``whole`` domain.
+
+        On a box it is 1: bounds there hold at every point.
+        """
+
+    @abstractmethod
+    def largest_deviation(self, kernel: Kernel) -> float:
+        """The largest root of ``k(x, x)`` on the domain, or a bound on it."""
+
+
+def not_finite(number: int) -> NumericsError:
+    """The error where the bounds of a round are not finite."""
+    return NumericsError(
+        f"The bounds of round {number} are not finite; check the scale of values and noise "
+        "against the kernel's."
+    )

@@ -7,23 +7,41 @@ search, so that it may be too small, never too large: points are kept rather tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import BoxBounds, Confidence
-from botorch_delay.design.ascent import maximize
+from botorch_delay.confidence.bounds import BoxBounds
+from botorch_delay.confidence.nets import largest_deviation
+from botorch_delay.design.ascent import maximize, snapped, stretched
+from botorch_delay.design.box import BoxDesign, corners
 from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.finite import Domain, FiniteDomain, PointKeys
 from botorch_delay.domains.generators import generator_for
+from botorch_delay.elimination.active_set import (
+    ActiveSet,
+    Design,
+    Elimination,
+    RoundBounds,
+    not_finite,
+)
+from botorch_delay.elimination.finite_active_set import FiniteActiveSet
 from botorch_delay.elimination.level_sets import SetSample, sample_set
-from botorch_delay.exceptions import EmptyDomainError
+from botorch_delay.elimination.rounds import RoundRecord
+from botorch_delay.exceptions import EmptyDomainError, NotSupportedError, StorageError
 from botorch_delay.gp.kernels import covariance, prior_variance
 from botorch_delay.gp.posterior import Evidence, Factored, factorize
 from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.answers import Answers
+from botorch_delay.history.events import finite
+from botorch_delay.history.trials import Attached, Choice, Trial
 
 # Of the sample that a closed round's search and the next round's pool begin with.
 POOL = 4096
@@ -32,36 +50,35 @@ STARTS = 64
 
 @dataclass(frozen=True)
 class Condition:
-    """The bounds of one round, made from its answers when they are first needed.
+    """The bounds of one round from its answers, made when they are first needed.
 
     Attributes:
+        number: of the round.
         surrogate: that judges.
         evidence: the answers, in units of the surrogate.
         domain: the box.
-        confidence: gives the bounds.
-        rounds: R, over which delta is divided.
-        delta: failure probability of the guarantee.
+        round_bounds: how wide the bounds are.
         cutoff: the largest lower bound, in units of the values, to be maximised.
     """
 
+    number: int
     surrogate: Surrogate
     evidence: Evidence
     domain: BoxDomain
-    confidence: Confidence
-    rounds: int
-    delta: float
+    round_bounds: RoundBounds
     cutoff: float = -torch.inf
 
     @cached_property
     def bounds(self) -> BoxBounds:
-        """How wide they are."""
+        """How wide the bounds are on this box."""
         kernel, in_values = self.surrogate.in_values(self.evidence)
         counts = {dim: len(values) for dim, values in self.domain.lists.items()}
         ends = self.domain.bounds
         if self.surrogate.learned:  # encoded and normalised columns; nothing is promised there
             counts, width = {}, self.surrogate.width
             ends = torch.stack([torch.zeros_like(width), torch.ones_like(width)])
-        return self.confidence.on_box(kernel, in_values, ends, counts, self.rounds, self.delta)
+        confidence, rounds = self.round_bounds.confidence, self.round_bounds.rounds
+        return confidence.on_box(kernel, in_values, ends, counts, rounds, self.round_bounds.delta)
 
     @cached_property
     def _factored(self) -> Factored:
@@ -70,8 +87,9 @@ class Condition:
 
     def interval(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds at points, ``n x d`` to ``n`` each."""
+        weights = self.round_bounds.confidence.needs_weights
         posterior = self.surrogate.posterior(
-            self.evidence, X, weights=self.confidence.needs_weights, factored=self._factored
+            self.evidence, X, weights=weights, factored=self._factored
         )
         half = self.bounds.half_width(posterior)
         return posterior.mean - half, posterior.mean + half
@@ -83,116 +101,8 @@ class Condition:
     def at(self, cutoff: float) -> Condition:
         """The same with a cut-off."""
         condition = replace(self, cutoff=cutoff)
-        condition.__dict__["bounds"] = self.bounds
+        condition.__dict__["bounds"] = self.bounds  # they take long
         return condition
-
-
-class Region:
-    """A box with the conditions of closed rounds.
-
-    Args:
-        domain: the box.
-        conditions: one for each closed round.
-        anchors: points known to be inside, ``a x d``.
-        seed: of samples.
-        excluded: single points that are out, ``e x d``.
-    """
-
-    def __init__(
-        self,
-        domain: BoxDomain,
-        conditions: tuple[Condition, ...] = (),
-        anchors: Tensor | None = None,
-        seed: int = 0,
-        excluded: Tensor | None = None,
-    ) -> None:
-        self.domain = domain
-        self.conditions = conditions
-        self.anchors = anchors
-        self.excluded = domain.bounds[:0] if excluded is None else excluded
-        self._seed = seed
-        self._pool: SetSample | None = None
-
-    def without(self, excluded: Tensor) -> Region:
-        """The same region but for some single points, ``e x d``."""
-        if torch.equal(excluded, self.excluded):
-            return self
-        region = Region(self.domain, self.conditions, self.anchors, self._seed, excluded)
-        region._pool = self._pool  # single points have no share in it
-        return region
-
-    def margin(self, X: Tensor) -> Tensor:
-        """At least 0 where a point is active, below elsewhere: ``n x d`` to ``n``."""
-        result = self.domain.slack(X)
-        for condition in self.conditions:
-            result = torch.minimum(result, condition.margin(X))
-        return result
-
-    def contains(self, X: Tensor) -> Tensor:
-        """Whether points are active: ``n x d`` to a bool tensor ``n``."""
-        inside = self.domain.contains(X)
-        if self.conditions and bool(inside.any()):
-            rows = inside.nonzero().flatten()
-            inside[rows] = self.margin(X[rows]) >= 0.0
-        for x in self.excluded:
-            inside &= ~(x == X).all(dim=1)
-        return inside
-
-    def sample(self, n: int, generator: torch.Generator) -> SetSample:
-        """Points spread uniformly over the active set."""
-        # Moves in many columns are costly, and a pool there is thin in any case.
-        particles = 4096 if self.domain.dim <= 10 else 1024
-        try:
-            return sample_set(
-                self.domain, self.margin, n, generator, anchors=self.anchors, particles=particles
-            )
-        except EmptyDomainError as error:
-            raise EmptyDomainError(
-                "No point of the box was found that satisfies its constraints and feasible(X): "
-                "relax them, or narrow the bounds to where they hold. A yes-or-no test that "
-                f"hardly any point passes cannot be found its way through. ({error})"
-            ) from error
-
-    @property
-    def pool(self) -> SetSample:
-        """A sample for searches, the same whenever it is asked for."""
-        if self._pool is None:
-            generator = generator_for(self._seed, len(self.conditions), torch.device("cpu"))
-            self._pool = self.sample(POOL, generator)
-        return self._pool
-
-    def cut(self, condition: Condition, tried: Tensor) -> tuple[Region, float]:
-        """This region with one more condition, whose cut-off is searched for.
-
-        Args:
-            condition: without a cut-off yet.
-            tried: points to start from beside the pool, ``n x d``: those that were answered.
-
-        Returns:
-            The region, and the cut-off.
-        """
-        X = torch.cat([tried, self.pool.points])
-        X = X[self.contains(X)]
-        lower, _ = condition.interval(X)
-        starts = X[lower.topk(min(STARTS, len(X))).indices]
-        generator = generator_for(self._seed, 1000 + len(self.conditions), torch.device("cpu"))
-        climbed, _ = maximize(
-            _lower_bound(condition),
-            self.domain,
-            starts,
-            generator=generator,
-            inside=self.contains,
-        )
-        X = torch.cat([starts, climbed])
-        lower, upper = condition.interval(X)
-        best = int(lower.argmax())
-        # The upper bound there is above it by rounding at least: the region is not empty.
-        cutoff = min(lower[best].item(), upper[best].item())
-        judged = condition.at(cutoff)
-        anchor = X[best : best + 1]
-        conditions = (*self.conditions, judged)
-        region = Region(self.domain, conditions, anchor, self._seed, self.excluded)
-        return region, cutoff
 
 
 def _lower_bound(condition: Condition) -> Callable[[Tensor], Tensor]:
@@ -219,15 +129,34 @@ def _lower_bound(condition: Condition) -> Callable[[Tensor], Tensor]:
     return lower
 
 
-class BoxActiveSet:
+class BoxActiveSet(ActiveSet):
     """The active points of a box.
 
+    Points get keys in the order in which they are first met.
+
     Args:
-        region: the box with the conditions of the closed rounds.
+        domain: the box.
+        conditions: one for each closed round that eliminated.
+        anchors: points known to be inside, ``a x d``.
+        seed: of samples.
+        excluded: single points that are out, ``e x d``.
+        keys: of points, shared by the active sets of a run.
     """
 
-    def __init__(self, region: Region) -> None:
-        self._region = region
+    def __init__(
+        self,
+        domain: BoxDomain,
+        conditions: tuple[Condition, ...] = (),
+        anchors: Tensor | None = None,
+        seed: int = 0,
+        excluded: Tensor | None = None,
+        keys: PointKeys | None = None,
+    ) -> None:
+        self.domain, self.conditions, self.anchors = domain, conditions, anchors
+        self._excluded = domain.bounds[:0] if excluded is None else excluded
+        self._seed = seed
+        self._keys = PointKeys() if keys is None else keys
+        self._pool: SetSample | None = None
 
     def contains(self, X: Tensor) -> Tensor:
         """Whether each row of ``X`` (``n x d``) is active: a bool tensor ``n``.
@@ -236,8 +165,8 @@ class BoxActiveSet:
             InputError: if ``X`` is malformed or does not fit the domain.
         """
         X = validation.matrix(X, "X", empty=True)
-        validation.matches(X, "X", self._region.domain.bounds)
-        return self._region.contains(X)
+        validation.matches(X, "X", self.domain.bounds)
+        return self._holds(X)
 
     def margin(self, X: Tensor) -> Tensor:
         """At least 0 where a point is active, below elsewhere; differentiable.
@@ -259,8 +188,8 @@ class BoxActiveSet:
         if isinstance(X, Tensor) and X.dim() == 1:
             return self.margin(X.unsqueeze(0)).squeeze(0)
         checked = validation.matrix(X.detach() if isinstance(X, Tensor) else X, "X", empty=True)
-        validation.matches(checked, "X", self._region.domain.bounds)
-        return self._region.margin(X)
+        validation.matches(checked, "X", self.domain.bounds)
+        return self._margin(X)
 
     def sample(self, n: int, seed: int = 0) -> Tensor:
         """``n`` points spread uniformly over the active set, ``n x d``.
@@ -276,15 +205,284 @@ class BoxActiveSet:
             InputError: if an argument is out of its range.
         """
         n = validation.whole(n, "n", 1)
-        generator = generator_for(validation.seed(seed), 0, torch.device("cpu"))
-        return self._region.sample(n, generator).points
+        return self.draw(n, generator_for(validation.seed(seed), 0, torch.device("cpu"))).points
 
-    def volume(self, seed: int = 0) -> tuple[float, float]:
+    def volume(self) -> tuple[float, float]:
         """Its share of the domain, and the standard error of this estimate."""
-        generator = generator_for(validation.seed(seed), 1, torch.device("cpu"))
-        sample = self._region.sample(POOL, generator)
+        generator = generator_for(0, 1, torch.device("cpu"))
+        sample = self.draw(POOL, generator)
         return sample.volume, sample.volume_error
 
     def __repr__(self) -> str:
-        share = self._region.pool.volume
-        return f"BoxActiveSet({share:.3g} of the box, {len(self._region.conditions)} rounds closed)"
+        return f"BoxActiveSet({self.size:.3g} of the box, {len(self.conditions)} rounds closed)"
+
+    def round_that_eliminated(self, X: Tensor) -> Tensor:
+        """The first round whose condition each point fails."""
+        result = torch.zeros(len(X), dtype=torch.long, device=X.device)
+        for condition in self.conditions:
+            result[(result == 0) & (condition.margin(X) < 0.0)] = condition.number
+        return result
+
+    @property
+    def eliminated(self) -> Tensor:
+        """A box has no list of points."""
+        raise NotSupportedError("A box has no list of points; use active_set.contains(X).")
+
+    @property
+    def size(self) -> float:
+        """The share of the box."""
+        return self.pool.volume
+
+    @property
+    def unit(self) -> str:
+        """Shares."""
+        return "of the box"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of its pool is left: only where all columns have lists of values."""
+        return not bool(self._holds(self.pool.points).any())
+
+    def key(self, trial: Trial) -> int:
+        """The key of its point."""
+        return self._keys.of(trial.x)
+
+    def key_of(self, x: Tensor) -> int:
+        """The key of a point, a new one if it is met for the first time."""
+        return self._keys.of(x)
+
+    def keys_of(self, results: Sequence[Attached]) -> list[int]:
+        """The keys of their points."""
+        inside = (r.x for r in results if bool(self.domain.contains(r.x.unsqueeze(0))))
+        return [self._keys.of(x) for x in inside]
+
+    def choice(self, key: int, number: int, slot: int) -> Choice:
+        """The point."""
+        return Choice(index=None, round=number, slot=slot, x=self._keys.points[key])
+
+    def has(self, key: int) -> bool:
+        """Every point of a round was asked inside."""
+        return True
+
+    def without(self, keys: Sequence[int]) -> BoxActiveSet:
+        """The same set but for single points, which have no share in it."""
+        points = [self._keys.points[key] for key in keys]
+        excluded = torch.stack(points) if points else self.domain.bounds[:0]
+        if torch.equal(excluded, self._excluded):
+            return self
+        active = self._with(self.conditions, self.anchors, excluded)
+        active._pool = self._pool
+        return active
+
+    def _with(
+        self, conditions: tuple[Condition, ...], anchors: Tensor | None, excluded: Tensor
+    ) -> BoxActiveSet:
+        return BoxActiveSet(self.domain, conditions, anchors, self._seed, excluded, self._keys)
+
+    def after(self, number: int) -> BoxActiveSet:
+        """The same set."""
+        return self
+
+    def restored(self, infeasible: Sequence[int], number: int) -> BoxActiveSet:
+        """The whole box but for these points."""
+        return self._with((), None, self.domain.bounds[:0]).without(infeasible)
+
+    @property
+    def rows(self) -> None:
+        """A box has no rows."""
+        return None
+
+    @property
+    def inside(self) -> Callable[[Tensor], Tensor] | None:
+        """Where the conditions hold."""
+        return self._holds if self.conditions else None
+
+    @property
+    def spread(self) -> Tensor | None:
+        """The pool, where there are conditions."""
+        return self.pool.points if self.conditions else None
+
+    def candidates(self, tried: Tensor | None = None) -> tuple[None, Tensor]:
+        """The pool, and what was tried in the box."""
+        X = self.pool.points
+        return None, X if tried is None else torch.cat([X, tried[self.domain.contains(tried)]])
+
+    def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[None, Tensor]:
+        """The evaluated points in the box, or all evaluated ones."""
+        inside = X[self.domain.contains(X)]
+        return None, torch.unique(inside if len(inside) else X, dim=0)
+
+    def climbed(self, function: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
+        """The points and what the best of them reach."""
+        with torch.no_grad():
+            starts = X[function(X).topk(min(32, len(X))).indices]
+        generator = generator_for(self._seed, 0, torch.device("cpu"))
+        found, _ = maximize(function, self.domain, starts, generator=generator, inside=self._holds)
+        return torch.cat([X, found])
+
+    def design(
+        self, surrogate: Surrogate, number: int, picks: Iterable[int], closed: Iterable[int]
+    ) -> Design:
+        """Maximum variance along the gradient; where the kernel is learned, spread points."""
+        sample = self.pool.points[self._holds(self.pool.points)]
+        if surrogate.learned:
+            # Nothing is claimed, and a box has most of its deviation in its corners, which tell
+            # least about the rest: spread points serve better than the largest deviation.
+            made = BoxDesign(surrogate, self.domain, sample, self._holds, seed=0, refine=False)
+            return _KeyedDesign(self._keys, made, picks, closed)
+        generator = generator_for(self._seed, number, torch.device("cpu"))
+        pool = torch.cat([corners(self.domain), snapped(self.domain, sample, generator)])
+        pool = torch.cat([sample, pool[self._holds(pool)]])
+        if self.conditions or self.domain.constraints or self.domain.feasible:
+            pool = torch.cat([pool, stretched(sample, self._holds, generator)])
+        made = BoxDesign(surrogate, self.domain, pool, self.inside, self._seed + number)
+        return _KeyedDesign(self._keys, made, picks, closed)
+
+    def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
+        """Make the bounds of no answers, and look for a point that may be asked."""
+        if surrogate is not None:
+            nothing = surrogate.evidence(Answers.of([], 1.0, self.domain.bounds))
+            _ = Condition(0, surrogate, nothing, self.domain, bounds).bounds
+        if self.domain.constraints or self.domain.feasible is not None:
+            _ = self.pool
+
+    def eliminate(
+        self,
+        number: int,
+        surrogate: Surrogate,
+        evidence: Evidence,
+        bounds: RoundBounds,
+        tried: Tensor,
+        others: Evidence | None = None,
+    ) -> Elimination:
+        """Where the round's upper bound reaches its largest lower bound, which is searched for."""
+        condition = Condition(number, surrogate, evidence, self.domain, bounds)
+        X = torch.cat([tried, self.pool.points])
+        X = X[self._holds(X)]
+        lower, _ = condition.interval(X)
+        starts = X[lower.topk(min(STARTS, len(X))).indices]
+        generator = generator_for(self._seed, 1000 + len(self.conditions), torch.device("cpu"))
+        climbed, _ = maximize(
+            _lower_bound(condition), self.domain, starts, generator=generator, inside=self._holds
+        )
+        X = torch.cat([starts, climbed])
+        lower, upper = condition.interval(X)
+        best = int(lower.argmax())
+        # The upper bound there is above it by rounding at least: the set is not empty.
+        cutoff = min(lower[best].item(), upper[best].item())
+        if not math.isfinite(cutoff):  # not as a tensor, which would be in single precision
+            raise not_finite(number)
+        conditions = (*self.conditions, condition.at(cutoff))
+        active = self._with(conditions, X[best : best + 1], self._excluded)
+        return Elimination(active, cutoff, condition.bounds.multiplier)
+
+    def multiplier(self, surrogate: Surrogate, evidence: Evidence, bounds: RoundBounds) -> float:
+        """As in the bounds."""
+        return Condition(0, surrogate, evidence, self.domain, bounds).bounds.multiplier
+
+    def left_of(self, before: ActiveSet) -> list[list[float]]:
+        """A point that is known to be inside."""
+        return [] if self.anchors is None else self.anchors.tolist()
+
+    def after_record(
+        self,
+        record: RoundRecord,
+        left: Any,
+        judged: Callable[[], tuple[Surrogate, Answers, RoundBounds]],
+    ) -> BoxActiveSet:
+        """The set with one more condition, where there is a cut-off."""
+        if record.cutoff is None:
+            return self
+        anchor = self.domain.bounds.new_tensor([[finite(value) for value in x] for x in left])
+        if anchor.shape != (1, self.domain.dim) or not bool(self.domain.contains(anchor)[0]):
+            raise StorageError("the active set has no point that is known to be in it.")
+        surrogate, answers, bounds = judged()
+        if bool(answers.y.isnan().any()):
+            raise StorageError(f"round {record.number} uses trials without answer.")
+        evidence, cutoff = surrogate.evidence(answers), bounds.sign * finite(record.cutoff)
+        condition = Condition(record.number, surrogate, evidence, self.domain, bounds, cutoff)
+        return self._with((*self.conditions, condition), anchor, self._excluded)
+
+    def union(self, *, whole: bool) -> int:
+        """1: bounds hold at every point."""
+        return 1
+
+    def largest_deviation(self, kernel: Kernel) -> float:
+        """An upper bound over the box."""
+        return largest_deviation(kernel, self.domain.bounds)
+
+    def draw(self, n: int, generator: torch.Generator) -> SetSample:
+        """Points spread uniformly over the active set.
+
+        Raises:
+            EmptyDomainError: if none was found.
+        """
+        # Moves in many columns are costly, and a pool there is thin in any case.
+        particles = 4096 if self.domain.dim <= 10 else 1024
+        try:
+            return sample_set(
+                self.domain, self._margin, n, generator, anchors=self.anchors, particles=particles
+            )
+        except EmptyDomainError as error:
+            raise EmptyDomainError(
+                "No point of the box was found that satisfies its constraints and feasible(X): "
+                "relax them, or narrow the bounds to where they hold. A yes-or-no test that "
+                f"hardly any point passes cannot be found its way through. ({error})"
+            ) from error
+
+    @property
+    def pool(self) -> SetSample:
+        """A sample for searches, the same whenever it is asked for."""
+        if self._pool is None:
+            generator = generator_for(self._seed, len(self.conditions), torch.device("cpu"))
+            self._pool = self.draw(POOL, generator)
+        return self._pool
+
+    def _margin(self, X: Tensor) -> Tensor:
+        result = self.domain.slack(X)
+        for condition in self.conditions:
+            result = torch.minimum(result, condition.margin(X))
+        return result
+
+    def _holds(self, X: Tensor) -> Tensor:
+        inside = self.domain.contains(X)
+        if self.conditions and bool(inside.any()):
+            rows = inside.nonzero().flatten()
+            inside[rows] = self._margin(X[rows]) >= 0.0
+        for x in self._excluded:
+            inside &= ~(x == X).all(dim=1)
+        return inside
+
+
+class _KeyedDesign:
+    """A design over points of a box, by their keys."""
+
+    def __init__(
+        self, keys: PointKeys, design: BoxDesign, picks: Iterable[int], closed: Iterable[int]
+    ) -> None:
+        self._keys, self._design = keys, design
+        design.extend([(key, keys.points[key]) for key in picks])
+        for key in closed:
+            self.exclude(key)
+
+    def next(self) -> int:
+        return self._keys.of(self._design.next())
+
+    def add(self, key: int) -> None:
+        self._design.add(key, self._keys.points[key])
+
+    def exclude(self, key: int, excluded: bool = True) -> None:
+        self._design.exclude(key, self._keys.points[key], excluded)
+
+
+def whole_set(domain: Domain, seed: int = 0) -> FiniteActiveSet | BoxActiveSet:
+    """The active set before any round: all of the domain.
+
+    Args:
+        domain: a finite set or a box.
+        seed: of samples of a box.
+    """
+    if isinstance(domain, FiniteDomain):
+        return FiniteActiveSet(domain)
+    assert isinstance(domain, BoxDomain)
+    return BoxActiveSet(domain, seed=seed)

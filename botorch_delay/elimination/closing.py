@@ -1,134 +1,125 @@
-"""The end of a round: bounds from its evidence, and what survives them or is left to ask."""
+"""The end of a round: bounds from its answers, and what they leave of the active set."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
 
-from botorch_delay.elimination.open_round import Known, OpenRound
-from botorch_delay.elimination.rounds import Departure, RoundRecord, RoundRule
-from botorch_delay.elimination.search_space import Arena
+from botorch_delay.elimination.active_set import ActiveSet, RoundBounds
+from botorch_delay.elimination.open_round import OpenRound
+from botorch_delay.elimination.rounds import Departure, RoundRecord
 from botorch_delay.exceptions import EmptyDomainError
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import MAX_FAILURES, Feasibility, nothing_to_ask
 
 logger = logging.getLogger(__name__)
 
-State = TypeVar("State")
+
+@dataclass(frozen=True)
+class RoundAnswers:
+    """The answers by which a round is judged.
+
+    Attributes:
+        ids: of the trials of ``own``, increasing.
+        own: answers of the round, to be maximised; with ``merged`` of all trials.
+        pooled: all answers there are, if bounds are to use them too.
+        merged: whether ``pooled`` takes the place of ``own``, and is not further evidence: where
+            nothing is promised, or answers without noise cannot mislead.
+    """
+
+    ids: tuple[int, ...]
+    own: Answers
+    pooled: Answers | None = None
+    merged: bool = False
 
 
-def judge_round(
-    arena: Arena[State],
+def close_round(
     current: OpenRound,
-    ids: tuple[int, ...],
-    own: Answers,
-    state: State,
+    answers: RoundAnswers,
+    active: ActiveSet,
     infeasible: Sequence[int],
-    rule: RoundRule,
-    delta: float,
-    *,
-    sign: float,
-    union: int,
-    proves: bool,
-    merged: bool = False,
-    pooled: Answers | None = None,
-    known: Known | None = None,
-    departures: Sequence[Departure] = (),
-) -> tuple[RoundRecord, State]:
-    """The record of a round and the state that it leaves.
+    bounds: RoundBounds,
+) -> tuple[RoundRecord, ActiveSet]:
+    """The record of a round, and the active set that it leaves; nothing is changed.
 
     Args:
-        arena: set or box.
-        current: the round; nothing in it is changed.
-        ids: of the answered trials that its bounds use.
-        own: their answers.
-        state: when the round opened.
+        current: the round.
+        answers: by which it is judged.
+        active: the active set on which the round was played.
         infeasible: keys of points that cannot be asked: they eliminate nobody and are out.
-        rule: gives the number of rounds.
-        delta: failure probability of the guarantee.
-        sign: -1 where the user minimises.
-        union: over how many points of a finite set the bounds have to hold at once.
-        proves: whether anything is promised of the bounds.
-        merged: whether ``pooled`` is the evidence, and not further evidence of its own: where
-            nothing is promised, or answers without noise cannot mislead.
-        pooled: all answers there are, if bounds are to use them too.
-        known: a quicker way to the posterior of the evidence, if there is one.
-        departures: how the round departed from what the regret bound is proved for.
+        bounds: how wide its bounds are.
+
+    Returns:
+        The record, and the active set.
 
     Raises:
         NumericsError: if a bound is not finite.
     """
-    surrogate = current.surrogate.standardized(own.y)
-    others = None
-    if pooled is None:
-        evidence = surrogate.evidence(own)
+    own, pooled = answers.own, answers.pooled
+    surrogate = current.surrogate.standardized((own if pooled is None else pooled).y)
+    others = None if pooled is None else surrogate.evidence(pooled)
+    if others is not None and answers.merged:
+        evidence, others = others, None
     else:
-        surrogate = surrogate.standardized(pooled.y)
-        others = surrogate.evidence(pooled)
-        evidence, others = (others, None) if merged else (surrogate.evidence(own), others)
-    rounds = rule.share(current.number)
-    stay = arena.without(state, infeasible)
-    cutoff = half_width = None
-    if arena.is_empty(stay):  # all failed: the next ask goes on with every feasible point
-        stay = state
-        multiplier = arena.multiplier(surrogate, evidence, rounds, union)
+        evidence = surrogate.evidence(own)
+    stay, cutoff, half_width, departures = active.without(infeasible), None, None, set[Departure]()
+    if stay.is_empty:  # all failed: the next ask goes on with every feasible point
+        stay = active
+        multiplier = stay.multiplier(surrogate, evidence, bounds)
     elif surrogate.scaled and (len(evidence.y) or others is not None):
-        found = arena.judge(
-            current.number, stay, surrogate, evidence, rounds, union, own.X, others, known
-        )
-        stay, cutoff, multiplier = found.state, found.cutoff, found.multiplier
+        found = stay.eliminate(current.number, surrogate, evidence, bounds, own.X, others)
+        stay, cutoff, multiplier = found.active, bounds.sign * found.cutoff, found.multiplier
         half_width = found.half_width
-        if found.contradicted and proves:
-            departures = (*departures, Departure.CONTRADICTED)
+        if found.contradicted and bounds.valid:
+            departures.add(Departure.CONTRADICTED)
     else:  # without a scale nothing is known of the width of the bounds, nor without answers
-        multiplier = arena.multiplier(surrogate, evidence, rounds, union)
+        multiplier = stay.multiplier(surrogate, evidence, bounds)
+        stay = stay.after(current.number)
     size = current.design_size
     record = RoundRecord(
         number=current.number,
-        design_size=min(size, len(current.slots)) if rule.on_arrival else size,
+        design_size=size if current.length is not None else min(size, len(current.slots)),
         length=current.asks,
         observed=len(own),
-        active_before=arena.size(state),
-        active_after=arena.size(stay),
-        trial_ids=ids,
+        active_before=active.size,
+        active_after=stay.size,
+        trial_ids=answers.ids,
         multiplier=multiplier,
-        delta=delta / (2.0 * rounds) if proves else None,
+        delta=bounds.delta / (2.0 * bounds.rounds) if bounds.valid else None,
         hyperparameters=surrogate.hyperparameters(),
-        cutoff=None if cutoff is None else sign * cutoff,
+        cutoff=cutoff,
         surrogate=surrogate.describe() if surrogate.learned else None,
         waits=current.waits,
-        departures=tuple(sorted(departures)),
+        departures=tuple(sorted(departures | current.departures)),
         half_width=half_width,
     )
     return record, stay
 
 
-def everything_left(arena: Arena[Any], feasibility: Feasibility, number: int, count: int) -> Any:
-    """Every feasible point, for a round none of whose active points may be asked.
+def everything_left(active: ActiveSet, feasibility: Feasibility, number: int) -> ActiveSet:
+    """Every feasible point of the domain, where no active point of a round may be asked.
 
     Args:
-        arena: set or box.
-        feasibility: of its points.
+        active: the active set.
+        feasibility: of the domain's points.
         number: of the round.
-        count: of the points of a finite set; 0 on a box.
 
     Raises:
         EmptyDomainError: if there is none.
     """
-    infeasible = feasibility.infeasible()
-    state, known = arena.without(arena.everything(), infeasible), feasibility.known()
-    domain = f"the {count} points" if count else "the box"
-    if arena.is_empty(state):
-        which = f"All {count} points" if count else "Every point of the box"
+    left, known = active.restored(feasibility.infeasible(), number), feasibility.known()
+    if left.is_empty:
         raise EmptyDomainError(
-            f"{which} failed {MAX_FAILURES} times and can be asked no more; see the "
-            "reasons in opt.trials."
+            f"Every point of the domain failed {MAX_FAILURES} times and can be asked no more; see "
+            "the reasons in opt.trials."
         )
-    if known and arena.is_empty(arena.without(state, sorted(known))):
-        raise nothing_to_ask(count, exact=True)
-    why = "has been asked, and evaluations are exact" if known else "is infeasible"
-    level = logging.INFO if known else logging.WARNING
-    message = "round %d: every active point %s; going on with what is feasible of %s"
-    logger.log(level, message, number, why, domain)
-    return state
+    if known and left.without(sorted(known)).is_empty:
+        raise nothing_to_ask(len(known), exact=True)
+    logger.log(
+        logging.INFO if known else logging.WARNING,
+        "round %d: every active point %s; going on with what is feasible of the domain",
+        number,
+        "has been asked, and evaluations are exact" if known else "is infeasible",
+    )
+    return left

@@ -26,10 +26,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
-from torch.quasirandom import SobolEngine
 
 from botorch_delay import validation
 from botorch_delay.domains.box import BoxDomain
+from botorch_delay.elimination.unit_cube import SobolBatches, UnitCube
 from botorch_delay.exceptions import EmptyDomainError, InputError
 
 # Independent estimates of the volume; the reported error is itself uncertain by a sixth or so.
@@ -148,9 +148,9 @@ def sample_set(
         validation.matches(anchors, "anchors", domain.bounds)
         if not domain.contains(anchors).all():
             raise InputError("anchors must be points of the domain.")
-    cube = _Cube(domain, margin, generator)
+    cube = UnitCube(domain, margin, generator)
     with torch.no_grad():
-        source = _Source(cube, size)
+        source = SobolBatches(cube, _BATCHES, size)
         unit, value = source.draw()
         if (value >= 0.0).double().mean() >= _LARGE:
             return _reject(cube, source, unit, value, n)
@@ -167,93 +167,7 @@ def sample_set(
         return SetSample(points, descent.bound(), descent.bound())
 
 
-class _Cube:
-    """The unit cube in front of the domain, and random numbers on the domain's device."""
-
-    def __init__(
-        self, domain: BoxDomain, margin: Callable[[Tensor], Tensor], generator: Generator
-    ) -> None:
-        self.domain = domain
-        self.dim = domain.dim
-        self._margin = margin
-        self.generator = generator
-        self.lists = sorted(domain.discrete_dims.keys() | domain.cat_dims.keys())
-
-    def points(self, unit: Tensor) -> Tensor:
-        """Points of the domain, in its dtype: ``k x d`` to ``k x d``."""
-        return self.domain.from_unit(unit.to(self.domain.bounds.dtype))
-
-    def margin(self, X: Tensor) -> Tensor:
-        """The margin at points of the domain, ``k``, in double, with no ``nan``."""
-        if len(X) == 0:
-            return X.new_zeros(0, dtype=torch.double)
-        value = self._margin(X)
-        if value.shape != X.shape[:1]:
-            raise InputError(
-                f"margin must return one number for each of {len(X)} points, got shape "
-                f"{tuple(value.shape)}."
-            )
-        value = value.detach().double()
-        return torch.where(value.isnan(), -math.inf, value)
-
-    def value(self, unit: Tensor) -> Tensor:
-        """The margin at points of the unit cube, ``k``."""
-        return self.margin(self.points(unit))
-
-    def rand(self, *shape: int) -> Tensor:
-        """Uniform random numbers in double."""
-        drawn = torch.rand(*shape, dtype=torch.double, generator=self.generator)
-        return drawn.to(self.domain.bounds.device)
-
-    def randn(self, *shape: int) -> Tensor:
-        """Normal random numbers in double."""
-        drawn = torch.randn(*shape, dtype=torch.double, generator=self.generator)
-        return drawn.to(self.domain.bounds.device)
-
-    def randint(self, high: int, *shape: int) -> Tensor:
-        """Random whole numbers below ``high``."""
-        drawn = torch.randint(high, shape, generator=self.generator)
-        return drawn.to(self.domain.bounds.device)
-
-    def shuffle(self, n: int) -> Tensor:
-        """The numbers below ``n`` in random order."""
-        return torch.randperm(n, generator=self.generator).to(self.domain.bounds.device)
-
-    def cycle(self, rows: Tensor, n: int) -> Tensor:
-        """``n`` of the rows in random order, none more than once more often than another."""
-        order = rows[self.shuffle(len(rows))]
-        return order.repeat(-(-n // len(rows)))[:n]
-
-    def from_domain(self, X: Tensor) -> Tensor:
-        """Where points of the domain come from, ``k x d``; random within the cell of a list."""
-        low, high = self.domain.bounds.double()
-        X = X.double()
-        unit = (X - low) / (high - low)
-        for dim in self.domain.log_dims:
-            unit[:, dim] = (X[:, dim] / low[dim]).log() / (high[dim] / low[dim]).log()
-        for dim, values in (self.domain.discrete_dims | self.domain.cat_dims).items():
-            cell = (X[:, dim, None] - X.new_tensor(values)).abs().argmin(dim=1)
-            unit[:, dim] = (cell + self.rand(len(X))) / len(values)
-        return unit.clamp(0.0, 1.0)
-
-
-class _Source:
-    """Scrambled Sobol points of the cube: a sequence for each batch, so that batches differ."""
-
-    def __init__(self, cube: _Cube, size: int) -> None:
-        self._cube = cube
-        self.size = size
-        seeds = torch.randint(2**31, (_BATCHES,), generator=cube.generator).tolist()
-        self._engines = [SobolEngine(cube.dim, scramble=True, seed=seed) for seed in seeds]
-
-    def draw(self) -> tuple[Tensor, Tensor]:
-        """The next points of all batches, one batch after the other, and their margins."""
-        drawn = [engine.draw(self.size, dtype=torch.double) for engine in self._engines]
-        unit = torch.cat(drawn).to(self._cube.domain.bounds.device)
-        return unit, self._cube.value(unit)
-
-
-def _reject(cube: _Cube, source: _Source, unit: Tensor, value: Tensor, n: int) -> SetSample:
+def _reject(cube: UnitCube, source: SobolBatches, unit: Tensor, value: Tensor, n: int) -> SetSample:
     found = [unit[value >= 0.0]]
     hits, tried = len(found[0]), len(unit)
     while hits < max(n, _HITS):
@@ -277,7 +191,7 @@ class _Mixture:
         floor: ``d``, deviations below which no component goes; zero where survivors abound.
     """
 
-    def __init__(self, cube: _Cube, places: Tensor, floor: Tensor) -> None:
+    def __init__(self, cube: UnitCube, places: Tensor, floor: Tensor) -> None:
         self._cube = cube
         places = torch.unique(places, dim=0)
         m, d = places.shape
@@ -337,7 +251,7 @@ class _Descent:
         level: of the margin; the particles are uniform on the part of the cube above it.
     """
 
-    def __init__(self, cube: _Cube, source: _Source, unit: Tensor, value: Tensor) -> None:
+    def __init__(self, cube: UnitCube, source: SobolBatches, unit: Tensor, value: Tensor) -> None:
         self._cube = cube
         self._source = source
         self._size = source.size
@@ -540,7 +454,7 @@ def _next_level(value: Tensor) -> float:
     return 0.0 if median >= 0.0 else math.nextafter(median, math.inf)
 
 
-def _around(cube: _Cube, anchors: Tensor, n: int, particles: int, highest: str) -> Tensor:
+def _around(cube: UnitCube, anchors: Tensor, n: int, particles: int, highest: str) -> Tensor:
     """Points around anchors, ``n x d``: slices along random lines (Neal 2003, section 4)."""
     inside = cube.margin(anchors) >= 0.0
     if not inside.any():
@@ -562,7 +476,7 @@ def _around(cube: _Cube, anchors: Tensor, n: int, particles: int, highest: str) 
     return torch.cat(collected)[:n]
 
 
-def _slice(cube: _Cube, X: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
+def _slice(cube: UnitCube, X: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
     k, d = unit.shape
     spread = unit.std(dim=0, correction=0)
     spread = spread / spread.max() if bool(spread.max() > 0.0) else torch.ones_like(spread)

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from torch import Tensor
-
+from botorch_delay.elimination.active_set import ActiveSet, Design
 from botorch_delay.elimination.rounds import Departure
 from botorch_delay.exceptions import ExhaustedDesignError
-from botorch_delay.gp.posterior import Evidence, PointwisePosterior
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.point_status import MAX_FAILURES, Standing
 from botorch_delay.history.trials import Trial, TrialState
-
-# Evidence, rows of a finite set and whether weights are needed, to the posterior there; None where
-# the evidence is not what it is known for.
-Known = Callable[[Evidence, Tensor, bool], PointwisePosterior | None]
 
 NO_SLOT = -1  # of a trial that serves no design point
 WAITING_SLOT = -2  # likewise, asked while a budget says no or the next design point has to wait
@@ -59,50 +52,21 @@ class Slot:
     state: SlotState = SlotState.WAITING
 
 
-class Design(Protocol):
-    """A maximum-variance design that grows one pick at a time; points go by their keys."""
-
-    def next(self) -> int:
-        """The point that the rule picks now; ExhaustedDesignError if all are excluded."""
-
-    def add(self, key: int) -> None:
-        """Count a point as picked."""
-
-    def exclude(self, key: int, excluded: bool = True) -> None:
-        """Keep a point from being picked, or allow it again."""
-
-    def evaluated(self) -> Known | None:
-        """The posterior of the picks so far, each answered once; None if it is not at hand."""
-
-
-class Candidates(Protocol):
-    """The points that a round may ask. Each point that is asked has a key, a whole number."""
-
-    def key(self, trial: Trial) -> int:
-        """The key of a trial's point."""
-
-    def contains(self, key: int) -> bool:
-        """Whether a point is among them."""
-
-    def design(self, surrogate: Surrogate, picks: Iterable[int], closed: Iterable[int]) -> Design:
-        """A design over them, with these picks already, and without the closed points."""
-
-
 class OpenRound:
     """Design and bookkeeping of the open round.
 
     Args:
         number: r, from 1.
         design_size: q_r.
+        length: t_r, where it is fixed beforehand; None where the round closes when its first q_r
+            design points are settled.
         surrogate: fixed within the round where kernel and noise are given.
-        candidates: the points that may be asked.
+        active: the points that may be asked.
         standings: of the points that are not open.
         needs_all: whether a design point whose trial was abandoned is asked again, at most twice:
             a regret bound needs the answer. If not, the round goes without it.
 
     Attributes:
-        known: the posterior of the first q_r design points, each answered once, where the design
-            keeps it.
         asks: how many were made.
         waits: how many of them were made once the first q_r design points had all been asked, in
             the place of one that had to wait, or of a design point again.
@@ -113,23 +77,24 @@ class OpenRound:
         self,
         number: int,
         design_size: int,
+        length: int | None,
         surrogate: Surrogate,
-        candidates: Candidates,
+        active: ActiveSet,
         standings: Mapping[int, Standing],
         *,
         needs_all: bool = False,
     ) -> None:
         self.number = number
         self.design_size = design_size
+        self.length = length
         self.surrogate = surrogate
         self.slots: list[Slot] = []
         self.asks = self.waits = 0
         self.departures: set[Departure] = set()
-        self._candidates = candidates
+        self._active = active
         self._standings = dict(standings)
         self._needs_all = needs_all
         self._design: Design | None = None
-        self.known: Known | None = None
         self._retries: set[int] = set()
         self._unsettled: set[int] = set()  # of the first q_r slots
         self._struck: set[int] = set()  # likewise
@@ -153,7 +118,7 @@ class OpenRound:
             held = [
                 key
                 for key, standing in self._standings.items()
-                if standing is Standing.HELD and self._candidates.contains(key)
+                if standing is Standing.HELD and self._active.has(key)
             ]
             if not held:
                 raise
@@ -183,7 +148,7 @@ class OpenRound:
 
     def take(self, trial: Trial) -> None:
         """A trial was opened for a slot, a new one or one that is tried again."""
-        key = self._candidates.key(trial)
+        key = self._active.key(trial)
         self.asks += 1
         self._running.add(trial.id)
         again = trial.slot >= 0 and self.is_served(trial.slot)
@@ -225,7 +190,7 @@ class OpenRound:
         for number, slot in enumerate(self.slots):
             if slot.key == key:
                 self._refresh(number)
-        if self._design is None or not self._candidates.contains(key):
+        if self._design is None or not self._active.has(key):
             return
         if before is Standing.KNOWN:
             self._forget_design()  # sigma forgets the point
@@ -240,10 +205,14 @@ class OpenRound:
             self.surrogate = surrogate
             self._forget_design()
 
-    def restart(self, candidates: Candidates) -> None:
+    def restart(self, active: ActiveSet) -> None:
         """Go on with other points; picks outside them no longer count."""
-        self._candidates = candidates
+        self._active = active
         self._forget_design()
+
+    def is_due(self) -> bool:
+        """Whether it closes before the next point is chosen."""
+        return self.design_is_settled() if self.length is None else self.asks >= self.length
 
     def design_is_asked(self) -> bool:
         """Whether the first q_r design points have been asked."""
@@ -311,11 +280,9 @@ class OpenRound:
         self.slots.append(slot)
         if self._design is not None:
             self._design.add(slot.key)
-            if len(self.slots) == self.design_size:
-                self.known = self._design.evaluated()
 
     def _forget_design(self) -> None:
-        self._design = self.known = None
+        self._design = None
 
     def _refresh(self, number: int) -> None:
         """Where a slot stands follows from its last trial and the feasibility of its point."""
@@ -343,13 +310,13 @@ class OpenRound:
 
     def _current_design(self) -> Design:
         if self._design is None:
-            inside = self._candidates.contains
+            inside = self._active.has
             picks = [slot.key for slot in self.slots if not self._is_given_up(slot)]
             known = {k for k, standing in self._standings.items() if standing is Standing.KNOWN}
             picks = sorted(known.difference(picks)) + picks
             closed = [k for k, standing in self._standings.items() if standing is not Standing.OPEN]
-            self._design = self._candidates.design(
-                self.surrogate, filter(inside, picks), filter(inside, closed)
+            self._design = self._active.design(
+                self.surrogate, self.number, filter(inside, picks), filter(inside, closed)
             )
         return self._design
 

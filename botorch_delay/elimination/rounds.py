@@ -193,7 +193,10 @@ class ArrivalRounds(RoundRule):
     """
 
     def __init__(
-        self, horizon: int | None, schedule: RoundSchedule | None = None, fraction: float = 1.0
+        self,
+        horizon: int | None,
+        schedule: HorizonRounds | GeometricRounds | None = None,
+        fraction: float = 1.0,
     ) -> None:
         self._schedule = HorizonRounds() if schedule is None else schedule
         self._horizon, self._fraction = horizon, fraction
@@ -224,36 +227,45 @@ class ArrivalRounds(RoundRule):
         return True
 
 
-class RoundSchedule(ABC):
-    """How many design points each round has."""
+@dataclass(frozen=True)
+class HorizonRounds:
+    """``q_0 = 1``, ``q_r = ceil(sqrt(rho T q_{r-1}))``: the paper's where rho is 1.
 
-    @abstractmethod
+    Args:
+        straggler_factor: kappa >= 1; a round closes without its last design points once the largest
+            deviation over the active set, given those that have been answered, is at most kappa
+            times the one intended. It costs a factor kappa on the regret bound and assumes more of
+            the delays; see :mod:`botorch_delay.optimizers.stragglers`. Needs a finite domain, and
+            no delay law. None waits for all.
+
+    Raises:
+        InputError: if ``straggler_factor`` is below 1.
+    """
+
+    straggler_factor: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.straggler_factor is not None:
+            kappa = validation.factor(self.straggler_factor, "straggler_factor")
+            object.__setattr__(self, "straggler_factor", kappa)
+
     def design_size(self, number: int, previous: int, horizon: int | None, fraction: float) -> int:
         """q_r of round ``number``, after a round with ``previous`` design points.
 
         Args:
             number: r, from 1.
             previous: q_{r-1}, at least 1.
-            horizon: T, or None.
+            horizon: T.
             fraction: rho, the share of asks that are design points.
         """
-
-
-class HorizonRounds(RoundSchedule):
-    """``q_0 = 1``, ``q_r = ceil(sqrt(rho T q_{r-1}))``: the paper's where rho is 1."""
-
-    def design_size(self, number: int, previous: int, horizon: int | None, fraction: float) -> int:
-        """``ceil(sqrt(rho T q_{r-1}))``."""
         assert horizon is not None
         if fraction == 1.0:
             return next_design_size(horizon, previous)
         return math.ceil(math.sqrt(fraction * horizon * previous))
 
-    def __repr__(self) -> str:
-        return "HorizonRounds()"
 
-
-class GeometricRounds(RoundSchedule):
+@dataclass(frozen=True)
+class GeometricRounds:
     """``q_1 = first``, ``q_r = ceil(growth * q_{r-1})``, for any horizon or none.
 
     Without a horizon round r has the share ``delta / (r (r + 1))`` of delta. Take ``first`` of
@@ -267,19 +279,19 @@ class GeometricRounds(RoundSchedule):
         InputError: if a number is out of its range.
     """
 
-    def __init__(self, first: int, growth: float) -> None:
-        self.first = validation.whole(first, "first", 1)
-        self.growth = validation.positive(growth, "growth")
+    first: int
+    growth: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "first", validation.whole(self.first, "first", 1))
+        object.__setattr__(self, "growth", validation.positive(self.growth, "growth"))
         if self.growth <= 1.0:
             raise InputError(f"growth must be above 1, got {self.growth:g}.")
 
     def design_size(self, number: int, previous: int, horizon: int | None, fraction: float) -> int:
-        """``ceil(growth * q_{r-1})``, at most the horizon."""
+        """``ceil(growth * q_{r-1})``, at most the horizon; see :class:`HorizonRounds`."""
         size = self.first if number == 1 else math.ceil(self.growth * previous)
         return size if horizon is None else min(size, horizon)
-
-    def __repr__(self) -> str:
-        return f"GeometricRounds({self.first}, {self.growth:g})"
 
 
 # Where an engine that tunes names no horizon. How long an answer takes is not known there, so

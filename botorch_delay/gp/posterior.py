@@ -9,7 +9,7 @@ norm at most C splits into a bias of at most C sqrt(sigma^2 - z'Dz) and a noise 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from gpytorch.kernels import Kernel
@@ -101,10 +101,6 @@ class PointwisePosterior:
     def deviation(self) -> Tensor:
         """Sigma."""
         return self.variance.sqrt()
-
-    def at(self, rows: Tensor) -> PointwisePosterior:
-        """The posterior at some of the points, a LongTensor or bool ``n``."""
-        return PointwisePosterior(*(getattr(self, f.name)[rows] for f in fields(self)))
 
     def rescaled(self, offset: float, scale: float) -> PointwisePosterior:
         """The posterior of ``offset + scale * g`` where this is the posterior of g."""

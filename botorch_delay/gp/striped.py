@@ -35,7 +35,6 @@ class StripedCovariance:
         self._kernel, self._points = covar_module, points
         self._matrix: Tensor | None = None
         self._is_new = True  # whether its rows still have to come from the kernel
-        self._is_lent = False
         self._rows, self._signs = points.new_empty(0, len(points)), points.new_empty(0)
         self._height = -(-len(points) // STRIPES)
         self._left: dict[int, None] = {}  # stripes that lack the block, in order
@@ -62,8 +61,6 @@ class StripedCovariance:
         n = len(self._points)
         if self._matrix is None:
             self._matrix = self._points.new_empty(n, n)
-        elif self._is_lent:
-            self._matrix, self._is_lent = self._matrix.clone(), False
         self._rows, self._signs = rows, signs
         self._left = dict.fromkeys(range(-(-n // self._height)))
         if rows.is_cuda:
@@ -104,10 +101,3 @@ class StripedCovariance:
         self.finish()
         assert self._matrix is not None
         return self._matrix @ weights
-
-    def lend(self) -> Tensor:
-        """C, ``N x N``, which will not be changed any more."""
-        self.finish()
-        assert self._matrix is not None
-        self._is_lent = True
-        return self._matrix

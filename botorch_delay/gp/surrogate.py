@@ -87,6 +87,43 @@ class Hyperparameters:
 
 
 @dataclass(frozen=True)
+class Learned:
+    """A Matern 5/2 kernel and noise that are learned from the answers.
+
+    They are fitted again whenever the answers have grown by a fifth, by maximum a posteriori.
+
+    Args:
+        warm_start: what another study has learned, ``other.hyperparameters``: where learning
+            begins; None for BoTorch's priors.
+
+    Raises:
+        InputTypeError: if ``warm_start`` is something else.
+    """
+
+    warm_start: Hyperparameters | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.warm_start, Hyperparameters | None):
+            raise InputTypeError(
+                "warm_start must be Hyperparameters, such as another study's opt.hyperparameters, "
+                f"got {type(self.warm_start).__name__}."
+            )
+
+    def check(self, domain: Domain) -> None:
+        """Find out early whether a study of a domain can begin there.
+
+        Raises:
+            InputError: if the lengthscales do not fit the domain.
+        """
+        columns = domain.encoding.bounds(domain.bounds).shape[-1]
+        if self.warm_start is not None and len(self.warm_start.lengthscale) != columns:
+            raise InputError(
+                f"warm_start has {len(self.warm_start.lengthscale)} lengthscales, and the domain "
+                f"has {columns} encoded columns."
+            )
+
+
+@dataclass(frozen=True)
 class Surrogate:
     """A zero-mean Gaussian process g with f(x) = offset + scale * g((x - origin) / width).
 
@@ -291,32 +328,6 @@ def fit_surrogate(
     fitted = _learned(kernel, domain, noise, offset + scale * constant, scale)
     logger.info("fitted to %d answers: %s", len(y), fitted.hyperparameters())
     return fitted
-
-
-def check_warm_start(warm_start: Hyperparameters | None, domain: Domain, fixed: bool) -> None:
-    """Find out early whether a study can begin there.
-
-    Raises:
-        InputError: if kernel and noise are given, or the lengthscales do not fit the domain.
-    """
-    if warm_start is None:
-        return
-    if not isinstance(warm_start, Hyperparameters):
-        raise InputTypeError(
-            "warm_start must be Hyperparameters, such as another study's opt.hyperparameters, "
-            f"got {type(warm_start).__name__}."
-        )
-    if fixed:
-        raise InputError(
-            "warm_start is where learning begins, and covar_module and noise_var are given; "
-            "pass either."
-        )
-    columns = domain.encoding.bounds(domain.bounds).shape[-1]
-    if len(warm_start.lengthscale) != columns:
-        raise InputError(
-            f"warm_start has {len(warm_start.lengthscale)} lengthscales, and the domain has "
-            f"{columns} encoded columns."
-        )
 
 
 def _prior_modules(

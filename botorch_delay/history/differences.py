@@ -79,6 +79,8 @@ def difference(
             return here
         # What a kernel is made of says more than that a hyperparameter is missing.
         for key in sorted({**own, **stored}, key=lambda key: key != "structure"):
+            if key == "parameters":  # of a kernel, whose hyperparameters say the same
+                continue
             found = difference(own.get(key), stored.get(key), tolerance, (*path, key))
             if found is not None:
                 return found
@@ -181,7 +183,7 @@ def _text(value: Any) -> str:
         return repr(value)
     arguments = value.get("arguments")
     if isinstance(arguments, Mapping):
-        given = ", ".join(f"{name}={argument!r}" for name, argument in arguments.items())
+        given = ", ".join(f"{name}={_text(argument)}" for name, argument in arguments.items())
         return f"{value['class']}({given})"
     return str(value.get("repr", value.get("factory", value["class"])))
 

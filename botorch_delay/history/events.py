@@ -130,6 +130,16 @@ def read_events(records: Sequence[Any], domain: Domain) -> list[Event]:
     return events
 
 
+def results(records: Sequence[Mapping[str, Any]]) -> list[tuple[list[float], float]]:
+    """Point and value of every answer, by trial, and of every attached result in stored events."""
+    asked = {
+        record["trial"]: record["data"]["x"] for record in records if record["kind"] == "asked"
+    }
+    told = [(r["trial"], r["value"]) for r in records if r["kind"] == "completed"]
+    attached = [(r["data"]["x"], r["value"]) for r in records if r["kind"] == "attached"]
+    return [(asked[trial], value) for trial, value in sorted(told)] + attached
+
+
 def chained(digest: bytes, event: Event) -> bytes:
     """The digest of a sequence of events, from that of the sequence without its last one."""
     return hashlib.blake2b(digest + event.text().encode(), digest_size=16).digest()

@@ -190,7 +190,7 @@ def _write(
     if stored is None:
         key = "points" if "points" in header else "bounds"
         _write_array(db, key, header[key])
-        for part in ("optimizer", "config", "recipes"):
+        for part in ("optimizer", "config"):
             _write_meta(db, part, json.dumps(header[part]))
         _write_meta(db, "origin", json.dumps(ledger.digest(0)))
     noted, first = stored is None, 0 if stored is None else stored[0]

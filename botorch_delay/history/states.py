@@ -17,7 +17,6 @@ _PARTS: dict[str, type] = {
     "format": int,
     "optimizer": str,
     "config": Mapping,
-    "recipes": Mapping,
     "notes": Mapping,
     "events": list,
 }

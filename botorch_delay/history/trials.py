@@ -472,10 +472,9 @@ class Ledger:
             place = {"x": trial._own.tolist(), "point": trial.index}
             data = {**place, "round": trial.round, "slot": trial.slot}
             return Event(kind, trial.asked_at, trial.id, data=data)
-        data = {} if trial.noise_var is None else {"noise_var": trial.noise_var}
-        if kind == "failed" and trial.reason:
-            data = {"reason": trial.reason}
+        said = {"noise_var": trial.noise_var, "reason": trial.reason}
         assert trial.answered_at is not None
+        data = {name: value for name, value in said.items() if value}  # a variance is above 0
         return Event(kind, trial.answered_at, trial.id, trial.value, data)
 
     def __getstate__(self) -> dict[str, Any]:

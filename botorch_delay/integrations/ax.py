@@ -9,7 +9,6 @@ node, and :class:`botorch_delay.MaxVariance` and
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,26 +17,21 @@ from functools import partial
 from typing import Any
 
 import torch
-from gpytorch.kernels import Kernel
 
 from botorch_delay import validation
 from botorch_delay.acquisition import FantasyUpperConfidenceBound, MaxVariance
-from botorch_delay.elimination.rounds import OPEN_ENDED
 from botorch_delay.exceptions import (
     BotorchDelayError,
     EmptyDomainError,
     HorizonError,
     InputError,
-    InputTypeError,
     MissingExtraError,
     NotSupportedError,
     StorageError,
 )
-from botorch_delay.gp.kernels import build_kernel, describe_kernel
 from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers import BPEDelayOptimizer
 from botorch_delay.optimizers.replica import PastTrial, Replica
-from botorch_delay.optimizers.rules import as_rule
 from botorch_delay.optimizers.specs import build_part, describe_part
 
 try:
@@ -61,6 +55,7 @@ except ImportError as error:
     ) from error
 
 from botorch_delay.integrations.ax_space import AxSpace
+from botorch_delay.integrations.options import engine_options
 
 __all__ = ["DelayGenerationNode"]
 
@@ -68,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 KEY = "botorch_delay"  # of what is kept in the metadata of a generator run
 _MAX_ARMS = 10_000  # of one trial
-_OWN = {"horizon", "seed", "maximize"}
+_LIKE = torch.empty(0, dtype=torch.double)  # what the optimizer's tensors are like
 
 # Abandoned trials are pending, as they are for Ax: their arms are not suggested again.
 _STATES = {
@@ -109,8 +104,9 @@ class DelayGenerationNode(ExternalGenerationNode):
         transition_criteria: when another node takes over; Ax's.
         suggested_experiment_status: Ax's.
         options: of :class:`botorch_delay.BPEDelayOptimizer`: ``exploit``, ``confidence``, ....
-            ``repeat_pending`` is False if it is not given. A given kernel sees the parameters in
-            the order of the search space, choices that are not numbers as places in their lists.
+            A rule does not repeat pending points, unless it is given as ``Exploit(rule)``. A given
+            kernel sees the parameters in the order of the search space, choices that are not
+            numbers as places in their lists.
 
     Raises:
         InputTypeError: if there is no such option.
@@ -152,20 +148,7 @@ class DelayGenerationNode(ExternalGenerationNode):
         )
         self._horizon = None if horizon is None else validation.whole(horizon, "horizon", 1)
         self._seed = validation.seed(seed)
-        allowed = set(inspect.signature(BPEDelayOptimizer).parameters) - _OWN - {"domain"}
-        unknown = sorted(set(options) - allowed)
-        if unknown:
-            raise InputTypeError(
-                f"{unknown[0]} is no option of BPEDelayOptimizer that a node can have; those are "
-                f"{sorted(allowed)}."
-            )
-        if options.get("regret_factor") is not None:
-            raise NotSupportedError("A node cannot have a regret_factor; use ask and tell.")
-        if horizon is None:
-            options.setdefault("rounds", OPEN_ENDED)
-        if options.get("exploit") is not None:
-            options["exploit"] = as_rule(options["exploit"])
-        self._options = {"repeat_pending": False} | options
+        self._options = engine_options(options, horizon)
         self._history = _History()
         self._play: _Play | None = None
 
@@ -468,39 +451,23 @@ def _node_to_json(node: DelayGenerationNode) -> dict[str, Any]:
 def _node_from_json(
     options: Mapping[str, Any], history: Mapping[str, Any], **arguments: Any
 ) -> DelayGenerationNode:
-    parts = {name: _build(name, record) for name, record in options.items()}
+    parts = {name: build_part(record, name, _LIKE) for name, record in options.items()}
     node = DelayGenerationNode(**arguments, **parts)
     node._history = _History(history)
     return node
 
 
 def _describe(name: str, value: Any) -> Any:
-    """An option as JSON: plain values as they are, anything else by its record."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Kernel):
-        record, kind = describe_kernel(value), "kernel"
-    else:
-        record, kind = describe_part(value), "part"
-    described = {kind: record}
+    """An option as JSON, from which it can be made anew."""
+    record = describe_part(value)
     try:
-        assert record is not None
-        _build(name, described)
-    except (AssertionError, StorageError) as error:
+        build_part(record, name, _LIKE)
+    except StorageError as error:
         raise StorageError(
             f"{name}, a {type(value).__name__}, cannot be saved: it is not among what this library "
             "makes anew from a file."
         ) from error
-    return described
-
-
-def _build(name: str, value: Any) -> Any:
-    """The option of a record."""
-    if not isinstance(value, Mapping):
-        return value
-    if "kernel" in value:
-        return build_kernel(value["kernel"], torch.empty(0, dtype=torch.double))
-    return build_part(value["part"], name)
+    return record
 
 
 register_acquisition_function(MaxVariance)

@@ -9,7 +9,6 @@ the study sees the same rounds, whoever closed them.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import logging
 import math
@@ -23,7 +22,6 @@ import torch
 
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import Guarantee
-from botorch_delay.elimination.rounds import OPEN_ENDED
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
@@ -49,6 +47,7 @@ except ImportError as error:
         "DelaySampler needs Optuna: pip install 'botorch-delay[optuna]'."
     ) from error
 
+from botorch_delay.integrations.options import engine_options
 from botorch_delay.integrations.optuna_space import OptunaSpace, single_value
 
 __all__ = ["DelaySampler"]
@@ -92,7 +91,7 @@ class DelaySampler(BaseSampler):
         options: further options of :class:`botorch_delay.BPEDelayOptimizer`: ``explore_fraction``,
             ``exploit``, ``evidence``, ``confidence``, and so on. A ``covar_module`` sees the
             parameters as numbers, in the order of their names, categories as positions.
-            ``repeat_pending`` is False if not given.
+            A rule does not repeat pending points, unless it is given as ``Exploit(rule)``.
 
     Raises:
         InputError: if an argument is out of its range or unknown.
@@ -121,9 +120,7 @@ class DelaySampler(BaseSampler):
             None if stale_after is None else validation.positive(stale_after, "stale_after")
         )
         self._given_space = None if search_space is None else _check_space(search_space)
-        self._options = {"repeat_pending": False} | _check_options(options)
-        if horizon is None:
-            self._options.setdefault("rounds", OPEN_ENDED)
+        self._options = engine_options(options, horizon)
         self._forget_studies()
 
     def infer_relative_search_space(
@@ -456,18 +453,6 @@ def _check_space(search_space: Any) -> dict[str, BaseDistribution]:
             "{'x': optuna.distributions.FloatDistribution(0, 1)}."
         )
     return {name: d for name, d in sorted(search_space.items()) if not d.single()}
-
-
-def _check_options(options: dict[str, Any]) -> dict[str, Any]:
-    own = {"self", "domain", "horizon", "seed", "maximize", "regret_factor"}
-    known = set(inspect.signature(BPEDelayOptimizer).parameters) - own
-    unknown = sorted(options.keys() - known)
-    if unknown:
-        raise InputTypeError(
-            f"DelaySampler has no option {unknown[0]!r}; there are horizon, seed, search_space, "
-            f"stale_after, {', '.join(sorted(known))}."
-        )
-    return options
 
 
 def _digest(*texts: str) -> str:

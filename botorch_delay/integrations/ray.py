@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_delay.elimination.rounds import OPEN_ENDED
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
@@ -32,7 +31,8 @@ from botorch_delay.exceptions import (
     StorageError,
 )
 from botorch_delay.history import sqlite
-from botorch_delay.history.differences import agree
+from botorch_delay.history.differences import difference
+from botorch_delay.history.events import results
 from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
 
@@ -44,6 +44,7 @@ except ImportError as error:
         "The searcher for Ray Tune needs Ray: pip install 'botorch-delay[ray]'."
     ) from error
 
+from botorch_delay.integrations.options import engine_options
 from botorch_delay.integrations.ray_space import TuneSpace
 
 __all__ = ["DelaySearch"]
@@ -370,10 +371,9 @@ class DelaySearch(Searcher):
         }
         if state is None:
             return optimizer
-        earlier = self._resume(state)
-        for result in [*earlier.trials, *earlier.attached]:
-            if result.value is not None:
-                optimizer.attach(result.x, result.value)
+        self._check_origin(state)
+        for point, value in results(state["events"]):
+            optimizer.attach(optimizer.domain.like.new_tensor(point), value)
         return optimizer
 
     def _resume(self, state: Mapping[str, Any]) -> Optimizer:
@@ -395,8 +395,7 @@ class DelaySearch(Searcher):
         factory = self._factory
         if factory is None:
             factory = BPEDelayOptimizer
-            options["repeat_pending"] = False
-            options["rounds"] = OPEN_ENDED if horizon is None else None
+            options |= engine_options({}, horizon)
         space = self._known_space()
         optimizer = factory(space.domain, maximize=self._mode == "max", **options)
         if not isinstance(optimizer, Optimizer):
@@ -411,7 +410,7 @@ class DelaySearch(Searcher):
         domain = self._known_space().domain
         own, config = domain.describe(), state["config"]
         same = torch.equal(state.get("bounds", domain.bounds[:0]), domain.bounds)
-        if not same or any(not agree(own[key], config.get(key)) for key in own):
+        if not same or any(difference(own[key], config.get(key)) is not None for key in own):
             raise StorageError(
                 f"The stored run searched {list(config['names'])} in another space than this one, "
                 f"which has {list(domain.names)}; give the Tuner the same param_space."

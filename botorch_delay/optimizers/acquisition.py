@@ -9,38 +9,25 @@ from botorch.acquisition.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, FixedBeta, Guarantee
 from botorch_delay.domains.finite import Domain
-from botorch_delay.gp.surrogate import (
-    Hyperparameters,
-    Surrogate,
-    check_warm_start,
-)
+from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.events import finite
 from botorch_delay.history.trials import Attached, Choice, Trial
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.botorch_scores import try_out
+from botorch_delay.optimizers.config import AcquisitionConfig
 from botorch_delay.optimizers.fitting import Fitting
-from botorch_delay.optimizers.fixed_model import (
-    describe_given,
-    describe_replicates,
-    given_surrogate,
-    recipe_of,
-)
 from botorch_delay.optimizers.policies import IndexMethod
 from botorch_delay.optimizers.rules import (
     UCB,
     BotorchRule,
-    Censor,
     Hallucinate,
     Pending,
     Rule,
     ThompsonSampling,
     as_rule,
-    check_combination,
 )
-from botorch_delay.optimizers.specs import describe_part
 
 
 class AcquisitionOptimizer(Optimizer):
@@ -70,12 +57,9 @@ class AcquisitionOptimizer(Optimizer):
     Args:
         domain: a finite action set, or a box.
         horizon: how many asks are planned; None where no end is planned.
-        covar_module: the kernel, fixed; None to learn a Matern 5/2 kernel and noise, again
-            whenever the answers have grown by a fifth. Until three are in, points come in a
-            random order.
+        covar_module: the kernel, fixed; :class:`Learned`, or None, to learn it and noise from the
+            answers. Until three are in, points come in a random order.
         noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
-        warm_start: what another study has learned, ``other.hyperparameters``: where learning
-            begins; None for BoTorch's priors.
         rule: :class:`UCB`, :class:`ThompsonSampling`, :class:`BotorchRule`, or what the latter
             takes: a BoTorch acquisition class, or a function of ``model`` and ``X_pending``.
         pending: how pending points enter; :class:`Hallucinate` if None.
@@ -111,25 +95,30 @@ class AcquisitionOptimizer(Optimizer):
         domain: Domain,
         *,
         horizon: int | None = None,
-        covar_module: Kernel | None = None,
+        covar_module: Kernel | Learned | None = None,
         noise_var: float | None = None,
         rule: Rule | Callable[..., AcquisitionFunction] | None = None,
         pending: Pending | None = None,
-        warm_start: Hyperparameters | None = None,
         exact: bool = False,
         repeat_pending: bool = True,
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
-        super().__init__(domain, horizon, seed=seed, maximize=maximize)
-        self._fixed = given_surrogate(covar_module, noise_var, domain.like, exact=exact)
-        self._exact, self._repeat_pending = exact, validation.flag(repeat_pending, "repeat_pending")
-        check_warm_start(warm_start, domain, self._fixed is not None)
-        self._warm_start = warm_start
-        self._rule = UCB(6.0) if rule is None else as_rule(rule)
-        self._pending = check_combination(self._rule, Hallucinate() if pending is None else pending)
-        if isinstance(self._pending, Censor):
-            validation.answer(self._pending.worst_value, domain.like)
+        config = AcquisitionConfig(
+            domain=domain,
+            horizon=horizon,
+            covar_module=covar_module,
+            noise_var=noise_var,
+            rule=UCB(6.0) if rule is None else as_rule(rule),
+            pending=Hallucinate() if pending is None else pending,
+            exact=exact,
+            repeat_pending=repeat_pending,
+            seed=seed,
+            maximize=maximize,
+        )
+        super().__init__(config)
+        self._config: AcquisitionConfig = config
+        self._rule, self._pending = config.rule, config.pending
         self._start()
         self._played.flush()
         if isinstance(self._rule, BotorchRule):
@@ -138,17 +127,8 @@ class AcquisitionOptimizer(Optimizer):
 
     def _start(self) -> None:
         super()._start()
-        worst = self._pending.worst_value if isinstance(self._pending, Censor) else None
-        self._fitting = Fitting(
-            self._domain,
-            self._ledger,
-            seed=self._seed,
-            sign=self._sign,
-            fixed=self._fixed,
-            warm_start=self._warm_start,
-            exact=self._exact,
-            worst_value=worst,
-        )
+        config = self._config
+        self._fitting: Fitting = Fitting(config, self._ledger, worst_value=config.worst_value)
         self._played = IndexMethod(
             self._domain,
             self._ledger,
@@ -158,7 +138,7 @@ class AcquisitionOptimizer(Optimizer):
             sign=self._sign,
             fitting=self._fitting,
             exact=self._exact,
-            repeat_pending=self._repeat_pending,
+            repeat_pending=config.repeat_pending,
         )
 
     @property
@@ -224,18 +204,3 @@ class AcquisitionOptimizer(Optimizer):
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         beta = self._rule.beta if isinstance(self._rule, UCB) else 6.0
         return self._fitting.current(), FixedBeta(beta), 0.1
-
-    def _config(self) -> dict[str, Any]:
-        return {
-            "horizon": self._horizon,
-            **describe_given(self._fixed, self._domain.like),
-            "rule": describe_part(self._rule),
-            "pending": describe_part(self._pending),
-            "warm_start": describe_part(self._warm_start),
-            **describe_replicates(self._exact, self._repeat_pending),
-            "seed": self._seed,
-            "maximize": self._maximize,
-        }
-
-    def _recipes(self) -> dict[str, Any]:
-        return recipe_of(self._fixed)

@@ -19,11 +19,9 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, Guarantee
-from botorch_delay.design.ascent import maximize
-from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.finite import Domain, FiniteDomain
-from botorch_delay.domains.generators import generator_for
-from botorch_delay.elimination.box_active_set import Region
+from botorch_delay.domains.finite import Domain
+from botorch_delay.elimination.active_set import ActiveSet
+from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.exceptions import (
     BotorchDelayError,
     FewerTrialsWarning,
@@ -35,13 +33,13 @@ from botorch_delay.exceptions import (
     StorageError,
     TrialError,
 )
-from botorch_delay.gp.posterior import Evidence
 from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
 from botorch_delay.history import differences, sqlite, states
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.events import SETTLED, Event, read_events, truncated
 from botorch_delay.history.trials import Attached, Choice, Ledger, Trial, TrialState, trials_table
+from botorch_delay.optimizers.config import Config
 from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.forecasts import Straggler, describe_running
 from botorch_delay.optimizers.locks import Lock, exclusive
@@ -74,34 +72,19 @@ class Optimizer(ABC):
     Processes do not share one; they share a file, see :func:`botorch_delay.editing`.
 
     Args:
-        domain: where points may be asked.
-        horizon: how many asks are planned, at least 1; None where no end is planned.
-        seed: of everything random.
-        maximize: False minimises; all public values keep the user's sign.
+        config: what it is made with.
 
     Attributes:
         notes: JSON-ready values of the user's own, kept with the state.
-
-    Raises:
-        InputError: if an argument is out of its range.
     """
 
     _fitting: Fitting | None = None  # of optimizers that may learn kernel and noise
 
-    def __init__(self, domain: Domain, horizon: int | None, *, seed: int, maximize: bool) -> None:
-        if not isinstance(domain, Domain):
-            raise InputTypeError(
-                f"domain must be a FiniteDomain or a BoxDomain, got {type(domain).__name__}; "
-                "wrap points with FiniteDomain(points)."
-            )
-        self._domain = domain
-        self._horizon = None if horizon is None else validation.whole(horizon, "horizon", 1)
-        self._seed = validation.seed(seed)
-        if not isinstance(maximize, bool):
-            raise InputTypeError(f"maximize must be True or False, got {maximize!r}.")
-        self._maximize = maximize
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._domain, self._horizon = config.domain, config.horizon
+        self._seed, self._maximize, self._exact = config.seed, config.maximize, config.exact
         self._lock = Lock()
-        self._exact = False
 
     def _start(self) -> None:
         """Make the state of a run that begins; what is made is shared with no earlier state."""
@@ -382,10 +365,13 @@ class Optimizer(ABC):
         surrogate, confidence, delta = self._judgement()
         evidence = surrogate.evidence(data)
         if among == "active":
-            rows, candidates = self._active_points()
-            candidates = self._climb(surrogate, evidence, candidates)
+            active = self._active_points()
+            rows, candidates = active.candidates()
+            candidates = active.climbed(surrogate.mean_function(evidence), candidates)
         else:
-            rows, candidates = self._answered_points(data.X)
+            evaluated = [trial.index for trial in self._ledger.trials if trial.value is not None]
+            evaluated += [result.index for result in self._ledger.attached]
+            rows, candidates = self._active_points().evaluated(evaluated, data.X)
         best = best_of(rows, candidates, surrogate, evidence, confidence, delta, sign=self._sign)
         return replace(best, count=int((best.x == data.X).all(dim=1).sum()))
 
@@ -406,9 +392,7 @@ class Optimizer(ABC):
             raise NoAnswerError("There is no answer yet to bound what can be gained.")
         surrogate, confidence, delta = self._judgement()
         evidence = surrogate.evidence(data)
-        _, candidates = self._active_points()
-        if not isinstance(self._domain, FiniteDomain):
-            candidates = torch.cat([candidates, data.X[self._domain.contains(data.X)]])
+        _, candidates = self._active_points().candidates(tried=data.X)
         posterior, half, _ = intervals(candidates, surrogate, evidence, confidence, delta)
         gap = (posterior.mean + half).max() - (posterior.mean - half).max()
         return max(gap.item(), 0.0)
@@ -443,7 +427,7 @@ class Optimizer(ABC):
             )
         differences.check_array(self._domain, state)
         differences.check_options(
-            self._config() | self._domain.describe(),
+            self._described(),
             state["config"],
             self._domain.names,
             # Hyperparameters in single precision are a transform away from what is stored.
@@ -495,8 +479,7 @@ class Optimizer(ABC):
             "format": states.FORMAT,
             "optimizer": type(self).__name__,
             key: array.clone(),
-            "config": self._config() | self._domain.describe(),
-            "recipes": self._recipes(),
+            "config": self._described(),
             "notes": json.loads(notes),
         }
 
@@ -605,13 +588,9 @@ class Optimizer(ABC):
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         """Surrogate, confidence and delta of a recommendation."""
 
-    @abstractmethod
-    def _config(self) -> dict[str, Any]:
-        """The constructor's arguments but the domain, JSON-ready."""
-
-    @abstractmethod
-    def _recipes(self) -> dict[str, Any]:
-        """What it takes to make parts anew, JSON-ready; None for a part that cannot be."""
+    def _described(self) -> dict[str, Any]:
+        """What it was made with, JSON-ready."""
+        return self._config.describe() | self._domain.describe()
 
     def _estimated_law(self) -> EmpiricalDelay | None:
         """The law of delays, if there is an answer to estimate it from."""
@@ -622,7 +601,7 @@ class Optimizer(ABC):
 
     @property
     def _sign(self) -> float:
-        return 1.0 if self._maximize else -1.0
+        return self._config.sign
 
     def _all_data(self) -> Answers:
         """Every answer and attached result."""
@@ -632,43 +611,9 @@ class Optimizer(ABC):
         """The answers of some trials, and attached results."""
         return Answers.gathered(self._domain, self._sign, self._ledger, ids, attached)
 
-    def _answered_points(self, X: Tensor) -> tuple[list[int] | None, Tensor]:
-        """Rows and points to recommend from, given all evaluated ones (``m x d``)."""
-        if not isinstance(self._domain, FiniteDomain):
-            inside = X[self._domain.contains(X)]
-            return None, torch.unique(inside if len(inside) else X, dim=0)
-        rows = set(self._ledger.indices(self._ledger.answered()).tolist())
-        rows |= {result.index for result in self._ledger.attached}
-        answered = sorted(row for row in rows if row is not None)
-        answered = answered or list(range(len(self._domain)))
-        return answered, self._domain.points[answered]
-
-    def _active_points(self) -> tuple[list[int] | None, Tensor]:
-        """Rows and points that may still be the maximiser; on a box a sample of them."""
-        if isinstance(self._domain, FiniteDomain):
-            return list(range(len(self._domain))), self._domain.points
-        assert isinstance(self._domain, BoxDomain)
-        return None, Region(self._domain, seed=self._seed).pool.points
-
-    def _climb(self, surrogate: Surrogate, evidence: Evidence, candidates: Tensor) -> Tensor:
-        """On a box, candidates and what the best of them reach along the posterior mean."""
-        if not isinstance(self._domain, BoxDomain):
-            return candidates
-        mean = surrogate.posterior(evidence, candidates).mean
-        starts = candidates[mean.topk(min(32, len(mean))).indices]
-        generator = generator_for(self._seed, 0, torch.device("cpu"))
-        climbed, _ = maximize(
-            surrogate.mean_function(evidence),
-            self._domain,
-            starts,
-            generator=generator,
-            inside=self._is_active,
-        )
-        return torch.cat([candidates, climbed])
-
-    def _is_active(self, X: Tensor) -> Tensor:
-        """Whether points of a box may still be the maximiser: ``n x d`` to a bool ``n``."""
-        return self._domain.contains(X)
+    def _active_points(self) -> ActiveSet:
+        """The points that may still be the maximiser."""
+        return whole_set(self._domain, self._seed)
 
     def _running(self, trial: Trial | int, verb: str) -> Trial:
         found = self._ledger.find(trial)

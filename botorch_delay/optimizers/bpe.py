@@ -6,41 +6,39 @@ import functools
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, FixedBeta, Guarantee, RKHSConfidence
-from botorch_delay.confidence.nets import largest_deviation
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.finite import Domain, FiniteDomain
-from botorch_delay.elimination.active_set import ActiveSet
-from botorch_delay.elimination.box_active_set import BoxActiveSet
-from botorch_delay.elimination.closing import everything_left, judge_round
-from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, Known, OpenRound
-from botorch_delay.elimination.rounds import Departure, RoundRecord, RoundSchedule, ScheduledRounds
-from botorch_delay.elimination.search_space import BoxArena, FiniteArena, make_arena
+from botorch_delay.elimination.active_set import ActiveSet, RoundBounds
+from botorch_delay.elimination.box_active_set import whole_set
+from botorch_delay.elimination.closing import RoundAnswers, close_round, everything_left
+from botorch_delay.elimination.finite_active_set import FiniteActiveSet
+from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, OpenRound
+from botorch_delay.elimination.rounds import (
+    Departure,
+    GeometricRounds,
+    HorizonRounds,
+    RoundRecord,
+    ScheduledRounds,
+)
 from botorch_delay.exceptions import (
     EmptyDomainError,
     ExhaustedDesignError,
     InputError,
-    InputTypeError,
     NotSupportedError,
     RefutedError,
     RepeatedResultWarning,
     StorageError,
 )
-from botorch_delay.gp.kernels import prior_variance
-from botorch_delay.gp.surrogate import (
-    Hyperparameters,
-    Surrogate,
-    check_warm_start,
-)
+from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import Event, finite, flag, whole
 from botorch_delay.history.point_status import Feasibility, row_of
@@ -49,15 +47,14 @@ from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.botorch_scores import try_out
 from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.claims import History, claim, departures, least_norm, waits_of
+from botorch_delay.optimizers.config import BPEConfig
+from botorch_delay.optimizers.exploit import DEFAULT_EXPLOIT, Exploit, WithinBudget, as_exploit
 from botorch_delay.optimizers.fitting import Fitting
-from botorch_delay.optimizers.fixed_model import describe_given, given_surrogate, recipe_of
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.locks import exclusive
-from botorch_delay.optimizers.options import DEFAULT_EXPLOIT, choose_options
 from botorch_delay.optimizers.policies import IndexMethod
 from botorch_delay.optimizers.replica import PastTrial, Replica
 from botorch_delay.optimizers.rules import BotorchRule, Hallucinate, Rule
-from botorch_delay.optimizers.specs import describe_part
 from botorch_delay.optimizers.stragglers import EarlyClose, LateReport, forecast, holding
 
 logger = logging.getLogger(__name__)
@@ -65,13 +62,7 @@ logger = logging.getLogger(__name__)
 # How many slots may be missing below one that was served elsewhere.
 FURTHEST_SLOT = 10_000
 
-
-@dataclass(frozen=True)
-class _Evidence:
-    """The answers that a round is judged by: ids of its own, and of all that count beside them."""
-
-    used: tuple[int, ...]
-    pool: tuple[int, ...] = ()
+_Exploits = Exploit | WithinBudget | Rule | Callable[..., AcquisitionFunction] | None
 
 
 class BPEDelayOptimizer(Optimizer):
@@ -87,10 +78,10 @@ class BPEDelayOptimizer(Optimizer):
     inside ``ask``, before the point is chosen; the last one when all its asks are settled, or at
     ``finish``. A design point whose trial fails is asked again, at most twice. So is one that was
     abandoned where the regret bound needs its answer: with valid bounds, noise, no delay law and
-    no ``straggler_factor``. Elsewhere the round goes without it.
+    no ``straggler_factor`` of the rounds. Elsewhere the round goes without it.
 
     Every ask that is no design point plays ``exploit`` on all data, restricted to the active set,
-    or towards the end of the horizon asks again for one of its best points (``confirm_fraction``).
+    or towards the end of the horizon asks again for one of its best points (:class:`Exploit`).
     The regret bound charges every ask of a round the same, whatever active point it plays, and
     these points enter neither the round's bounds nor the decision when it closes. So the bound
     stays as it is where design points come first (``explore_fraction`` 1), and grows by at most
@@ -103,47 +94,27 @@ class BPEDelayOptimizer(Optimizer):
     Args:
         domain: a finite action set, or a box.
         horizon: T, how many asks are planned; None, with :class:`GeometricRounds`, where no end is.
-        covar_module: the kernel, fixed; None to learn a Matern 5/2 kernel and noise, again
-            whenever the answers have grown by a fifth: nothing is claimed then, and rounds, rule
-            and recommendation share the one that was learned last. Until three answers are in
-            ``exploit`` plays points in a random order.
+        covar_module: the kernel, fixed; :class:`Learned`, or None, to learn it and noise from the
+            answers: nothing is claimed then, and rounds, rule and recommendation share the one that
+            was learned last. Until three answers are in ``exploit`` plays points in a random order.
         noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
-        regret_factor: F >= 1; ``exploit`` plays every ask as long as what it may have cost,
-            certified by bounds from all answers, leaves room for BPE-Delay's own regret bound
-            within F times that bound; see :mod:`botorch_delay.optimizers.budget`. Needs a finite
-            domain, a given kernel and ``RKHSConfidence``. None for no budget.
-        straggler_factor: kappa >= 1; a round closes without its last design points once the largest
-            deviation over the active set, given those that have been answered, is at most kappa
-            times the one intended. It costs a factor kappa on the regret bound and assumes more of
-            the delays; see :mod:`botorch_delay.optimizers.stragglers`. Needs a finite domain, and
-            neither a delay law nor a ``regret_factor``. None waits for all.
-        exact: evaluations have no noise: a kernel is given without a noise variance, a jitter
-            stands for it, no point is asked twice, and bounds use all answers.
-        repeat_pending: whether a point may be asked again while a trial of it is running. If not,
-            ``exploit`` does so only where every point that may be asked has one, and a design
-            point waits until no other trial of it is running; not with ``straggler_factor``.
-        confirm_fraction: the share of the horizon, at its end, in which ``exploit``'s asks go to
-            active points that have an answer, as long as it is open which of them is best: while
-            the mean plus deviation of another one reaches the best one's mean less its deviation,
-            pending points counted. Of these the one with the largest mean plus deviation is asked
-            again, unless a trial of it is running. Needs a horizon and ``exploit``; not with
-            ``exact``. If None 0.2 where that is possible, the domain is finite and the kernel is
-            learned; else 0.
-        warm_start: what another study has learned, ``other.hyperparameters``: where learning
-            begins; None for BoTorch's priors.
         confidence: bounds that eliminate; ``FixedBeta(6.0)`` if None.
         delay: a delay law, for rounds of fixed length.
         delta: failure probability of the guarantee, in (0, 1).
-        rounds: how many design points each round has; :class:`HorizonRounds` if None.
-        exploit: the rule of the asks that are no design points, with hallucinated pending points:
-            :class:`UCB`, :class:`ThompsonSampling`, :class:`BotorchRule` or what the latter takes;
-            None to continue the design instead, as Algorithm 1 does.
+        rounds: how many design points each round has: :class:`HorizonRounds`, also if None, or
+            :class:`GeometricRounds`.
+        exploit: what plays the asks that are no design points: a rule, or what
+            :class:`BotorchRule` takes, as ``Exploit(rule)``; :class:`Exploit` with its options;
+            :class:`WithinBudget`, where the rule plays as long as a regret budget allows it; None
+            to continue the design instead, as Algorithm 1 does.
         explore_fraction: rho in (0, 1], the share of asks that are design points; if None 0.005,
-            and 1 where ``exploit`` is None or a delay law is given.
+            and 1 where ``exploit`` is None or ``WithinBudget``, or a delay law is given.
         evidence: "round": bounds use the round's own design points. "all": with ``FixedBeta`` they
             use all answers there are instead; with ``RKHSConfidence`` the self-normalised bound
             from all answers is intersected with the round's own, delta split evenly. If None
             "all" where bounds are a heuristic anyway and no delay law is given, else "round".
+        exact: evaluations have no noise: a kernel is given without a noise variance, a jitter
+            stands for it, no point is asked twice, and bounds use all answers.
         seed: of Thompson samples, of searches on a box, and of restarts of a fit.
         maximize: False minimises; all public values keep the user's sign.
 
@@ -171,112 +142,76 @@ class BPEDelayOptimizer(Optimizer):
         domain: Domain,
         horizon: int | None,
         *,
-        covar_module: Kernel | None = None,
+        covar_module: Kernel | Learned | None = None,
         noise_var: float | None = None,
         confidence: Confidence | None = None,
         delay: DelayLaw | None = None,
         delta: float = 0.1,
-        rounds: RoundSchedule | None = None,
-        exploit: Rule | Callable[..., AcquisitionFunction] | None = DEFAULT_EXPLOIT,
+        rounds: HorizonRounds | GeometricRounds | None = None,
+        exploit: _Exploits = DEFAULT_EXPLOIT,
         explore_fraction: float | None = None,
         evidence: str | None = None,
-        regret_factor: float | None = None,
-        straggler_factor: float | None = None,
         exact: bool = False,
-        repeat_pending: bool = True,
-        confirm_fraction: float | None = None,
-        warm_start: Hyperparameters | None = None,
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
-        super().__init__(domain, horizon, seed=seed, maximize=maximize)
-        self._exact = exact
-        self._fixed = given_surrogate(covar_module, noise_var, domain.like, exact=exact)
-        check_warm_start(warm_start, domain, self._fixed is not None)
-        self._warm_start = warm_start
-        self._confidence = FixedBeta(6.0) if confidence is None else confidence
-        if not isinstance(self._confidence, Confidence):
-            raise InputTypeError(
-                f"confidence must be FixedBeta or RKHSConfidence, got {type(confidence).__name__}."
-            )
-        if delay is not None and not isinstance(delay, DelayLaw):
-            raise InputTypeError(
-                f"delay must be a delay law such as PoissonDelay, got {type(delay).__name__}."
-            )
-        self._delay = delay
-        self._delta = validation.probability(delta, "delta")
-        self._as_published = False
-        self._options = choose_options(
-            rounds,
-            exploit,
-            explore_fraction,
-            evidence,
-            regret_factor,
-            straggler_factor,
-            exact,
-            repeat_pending,
-            confirm_fraction,
+        config = BPEConfig(
             domain=domain,
-            horizon=self._horizon,
-            given=self._fixed is not None,
-            confidence=self._confidence,
+            horizon=horizon,
+            covar_module=covar_module,
+            noise_var=noise_var,
+            confidence=FixedBeta(6.0) if confidence is None else confidence,
             delay=delay,
+            delta=delta,
+            rounds=HorizonRounds() if rounds is None else rounds,
+            exploit=as_exploit(exploit),
+            explore_fraction=explore_fraction,
+            evidence=evidence,
+            exact=exact,
+            seed=seed,
+            maximize=maximize,
         )
-        self._rule = self._options.rule(self._horizon, delay, self._delta)
+        super().__init__(config)
+        self._config: BPEConfig = config
+        domain = config.domain
+        self._fixed, self._confidence = config.fixed, config.confidence
+        self._delay, self._delta = config.delay, config.delta
+        self._rule = config.round_rule()
         self._start()
-        if isinstance(self._arena, BoxArena):
-            self._arena.check(self._fixed)
-        rule = self._options.exploit
+        self._active.check(self._fixed, self._round_bounds(1))
         if self._player is not None:
             self._player.flush()
-            if isinstance(rule, BotorchRule):
-                try_out(rule, self._player.surrogate, self._player.pool, True)
+            if isinstance(config.rule, BotorchRule):
+                try_out(config.rule, self._player.surrogate, self._player.pool, True)
 
     def _start(self) -> None:
         super()._start()
-        domain = self._domain
-        self._fitting: Fitting = Fitting(
-            domain,
-            self._ledger,
-            seed=self._seed,
-            sign=self._sign,
-            fixed=self._fixed,
-            warm_start=self._warm_start,
-            exact=self._exact,
-        )
-        # A budget's own bounds take half of what the rounds' bounds have otherwise.
-        delta = self._delta if self._options.regret_factor is None else self._delta / 2.0
-        self._arena: FiniteArena | BoxArena = make_arena(
-            domain, self._confidence, delta, self._sign, self._seed
-        )
-        self._state: Any = self._arena.everything()
-        self._eliminated = domain.like.new_zeros(
-            len(domain) if isinstance(domain, FiniteDomain) else 0, dtype=torch.long
-        )
+        config, domain = self._config, self._domain
+        self._fitting: Fitting = Fitting(config, self._ledger)
+        self._active: ActiveSet = whole_set(domain, self._seed)
         self._resets = 0
-        self._since = 0  # closed rounds before the last reset, which count no more on a box
         self._records: list[RoundRecord] = []
+        self._judged: ActiveSet | None = None  # what a round leaves, until its end is applied
         self._open: OpenRound | None = None
-        self._feasibility = Feasibility(key=self._arena.key, exact=self._exact)
+        self._feasibility = Feasibility(key=self._active.key, exact=self._exact)
         self._late = LateReport()
-        factor = self._options.straggler_factor
+        factor = config.straggler_factor
         self._early = None if factor is None else EarlyClose(factor, domain.like)
         self._designed = 0  # design points asked, in all rounds
         self._past = History()
         self._budget = self._make_budget()
-        self._judged: tuple[RoundRecord, Any] | None = None  # until its closing is applied
         self._player: IndexMethod | None = None
-        if self._options.exploit is not None:
+        if config.rule is not None:
             self._player = IndexMethod(
                 domain,
                 self._ledger,
-                self._options.exploit,
+                config.rule,
                 Hallucinate(),
                 seed=self._seed,
                 sign=self._sign,
                 fitting=self._fitting,
                 exact=self._exact,
-                repeat_pending=self._options.repeat_pending,
+                repeat_pending=config.repeat_pending,
             )
 
     @classmethod
@@ -312,13 +247,8 @@ class BPEDelayOptimizer(Optimizer):
         Raises:
             InputError: if an argument is out of its range or missing.
         """
-        required = {
-            "covar_module": covar_module,
-            "noise_var": noise_var,
-            "confidence": confidence,
-            "delay": delay,
-        }
-        for name, value in required.items():
+        required = {"covar_module": covar_module, "noise_var": noise_var, "delay": delay}
+        for name, value in (required | {"confidence": confidence}).items():
             if value is None:
                 raise InputError(f"Algorithm 1 needs {name}; None was given.")
         optimizer = cls(
@@ -333,8 +263,58 @@ class BPEDelayOptimizer(Optimizer):
             seed=seed,
             maximize=maximize,
         )
-        optimizer._as_published = True
+        optimizer._config = replace(optimizer._config, as_published=True)
         return optimizer
+
+    @classmethod
+    def guaranteed(
+        cls,
+        domain: Domain,
+        horizon: int,
+        *,
+        covar_module: Kernel,
+        noise_var: float,
+        norm_bound: float,
+        noise_std: float,
+        delta: float = 0.1,
+        seed: int = 0,
+        maximize: bool = True,
+    ) -> BPEDelayOptimizer:
+        """The mode with the least regret among those whose regret bound is proved.
+
+        On a finite set a rule plays :class:`WithinBudget`: with probability 1 - delta regret is at
+        most 1.25 times BPE-Delay's own bound, plus what waits cost, and ``certified_regret`` bounds
+        it at all times. On a box a tenth of the asks are design points, so that regret is at most
+        sqrt(10) times the bound of Theorem 2, plus what waits cost. On both the maximiser is never
+        eliminated; nothing is assumed of the delays. ``guarantee`` has the assumptions.
+
+        Args:
+            domain: a finite action set, or a box.
+            horizon: T.
+            covar_module: the kernel.
+            noise_var: lambda^2.
+            norm_bound: C_k, a bound on the RKHS norm of f.
+            noise_std: sigma, the sub-Gaussian scale of the noise.
+            delta: failure probability.
+            seed: as in the constructor.
+            maximize: False minimises.
+
+        Raises:
+            InputError: if an argument is out of its range or missing.
+        """
+        on_set = isinstance(domain, FiniteDomain)
+        return cls(
+            domain,
+            horizon,
+            covar_module=covar_module,
+            noise_var=noise_var,
+            confidence=RKHSConfidence(norm_bound, noise_std),
+            delta=delta,
+            exploit=WithinBudget() if on_set else Exploit(),
+            explore_fraction=None if on_set else 0.1,
+            seed=seed,
+            maximize=maximize,
+        )
 
     @classmethod
     def from_trials(
@@ -352,7 +332,7 @@ class BPEDelayOptimizer(Optimizer):
 
         Raises:
             InputError: if a point does not fit the domain, or an option is out of its range.
-            NotSupportedError: with ``regret_factor``.
+            NotSupportedError: with :class:`WithinBudget`.
             StorageError: if a note is malformed, or rests on trials that are missing.
         """
         replica = Replica(lambda: cls(domain, horizon, **options))
@@ -367,12 +347,12 @@ class BPEDelayOptimizer(Optimizer):
         It holds with probability ``1 - delta / 4`` at all times at once, whatever the delays.
 
         Raises:
-            NotSupportedError: without ``regret_factor``.
+            NotSupportedError: without :class:`WithinBudget`.
             RefutedError: if the answers contradict ``norm_bound`` and ``noise_std``, or one was
                 told with more noise.
         """
         if self._budget is None:
-            raise NotSupportedError("Regret is certified where regret_factor is given.")
+            raise NotSupportedError("Regret is certified with exploit=WithinBudget() alone.")
         assert isinstance(self._confidence, RKHSConfidence)
         if self._past.noisier:
             raise RefutedError(
@@ -391,17 +371,13 @@ class BPEDelayOptimizer(Optimizer):
     @property
     def explore_fraction(self) -> float:
         """Rho, the share of asks that are design points while a design lasts."""
-        return self._options.fraction
+        return self._config.fraction
 
     @property
     @exclusive
-    def active_set(self) -> ActiveSet | BoxActiveSet:
+    def active_set(self) -> ActiveSet:
         """The points that may still be the maximiser, infeasible ones taken out."""
-        infeasible = self._feasibility.infeasible()
-        if isinstance(self._arena, BoxArena):
-            return self._arena.active_set(self._state, infeasible)
-        rows = self._arena.without(self._state, infeasible)
-        return self._arena.active_set(rows if self._budget is None else self._budget.active(rows))
+        return self._active_points()
 
     @property
     @exclusive
@@ -414,9 +390,7 @@ class BPEDelayOptimizer(Optimizer):
         Raises:
             NotSupportedError: on a box, where ``active_set.contains(X)`` tells.
         """
-        if isinstance(self._arena, BoxArena):
-            raise NotSupportedError("A box has no list of points; use active_set.contains(X).")
-        return self._eliminated.clone()
+        return self._active.eliminated
 
     @exclusive
     def round_that_eliminated(self, X: Tensor) -> Tensor:
@@ -429,14 +403,7 @@ class BPEDelayOptimizer(Optimizer):
         validation.matches(X, "X", self._domain.like)
         if not bool(self._domain.contains(X).all()):
             raise InputError("X holds points that are not in the domain.")
-        if isinstance(self._arena, FiniteArena):
-            return self._eliminated[self._domain.find(X)]
-        counted = self._records[self._since :]
-        judged = [record.number for record in counted if record.cutoff is not None]
-        result = torch.zeros(len(X), dtype=torch.long, device=X.device)
-        for number, condition in zip(judged, self._state.conditions, strict=True):
-            result[(result == 0) & (condition.margin(X) < 0.0)] = number
-        return result
+        return self._active.round_that_eliminated(X)
 
     @property
     def round(self) -> int | None:
@@ -482,7 +449,7 @@ class BPEDelayOptimizer(Optimizer):
             horizon=self._horizon,
             length=self._rule.length(self._open.number),
             designed=self._designed,
-            fraction=self._options.fraction,
+            fraction=self._config.fraction,
             budgeted=self._budget is not None,
         )
 
@@ -514,11 +481,11 @@ class BPEDelayOptimizer(Optimizer):
             self._confidence,
             self._delay,
             self._delta,
-            self._options,
+            self._config,
             surrogate=self._fixed,
             resets=self._resets,
             horizon=self._horizon,
-            on_box=isinstance(self._arena, BoxArena),
+            on_box=self._active.rows is None,
             history=past,
             departed=departed,
             waits=waits,
@@ -530,12 +497,12 @@ class BPEDelayOptimizer(Optimizer):
         self._fit_if_due()
         if self._open is None:
             self._happen("opened")
-        elif self._is_due():
+        elif self._is_due(self._open):
             if not self._rule.on_arrival and self._open.is_overdue():
                 self._open.departures.add(Departure.OVERDUE)
             if self._open.gave_up():
                 self._open.departures.add(Departure.GIVEN_UP)
-            self._close(self._evidence(), last=False)
+            self._close(self._round_answers(), last=False)
         assert self._open is not None
         choice = self._next_choice(self._open)
         if self._budget is not None:
@@ -548,7 +515,7 @@ class BPEDelayOptimizer(Optimizer):
     def _next_choice(self, current: OpenRound) -> Choice:
         slot = current.next_retry()
         if slot is not None:
-            return self._arena.choice(current.slots[slot].key, current.number, slot)
+            return self._active.choice(current.slots[slot].key, current.number, slot)
         choice = None
         if self._budget is not None:
             choice = self._play_within(self._budget, current)
@@ -557,9 +524,11 @@ class BPEDelayOptimizer(Optimizer):
             if choice is not None and self._is_held(current):
                 choice = replace(choice, slot=WAITING_SLOT)
             if choice is None:  # held points are all that is left; they are no design points here
-                choice = self._arena.choice(self._next_key(current), current.number, NO_SLOT)
+                choice = self._active.choice(self._next_key(current), current.number, NO_SLOT)
         if choice is None:
-            choice = self._arena.choice(self._next_key(current), current.number, len(current.slots))
+            choice = self._active.choice(
+                self._next_key(current), current.number, len(current.slots)
+            )
         return choice
 
     def _next_key(self, current: OpenRound) -> int:
@@ -582,27 +551,24 @@ class BPEDelayOptimizer(Optimizer):
         """Whether the design still has points to ask and less than its share of the asks."""
         if current.design_is_asked():
             return False
-        return self._designed <= self._options.fraction * len(self._ledger)
+        return self._designed <= self._config.fraction * len(self._ledger)
 
     def _is_held(self, current: OpenRound) -> bool:
         """Whether the next design point has to wait until no trial of it is running."""
-        if self._options.repeat_pending or not self._is_turn_of_design(current):
+        if self._config.repeat_pending or not self._is_turn_of_design(current):
             return False
         try:
             key = current.next_key()
         except ExhaustedDesignError:
             return False
-        return any(self._arena.key(trial) == key for trial in self._ledger.running())
+        return any(self._active.key(trial) == key for trial in self._ledger.running())
 
     def _play_within(self, budget: Budget, current: OpenRound) -> Choice | None:
         """The rule's point if the budget allows it or the round waits; None for a design point."""
         assert self._player is not None
         number = current.number
-        arena = self._arena
-        assert isinstance(arena, FiniteArena)
-        rows = budget.active(arena.without(self._state, self._feasibility.infeasible()))
         try:
-            row = self._pick(self._player, among=rows)
+            row = self._pick(self._player, self._active_points())
         except EmptyDomainError:
             return None
         assert isinstance(row, int)
@@ -616,11 +582,7 @@ class BPEDelayOptimizer(Optimizer):
         """An ask outside the design; None if no active point may be asked."""
         number = current.number
         try:
-            if isinstance(self._arena, BoxArena):
-                inside = self._state.contains if number > 1 else None
-                point = self._pick(player, inside=inside)
-            else:
-                point = self._pick(player, among=self._state)
+            point = self._pick(player, self._active)
         except EmptyDomainError:
             return None
         if isinstance(point, int):
@@ -630,17 +592,16 @@ class BPEDelayOptimizer(Optimizer):
     def _pick(
         self,
         player: IndexMethod,
-        among: Tensor | None = None,
-        inside: Callable[[Tensor], Tensor] | None = None,
+        active: ActiveSet,
     ) -> int | Tensor:
         """The rule's point or, towards the end of the horizon, one that is to be confirmed."""
         if self._horizon is not None:
-            last = round(self._options.confirm_fraction * self._horizon)
+            last = round(self._config.confirm_fraction * self._horizon)
             if len(self._ledger) >= self._horizon - last:
-                point = player.confirm(among, inside)
+                point = player.confirm(active.rows, active.inside)
                 if point is not None:
                     return point
-        return player.choose(among, inside)
+        return player.choose(active.rows, active.inside)
 
     @exclusive
     def follow(self, events: Sequence[Event]) -> Trial:
@@ -654,12 +615,12 @@ class BPEDelayOptimizer(Optimizer):
 
         Raises:
             InputError: if the point is not in the domain.
-            NotSupportedError: with ``regret_factor``, where every ask has the price of its time.
+            NotSupportedError: with :class:`WithinBudget`, whose prices are of the time of an ask.
             StorageError: if the events do not fit what was asked before.
         """
         if self._budget is not None:
             raise NotSupportedError(
-                "With regret_factor every ask counts with the bounds of its time, which other "
+                "With WithinBudget every ask counts with the bounds of its time, which other "
                 "processes do not share; use save and load."
             )
         *before, asked = events
@@ -670,12 +631,11 @@ class BPEDelayOptimizer(Optimizer):
         X = self._domain.like.new_tensor([data["x"]])
         if not bool(self._domain.contains(X)):
             raise InputError(f"x must be a point of the domain, got {data['x']}.")
-        row = int(self._domain.find(X))
-        data["point"] = None if row < 0 else row
+        key = self._active.key_of(X[0])
+        data["point"] = self._active.choice(key, 1, 0).index
         current, number, slot = self._open, data["round"], data["slot"]
         if current is not None:
             if number > current.number or (number == current.number and slot >= 0):
-                key = self._arena.key_of(X[0]) if isinstance(self._arena, BoxArena) else row
                 fits = number == current.number and self._make_room(current, slot, key)
                 # One that does not fit comes on top of the design, as while a round waits.
                 data |= {"round": current.number, "slot": slot if fits else WAITING_SLOT}
@@ -706,7 +666,7 @@ class BPEDelayOptimizer(Optimizer):
             return False
         try:
             while slot > len(current.slots):
-                missing = self._arena.choice(current.next_key(), current.number, slot)
+                missing = self._active.choice(current.next_key(), current.number, slot)
                 point = self._domain.like[missing.index] if missing.x is None else missing.x
                 self._happen("dealt", data={"x": point.tolist(), "point": missing.index})
         except ExhaustedDesignError:
@@ -722,8 +682,7 @@ class BPEDelayOptimizer(Optimizer):
         elif event.kind == "reset" and current is not None:
             self._take_reset(current, entirely=flag(data["whole"]))
         elif event.kind == "dealt" and current is not None:
-            row, x = data["point"], self._domain.like.new_tensor(data["x"])
-            current.deal(row if isinstance(self._arena, FiniteArena) else self._arena.key_of(x))
+            current.deal(self._active.key_of(self._domain.like.new_tensor(data["x"])))
         elif event.kind == "tested" and self._proves:
             self._past = self._past.tested_norm(finite(data["norm"]), whole(data["answers"]))
         else:
@@ -736,7 +695,7 @@ class BPEDelayOptimizer(Optimizer):
         current = self._open if self._open and trial.round == self._open.number else None
         if current is None and trial.round > len(self._records):
             raise StorageError(f"trial {trial.id} is of round {trial.round}, which is not open.")
-        key = self._arena.key(trial)
+        key = self._active.key(trial)
         if current is not None and trial.slot >= 0 and not current.admits(trial.slot, key):
             raise StorageError(f"trial {trial.id} has an impossible slot, {trial.slot}.")
         if self._player is not None:
@@ -819,7 +778,7 @@ class BPEDelayOptimizer(Optimizer):
         return answers, ids[-1] + 1
 
     def _update_standing(self, trial: Trial) -> None:
-        key = self._arena.key(trial)
+        key = self._active.key(trial)
         if self._open is not None and (self._exact or key in self._feasibility.suspects):
             self._open.set_standing(key, self._feasibility.standing(key))
 
@@ -827,13 +786,13 @@ class BPEDelayOptimizer(Optimizer):
         if self._player is not None:
             self._player.attached()
         if self._exact:
-            for key in self._arena.keys_of([result]):
+            for key in self._active.keys_of([result]):
                 self._feasibility.know(key)
                 if self._open is not None:
                     self._open.set_standing(key, self._feasibility.standing(key))
 
     def _after_attached(self, count: int) -> None:
-        if self._proves and self._options.evidence == "all" and not self._exact:
+        if self._proves and self._config.evidence == "all" and not self._exact:
             repeats = self._ledger.repeated(count)
             if repeats:
                 warnings.warn(
@@ -846,10 +805,10 @@ class BPEDelayOptimizer(Optimizer):
 
     def _close_last(self) -> None:
         if self._open is not None:
-            evidence = self._evidence()
+            answers = self._round_answers()
             if self._proves and not self._exact and not self._ends_as_planned(self._open):
-                evidence = replace(evidence, used=())
-            self._close(evidence, last=True)
+                answers = replace(answers, ids=(), own=self._data(()))
+            self._close(answers, last=True)
         self._finished = True
 
     def _ends_as_planned(self, current: OpenRound) -> bool:
@@ -862,45 +821,31 @@ class BPEDelayOptimizer(Optimizer):
             return True
         # A delay law leaves answers out by Algorithm 1's own rule, whatever their noise.
         arrived = not (self._rule.on_arrival and current.outstanding()[0])
-        counted = self._player is None or self._options.repeat_pending
+        counted = self._player is None or self._config.repeat_pending
         ended = arrived and len(self._ledger) == self._horizon
         return ended and counted and self._budget is None
 
-    def _is_due(self) -> bool:
+    def _is_due(self, current: OpenRound) -> bool:
         """Whether the open round closes before the next point is chosen."""
-        assert self._open is not None
-        if self._rule.on_arrival:
-            return self._open.design_is_settled() or self._closes_early(self._open)
-        length = self._rule.length(self._open.number)
-        assert length is not None
-        return self._open.asks >= length
+        return current.is_due() or self._closes_early(current)
 
     def _closes_early(self, current: OpenRound) -> bool:
         if self._early is None or not current.design_is_asked():
             return False
-        assert isinstance(self._arena, FiniteArena)
-        rows = self._arena.without(self._state, self._feasibility.infeasible())
+        rows = self._active.without(self._feasibility.infeasible()).rows
+        assert rows is not None
         return self._early.allows(current, rows)
 
-    def _evidence(self) -> _Evidence:
-        """What there is to judge the open round by, if it closes now."""
+    def _round_answers(self) -> RoundAnswers:
+        """The answers by which the open round is judged, if it closes now."""
         assert self._open is not None
         used = tuple(self._open.answered(self._open.design_size if self._rule.on_arrival else None))
-        if self._options.evidence != "all":
-            return _Evidence(used)
-        pool = tuple(self._ledger.answered())
-        return _Evidence(pool if self._merges else used, pool)
-
-    def _known_posterior(self, view: _Evidence) -> Known | None:
-        """The posterior of the evidence of a round, where it is kept up to date anyway."""
-        assert self._open is not None
-        if self._options.evidence != "all" or not self._merges:
-            return self._open.known
-        player = self._player
-        if player is None or self._fixed is None or self._confidence.needs_weights:
-            return None
-        player.flush()
-        return player.known
+        if self._config.evidence != "all":
+            return RoundAnswers(used, self._data(used), merged=self._merges)
+        # On a box an active set is made again from the answers of trials alone.
+        pooled = None if self._active.rows is None else self._all_data()
+        used = tuple(self._ledger.answered()) if self._merges else used
+        return RoundAnswers(used, self._data(used), pooled, self._merges)
 
     @property
     def _proves(self) -> bool:
@@ -912,14 +857,13 @@ class BPEDelayOptimizer(Optimizer):
         return not self._proves or self._exact
 
     def _new_round(self, number: int, previous_size: int) -> OpenRound:
-        size = self._rule.design_size(number, previous_size)
-        marked = self._feasibility.marked()
         return OpenRound(
             number,
-            size,
+            self._rule.design_size(number, previous_size),
+            self._rule.length(number),
             self._fitting.surrogate,
-            self._arena.candidates(self._state, number),
-            {key: self._feasibility.standing(key) for key in marked},
+            self._active,
+            {key: self._feasibility.standing(key) for key in self._feasibility.marked()},
             needs_all=self._needs_all,
         )
 
@@ -929,37 +873,28 @@ class BPEDelayOptimizer(Optimizer):
         waits = self._rule.on_arrival and self._early is None
         return self._proves and not self._exact and waits
 
-    def _close(self, evidence: _Evidence, *, last: bool) -> None:
+    def _round_bounds(self, number: int) -> RoundBounds:
+        """How wide the bounds of a round are."""
+        delta = self._delta
+        if self._config.budget_factor is not None:
+            delta /= 2.0  # the other half is for the bounds of the budget
+        if self._config.evidence == "all" and not self._merges:
+            delta /= 2.0  # the other half is for the bounds from all answers
+        points = self._active.union(whole=self._config.as_published)
+        return RoundBounds(
+            self._confidence, delta, self._rule.share(number), points, self._proves, self._sign
+        )
+
+    def _close(self, answers: RoundAnswers, *, last: bool) -> None:
         """Close the open round and, unless it was the last, open the next."""
         current = self._open
         assert current is not None
-        pooled = None
-        if self._options.evidence == "all" and isinstance(self._arena, FiniteArena):
-            pooled = self._data(evidence.pool, self._ledger.attached)
-        union = 1
-        if isinstance(self._domain, FiniteDomain):
-            union = len(self._domain if self._as_published else self._state)
-        record, state = judge_round(
-            self._arena,
-            current,
-            evidence.used,
-            self._data(evidence.used),
-            self._state,
-            self._feasibility.infeasible(),
-            self._rule,
-            self._arena.delta if pooled is None or self._merges else self._arena.delta / 2.0,
-            sign=self._sign,
-            union=union,
-            proves=self._proves,
-            merged=self._merges,
-            pooled=pooled,
-            known=self._known_posterior(evidence),
-            departures=tuple(sorted(current.departures)),
-        )
-        left = self._arena.left(self._state, state)
-        self._judged = (record, state)
+        infeasible = self._feasibility.infeasible()
+        bounds = self._round_bounds(current.number)
+        record, active = close_round(current, answers, self._active, infeasible, bounds)
+        self._judged = active
+        left = active.left_of(self._active)
         self._happen("closed", data={"record": record.describe(), "left": left, "last": last})
-        what = "points" if isinstance(self._domain, FiniteDomain) else "of the box"
         logger.info(
             "round %d closed after %d asks: %d answers used, %.6g of %.6g %s stay active",
             record.number,
@@ -967,97 +902,68 @@ class BPEDelayOptimizer(Optimizer):
             record.observed,
             record.active_after,
             record.active_before,
-            what,
+            active.unit,
         )
 
     def _take_closing(self, current: OpenRound, data: Mapping[str, Any]) -> None:
         """The end of a round as it was decided, here or elsewhere."""
+        active, self._judged = self._judged, None  # it is made where it happens now
         record, last = RoundRecord.read(data["record"]), flag(data["last"])
         known = all(trial_id < len(self._ledger) for trial_id in record.trial_ids)
         whole_design = last or record.design_size == current.design_size
         if record.number != current.number or not (known and whole_design):
             raise StorageError(f"round {record.number} cannot have closed so.")
-        before, self._state = self._state, self._left_by(record, data["left"], current)
-        if isinstance(self._arena, FiniteArena):
-            self._eliminated[before] = record.number
-            self._eliminated[self._state] = 0
+
+        def judged() -> tuple[Surrogate, Answers, RoundBounds]:
+            used = [self._ledger[trial_id] for trial_id in record.trial_ids]
+            answers = Answers.of(used, self._sign, self._domain.like)
+            surrogate = self._fixed or Surrogate.rebuild(record.surrogate or {}, self._domain)
+            bounds = self._round_bounds(record.number)
+            return surrogate.standardized(answers.y), answers, bounds
+
+        if active is None:
+            active = self._active.after_record(record, data["left"], judged)
+        self._active = active
         self._records.append(record)
         self._finished |= last
         self._open = None if last else self._new_round(record.number + 1, current.design_size)
-        self._follow_state()
+        self._follow_active()
 
-    def _left_by(self, record: RoundRecord, left: Any, current: OpenRound) -> Any:
-        """The active set that a round left."""
-        judged, self._judged = self._judged, None
-        if judged is not None:
-            return judged[1]
-        used = [self._ledger[trial_id] for trial_id in record.trial_ids]
-        answers = Answers.of(used, self._sign, self._domain.like)
-        surrogate = self._fixed or Surrogate.rebuild(record.surrogate or {}, self._domain)
-        rounds = self._rule.share(record.number)
-        return self._arena.restored(self._state, left, record, answers, surrogate, rounds)
-
-    def _follow_state(self) -> None:
+    def _follow_active(self) -> None:
         """On a box, let the asks outside the design choose among points of the active set."""
-        if self._player is not None and isinstance(self._arena, BoxArena):
-            self._player.use_region(self._state)
+        if self._player is not None:
+            self._player.use_active(self._active)
 
     def _reset_active(self, current: OpenRound) -> None:
         """Go on with every feasible point where none of the active ones may be asked.
 
         Where they may not because their values are known exactly, they stay the active ones.
         """
-        arena: Any = self._arena
-        feasible = arena.without(self._state, self._feasibility.infeasible())
-        # Says so if no point of the domain is left.
-        everything_left(arena, self._feasibility, current.number, len(self._eliminated))
-        self._happen("reset", data={"whole": arena.is_empty(feasible)})
+        everything_left(self._active, self._feasibility, current.number)  # says so if none is left
+        feasible = self._active.without(self._feasibility.infeasible())
+        self._happen("reset", data={"whole": feasible.is_empty})
 
     def _take_reset(self, current: OpenRound, *, entirely: bool) -> None:
-        arena: Any = self._arena
-        state = arena.without(arena.everything(), self._feasibility.infeasible())
+        left = self._active.restored(self._feasibility.infeasible(), current.number)
         if entirely:
-            if isinstance(arena, FiniteArena):
-                self._eliminated[self._state] = current.number
-                self._eliminated[state] = 0
-            self._state, self._since = state, len(self._records)
+            self._active = left
         self._resets += 1
-        current.restart(arena.candidates(state, current.number))
-        self._follow_state()
+        current.restart(left)
+        self._follow_active()
 
-    def _active_points(self) -> tuple[list[int] | None, Tensor]:
-        if isinstance(self._arena, BoxArena):
-            return None, self._state.pool.points
-        rows = self._arena.without(self._state, self._feasibility.infeasible())
-        rows = self._state if not len(rows) else rows
-        return rows.tolist(), self._domain.like[rows]
-
-    def _is_active(self, X: Tensor) -> Tensor:
-        assert isinstance(self._arena, BoxArena)
-        return self._state.contains(X)
+    def _active_points(self) -> ActiveSet:
+        """The active set, without infeasible points and those that a budget's bounds rule out."""
+        active = self._active.without(self._feasibility.infeasible())
+        if self._budget is None:
+            return active
+        assert isinstance(active, FiniteActiveSet)
+        return active.only(self._budget.active(active.rows))
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self._fitting.current(), self._confidence, self._delta
 
-    def _config(self) -> dict[str, Any]:
-        return {
-            "horizon": self._horizon,
-            **describe_given(self._fixed, self._domain.like),
-            "confidence": describe_part(self._confidence),
-            "delay": describe_part(self._delay),
-            "delta": self._delta,
-            **self._options.describe(),
-            "warm_start": describe_part(self._warm_start),
-            "seed": self._seed,
-            "maximize": self._maximize,
-            "as_published": self._as_published,
-        }
-
-    def _recipes(self) -> dict[str, Any]:
-        return recipe_of(self._fixed)
-
     def _make_budget(self) -> Budget | None:
-        if self._options.regret_factor is None:
+        if self._config.budget_factor is None:
             return None
         assert isinstance(self._domain, FiniteDomain)
         assert isinstance(self._confidence, RKHSConfidence)
@@ -1070,7 +976,7 @@ class BPEDelayOptimizer(Optimizer):
             self._rule,
             self._horizon,
             self._delta,
-            self._options.regret_factor,
+            self._config.budget_factor,
             self._sign,
         )
 
@@ -1079,10 +985,5 @@ class BPEDelayOptimizer(Optimizer):
         """What any ask can cost at most: functions of norm C differ by at most 2 C max sqrt(k)."""
         assert self._fixed is not None
         assert isinstance(self._confidence, RKHSConfidence)
-        kernel = self._fixed.covar_module
-        if isinstance(self._domain, FiniteDomain):
-            with torch.no_grad():
-                largest = prior_variance(kernel, self._domain.points).max().item() ** 0.5
-        else:
-            largest = largest_deviation(kernel, self._domain.bounds)
+        largest = self._active.largest_deviation(self._fixed.covar_module)
         return 2.0 * self._confidence.norm_bound * largest

@@ -12,12 +12,12 @@ from botorch_delay.confidence.anytime import norm_at_least
 from botorch_delay.confidence.bounds import BudgetTerms, Confidence, Guarantee, RKHSConfidence
 from botorch_delay.delays import DelayLaw, SubExponentialDelay
 from botorch_delay.elimination.open_round import OpenRound
-from botorch_delay.elimination.rounds import Departure, GeometricRounds, HorizonRounds, RoundRecord
+from botorch_delay.elimination.rounds import Departure, RoundRecord
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import MAX_FAILURES
 from botorch_delay.history.trials import Trial, TrialState
-from botorch_delay.optimizers.options import Options
+from botorch_delay.optimizers.config import BPEConfig
 
 _NO_STRAGGLERS = (
     "rounds close without stragglers once deviations are at most {:g} times the intended ones: at "
@@ -190,7 +190,7 @@ def claim(
     confidence: Confidence,
     delay: DelayLaw | None,
     delta: float,
-    options: Options,
+    config: BPEConfig,
     *,
     surrogate: Surrogate | None,
     resets: int = 0,
@@ -208,7 +208,7 @@ def claim(
         confidence: the bounds.
         delay: the law that gives the rounds their lengths, or None if they close on arrival.
         delta: failure probability.
-        options: of the rounds and of what is asked beside them.
+        config: what the optimizer was made with.
         surrogate: kernel and noise as given; None where they are learned.
         resets: how often all active points turned out to be infeasible.
         horizon: T, or None.
@@ -220,10 +220,10 @@ def claim(
         refuted: whether its bounds contradict each other.
     """
     history = history or History()
-    exact, exploits = options.exact, options.exploit is not None
-    pooled = options.evidence == "all"
+    exact, exploits = config.exact, config.exploit is not None
+    pooled = config.evidence == "all"
     missing = list(confidence.missing)
-    missing += _configuration(confidence, delay, options, surrogate, resets, on_box=on_box)
+    missing += _configuration(confidence, delay, config, surrogate, resets, on_box=on_box)
     proves = not confidence.missing and surrogate is not None
     departed = set(departed)
     told: list[str] = []
@@ -241,10 +241,10 @@ def claim(
             budgeted=budget is not None,
         )
     missing += told
-    assumptions = _assumptions(confidence, delay, options, horizon, history, on_box=on_box)
-    factor = options.fraction**-0.5 * (options.straggler_factor or 1.0)
-    if options.geometric is not None:
-        factor *= _geometric_factor(options.geometric.growth)
+    assumptions = _assumptions(confidence, delay, config, horizon, history, on_box=on_box)
+    factor = config.fraction**-0.5 * (config.straggler_factor or 1.0)
+    if config.geometric is not None:
+        factor *= _geometric_factor(config.geometric.growth)
     if budget is not None:
         factor = budget.factor
         assumptions.append(
@@ -271,7 +271,7 @@ def claim(
 def _configuration(
     confidence: Confidence,
     delay: DelayLaw | None,
-    options: Options,
+    config: BPEConfig,
     surrogate: Surrogate | None,
     resets: int,
     *,
@@ -293,19 +293,14 @@ def _configuration(
         missing.append(
             "every active point has its exact value already or is infeasible, so that points are "
             "asked that bounds had eliminated."
-            if options.exact
+            if config.exact
             else "every active point turned out to be infeasible, so that points had to be taken "
             "back that bounds had eliminated."
         )
-    if delay is not None and options.exploit is not None and not options.repeat_pending:
+    if delay is not None and config.exploit is not None and not config.repeat_pending:
         missing.append(
             "with repeat_pending=False values may decide how many design points a round of fixed "
             "length has; leave out delay, or repeat_pending."
-        )
-    if type(options.schedule) not in (HorizonRounds, GeometricRounds):
-        missing.append(
-            f"{type(options.schedule).__name__} is a schedule of your own, and the rate of Theorem "
-            f"1 is proved for HorizonRounds and GeometricRounds; {_KEPT}."
         )
     by_trace = isinstance(confidence, RKHSConfidence) and confidence.uniform == "trace"
     if on_box and by_trace and surrogate is not None and not _is_linear(surrogate.covar_module):
@@ -333,15 +328,15 @@ def _refutation(confidence: Confidence, history: History, contradicted: bool) ->
 def _assumptions(
     confidence: Confidence,
     delay: DelayLaw | None,
-    options: Options,
+    config: BPEConfig,
     horizon: int | None,
     history: History,
     *,
     on_box: bool,
 ) -> list[str]:
     """What the claim rests on, for the user to judge."""
-    exact, exploits = options.exact, options.exploit is not None
-    pooled, straggler_factor = options.evidence == "all", options.straggler_factor
+    exact, exploits = config.exact, config.exploit is not None
+    pooled, straggler_factor = config.evidence == "all", config.straggler_factor
     again = ""
     if history.failed or history.abandoned:
         again = (
@@ -400,11 +395,11 @@ def _assumptions(
             if straggler_factor is None
             else "asks that are made while a round waits come on top of the regret bound"
         )
-    if options.geometric is not None:
-        first = math.ceil(options.geometric.first / options.fraction)
+    if config.geometric is not None:
+        first = math.ceil(config.geometric.first / config.fraction)
         first = first if horizon is None else min(first, horizon)
         assumptions.append(
-            f"rounds grow by the factor {options.geometric.growth:g}: each has its own share of "
+            f"rounds grow by the factor {config.geometric.growth:g}: each has its own share of "
             f"delta in the regret bound, and the first {first} asks come on top of it, at the most "
             "that an ask can cost"
         )

@@ -8,17 +8,16 @@ from typing import Any
 
 import torch
 
-from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.surrogate import (
     MIN_ANSWERS_TO_FIT,
-    Hyperparameters,
     Surrogate,
     fit_surrogate,
 )
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import whole
 from botorch_delay.history.trials import Ledger
+from botorch_delay.optimizers.config import Config
 
 # A learned kernel is fitted again when there are this many times the answers of the last fit.
 GROWTH_TO_REFIT = 1.2
@@ -32,38 +31,21 @@ class Fitting:
     only read, changes nothing that is asked later.
 
     Args:
-        domain: of the points.
+        config: of the optimizer, with the kernel or how it is learned.
         ledger: the answers; read, never written.
-        seed: of the restarts of a fit.
-        sign: -1 where the user minimises.
-        fixed: kernel and noise as the user gave them; None to learn them.
-        warm_start: where learning begins; None for BoTorch's priors.
-        exact: whether evaluations have no noise.
         worst_value: a value that tells about the scale of values while there are too few answers
             for a fit, in the user's sign; None if there is none.
 
     Attributes:
-        fixed: as above.
+        fixed: kernel and noise as the user gave them; None to learn them.
         surrogate: the one in use.
         fitted_to: how many answers it was fitted to, attached results included.
     """
 
-    def __init__(
-        self,
-        domain: Domain,
-        ledger: Ledger,
-        *,
-        seed: int,
-        sign: float,
-        fixed: Surrogate | None,
-        warm_start: Hyperparameters | None = None,
-        exact: bool = False,
-        worst_value: float | None = None,
-    ) -> None:
-        self._domain, self._ledger, self._seed, self._sign = domain, ledger, seed, sign
-        self._warm_start, self._exact, self._worst_value = warm_start, exact, worst_value
-        self.fixed = fixed
-        self.surrogate = fixed or self._fit(None)
+    def __init__(self, config: Config, ledger: Ledger, *, worst_value: float | None = None) -> None:
+        self._config, self._ledger, self._worst_value = config, ledger, worst_value
+        self.fixed = config.fixed
+        self.surrogate = config.fixed or self._fit(None)
         self.fitted_to = 0
         self._ahead: tuple[int, Surrogate] | None = None  # to how many answers
 
@@ -100,7 +82,7 @@ class Fitting:
         answers = whole(fitted["answers"])
         if not self.learned or answers > self._answers:
             raise StorageError(f"a fit to {answers} answers, of {self._answers}.")
-        self.surrogate = Surrogate.rebuild(fitted["surrogate"], self._domain)
+        self.surrogate = Surrogate.rebuild(fitted["surrogate"], self._config.domain)
         self.fitted_to, self._ahead = answers, None
 
     @property
@@ -114,18 +96,18 @@ class Fitting:
         return answers < MIN_ANSWERS_TO_FIT or answers >= GROWTH_TO_REFIT * self.fitted_to
 
     def _fit(self, previous: Surrogate | None) -> Surrogate:
-        ledger = self._ledger
+        config, ledger = self._config, self._ledger
         answers = Answers.gathered(
-            self._domain, self._sign, ledger, ledger.answered(), ledger.attached
+            config.domain, config.sign, ledger, ledger.answered(), ledger.attached
         )
         if self._worst_value is not None and 0 < len(answers) < MIN_ANSWERS_TO_FIT:
-            worst = answers.y.new_tensor([self._sign * self._worst_value])
+            worst = answers.y.new_tensor([config.sign * self._worst_value])
             answers = replace(answers, y=torch.cat([answers.y[:1], worst]))
         return fit_surrogate(
-            self._domain,
+            config.domain,
             answers,
-            seed=self._seed,
+            seed=config.seed,
             previous=previous,
-            warm_start=self._warm_start,
-            exact=self._exact,
+            warm_start=config.warm_start,
+            exact=config.exact,
         )

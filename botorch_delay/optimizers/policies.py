@@ -15,12 +15,12 @@ from botorch_delay.design.ties import lowest_of_largest
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain, FiniteDomain, PointKeys
 from botorch_delay.domains.generators import generator_for
-from botorch_delay.elimination.box_active_set import Region
+from botorch_delay.elimination.active_set import ActiveSet
+from botorch_delay.elimination.box_active_set import BoxActiveSet
 from botorch_delay.exceptions import NumericsError
 from botorch_delay.gp import sample_paths
 from botorch_delay.gp.averages import Averages
 from botorch_delay.gp.kernels import covariance, prior_variance
-from botorch_delay.gp.posterior import Evidence, PointwisePosterior
 from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
@@ -85,7 +85,6 @@ class IndexMethod:
         surrogate: of the present posteriors.
         pool: the candidates, ``N x d``.
         widths: sigma at the last points, when they were asked.
-        answers: how many trials have been answered.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class IndexMethod:
         self._fitting, self._exact, self._repeat_pending = fitting, exact, repeat_pending
         self.surrogate = fitting.surrogate
         self._own_pool = self.pool = self._make_pool()
-        self._region: Region | None = None
+        self._active: ActiveSet | None = None  # what rounds have left of a box
         self._stale = True  # whether the ledger is to be read from its beginning
         self.widths: list[float] = []
         self._keys = PointKeys()  # of points that are no candidates
@@ -143,21 +142,6 @@ class IndexMethod:
         if self._design is None or self._design.sources == self._values.sources:
             return self._values
         return self._design
-
-    def known(self, evidence: Evidence, rows: Tensor, weights: bool) -> PointwisePosterior:
-        """The posterior of all answers at some candidates; rounding is not accounted for.
-
-        Args:
-            evidence: all answers.
-            rows: of the candidates.
-            weights: not to be had here.
-        """
-        assert not weights
-        self.flush()
-        mean, variance = self._values.posterior.mean[rows], self._values.posterior.variance[rows]
-        zero = torch.zeros_like(mean)
-        prior = prior_variance(self.surrogate.covar_module, self.surrogate.inputs(self.pool[rows]))
-        return PointwisePosterior(mean, variance, prior, zero, zero, zero, zero)
 
     def choose(
         self, among: Tensor | None = None, inside: Callable[[Tensor], Tensor] | None = None
@@ -517,7 +501,7 @@ class IndexMethod:
             return self._domain.points
         assert isinstance(self._domain, BoxDomain)
         generator = generator_for(self.seed, 0, torch.device("cpu"))
-        spread = Region(self._domain, seed=self.seed).sample(BOX_POOL, generator).points
+        spread = BoxActiveSet(self._domain, seed=self.seed).draw(BOX_POOL, generator).points
         if self.surrogate.learned:
             return spread
         edge = snapped(self._domain, spread[: BOX_POOL // 4], generator)
@@ -530,15 +514,17 @@ class IndexMethod:
         self._values.flush()
         self._spreading.flush()
 
-    def use_region(self, region: Region) -> None:
+    def use_active(self, active: ActiveSet) -> None:
         """Choose among points of what rounds have left of a box; of the whole if all is left."""
-        self._region, self._stale = region if region.conditions else None, True
+        narrowed = active if active.inside is not None else None
+        if narrowed is not None or self._active is not None:
+            self._active, self._stale = narrowed, True
 
     def _restart(self) -> None:
         """Posteriors of the present surrogate from all trials."""
         self.pool = self._own_pool
-        if self._region is not None:
-            pool = self._region.pool.points
+        pool = None if self._active is None else self._active.spread
+        if pool is not None:
             self.pool = pool[:: max(len(pool) // BOX_POOL, 1)]
         surrogate = self.surrogate = self._fitting.surrogate
         self._values = Averages(surrogate, self.pool)
@@ -549,7 +535,6 @@ class IndexMethod:
         self._acquisition = self._drawn = None
         self._first = None
         self._keys = PointKeys()
-        self.answers = 0
         self._feasibility = Feasibility(self._ledger.trials, self._key, exact=self._exact)
         self._running = Counter(self._key(trial) for trial in self._ledger.running())
         for trial in self._ledger.trials:
@@ -562,11 +547,8 @@ class IndexMethod:
 
     def _count(self, trial: Trial) -> None:
         """Enter a trial where its state says that it counts, and take it out elsewhere."""
-        key, x, state = self._key(trial), trial.x, trial.state
-        value = trial.value
-        if state is TrialState.COMPLETED:
-            self.answers += 1
-        counted = state is not TrialState.ABANDONED
+        key, x, value = self._key(trial), trial.x, trial.value
+        counted = trial.state is not TrialState.ABANDONED
         if isinstance(self._pending, Censor) and counted:
             limit, delay = self._pending.max_delay, trial.delay
             if value is None or (limit is not None and delay is not None and delay > limit):

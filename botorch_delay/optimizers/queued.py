@@ -71,7 +71,7 @@ class QueuedOptimizer(Optimizer):
                 "base has exact evaluations, of which one tells all; a queue evaluates its point "
                 "again until an answer comes. Leave out exact, or the queue."
             )
-        super().__init__(base.domain, base.horizon, seed=base._seed, maximize=base.maximize)
+        super().__init__(base._config)
         if base._finished:
             raise InputError("base must be fresh; it has been finished.")
         if base.trials or base.attached:
@@ -181,10 +181,6 @@ class QueuedOptimizer(Optimizer):
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self._base._judgement()
 
-    def _config(self) -> dict[str, Any]:
-        base = self._base
-        name, config = type(base).__name__, base._config()
-        return {"base": {"optimizer": name, "config": config}}
-
-    def _recipes(self) -> dict[str, Any]:
-        return {"base": self._base._recipes()}
+    def _described(self) -> dict[str, Any]:
+        base = {"optimizer": type(self._base).__name__, "config": self._config.describe()}
+        return {"base": base} | self._domain.describe()

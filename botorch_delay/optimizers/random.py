@@ -15,18 +15,13 @@ from botorch_delay.confidence.bounds import Confidence, FixedBeta, Guarantee
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.domains.generators import generator_for
-from botorch_delay.elimination.box_active_set import Region
-from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.elimination.box_active_set import BoxActiveSet
+from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.point_status import Feasibility, Standing, nothing_to_ask
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
+from botorch_delay.optimizers.config import Config
 from botorch_delay.optimizers.fitting import Fitting
-from botorch_delay.optimizers.fixed_model import (
-    describe_given,
-    describe_replicates,
-    given_surrogate,
-    recipe_of,
-)
 
 BATCH = 64
 # Points of the sequence that are tried for one that satisfies the constraints.
@@ -44,7 +39,7 @@ class RandomOptimizer(Optimizer):
     Args:
         domain: a finite set or a box.
         horizon: how many asks are planned; None where no end is planned.
-        covar_module: the kernel for ``recommend``; None to learn a Matern 5/2 kernel and noise.
+        covar_module: the kernel for ``recommend``; :class:`Learned`, or None, to learn it.
         noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
         exact: evaluations have no noise: one pass over a set is all, and ``recommend`` takes
             answers as they are, up to a jitter.
@@ -66,27 +61,27 @@ class RandomOptimizer(Optimizer):
         domain: Domain,
         *,
         horizon: int | None = None,
-        covar_module: Kernel | None = None,
+        covar_module: Kernel | Learned | None = None,
         noise_var: float | None = None,
         exact: bool = False,
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
-        super().__init__(domain, horizon, seed=seed, maximize=maximize)
-        self._fixed = given_surrogate(covar_module, noise_var, domain.like, exact=exact)
-        self._exact = exact
+        config = Config(
+            domain=domain,
+            horizon=horizon,
+            covar_module=covar_module,
+            noise_var=noise_var,
+            exact=exact,
+            seed=seed,
+            maximize=maximize,
+        )
+        super().__init__(config)
         self._start()
 
     def _start(self) -> None:
         super()._start()
-        self._fitting = Fitting(
-            self._domain,
-            self._ledger,
-            seed=self._seed,
-            sign=self._sign,
-            fixed=self._fixed,
-            exact=self._exact,
-        )
+        self._fitting: Fitting = Fitting(self._config, self._ledger)
         self._asks: Counter[int] = Counter()  # of each point, but for abandoned trials
         self._feasibility = Feasibility(exact=self._exact)
         self._number = self._cursor = 0  # the pass, and the places done in its order
@@ -155,8 +150,8 @@ class RandomOptimizer(Optimizer):
         turn, place = divmod(number - self._thin_from, BATCH)
         if self._uniform is None or self._uniform[0] != turn:
             generator = generator_for(self._seed, turn, torch.device("cpu"))
-            region = Region(self._domain, seed=self._seed)
-            self._uniform = (turn, region.sample(BATCH, generator).points)
+            region = BoxActiveSet(self._domain, seed=self._seed)
+            self._uniform = (turn, region.draw(BATCH, generator).points)
         return self._uniform[1][place]
 
     def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
@@ -182,15 +177,3 @@ class RandomOptimizer(Optimizer):
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self._fitting.current(), FixedBeta(6.0), 0.1
-
-    def _config(self) -> dict[str, Any]:
-        return {
-            "horizon": self._horizon,
-            **describe_given(self._fixed, self._domain.like),
-            **describe_replicates(self._exact),
-            "seed": self._seed,
-            "maximize": self._maximize,
-        }
-
-    def _recipes(self) -> dict[str, Any]:
-        return recipe_of(self._fixed)

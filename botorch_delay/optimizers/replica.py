@@ -135,6 +135,7 @@ class Replica:
     def __init__(self, make: Callable[[], BPEDelayOptimizer]) -> None:
         self._make = make
         self.rebuilds = 0
+        self._unrecorded: list[int] = []  # trials that ended, as no record of an ask says yet
         self._past: dict[int, PastTrial] = {}
         self._asks: dict[int, _Ask] = {}  # of trials that have a record
         self._openers: list[int] = []  # the trial that opened each round, from the first
@@ -254,8 +255,7 @@ class Replica:
         self._numbers: list[int] = []
         self._trials: list[Trial] = []
         self._attached: set[int] = set()
-        self._unrecorded: list[int] = []  # trials that ended, as no record of an ask says yet
-        self._applied = []
+        self._unrecorded, self._applied = [], []
         self._decided: set[tuple[str, float]] = set()  # kinds and times of events of asks
 
     def _know(self, number: int, trial: Trial) -> None:

@@ -1,11 +1,14 @@
-"""Kernels, confidences and delay laws as plain records, and back.
+"""Kernels, rules, delay laws and other parts as plain records, and back.
 
-What is on the fixed lists is rebuilt from its record. Anything else is stored by name and by
-what it does, must be passed to ``load`` again, and is checked against what was stored.
+A part of this library is recorded by its class and the arguments of its constructor, which it
+keeps under their own names; a kernel of GPyTorch's own by what it is made of. These are rebuilt
+from their records. Anything else is stored by name and by what it does, must be passed to
+``load`` again, and is checked against what was stored.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,8 +27,9 @@ from botorch_delay.delays import (
 )
 from botorch_delay.elimination.rounds import GeometricRounds, HorizonRounds
 from botorch_delay.exceptions import BotorchDelayError, StorageError
-from botorch_delay.gp.kernels import covariance, describe_kernel, hyperparameters
-from botorch_delay.gp.surrogate import Hyperparameters
+from botorch_delay.gp.kernels import build_kernel, covariance, describe_kernel, hyperparameters
+from botorch_delay.gp.surrogate import Hyperparameters, Learned
+from botorch_delay.optimizers.exploit import Exploit, WithinBudget
 from botorch_delay.optimizers.rules import (
     UCB,
     BotorchRule,
@@ -35,63 +39,58 @@ from botorch_delay.optimizers.rules import (
     ThompsonSampling,
 )
 
+# Between so many points a kernel that cannot be rebuilt is evaluated, to know it again.
 _PROBES = 8
-
-_PARTS: dict[type, tuple[str, ...]] = {
-    FixedBeta: ("beta",),
-    RKHSConfidence: ("norm_bound", "noise_std", "tight", "uniform", "c"),
-    NoDelay: (),
-    ConstantDelay: ("steps",),
-    PoissonDelay: ("mean",),
-    GeometricDelay: ("mean",),
-    SubExponentialDelay: ("mean", "xi", "b", "paper_min"),
-    UCB: ("beta",),
-    ThompsonSampling: ("beta", "n_features"),
-    Ignore: (),
-    Hallucinate: (),
-    Censor: ("worst_value", "max_delay", "inflate"),
-    Hyperparameters: ("lengthscale", "noise_var"),
-    HorizonRounds: (),
-    GeometricRounds: ("first", "growth"),
+_PARTS: dict[str, type] = {
+    part.__name__: part
+    for part in (
+        *(FixedBeta, RKHSConfidence),
+        *(NoDelay, ConstantDelay, PoissonDelay, GeometricDelay, SubExponentialDelay),
+        *(UCB, ThompsonSampling, Exploit, WithinBudget),
+        *(Ignore, Hallucinate, Censor),
+        *(Hyperparameters, Learned),
+        *(HorizonRounds, GeometricRounds),
+    )
 }
 
 
-def describe_part(part: Any, points: Tensor | None = None) -> dict[str, Any] | None:
-    """A JSON-ready record of a kernel, a confidence or a delay law; None of None.
+_ARGUMENTS = {name: tuple(inspect.signature(part).parameters) for name, part in _PARTS.items()}
+
+
+def describe_part(part: Any, points: Tensor | None = None) -> Any:
+    """A JSON-ready record of a part; None, numbers, texts and lists of them as they are.
 
     Args:
         part: the object.
         points: ``N x d``; a kernel that cannot be rebuilt is also known by its values between
             some of them.
     """
-    if part is None:
-        return None
+    if part is None or isinstance(part, bool | int | float | str):
+        return part
+    if isinstance(part, tuple | list):
+        return [describe_part(entry) for entry in part]
+    kind = type(part)
     if isinstance(part, Kernel):
-        assert points is not None
-        record = {"class": type(part).__name__, "hyperparameters": hyperparameters(part)}
-        recipe = describe_kernel(part)
-        if recipe is not None:
-            return record | {"structure": _structure(recipe)}
-        spread = torch.linspace(0, len(points) - 1, min(_PROBES, len(points))).long()
-        probe = points[spread]
-        with torch.no_grad():
-            values = covariance(part, probe, probe)
-        return record | {"values": values.tolist()}
+        return {"class": kind.__name__, **_describe_kernel(part, points)}
     if isinstance(part, BotorchRule):
         options = {key: _plain(value) for key, value in part.options.items()}
-        return {"class": BotorchRule.__name__, "factory": part.name, "options": options}
-    fields = _PARTS.get(type(part))
-    if fields is None:
-        return {"class": type(part).__name__, **_traits(part)}
-    return {
-        "class": type(part).__name__,
-        "arguments": {name: _as_in_json(getattr(part, name)) for name in fields},
-    }
+        return {"class": kind.__name__, "factory": part.name, "options": options}
+    if _PARTS.get(kind.__name__) is not kind:
+        return {"class": kind.__name__, **_traits(part)}
+    arguments = {name: describe_part(getattr(part, name)) for name in _ARGUMENTS[kind.__name__]}
+    return {"class": kind.__name__, "arguments": arguments}
 
 
-def _as_in_json(value: Any) -> Any:
-    """A value as it is read back from JSON, which knows lists alone."""
-    return list(value) if isinstance(value, tuple) else value
+def _describe_kernel(kernel: Kernel, points: Tensor | None) -> dict[str, Any]:
+    record: dict[str, Any] = {"hyperparameters": hyperparameters(kernel)}
+    structure = describe_kernel(kernel)
+    if structure is not None:
+        record["structure"] = structure
+    elif points is not None:
+        spread = torch.linspace(0, len(points) - 1, min(_PROBES, len(points))).long()
+        with torch.no_grad():
+            record["values"] = covariance(kernel, points[spread], points[spread]).tolist()
+    return record
 
 
 def _plain(value: Any) -> Any:
@@ -99,12 +98,6 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return [type(value).__name__]
-
-
-def _structure(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """A kernel's recipe without its parameters, which are compared up to rounding."""
-    kept = {key: value for key, value in recipe.items() if key not in ("parameters", "parts")}
-    return kept | {"parts": [_structure(part) for part in recipe.get("parts", [])]}
 
 
 def _traits(part: Any) -> dict[str, Any]:
@@ -121,29 +114,38 @@ def _traits(part: Any) -> dict[str, Any]:
     return traits
 
 
-def build_part(record: Mapping[str, Any] | None, name: str) -> Any:
-    """The confidence, delay law, rule or way of pending points of a record; None of None.
+def build_part(
+    record: Any, name: str, like: Tensor, passed: Mapping[str, Any] | None = None
+) -> Any:
+    """What :func:`describe_part` gave a record of.
 
     Args:
-        record: what :func:`describe_part` gave.
+        record: the record.
         name: the argument that it is for.
+        like: of the dtype and device that a kernel shall have.
+        passed: parts by the names of their arguments, to be used instead of what is recorded of
+            them, at any depth.
 
     Raises:
         StorageError: if it is malformed, or not on the list and has to be passed by the user.
     """
-    if record is None:
-        return None
+    if passed and passed.get(name) is not None:
+        return passed[name]
+    if not isinstance(record, Mapping):
+        return record
     try:
         kind, arguments = record["class"], record.get("arguments")
+        if "structure" in record:
+            return build_kernel(record["structure"], like)
         if kind == BotorchRule.__name__:
             return _build_rule(record, name)
-        known = {part.__name__: part for part in _PARTS}
-        if kind not in known or arguments is None:
+        if kind not in _PARTS or arguments is None:
             raise StorageError(
                 f"The stored {name} is {str(record.get('repr', kind))[:80]}, which cannot be "
                 f"rebuilt; pass {name} to load."
             )
-        return known[kind](**arguments)
+        parts = {key: build_part(value, key, like, passed) for key, value in arguments.items()}
+        return _PARTS[kind](**parts)
     except (AttributeError, KeyError, TypeError, ValueError, BotorchDelayError) as error:
         if isinstance(error, StorageError):
             raise

@@ -29,14 +29,13 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, Guarantee, RKHSConfidence, scaled_gain
 from botorch_delay.design.ties import lowest_of_largest
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.domains.generators import generator_for
-from botorch_delay.elimination.box_active_set import Region
-from botorch_delay.exceptions import InputError, InputTypeError, StorageError
+from botorch_delay.elimination.box_active_set import BoxActiveSet
+from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.posterior import Evidence, posterior_at
 from botorch_delay.gp.surrogate import Surrogate
@@ -44,9 +43,8 @@ from botorch_delay.history.events import Event, whole
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask
 from botorch_delay.history.trials import Choice, Trial
 from botorch_delay.optimizers.base import Optimizer
-from botorch_delay.optimizers.fixed_model import describe_given, given_surrogate, recipe_of
+from botorch_delay.optimizers.config import ThreDSConfig
 from botorch_delay.optimizers.locks import exclusive
-from botorch_delay.optimizers.specs import describe_part
 
 # The share of the first interval by which decisions may err in the first epoch.
 SLACK = 0.2
@@ -156,24 +154,25 @@ class ThreDSOptimizer(Optimizer):
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
-        super().__init__(domain, horizon, seed=seed, maximize=maximize)
-        if covar_module is None or noise_var is None:
-            raise InputError(
-                "GP-ThreDS needs covar_module and noise_var; it has no way to learn them."
-            )
-        fixed = given_surrogate(covar_module, noise_var, domain.like)
-        assert fixed is not None
-        self._surrogate = fixed
-        if not isinstance(confidence, Confidence):
-            raise InputTypeError(
-                f"confidence must be FixedBeta or RKHSConfidence, got {type(confidence).__name__}."
-            )
-        self._confidence = confidence
-        self._delta = validation.probability(delta, "delta")
-        self._patience = validation.whole(patience, "patience", 1)
+        config = ThreDSConfig(
+            domain=domain,
+            horizon=horizon,
+            covar_module=covar_module,
+            noise_var=noise_var,
+            confidence=confidence,
+            interval=interval,
+            patience=patience,
+            delta=delta,
+            seed=seed,
+            maximize=maximize,
+        )
+        super().__init__(config)
+        assert config.fixed is not None
+        self._surrogate, self._confidence = config.fixed, config.confidence
+        self._delta, self._patience = config.delta, config.patience
         self._points = self._discretize()
         self._on_host = self._points.cpu()  # for what is decided there, copied once
-        self._ends = self._first_interval(interval)
+        self._ends = self._first_interval(config)
         self._levels = min(domain.dim, MAX_LEVELS)
         self._nodes: dict[int, Tensor] = {1: torch.arange(len(self._points))}
         self._start()
@@ -186,25 +185,14 @@ class ThreDSOptimizer(Optimizer):
         self._rows_asked: dict[int, int] = {}  # by trial
         self._feasibility = Feasibility(key=_Lookup(self._rows_asked))
 
-    def _first_interval(self, interval: Any) -> tuple[float, float]:
-        if interval is None:
-            if not isinstance(self._confidence, RKHSConfidence):
-                raise InputError(
-                    "interval must be given, the range in which the best value lies, unless "
-                    "confidence is an RKHSConfidence, whose norm bound tells it."
-                )
-            kernel, points = self._surrogate.covar_module, self._points
-            with torch.no_grad():
-                largest = prior_variance(kernel, points).max().item() ** 0.5
-            return -self._confidence.norm_bound * largest, self._confidence.norm_bound * largest
-        try:
-            low, high = interval
-        except (TypeError, ValueError):
-            raise InputTypeError(f"interval must be two numbers, got {interval!r}.") from None
-        ends = validation.real(low, "interval[0]"), validation.real(high, "interval[1]")
-        if not ends[0] < ends[1]:
-            raise InputError(f"interval must increase, got {ends}.")
-        return ends
+    def _first_interval(self, config: ThreDSConfig) -> tuple[float, float]:
+        if config.interval is not None:
+            return config.interval
+        assert isinstance(config.confidence, RKHSConfidence)
+        with torch.no_grad():
+            prior = prior_variance(self._surrogate.covar_module, self._points)
+        largest = config.confidence.norm_bound * prior.max().item() ** 0.5
+        return -largest, largest
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -270,7 +258,7 @@ class ThreDSOptimizer(Optimizer):
             return self._domain.points
         assert isinstance(self._domain, BoxDomain)
         generator = generator_for(self._seed, 0, torch.device("cpu"))
-        found = Region(self._domain, seed=self._seed).sample(BOX_POINTS, generator)
+        found = BoxActiveSet(self._domain, seed=self._seed).draw(BOX_POINTS, generator)
         return torch.unique(found.points, dim=0)
 
     def _answered(self) -> list[int]:
@@ -395,21 +383,6 @@ class ThreDSOptimizer(Optimizer):
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self._surrogate, self._confidence, self._delta
-
-    def _config(self) -> dict[str, Any]:
-        return {
-            "horizon": self._horizon,
-            **describe_given(self._surrogate, self._domain.like),
-            "confidence": describe_part(self._confidence),
-            "interval": list(self._ends),
-            "patience": self._patience,
-            "delta": self._delta,
-            "seed": self._seed,
-            "maximize": self._maximize,
-        }
-
-    def _recipes(self) -> dict[str, Any]:
-        return recipe_of(self._surrogate)
 
 
 class _Lookup:

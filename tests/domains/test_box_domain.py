@@ -158,3 +158,12 @@ def test_bad_boxes(options, error, message):
 def test_bad_bounds(bounds, error, message):
     with pytest.raises(error, match=message):
         BoxDomain(torch.tensor(bounds, dtype=torch.double))
+
+
+def test_the_unit_cube_and_back():
+    domain = box(discrete_dims={1: [16, 32]}, log_dims=[0])
+    unit = scattered(50, 4)
+    back = domain.to_unit(domain.from_unit(unit))
+    free = [0, 2, 3]
+    torch.testing.assert_close(back[:, free], unit[:, free])
+    assert domain.to_unit(LIMITS).tolist() == [[0.0] * 4, [1.0] * 4]

@@ -4,8 +4,8 @@ from cases import scattered
 from hypothesis import given
 from hypothesis import strategies as st
 
-from botorch_delay import ActiveSet, FiniteDomain
-from botorch_delay.elimination.active_set import surviving
+from botorch_delay import FiniteActiveSet, FiniteDomain
+from botorch_delay.elimination.finite_active_set import surviving
 from botorch_delay.exceptions import InputError
 
 
@@ -21,7 +21,7 @@ def test_the_rule_is_algorithm_1_s(intervals):
 
 def test_active_sets_know_their_points():
     domain = FiniteDomain(scattered(20))
-    active = ActiveSet(domain, torch.tensor([2, 5, 11]))
+    active = FiniteActiveSet(domain, torch.tensor([2, 5, 11]))
     assert len(active) == 3
     assert active.indices.tolist() == [2, 5, 11]
     assert torch.equal(active.points, domain.points[[2, 5, 11]])
@@ -33,7 +33,7 @@ def test_active_sets_know_their_points():
 
 
 def test_contains_checks_its_argument():
-    active = ActiveSet(FiniteDomain(scattered(4)), torch.arange(4))
+    active = FiniteActiveSet(FiniteDomain(scattered(4)), torch.arange(4))
     with pytest.raises(InputError, match="columns"):
         active.contains(torch.zeros(1, 3).double())
     with pytest.raises(InputError, match="float32"):

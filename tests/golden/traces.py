@@ -420,7 +420,7 @@ def given(kernel: Kernel | None = None, noise_var: float | None = None) -> dict[
 
 
 def learned(warm_start: bd.Hyperparameters | None = None) -> dict[str, Any]:
-    return {"covar_module": None, "noise_var": None, "warm_start": warm_start}
+    return {"covar_module": bd.Learned(warm_start), "noise_var": None}
 
 
 def exact() -> dict[str, Any]:
@@ -431,16 +431,15 @@ def exploit(
     rule: Any, *, repeat_pending: bool = True, confirm_fraction: float | None = None
 ) -> dict[str, Any]:
     """What is asked beside the design."""
-    options = {"repeat_pending": repeat_pending, "confirm_fraction": confirm_fraction}
-    return {"exploit": rule} | options
+    return {"exploit": bd.Exploit(rule, repeat_pending, confirm_fraction)}
 
 
 def within_budget(factor: float) -> dict[str, Any]:
-    return {"regret_factor": factor}
+    return {"exploit": bd.WithinBudget(factor=factor)}
 
 
 def leaving_stragglers(factor: float) -> dict[str, Any]:
-    return {"straggler_factor": factor}
+    return {"rounds": bd.HorizonRounds(straggler_factor=factor)}
 
 
 def pending(treatment: bd.Pending, *, repeat_pending: bool = True) -> dict[str, Any]:

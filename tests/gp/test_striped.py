@@ -48,15 +48,3 @@ def test_a_block_takes_so_many_steps():
         striped.step()
     assert left == list(range(100, 0, -1))
     assert len(left) <= STRIPES
-
-
-def test_what_is_lent_does_not_change():
-    striped = StripedCovariance(se(), scattered(20, 2))
-    (first, second) = blocks(20, 2)
-    striped.take(*first)
-    lent = striped.lend()
-    before = lent.clone()
-    striped.take(*second)
-    striped.finish()
-    assert torch.equal(lent, before)
-    assert not torch.equal(striped.lend(), before)

@@ -667,10 +667,10 @@ CHANGES = [
     "UPDATE meta SET value = '{' WHERE key = 'config'",
     "UPDATE meta SET value = '{}' WHERE key = 'config'",
     "UPDATE meta SET value = '[]' WHERE key = 'config'",
-    "UPDATE meta SET value = '{}' WHERE key = 'recipes'",
+    "UPDATE meta SET value = json_remove(value, '$.covar_module.structure') WHERE key = 'config'",
     "UPDATE meta SET value = json_set(value, '$.covar_module', 5) WHERE key = 'config'",
-    "UPDATE meta SET value = json_set(value, '$.covar_module.class', 'ScaleKernel', "
-    "'$.covar_module.parts', json('[]')) WHERE key = 'recipes'",
+    "UPDATE meta SET value = json_set(value, '$.covar_module.structure.class', "
+    "'ScaleKernel', '$.covar_module.structure.parts', json('[]')) WHERE key = 'config'",
     "UPDATE meta SET value = '\"Unknown\"' WHERE key = 'optimizer'",
     "UPDATE meta SET value = replace(value, '\"horizon\": 60', '\"horizon\": 1e9')",
     "UPDATE meta SET value = replace(value, '\"horizon\": 60', '\"horizon\": 5')",

@@ -124,7 +124,9 @@ def random_state_is_kept():
 def test_it_asks_what_the_optimizer_asks():
     client = make_client(DelayGenerationNode(horizon=24, seed=3))
     space = AxSpace(client._experiment.search_space)
-    opt = bd.BPEDelayOptimizer(space.domain, 24, seed=3, maximize=False, repeat_pending=False)
+    opt = bd.BPEDelayOptimizer(
+        space.domain, 24, seed=3, maximize=False, exploit=bd.Exploit(repeat_pending=False)
+    )
     running = []
     for turn in range(12):
         (index,) = client.get_next_trials(max_trials=1)
@@ -422,9 +424,9 @@ def test_what_cannot_be_saved_says_so(tmp_path):
     ("options", "error", "message"),
     [
         ({"horizon": 0}, InputError, "horizon"),
-        ({"maximise": True}, InputTypeError, "maximise is no option"),
-        ({"maximize": True}, InputTypeError, "maximize is no option"),
-        ({"regret_factor": 1.25}, NotSupportedError, "regret_factor"),
+        ({"maximise": True}, InputTypeError, "no option 'maximise'"),
+        ({"maximize": True}, InputTypeError, "no option 'maximize'"),
+        ({"exploit": bd.WithinBudget(factor=1.25)}, NotSupportedError, "WithinBudget"),
         ({"exploit": 3}, InputTypeError, "rule"),
     ],
 )

@@ -128,7 +128,7 @@ def test_asks_equal_those_of_the_core_on_the_same_history(options, direction):
         space.domain,
         horizon,
         seed=3,
-        repeat_pending=False,
+        exploit=bd.Exploit(repeat_pending=False),
         maximize=direction == "maximize",
         **options,
     )

@@ -19,7 +19,13 @@ import pytest
 import torch
 from readme_blocks import python_blocks
 
-from botorch_delay import AcquisitionOptimizer, BPEDelayOptimizer, RandomOptimizer, load
+from botorch_delay import (
+    AcquisitionOptimizer,
+    BPEDelayOptimizer,
+    Exploit,
+    RandomOptimizer,
+    load,
+)
 from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
@@ -172,7 +178,7 @@ def test_it_plays_the_default_optimizer():
     assert type(search.optimizer) is BPEDelayOptimizer
     assert search.optimizer.horizon == 15
     assert search.optimizer.maximize
-    core = BPEDelayOptimizer(search.optimizer.domain, 15, repeat_pending=False)
+    core = BPEDelayOptimizer(search.optimizer.domain, 15, exploit=Exploit(repeat_pending=False))
     for number in range(15):
         config = search.suggest(f"t{number}")
         trial = core.ask()
@@ -355,7 +361,7 @@ def test_evaluated_points_are_not_attached_again_by_a_restore(tmp_path, space_fi
 
 
 def test_other_optimizers():
-    make = functools.partial(AcquisitionOptimizer, warm_start=None)
+    make = functools.partial(AcquisitionOptimizer, exact=False)
     search = searcher({"x": tune.uniform(0, 1)}, optimizer=make)
     assert search.optimizer.method == "GP-BUCB"
     assert search.optimizer.horizon == 20

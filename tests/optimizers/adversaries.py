@@ -459,7 +459,7 @@ class _Run:
         held = self.opt.guarantee.holds
         self.outcome.returned |= held and not self.held
         self.held = held
-        if "regret_factor" in self.problem.options:
+        if isinstance(self.problem.options.get("exploit"), bd.WithinBudget):
             try:
                 self.outcome.exceeded |= self.regret > self.opt.certified_regret + 1e-9
             except RefutedError:
@@ -516,7 +516,8 @@ def _attach(opt: bd.BPEDelayOptimizer, problem: Problem, g: Generator) -> None:
     opt.attach(problem.space.points[rows], problem.sign * values)
 
 
-_RULE, _DOWN = {"exploit": bd.UCB(4.0)}, {"maximize": False}
+UCB = bd.UCB(4.0)
+_RULE, _DOWN = {"exploit": UCB}, {"maximize": False}
 MODES = {
     "as published": Mode(law=bd.PoissonDelay(6.0), as_published=True),
     "delay law": Mode((_RULE,), law=bd.PoissonDelay(6.0)),
@@ -524,8 +525,8 @@ MODES = {
     "rule outside the design": Mode(
         (
             _RULE | {"explore_fraction": 0.3},
-            _RULE | {"explore_fraction": 0.3, "confirm_fraction": 0.2},
-            _RULE | {"explore_fraction": 0.3, "repeat_pending": False},
+            {"explore_fraction": 0.3, "exploit": bd.Exploit(UCB, confirm_fraction=0.2)},
+            {"explore_fraction": 0.3, "exploit": bd.Exploit(UCB, repeat_pending=False)},
         )
     ),
     "all answers": Mode(
@@ -533,11 +534,13 @@ MODES = {
         delays=ON_POINTS,
         attached="fair",
     ),
-    "regret budget": Mode(({"regret_factor": 1.25}, {"regret_factor": 2.0} | _RULE)),
+    "regret budget": Mode(
+        ({"exploit": bd.WithinBudget(factor=1.25)}, {"exploit": bd.WithinBudget(UCB, 2.0)})
+    ),
     "without stragglers": Mode(
         (
-            {"straggler_factor": 2.0, "exploit": None},
-            {"straggler_factor": 2.0, "explore_fraction": 0.3} | _RULE,
+            {"rounds": bd.HorizonRounds(2.0), "exploit": None},
+            {"rounds": bd.HorizonRounds(2.0), "explore_fraction": 0.3} | _RULE,
         ),
         delays=ON_POINTS,
         stops=False,
@@ -567,6 +570,8 @@ MODES = {
         failure=bad_values_at_first,
     ),
     "regret budget, missing answers": Mode(
-        ({"regret_factor": 1.25},), failure=all_that_speaks_for_the_best, only_certified=True
+        ({"exploit": bd.WithinBudget(factor=1.25)},),
+        failure=all_that_speaks_for_the_best,
+        only_certified=True,
     ),
 }

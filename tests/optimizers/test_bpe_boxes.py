@@ -86,7 +86,7 @@ def test_a_box_eliminates_as_a_fine_grid_does():
     grid = torch.cartesian_prod(axis, axis)
     k = kernel_function(se(0.3))
     active = torch.ones(len(grid), dtype=torch.bool)
-    for record, condition in zip(opt.rounds, opt._state.conditions, strict=True):
+    for record, condition in zip(opt.rounds, opt._active.conditions, strict=True):
         lower, upper = condition.interval(grid)
         used = [opt.trials[i] for i in record.trial_ids]
         X = np.stack([t.x.numpy() for t in used])
@@ -302,7 +302,7 @@ def test_a_box_of_lists_that_all_fail():
     opt = make(domain)
     for _ in range(12):
         opt.mark_failed(opt.ask(), "crashed")
-    with pytest.raises(EmptyDomainError, match="Every point of the box failed"):
+    with pytest.raises(EmptyDomainError, match="Every point of the domain failed"):
         opt.ask()
 
 

@@ -280,7 +280,7 @@ def test_where_evaluations_are_exact_any_answer_at_the_point_will_do(how, confid
 
 @pytest.mark.parametrize(
     "options",
-    [{"noise_var": None, "exact": True}, {"straggler_factor": 1.0}],
+    [{"noise_var": None, "exact": True}, {"rounds": bd.HorizonRounds(1.0)}],
     ids=["exact", "stragglers"],
 )
 def test_elsewhere_a_round_goes_without_what_was_abandoned(options):

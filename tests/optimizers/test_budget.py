@@ -32,7 +32,7 @@ def optimizer(problem, norm, factor=1.25, divide=1.0, **options):
         "covar_module": KERNEL,
         "noise_var": NOISE**2,
         "confidence": bd.RKHSConfidence(norm / divide, NOISE / divide),
-        "regret_factor": factor,
+        "exploit": bd.WithinBudget(factor=factor),
         "delta": DELTA,
     }
     return bd.BPEDelayOptimizer(problem.domain, HORIZON, **(given | options))
@@ -168,7 +168,7 @@ def test_a_point_that_cannot_be_asked_eliminates_nobody():
         covar_module=KERNEL,
         noise_var=1e-4,
         confidence=bd.RKHSConfidence(norm, 0.01),
-        regret_factor=1.5,
+        exploit=bd.WithinBudget(factor=1.5),
     )
     best = int(problem.values[:12].argmax())
     answered = False
@@ -195,7 +195,7 @@ def test_single_precision_and_tiny_noise_give_no_nan(std):
         covar_module=kernel,
         noise_var=1e-4,
         confidence=bd.RKHSConfidence(1.0, std),
-        regret_factor=1.25,
+        exploit=bd.WithinBudget(factor=1.25),
     )
     regret = 0.0
     for trial in (opt.ask() for _ in range(120)):
@@ -209,7 +209,7 @@ def test_single_precision_and_tiny_noise_give_no_nan(std):
         covar_module=kernel,
         noise_var=1e-4,
         confidence=bd.RKHSConfidence(1.0, std),
-        regret_factor=1.25,
+        exploit=bd.WithinBudget(factor=1.25),
     )
     other.load_state_dict(opt.state_dict())
     assert other.certified_regret == opt.certified_regret
@@ -249,27 +249,28 @@ def test_the_guarantee_says_what_it_costs():
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "message"),
     [
-        ({"regret_factor": 0.9}, InputError, "at least 1"),
-        ({"confidence": bd.FixedBeta(6.0)}, InputError, "RKHSConfidence"),
-        ({"covar_module": None, "noise_var": None}, InputError, "covar_module"),
-        ({"exploit": None}, InputError, "rule to play"),
-        ({"delay": bd.NoDelay()}, InputError, "leave out"),
-        ({"evidence": "all"}, InputError, "leave out evidence"),
-        ({"explore_fraction": 0.5}, InputError, "explore_fraction"),
-        ({"rounds": bd.GeometricRounds(4, 2.0)}, InputError, "leave out"),
+        ({"confidence": bd.FixedBeta(6.0)}, "RKHSConfidence"),
+        ({"covar_module": None, "noise_var": None}, "covar_module"),
+        ({"exact": True, "noise_var": None}, "exact"),
+        ({"delay": bd.NoDelay()}, "leave out"),
+        ({"evidence": "all"}, "leave out evidence"),
+        ({"explore_fraction": 0.5}, "explore_fraction"),
+        ({"rounds": bd.GeometricRounds(4, 2.0)}, "leave out"),
     ],
 )
-def test_bad_arguments(change, error, message):
+def test_bad_arguments(change, message):
     problem, norm = random_problem(0)
-    with pytest.raises(error, match=message):
+    with pytest.raises(InputError, match=message):
         optimizer(problem, norm, **change)
+    with pytest.raises(InputError, match="at least 1"):
+        bd.WithinBudget(factor=0.9)
     box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
     options = {"covar_module": se(), "noise_var": 0.01, "confidence": bd.RKHSConfidence(1.0, 0.1)}
     with pytest.raises(NotSupportedError, match="FiniteDomain"):
-        bd.BPEDelayOptimizer(box, 20, regret_factor=1.5, **options)
-    with pytest.raises(NotSupportedError, match="regret_factor"):
+        bd.BPEDelayOptimizer(box, 20, exploit=bd.WithinBudget(factor=1.5), **options)
+    with pytest.raises(NotSupportedError, match="WithinBudget"):
         _ = bd.BPEDelayOptimizer(problem.domain, 20).certified_regret
 
 

@@ -16,7 +16,7 @@ from scale import repeats
 
 import botorch_delay as bd
 from botorch_delay.benchmarks import paper_problem
-from botorch_delay.elimination.rounds import Departure, RoundSchedule
+from botorch_delay.elimination.rounds import Departure
 from botorch_delay.exceptions import RefutedError, RepeatedResultWarning
 from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers.claims import claim
@@ -25,6 +25,7 @@ from botorch_delay.optimizers.replica import PastTrial, Replica
 NOISE = 0.01
 VALID = bd.RKHSConfidence(2.0, 0.2)  # told noise variances up to 0.04 do not contradict it
 PLAYING = {"confidence": VALID, "exploit": bd.UCB(4.0), "explore_fraction": 0.5}
+NO_REPEATS = {"exploit": bd.Exploit(bd.UCB(4.0), repeat_pending=False)}
 DESIGN = {"confidence": VALID, "exploit": None}
 UCB = bd.UCB(6.0)
 GIVEN_UP = "a design point was given up"
@@ -133,7 +134,7 @@ def test_where_rounds_have_fixed_lengths_a_failure_takes_an_ask_from_them():
 
 
 def test_a_straggler_may_be_given_up_once_its_round_has_closed():
-    opt = optimizer(**DESIGN, straggler_factor=5.0)
+    opt = optimizer(**DESIGN, rounds=bd.HorizonRounds(5.0))
     trials = opt.ask(8)  # q_1 = 8
     for trial in trials[1:]:
         answer(opt, trial)
@@ -142,7 +143,7 @@ def test_a_straggler_may_be_given_up_once_its_round_has_closed():
     opt.mark_abandoned(trials[0])
     assert opt.guarantee.holds
     assert any("before its round closes" in line for line in opt.guarantee.assumptions)
-    opt = optimizer(**DESIGN, straggler_factor=5.0)
+    opt = optimizer(**DESIGN, rounds=bd.HorizonRounds(5.0))
     trials = opt.ask(8)
     opt.mark_abandoned(trials[0])
     for trial in trials[1:]:
@@ -255,9 +256,10 @@ def test_rounds_that_grow_by_a_factor_say_what_they_are_charged():
 
 
 def test_values_may_not_decide_on_designs_of_fixed_length():
-    options = {"delay": bd.NoDelay(), "exploit": bd.UCB(4.0), "confidence": VALID}
-    assert optimizer(**options).guarantee.holds
-    assert not optimizer(**options, repeat_pending=False).guarantee.holds
+    for repeat in (True, False):
+        exploit = bd.Exploit(repeat_pending=repeat)
+        opt = optimizer(delay=bd.NoDelay(), exploit=exploit, confidence=VALID)
+        assert opt.guarantee.holds == repeat
 
 
 def test_design_sizes_limit_what_counts_as_given_up():
@@ -277,7 +279,7 @@ def test_design_sizes_limit_what_counts_as_given_up():
 def test_that_the_maximiser_stays_does_not_need_every_answer():
     opt = optimizer(**DESIGN)
     found = claim(
-        VALID, None, 0.1, opt._options, surrogate=opt._fixed, departed=[Departure.GIVEN_UP]
+        VALID, None, 0.1, opt._config, surrogate=opt._fixed, departed=[Departure.GIVEN_UP]
     )
     assert "the maximiser is never eliminated all the same" in str(found)
     assert not found.holds
@@ -315,11 +317,10 @@ def test_a_run_that_is_ended_early_judges_complete_designs_only():
     [
         (DESIGN, True),
         (PLAYING, True),
-        (PLAYING | {"repeat_pending": False}, False),
-        (DESIGN | {"repeat_pending": False}, True),
-        (PLAYING | {"explore_fraction": None, "regret_factor": 1.25}, False),
+        (PLAYING | NO_REPEATS, False),
+        (PLAYING | {"explore_fraction": None, "exploit": bd.WithinBudget(factor=1.25)}, False),
     ],
-    ids=["design", "playing", "no repeats", "design without repeats", "budget"],
+    ids=["design", "playing", "no repeats", "budget"],
 )
 def test_at_the_horizon_the_last_round_is_judged_where_values_had_no_say(options, judged):
     opt = steep(60, 60, **options)
@@ -397,13 +398,13 @@ def test_intervals_say_what_they_rest_on():
 MODES = {
     "design": DESIGN,
     "rule": PLAYING,
-    "no repeats": PLAYING | {"repeat_pending": False},
+    "no repeats": PLAYING | NO_REPEATS,
     "all": DESIGN | {"evidence": "all"},
     "law": DESIGN | {"delay": bd.ConstantDelay(4)},
     "law, rule": {"confidence": VALID, "delay": bd.ConstantDelay(4), "exploit": bd.UCB(4.0)},
-    "stragglers": DESIGN | {"straggler_factor": 2.0},
+    "stragglers": DESIGN | {"rounds": bd.HorizonRounds(2.0)},
     "geometric": DESIGN | {"rounds": bd.GeometricRounds(3, 1.5)},
-    "budget": {"confidence": VALID, "regret_factor": 1.25},
+    "budget": {"confidence": VALID, "exploit": bd.WithinBudget(factor=1.25)},
     "exact": DESIGN | {"exact": True, "noise_var": None},
     "exact, law": DESIGN | {"exact": True, "noise_var": None, "delay": bd.ConstantDelay(4)},
 }
@@ -468,7 +469,7 @@ def test_no_sequence_of_calls_brings_an_ended_claim_back(mode):
 
 @pytest.mark.parametrize(
     "options",
-    [{"delay": bd.ConstantDelay(2)}, {"straggler_factor": 5.0}],
+    [{"delay": bd.ConstantDelay(2)}, {"rounds": bd.HorizonRounds(5.0)}],
     ids=["law", "stragglers"],
 )
 def test_a_late_answer_does_not_bring_back_what_a_round_went_without(options):
@@ -499,14 +500,14 @@ def done(past, **options):
 
 def test_what_a_round_went_without_is_known_to_a_copy_made_from_the_trials():
     """It was abandoned before the round closed, and answered late."""
-    for pair in shared(10, DESIGN | {"straggler_factor": 5.0}):
+    for pair in shared(10, DESIGN | {"rounds": bd.HorizonRounds(5.0)}):
         kept, store = pair
         if len(store) == 8:  # q_1 = 8
             store |= {i: done(past) for i, past in store.items() if i}
             store[0] = replace(store[0], state=TrialState.ABANDONED)
     store[0] = done(store[0], late=True)
     kept.sync(store.values())
-    anew = Replica(lambda: optimizer(**DESIGN | {"straggler_factor": 5.0}))
+    anew = Replica(lambda: optimizer(**DESIGN | {"rounds": bd.HorizonRounds(5.0)}))
     anew.sync(store.values())
     for one in (kept, anew):
         assert one.optimizer.rounds[0].observed == 7
@@ -606,7 +607,7 @@ def test_no_waits_are_counted_where_every_answer_is_in_time():
 
 def test_a_design_point_that_has_to_wait_for_another_trial_of_its_point_is_a_wait():
     points = bd.FiniteDomain(scattered(3))
-    options = PLAYING | {"covar_module": se(), "noise_var": NOISE, "repeat_pending": False}
+    options = PLAYING | NO_REPEATS | {"covar_module": se(), "noise_var": NOISE}
     opt = bd.BPEDelayOptimizer(points, 100, **options | {"explore_fraction": 1.0})
     opt.ask(6)  # three design points, and then each has a running trial
     assert [t.slot for t in opt.trials[:3]] == [0, 1, 2]
@@ -731,7 +732,7 @@ def test_contradictions_of_noise_are_found_out_as_well():
 
 
 def test_answers_told_with_more_noise_say_nothing_of_the_norm():
-    budget = {"confidence": bd.RKHSConfidence(2.0, 0.01), "regret_factor": 1.25}
+    budget = {"confidence": bd.RKHSConfidence(2.0, 0.01), "exploit": bd.WithinBudget(factor=1.25)}
     for options in (DESIGN | {"confidence": bd.RKHSConfidence(2.0, 0.01)}, budget):
         opt = optimizer(**options)
         for number in range(20):
@@ -746,15 +747,6 @@ def test_answers_told_with_more_noise_say_nothing_of_the_norm():
     assert "certified_regret holds all the same" not in str(opt.guarantee)
     with pytest.raises(RefutedError, match="above noise_std squared"):
         _ = opt.certified_regret
-
-
-def test_a_schedule_of_the_users_own_is_not_known_to_keep_the_rate():
-    class Threes(RoundSchedule):
-        def design_size(self, number, previous, horizon, fraction):
-            return 3
-
-    claimed = optimizer(**DESIGN, rounds=Threes()).guarantee
-    assert [line.split(",")[0] for line in claimed.missing] == ["Threes is a schedule of your own"]
 
 
 def test_results_attached_again_are_warned_about():

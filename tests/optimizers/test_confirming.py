@@ -19,11 +19,11 @@ HORIZON = 60
 NOISY = 0.5 * normal(HORIZON, seed=1)
 
 
-def optimizer(**options):
+def optimizer(share=0.5, **options):
     options = {
         "covar_module": KERNEL,
         "noise_var": NOISE,
-        "confirm_fraction": 0.5,
+        "exploit": bd.Exploit(confirm_fraction=share),
         "explore_fraction": 0.1,
     } | options
     return bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), HORIZON, **options)
@@ -74,8 +74,7 @@ def test_the_last_asks_equal_a_dense_transcription():
 
 def test_before_the_last_asks_the_rule_plays():
     plain, confirming = (
-        [t.index for t in play(optimizer(confirm_fraction=share), HORIZON).trials]
-        for share in (0.0, 0.5)
+        [t.index for t in play(optimizer(share), HORIZON).trials] for share in (0.0, 0.5)
     )
     assert plain[: HORIZON // 2] == confirming[: HORIZON // 2]
     assert plain != confirming
@@ -84,7 +83,7 @@ def test_before_the_last_asks_the_rule_plays():
 def test_where_it_is_clear_which_point_is_best_the_rule_plays_on():
     asked = []
     for share in (0.0, 0.5):
-        opt = optimizer(confirm_fraction=share, noise_var=1e-6)
+        opt = optimizer(share, noise_var=1e-6)
         for number in range(HORIZON):
             trial = opt.ask()
             opt.tell(trial, torch.sin(5 * trial.x).sum().item())
@@ -121,7 +120,7 @@ def test_learned_kernels_confirm_by_default_and_exact_answers_never():
 
 @pytest.mark.parametrize("fraction", [0.0, 0.3])
 def test_the_share_is_stored(fraction, tmp_path):
-    opt = optimizer(confirm_fraction=fraction)
+    opt = optimizer(fraction)
     play(opt, 50)
     opt.save(tmp_path / "study.db")
     again = bd.load(tmp_path / "study.db")
@@ -132,7 +131,11 @@ def test_the_share_is_stored(fraction, tmp_path):
 def test_on_a_box():
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
     opt = bd.BPEDelayOptimizer(
-        bd.BoxDomain(bounds), 30, covar_module=se(), noise_var=0.1, confirm_fraction=0.4
+        bd.BoxDomain(bounds),
+        30,
+        covar_module=se(),
+        noise_var=0.1,
+        exploit=bd.Exploit(confirm_fraction=0.4),
     )
     for _ in range(18):
         trial = opt.ask()
@@ -149,8 +152,8 @@ def test_on_a_box():
 def test_nothing_can_be_confirmed_before_there_are_answers():
     box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
     for domain in (box, bd.FiniteDomain(POINTS)):
-        options = {"covar_module": se(), "noise_var": 0.1, "confirm_fraction": 1.0}
-        opt = bd.BPEDelayOptimizer(domain, 30, **options)
+        exploit = bd.Exploit(confirm_fraction=1.0)
+        opt = bd.BPEDelayOptimizer(domain, 30, covar_module=se(), noise_var=0.1, exploit=exploit)
         for trial in opt.ask(4):
             opt.mark_failed(trial)
         assert len(opt.ask(6)) == 6
@@ -194,19 +197,15 @@ def test_eliminated_points_are_not_confirmed():
     assert len(set(found)) == len(found) >= 2
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"confirm_fraction": 1.5}, "between 0 and 1"),
-        ({"confirm_fraction": -0.1}, "between 0 and 1"),
-        ({"confirm_fraction": "all"}, "confirm_fraction"),
-        ({"exploit": None, "explore_fraction": 1.0}, "exploit"),
-        ({"exact": True, "noise_var": None}, "Exact"),
-    ],
-)
-def test_bad_shares(options, message):
-    with pytest.raises(InputError, match=message):
-        optimizer(**options)
+@pytest.mark.parametrize("share", [1.5, -0.1])
+def test_bad_shares(share):
+    with pytest.raises(InputError, match="between 0 and 1"):
+        bd.Exploit(confirm_fraction=share)
+
+
+def test_exact_answers_are_not_confirmed():
+    with pytest.raises(InputError, match="Exact"):
+        optimizer(exact=True, noise_var=None)
 
 
 def test_a_share_of_no_horizon():
@@ -217,5 +216,5 @@ def test_a_share_of_no_horizon():
             covar_module=KERNEL,
             noise_var=NOISE,
             rounds=bd.GeometricRounds(4, 1.5),
-            confirm_fraction=0.2,
+            exploit=bd.Exploit(confirm_fraction=0.2),
         )

@@ -140,7 +140,9 @@ OPTIMIZERS |= {
     "BPE, geometric, TS": exploiting(
         exploit=bd.ThompsonSampling(), rounds=bd.GeometricRounds(3, 1.5), explore_fraction=0.5
     ),
-    "BPE, budget": exploiting(confidence=bd.RKHSConfidence(1.0, 0.2), regret_factor=1.25),
+    "BPE, budget": exploiting(
+        confidence=bd.RKHSConfidence(1.0, 0.2), exploit=bd.WithinBudget(factor=1.25)
+    ),
     "BPE, delay law": exploiting(delay=bd.ConstantDelay(3)),
     "BPE, learned": exploiting(covar_module=None, noise_var=None, explore_fraction=0.3),
     "UCB, box": on_box(rule=bd.UCB(4.0)),

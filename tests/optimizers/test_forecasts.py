@@ -156,7 +156,7 @@ def test_a_budget_may_ask_design_points_later():
         covar_module=se(),
         noise_var=NOISE,
         confidence=bd.RKHSConfidence(2.0, 0.1),
-        regret_factor=1.5,
+        exploit=bd.WithinBudget(factor=1.5),
     )
     opt.tell(opt.ask(), 0.0)
     forecast = opt.forecast()

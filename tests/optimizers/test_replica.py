@@ -421,7 +421,10 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(HorizonError):
         few.ask(2, before=2)
     domain = bd.FiniteDomain(scattered(10))
-    options = GIVEN | {"confidence": bd.RKHSConfidence(2.0, 0.03), "regret_factor": 2.0}
+    options = GIVEN | {
+        "confidence": bd.RKHSConfidence(2.0, 0.03),
+        "exploit": bd.WithinBudget(factor=2.0),
+    }
     with pytest.raises(NotSupportedError, match="use save and load"):
         bd.BPEDelayOptimizer.from_trials(domain, 20, [past], **options)
 

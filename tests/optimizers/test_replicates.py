@@ -121,7 +121,10 @@ def test_pending_points_are_repeated_only_if_asked_for(make_one):
     domain = bd.FiniteDomain(line(25))
     shares = {}
     for repeat in (True, False):
-        opt = make_one(domain, covar_module=se(), noise_var=0.05, repeat_pending=repeat)
+        options = {"repeat_pending": repeat}
+        if make_one is bpe:
+            options = {"exploit": bd.Exploit(repeat_pending=repeat)}
+        opt = make_one(domain, covar_module=se(), noise_var=0.05, **options)
         repeats = 0
         for number in range(40):
             pending = {t.index for t in opt.pending}
@@ -273,8 +276,7 @@ def test_bounds_from_exact_evaluations_hold_and_the_maximiser_stays():
         lambda: index(bd.FiniteDomain(line(5)), exact="yes"),
         lambda: index(bd.FiniteDomain(line(5)), repeat_pending=None),
         lambda: bpe(bd.FiniteDomain(line(5)), exact=True, evidence="round"),
-        lambda: bpe(bd.FiniteDomain(line(5)), exact=True, regret_factor=1.5),
-        lambda: bpe(bd.FiniteDomain(line(5)), repeat_pending=1),
+        lambda: bd.Exploit(repeat_pending=1),
         lambda: bd.QueuedOptimizer(search(bd.FiniteDomain(line(5)), exact=True)),
     ],
 )

@@ -43,7 +43,7 @@ class Machine(RuleBasedStateMachine):
         elif law is None:
             self.options |= {"explore_fraction": played, "evidence": "round"}
         if law is None:
-            self.options["straggler_factor"] = kappa
+            self.options["rounds"] = bd.HorizonRounds(kappa)
         if not learned:
             self.options |= {"covar_module": se(), "noise_var": 0.01}
         self.opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), HORIZON, **self.options)

@@ -46,7 +46,7 @@ def due(opt, kappa):
 @pytest.mark.parametrize("options", [{}, PLAYING])
 def test_a_round_closes_as_soon_as_the_rule_says_and_not_before(kappa, options):
     steps = 110
-    opt = make(horizon=120, straggler_factor=kappa, **options)
+    opt = make(horizon=120, rounds=bd.HorizonRounds(kappa), **options)
     g = generator(5)
     slow = torch.rand(steps, generator=g) < 0.15
     delays = torch.where(slow, FOREVER, torch.randint(12, (steps,), generator=g)).tolist()
@@ -77,7 +77,7 @@ def test_it_is_off_by_default():
 
 
 def close_without_the_first(kappa=3.0):
-    opt = make(horizon=100, straggler_factor=kappa)
+    opt = make(horizon=100, rounds=bd.HorizonRounds(kappa))
     lost, *others = opt.ask(10)
     answer(opt, others)
     opt.ask()
@@ -97,7 +97,7 @@ def test_late_answers_are_used_where_all_data_are():
 
 
 def test_a_round_waits_where_too_much_is_unknown():
-    opt = make(horizon=100, straggler_factor=1.01)
+    opt = make(horizon=100, rounds=bd.HorizonRounds(1.01))
     trials = opt.ask(10)
     answer(opt, trials[:2])
     opt.ask(5)
@@ -105,13 +105,13 @@ def test_a_round_waits_where_too_much_is_unknown():
 
 
 def test_nothing_closes_without_a_single_answer():
-    opt = make(horizon=100, straggler_factor=1e6)
+    opt = make(horizon=100, rounds=bd.HorizonRounds(1e6))
     opt.ask(40)
     assert opt.rounds == []
 
 
 def test_design_points_that_were_given_up_are_no_longer_intended():
-    opt = make(horizon=100, straggler_factor=1.0)
+    opt = make(horizon=100, rounds=bd.HorizonRounds(1.0))
     trials = opt.ask(10)
     opt.mark_abandoned(trials[4])
     answer(opt, trials[:4] + trials[5:])
@@ -120,7 +120,7 @@ def test_design_points_that_were_given_up_are_no_longer_intended():
 
 
 def test_a_file_goes_on_alike(tmp_path):
-    opt = make(horizon=100, straggler_factor=6.0, **PLAYING)
+    opt = make(horizon=100, rounds=bd.HorizonRounds(6.0), **PLAYING)
     g = generator(2)
     for step in range(60):
         trial = opt.ask()
@@ -146,7 +146,7 @@ def test_a_file_goes_on_alike(tmp_path):
 def test_the_guarantee_names_the_factor_and_what_it_takes():
     valid = {"confidence": bd.RKHSConfidence(2.0, 0.1)}
     plain = make(**valid).guarantee
-    early = make(straggler_factor=1.5, **valid).guarantee
+    early = make(rounds=bd.HorizonRounds(1.5), **valid).guarantee
     assert plain.holds
     assert early.holds
     assert early.factor == pytest.approx(1.5 * plain.factor)
@@ -157,41 +157,40 @@ def test_the_guarantee_names_the_factor_and_what_it_takes():
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("options", "message"),
     [
-        ({"straggler_factor": 0.9}, InputError, "at least 1"),
-        ({"straggler_factor": 2.0, "repeat_pending": False}, InputError, "repeat_pending"),
-        ({"straggler_factor": math.nan}, InputError, "finite"),
-        ({"straggler_factor": "2"}, InputError, "number"),
-        ({"straggler_factor": 2.0, "delay": bd.NoDelay()}, InputError, "wait for nobody"),
+        ({"exploit": bd.Exploit(repeat_pending=False)}, "repeat_pending"),
+        ({"delay": bd.NoDelay()}, "wait for nobody"),
         (
-            {
-                "straggler_factor": 2.0,
-                "regret_factor": 1.5,
-                "exploit": bd.UCB(4.0),
-                "confidence": bd.RKHSConfidence(2.0, 0.1),
-            },
-            InputError,
-            "values decide",
+            {"exploit": bd.WithinBudget(), "confidence": bd.RKHSConfidence(2.0, 0.1)},
+            "all of their design points",
         ),
     ],
 )
-def test_options_that_exclude_each_other(options, error, message):
-    with pytest.raises(error, match=message):
-        make(**options)
+def test_options_that_exclude_each_other(options, message):
+    with pytest.raises(InputError, match=message):
+        make(rounds=bd.HorizonRounds(2.0), **options)
+
+
+@pytest.mark.parametrize(
+    ("kappa", "message"), [(0.9, "at least 1"), (math.nan, "finite"), ("2", "number")]
+)
+def test_bad_factors(kappa, message):
+    with pytest.raises(InputError, match=message):
+        bd.HorizonRounds(kappa)
 
 
 def test_a_box_is_refused():
     box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
     with pytest.raises(NotSupportedError, match="straggler_factor"):
         bd.BPEDelayOptimizer(
-            box, 30, covar_module=se(), noise_var=0.1, straggler_factor=2.0, exploit=None
+            box, 30, covar_module=se(), noise_var=0.1, rounds=bd.HorizonRounds(2.0), exploit=None
         )
 
 
 def test_a_learned_kernel_claims_nothing_and_works():
     opt = bd.BPEDelayOptimizer(
-        bd.FiniteDomain(scattered(30)), 60, exploit=None, straggler_factor=5.0
+        bd.FiniteDomain(scattered(30)), 60, exploit=None, rounds=bd.HorizonRounds(5.0)
     )
     trials = opt.ask(8)
     answer(opt, trials[1:])
@@ -229,8 +228,8 @@ def play(opt, problem, delays_of, seed):
 
 
 OPTIONS = [
-    {"straggler_factor": 2.0},
-    {"straggler_factor": 2.0, "exploit": bd.UCB(4.0), "explore_fraction": 0.3},
+    {"rounds": bd.HorizonRounds(2.0)},
+    {"rounds": bd.HorizonRounds(2.0), "exploit": bd.UCB(4.0), "explore_fraction": 0.3},
 ]
 
 

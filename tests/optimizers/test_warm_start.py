@@ -33,7 +33,7 @@ def test_from_one_study_to_the_next_and_through_a_file(make, tmp_path):
     first = play(make(bd.FiniteDomain(POINTS)), 20)
     learned = first.hyperparameters
     assert len(learned.lengthscale) == 2
-    second = make(bd.FiniteDomain(POINTS), warm_start=learned)
+    second = make(bd.FiniteDomain(POINTS), covar_module=bd.Learned(learned))
     assert second.hyperparameters.lengthscale == pytest.approx(learned.lengthscale)
     cold = make(bd.FiniteDomain(POINTS))
     assert cold.hyperparameters.lengthscale != pytest.approx(learned.lengthscale)
@@ -51,13 +51,13 @@ def test_hyperparameters_are_values_that_can_be_keys():
     assert len({given, bd.Hyperparameters((0.3, 0.2), 0.01)}) == 1
     record = describe_part(given)
     assert json.loads(json.dumps(record)) == record  # as a file gives it back
-    assert build_part(record, "warm_start") == given
+    assert build_part(record, "warm_start", POINTS) == given
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
 def test_a_state_in_memory_knows_its_warm_start(make):
     given = bd.Hyperparameters([0.3, 0.2], 0.01)
-    opt, other = (make(bd.FiniteDomain(POINTS), warm_start=given) for _ in range(2))
+    opt, other = (make(bd.FiniteDomain(POINTS), covar_module=bd.Learned(given)) for _ in range(2))
     other.load_state_dict(opt.state_dict())
     stored = opt.state_dict()
     stored["config"] = json.loads(json.dumps(stored["config"]))
@@ -68,12 +68,11 @@ def test_a_state_in_memory_knows_its_warm_start(make):
 def test_bad_input(make):
     domain = bd.FiniteDomain(POINTS)
     with pytest.raises(InputTypeError, match=r"opt\.hyperparameters"):
-        make(domain, warm_start=make(domain))
+        bd.Learned(make(domain))
     with pytest.raises(InputError, match=r"1 lengthscales.*2 encoded columns"):
-        make(domain, warm_start=bd.Hyperparameters([0.3], 0.01))
-    given = bd.Hyperparameters([0.3, 0.3], 0.01)
-    with pytest.raises(InputError, match="pass either"):
-        make(domain, covar_module=se(), noise_var=0.01, warm_start=given)
+        make(domain, covar_module=bd.Learned(bd.Hyperparameters([0.3], 0.01)))
+    with pytest.raises(InputError, match="noise_var was given without covar_module"):
+        make(domain, covar_module=bd.Learned(), noise_var=0.01)
     with pytest.raises(InputError, match="lengthscale"):
         bd.Hyperparameters([0.3, -1.0], 0.01)
     with pytest.raises(NotSupportedError, match="were given, not learned"):

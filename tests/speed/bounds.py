@@ -11,7 +11,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidence, side_delta
-from botorch_delay.elimination.active_set import surviving
+from botorch_delay.elimination.finite_active_set import surviving
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Evidence, PointwisePosterior, factorize, posterior_at
 from speed.clocks import PeakMemory, fastest, interleaved

@@ -1,0 +1,312 @@
+"""The active set of a finite domain: rows of its points."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from botorch_delay import validation
+from botorch_delay.confidence.bounds import scaled_gain
+from botorch_delay.design.greedy import GreedyDesign
+from botorch_delay.domains.finite import FiniteDomain
+from botorch_delay.elimination.active_set import (
+    ActiveSet,
+    Design,
+    Elimination,
+    RoundBounds,
+    not_finite,
+)
+from botorch_delay.elimination.rounds import RoundRecord
+from botorch_delay.exceptions import StorageError
+from botorch_delay.gp.kernels import prior_variance
+from botorch_delay.gp.posterior import Evidence
+from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.answers import Answers
+from botorch_delay.history.events import whole
+from botorch_delay.history.point_status import row_of
+from botorch_delay.history.trials import Attached, Choice, Trial
+
+logger = logging.getLogger(__name__)
+
+
+def surviving(lower: Tensor, upper: Tensor) -> Tensor:
+    """The rule of Algorithm 1: keep x where ``U(x) >= max over z of L(z)``.
+
+    Args:
+        lower: L on the active points, ``n``.
+        upper: U on the active points, ``n``.
+
+    Returns:
+        A bool tensor ``n``. It is never all false: the point with the largest L stays.
+    """
+    return upper >= lower.max()
+
+
+class FiniteActiveSet(ActiveSet):
+    """The active points of a finite set.
+
+    Args:
+        domain: the set.
+        indices: rows of the active points, increasing, a LongTensor; if None those that no round
+            took out.
+        eliminated: for each point the round that took it out, 0 for none, a LongTensor ``N``; all
+            zeros if None.
+    """
+
+    def __init__(
+        self, domain: FiniteDomain, indices: Tensor | None = None, eliminated: Tensor | None = None
+    ) -> None:
+        self._domain = domain
+        if eliminated is None:
+            eliminated = torch.zeros(len(domain), dtype=torch.long, device=domain.points.device)
+        self._eliminated = eliminated
+        self._rows = (eliminated == 0).nonzero().flatten() if indices is None else indices
+
+    @property
+    def indices(self) -> Tensor:
+        """Rows of ``domain.points`` that are active: a LongTensor, increasing."""
+        return self._rows.clone()
+
+    @property
+    def points(self) -> Tensor:
+        """The active points, ``n x d``."""
+        return self._domain.points[self._rows]
+
+    def contains(self, X: Tensor) -> Tensor:
+        """Whether each row of ``X`` (``n x d``) is an active point: a bool tensor ``n``.
+
+        Points are compared exactly.
+
+        Raises:
+            InputError: if ``X`` is malformed or does not fit the domain.
+        """
+        X = validation.matrix(X, "X", empty=True)
+        validation.matches(X, "X", self._domain.points)
+        active = torch.zeros(len(self._domain), dtype=torch.bool, device=X.device)
+        active[self._rows] = True
+        rows = self._domain.find(X)
+        return active[rows] & (rows >= 0)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return f"FiniteActiveSet({len(self)} of {len(self._domain)} points)"
+
+    def round_that_eliminated(self, X: Tensor) -> Tensor:
+        """The round that took each point out."""
+        return self._eliminated[self._domain.find(X)]
+
+    @property
+    def eliminated(self) -> Tensor:
+        """For each point the round that took it out, 0 while it is active."""
+        return self._eliminated.clone()
+
+    @property
+    def size(self) -> int:
+        """How many points."""
+        return len(self._rows)
+
+    @property
+    def unit(self) -> str:
+        """Points."""
+        return "points"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no row."""
+        return not len(self._rows)
+
+    def key(self, trial: Trial) -> int:
+        """Its row."""
+        return row_of(trial)
+
+    def key_of(self, x: Tensor) -> int:
+        """Its row."""
+        return int(self._domain.find(x.unsqueeze(0)))
+
+    def keys_of(self, results: Sequence[Attached]) -> list[int]:
+        """Their rows."""
+        return [result.index for result in results if result.index is not None]
+
+    def choice(self, key: int, number: int, slot: int) -> Choice:
+        """The row."""
+        return Choice(index=key, round=number, slot=slot)
+
+    def has(self, key: int) -> bool:
+        """Whether a row is active."""
+        position = self._position(key)
+        return position < len(self._rows) and int(self._rows[position]) == key
+
+    def without(self, keys: Sequence[int]) -> FiniteActiveSet:
+        """The active rows but these."""
+        if not keys:
+            return self
+        out = torch.tensor(keys, device=self._rows.device)
+        return self.only(self._rows[~torch.isin(self._rows, out)])
+
+    def only(self, rows: Tensor) -> FiniteActiveSet:
+        """Some of the active rows, a LongTensor, increasing."""
+        return FiniteActiveSet(self._domain, rows, self._eliminated)
+
+    def after(self, number: int) -> FiniteActiveSet:
+        """The rows that count."""
+        return self._left(number, self._rows)
+
+    def restored(self, infeasible: Sequence[int], number: int) -> FiniteActiveSet:
+        """Every row that is feasible."""
+        left = FiniteActiveSet(self._domain).without(infeasible)
+        return self._left(number, left._rows)
+
+    def _left(self, number: int, rows: Tensor) -> FiniteActiveSet:
+        """These rows are active, and the others out, in this round if in none before."""
+        eliminated = self._eliminated.masked_fill(self._eliminated == 0, number)
+        eliminated[rows] = 0
+        return FiniteActiveSet(self._domain, rows, eliminated)
+
+    @property
+    def rows(self) -> Tensor:
+        """The active rows."""
+        return self._rows
+
+    @property
+    def inside(self) -> None:
+        """Nothing: rows tell."""
+        return None
+
+    @property
+    def spread(self) -> None:
+        """Nothing: rows tell."""
+        return None
+
+    def candidates(self, tried: Tensor | None = None) -> tuple[list[int], Tensor]:
+        """The active rows and points, also where none of them may be asked."""
+        rows = self._rows if len(self._rows) else (self._eliminated == 0).nonzero().flatten()
+        return rows.tolist(), self._domain.points[rows]
+
+    def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[list[int], Tensor]:
+        """The evaluated rows, active or not; every row if there are none."""
+        found = sorted({row for row in rows if row is not None}) or [*range(len(self._domain))]
+        return found, self._domain.points[found]
+
+    def climbed(self, function: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
+        """The points as they are: every one was compared."""
+        return X
+
+    def design(
+        self, surrogate: Surrogate, number: int, picks: Iterable[int], closed: Iterable[int]
+    ) -> Design:
+        """The greedy design on the active rows."""
+        candidates = surrogate.inputs(self.points)
+        positions = map(self._position, picks)
+        made = GreedyDesign(surrogate.covar_module, candidates, surrogate.noise_var, positions)
+        design = _RowsDesign(self, made)
+        for key in closed:
+            design.exclude(key)
+        return design
+
+    def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
+        """Nothing can stop a round on a finite set."""
+
+    def eliminate(
+        self,
+        number: int,
+        surrogate: Surrogate,
+        evidence: Evidence,
+        bounds: RoundBounds,
+        tried: Tensor,
+        others: Evidence | None = None,
+    ) -> Elimination:
+        """Rows whose upper bound reaches the largest lower bound (Algorithm 1, the last line)."""
+        confidence, ratio = bounds.confidence, surrogate.noise_ratio(evidence)
+        posterior = surrogate.posterior(evidence, self.points, weights=confidence.needs_weights)
+        half = confidence.half_width(posterior, ratio, bounds.side)
+        lower, upper = posterior.mean - half, posterior.mean + half
+        if others is not None:
+            posterior = surrogate.posterior(others, self.points)
+            half, _ = confidence.all_data(
+                posterior,
+                surrogate.noise_ratio(others),
+                scaled_gain(surrogate.covar_module, others),
+                bounds.delta / 2.0,  # for all rounds: the bound holds at all times at once
+            )
+            lower = torch.maximum(lower, posterior.mean - half)
+            upper = torch.minimum(upper, posterior.mean + half)
+        if not (torch.isfinite(lower).all() and torch.isfinite(upper).all()):
+            raise not_finite(number)
+        kept = surviving(lower, upper)
+        contradicted = not bool(kept.any())
+        if contradicted:  # only where two kinds of bounds contradict each other
+            logger.warning(
+                "round %d: the largest lower bound, %.6g, is above every upper bound, the largest "
+                "of which is %.6g: norm_bound or noise_std is too small, or the kernel is wrong; "
+                "the points with the largest bounds stay",
+                number,
+                lower.max().item(),
+                upper.max().item(),
+            )
+            kept = (upper == upper.max()) | (lower == lower.max())
+        return Elimination(
+            self._left(number, self._rows[kept]),
+            lower.max().item(),
+            confidence.multiplier(ratio, bounds.side),
+            None if contradicted else 0.5 * (upper - lower).max().item(),
+            contradicted,
+        )
+
+    def multiplier(self, surrogate: Surrogate, evidence: Evidence, bounds: RoundBounds) -> float:
+        """As in the bounds."""
+        return bounds.confidence.multiplier(surrogate.noise_ratio(evidence), bounds.side)
+
+    def left_of(self, before: ActiveSet) -> list[int]:
+        """The eliminated rows."""
+        assert before.rows is not None
+        rows: list[int] = before.rows[~torch.isin(before.rows, self._rows)].tolist()
+        return rows
+
+    def after_record(
+        self,
+        record: RoundRecord,
+        left: Any,
+        judged: Callable[[], tuple[Surrogate, Answers, RoundBounds]],
+    ) -> FiniteActiveSet:
+        """The rows that were not eliminated."""
+        device = self._rows.device
+        out = torch.tensor([whole(row) for row in left], dtype=torch.long, device=device)
+        rows = self._rows[~torch.isin(self._rows, out)]
+        if not len(rows) or len(rows) + len(out) != len(self._rows):
+            raise StorageError(f"round {record.number} eliminates points that were not active.")
+        return self._left(record.number, rows)
+
+    def union(self, *, whole: bool) -> int:
+        """The number of points."""
+        return len(self._domain) if whole else len(self)
+
+    def largest_deviation(self, kernel: Kernel) -> float:
+        """Over all points."""
+        with torch.no_grad():
+            return float(prior_variance(kernel, self._domain.points).max()) ** 0.5
+
+    def _position(self, key: int) -> int:
+        return int(torch.searchsorted(self._rows, key))
+
+
+class _RowsDesign:
+    """A greedy design over positions among the active rows, by rows of the domain."""
+
+    def __init__(self, active: FiniteActiveSet, design: GreedyDesign) -> None:
+        self._active, self._design = active, design
+
+    def next(self) -> int:
+        return int(self._active.rows[self._design.next()])
+
+    def add(self, key: int) -> None:
+        self._design.add(self._active._position(key))
+
+    def exclude(self, key: int, excluded: bool = True) -> None:
+        self._design.exclude(self._active._position(key), excluded)

@@ -1,0 +1,410 @@
+"""What an optimizer is made with: its options, their defaults, and what excludes what."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel
+
+from botorch_delay import validation
+from botorch_delay.confidence.bounds import Confidence, RKHSConfidence
+from botorch_delay.delays import DelayLaw
+from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.elimination.rounds import (
+    ArrivalRounds,
+    GeometricRounds,
+    HorizonRounds,
+    RoundRule,
+    ScheduledRounds,
+)
+from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
+from botorch_delay.gp.kernels import check_kernel, prior_variance
+from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate, exact_noise
+from botorch_delay.optimizers.exploit import Exploit, WithinBudget
+from botorch_delay.optimizers.rules import Censor, Pending, Rule, check_combination
+from botorch_delay.optimizers.specs import describe_part
+
+# Of the asks that are design points, where a rule plays the others: chosen with its beta.
+DEFAULT_FRACTION = 0.005
+# Chosen on tuning tables for development, with learned kernels: recommendations are better in
+# every cell, and regret less. On boxes it made no difference that shows, and with given kernels
+# and many asks it is soon clear which point is best.
+DEFAULT_CONFIRM = 0.2
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Config:
+    """What every optimizer is made with, checked, and with defaults filled in.
+
+    The fields are arguments of the optimizer's constructor and have their names, so that it can
+    be made again from :meth:`describe` and the domain.
+
+    Attributes:
+        domain: where points may be asked.
+        horizon: T, how many asks are planned; None where no end is planned.
+        covar_module: a copy of the kernel, or how it is learned.
+        noise_var: lambda^2; None where it is learned, or evaluations are exact.
+        exact: whether evaluations have no noise.
+        seed: of everything random.
+        maximize: whether large values are good.
+    """
+
+    domain: Domain
+    horizon: int | None
+    covar_module: Kernel | Learned | None = None
+    noise_var: float | None = None
+    exact: bool = False
+    seed: int = 0
+    maximize: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.domain, Domain):
+            raise InputTypeError(
+                f"domain must be a FiniteDomain or a BoxDomain, got {type(self.domain).__name__}; "
+                "wrap points with FiniteDomain(points)."
+            )
+        if self.horizon is not None:
+            self._fill(horizon=validation.whole(self.horizon, "horizon", 1))
+        self._fill(seed=validation.seed(self.seed))
+        validation.flag(self.maximize, "maximize")
+        validation.flag(self.exact, "exact")
+        if self.covar_module is None:
+            self._fill(covar_module=Learned())
+        if isinstance(self.covar_module, Learned):
+            self.covar_module.check(self.domain)
+        else:
+            kernel = copy.deepcopy(check_kernel(self.covar_module, self.domain.like))
+            self._fill(covar_module=kernel.requires_grad_(False).eval())
+        self._check_noise()
+
+    def _fill(self, **values: Any) -> None:
+        """Replace what was given by what it stands for."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _check_noise(self) -> None:
+        if self.exact and self.noise_var is not None:
+            raise InputError(
+                f"Evaluations are exact, so that they have no noise; got noise_var="
+                f"{self.noise_var!r}. Leave out noise_var, or exact."
+            )
+        if not self.exact and self.learned == (self.noise_var is not None):
+            given, missing = ("noise_var", "covar_module")
+            if not self.learned:
+                given, missing = missing, given
+            raise InputError(
+                f"{given} was given without {missing}; pass both to keep them fixed, or neither to "
+                "learn them from the answers."
+            )
+        if self.noise_var is not None:
+            like = self.domain.like
+            self._fill(noise_var=validation.noise_variance(self.noise_var, "noise_var", like))
+
+    @property
+    def learned(self) -> bool:
+        """Whether kernel and noise are learned."""
+        return isinstance(self.covar_module, Learned)
+
+    @property
+    def warm_start(self) -> Hyperparameters | None:
+        """Where learning begins; None for BoTorch's priors, and where nothing is learned."""
+        return self.covar_module.warm_start if isinstance(self.covar_module, Learned) else None
+
+    @property
+    def finite(self) -> bool:
+        """Whether the domain is a finite set."""
+        return isinstance(self.domain, FiniteDomain)
+
+    @property
+    def sign(self) -> float:
+        """What values are multiplied by to be maximised."""
+        return 1.0 if self.maximize else -1.0
+
+    @cached_property
+    def fixed(self) -> Surrogate | None:
+        """Kernel and noise as a surrogate; a jitter for exact evaluations; None if learned."""
+        kernel, like = self.covar_module, self.domain.like
+        if not isinstance(kernel, Kernel):
+            return None
+        noise_var = self.noise_var
+        if noise_var is None:
+            with torch.no_grad():
+                noise_var = exact_noise(like) * prior_variance(kernel, like).max().item()
+        return Surrogate.fixed(kernel, noise_var, like)
+
+    def describe(self) -> dict[str, Any]:
+        """Every argument but the domain, JSON-ready."""
+        like = self.domain.like
+        names = [field.name for field in fields(self) if field.name != "domain"]
+        return {name: describe_part(getattr(self, name), like) for name in names}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AcquisitionConfig(Config):
+    """What an :class:`AcquisitionOptimizer` is made with.
+
+    Attributes:
+        rule: what is maximised.
+        pending: how pending points enter.
+        repeat_pending: whether a point with a running trial may be asked again.
+    """
+
+    rule: Rule
+    pending: Pending
+    repeat_pending: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validation.flag(self.repeat_pending, "repeat_pending")
+        check_combination(self.rule, self.pending)
+        if self.worst_value is not None:
+            validation.answer(self.worst_value, self.domain.like)
+
+    @property
+    def worst_value(self) -> float | None:
+        """What a missing answer counts as, if it counts as a value."""
+        return self.pending.worst_value if isinstance(self.pending, Censor) else None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BoundsConfig(Config):
+    """What an optimizer that decides by confidence bounds is made with.
+
+    Attributes:
+        confidence: the bounds.
+        delta: their failure probability.
+    """
+
+    confidence: Confidence
+    delta: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_type(self.confidence, Confidence, "confidence", "FixedBeta or RKHSConfidence")
+        self._fill(delta=validation.probability(self.delta, "delta"))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ThreDSConfig(BoundsConfig):
+    """What a :class:`ThreDSOptimizer` is made with.
+
+    Attributes:
+        interval: where the best value is known to lie; None to take it from the confidence.
+        patience: answers after which a descendant is accepted although nothing is certain.
+    """
+
+    interval: tuple[float, float] | None
+    patience: int
+
+    def __post_init__(self) -> None:
+        if self.covar_module is None or self.learned or self.noise_var is None:
+            raise InputError(
+                "GP-ThreDS needs covar_module and noise_var; it has no way to learn them."
+            )
+        super().__post_init__()
+        self._fill(patience=validation.whole(self.patience, "patience", 1))
+        if self.interval is None:
+            if not isinstance(self.confidence, RKHSConfidence):
+                raise InputError(
+                    "interval must be given, the range in which the best value lies, unless "
+                    "confidence is an RKHSConfidence, whose norm bound tells it."
+                )
+            return
+        try:
+            low, high = self.interval
+        except (TypeError, ValueError):
+            raise InputTypeError(f"interval must be two numbers, got {self.interval!r}.") from None
+        ends = validation.real(low, "interval[0]"), validation.real(high, "interval[1]")
+        if not ends[0] < ends[1]:
+            raise InputError(f"interval must increase, got {ends}.")
+        self._fill(interval=ends)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BPEConfig(BoundsConfig):
+    """What a :class:`BPEDelayOptimizer` is made with; the attributes are described there.
+
+    Attributes:
+        delay: the law that gives rounds their lengths; None if they close on arrival.
+        rounds: how many design points each round has.
+        exploit: what plays the other asks; None to continue the design.
+        explore_fraction: rho, the share of asks that are design points.
+        evidence: "round" or "all".
+        as_published: whether this is Algorithm 1 as printed.
+    """
+
+    delay: DelayLaw | None
+    rounds: HorizonRounds | GeometricRounds
+    exploit: Exploit | WithinBudget | None
+    explore_fraction: float | None
+    evidence: str | None
+    as_published: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.delay is not None:
+            _check_type(self.delay, DelayLaw, "delay", "a delay law such as PoissonDelay")
+        known = HorizonRounds | GeometricRounds
+        _check_type(self.rounds, known, "rounds", "HorizonRounds() or GeometricRounds(...)")
+        if self.evidence not in (None, "round", "all"):
+            raise InputError(f"evidence must be 'round' or 'all', got {self.evidence!r}.")
+        if self.exact and self.evidence == "round":
+            raise InputError(
+                "Exact evaluations are all used, for none of them is asked again; leave out "
+                "evidence, or exact."
+            )
+        if isinstance(self.exploit, WithinBudget):
+            self._check_budget(self.exploit)
+        self._fill_defaults()
+        self._check_rounds()
+        if isinstance(self.exploit, Exploit):
+            self._check_confirming()
+        if self.straggler_factor is not None:
+            self._check_stragglers()
+        proves = not self.confidence.missing
+        if self.evidence == "all" and proves and not (self.finite or self.exact):
+            raise NotSupportedError(
+                "evidence='all' with RKHSConfidence needs a FiniteDomain; on a box use 'round'."
+            )
+
+    def _fill_defaults(self) -> None:
+        exploits = isinstance(self.exploit, Exploit) and self.delay is None
+        if self.evidence is None:
+            pooled = self.exact or (exploits and bool(self.confidence.missing))
+            self._fill(evidence="all" if pooled else "round")
+        if self.explore_fraction is None:
+            self._fill(explore_fraction=DEFAULT_FRACTION if exploits else 1.0)
+        self._fill(explore_fraction=validation.real(self.explore_fraction, "explore_fraction"))
+        if isinstance(self.exploit, Exploit) and self.exploit.confirm_fraction is None:
+            unsure = self.finite and self.learned and not self.exact and self.horizon is not None
+            share = DEFAULT_CONFIRM if unsure else 0.0
+            self._fill(exploit=replace(self.exploit, confirm_fraction=share))
+
+    def _check_budget(self, exploit: WithinBudget) -> None:
+        if not self.finite:
+            raise NotSupportedError("WithinBudget needs a FiniteDomain; use Exploit on a box.")
+        if self.exact:
+            raise InputError(
+                "WithinBudget bills asks that may come again, and exact evaluations do not; use "
+                "Exploit, or leave out exact."
+            )
+        if self.learned or not isinstance(self.confidence, RKHSConfidence):
+            raise InputError(
+                "WithinBudget needs bounds that are valid; pass covar_module, noise_var and "
+                "confidence=RKHSConfidence(norm_bound, noise_std)."
+            )
+        closes_on_arrival = self.delay is None and self.horizon is not None
+        if not closes_on_arrival or self.rounds != HorizonRounds():
+            raise InputError(
+                "WithinBudget needs the rounds of the horizon that close on arrival, with all of "
+                "their design points; pass a horizon, and leave out delay and rounds."
+            )
+        if self.evidence == "all" or self.explore_fraction not in (None, 1.0):
+            raise InputError(
+                "WithinBudget uses bounds from all answers anyway, and the budget decides how many "
+                "asks are design points; leave out evidence and explore_fraction."
+            )
+
+    def _check_rounds(self) -> None:
+        if not 0.0 < self.fraction <= 1.0:
+            raise InputError(
+                f"explore_fraction must be above 0 and at most 1, got {self.fraction:g}."
+            )
+        if self.fraction < 1.0 and self.exploit is None:
+            raise InputError(
+                "An explore_fraction below 1 needs a rule for the other asks; pass "
+                "exploit=UCB(6.0)."
+            )
+        if self.horizon is None and self.geometric is None:
+            raise InputError(
+                "Without a horizon rounds cannot follow from it; pass "
+                "rounds=GeometricRounds(first, growth), or a horizon."
+            )
+        if self.delay is not None and (self.geometric is not None or self.fraction < 1.0):
+            raise InputError(
+                "With a delay law rounds have the lengths of Algorithm 1; leave out delay to use "
+                "GeometricRounds or an explore_fraction below 1."
+            )
+
+    def _check_confirming(self) -> None:
+        if self.confirm_fraction and self.exact:
+            raise InputError(
+                "Exact evaluations are not asked again; leave out confirm_fraction, or exact."
+            )
+        if self.confirm_fraction and self.horizon is None:
+            raise InputError(
+                "confirm_fraction is a share of the horizon; leave it out, or pass a horizon."
+            )
+
+    def _check_stragglers(self) -> None:
+        if not self.finite:
+            raise NotSupportedError(
+                "straggler_factor compares deviations over a finite active set; leave it out on a "
+                "box."
+            )
+        if self.delay is not None:
+            raise InputError(
+                "With a delay law rounds have fixed lengths and wait for nobody; leave out delay "
+                "to use straggler_factor."
+            )
+        if not self.repeat_pending:
+            raise InputError(
+                "With repeat_pending=False design points wait for trials that values may have led "
+                "to, and then which of them straggle must not decide what a round's bounds use; "
+                "leave out straggler_factor, or repeat_pending."
+            )
+
+    @property
+    def rule(self) -> Rule | None:
+        """Of the asks that are no design points."""
+        if self.exploit is None:
+            return None
+        assert isinstance(self.exploit.rule, Rule)
+        return self.exploit.rule
+
+    @property
+    def fraction(self) -> float:
+        """Rho, the share of asks that are design points."""
+        assert self.explore_fraction is not None
+        return self.explore_fraction
+
+    @property
+    def repeat_pending(self) -> bool:
+        """Whether a point with a running trial may be asked again."""
+        return not isinstance(self.exploit, Exploit) or self.exploit.repeat_pending
+
+    @property
+    def confirm_fraction(self) -> float:
+        """The share of the horizon in which the rule's asks go to answered points."""
+        return (isinstance(self.exploit, Exploit) and self.exploit.confirm_fraction) or 0.0
+
+    @property
+    def budget_factor(self) -> float | None:
+        """F of a budget, or None."""
+        return self.exploit.factor if isinstance(self.exploit, WithinBudget) else None
+
+    @property
+    def straggler_factor(self) -> float | None:
+        """Kappa, or None."""
+        return None if isinstance(self.rounds, GeometricRounds) else self.rounds.straggler_factor
+
+    @property
+    def geometric(self) -> GeometricRounds | None:
+        """The rounds, if they grow by a constant factor."""
+        return self.rounds if isinstance(self.rounds, GeometricRounds) else None
+
+    def round_rule(self) -> RoundRule:
+        """When rounds close."""
+        if self.delay is None:
+            return ArrivalRounds(self.horizon, self.rounds, self.fraction)
+        assert self.horizon is not None
+        return ScheduledRounds(self.horizon, self.delay.upper_bound(self.horizon, self.delta))
+
+
+def _check_type(value: Any, kind: Any, name: str, expected: str) -> None:
+    if not isinstance(value, kind):
+        raise InputTypeError(f"{name} must be {expected}, got {type(value).__name__}.")
