@@ -10,18 +10,14 @@ import time
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from botorch_delay.exceptions import MissingExtraError, StorageError, TrialError
+from botorch_delay.exceptions import StorageError, TrialError
 from botorch_delay.history.columns import FIELDS, Columns
 from botorch_delay.history.events import KINDS, Event, brief, chained, finite, whole
-
-if TYPE_CHECKING:
-    import pandas
-
 
 LINKS = 8  # of a chain of digests that are kept
 
@@ -469,9 +465,9 @@ class Ledger:
         """An event that the columns tell."""
         kind, trial = KINDS[self._kinds[number]], self.trials[self._subjects[number]]
         if kind == "asked":
-            place = {"x": trial._own.tolist(), "point": trial.index}
-            data = {**place, "round": trial.round, "slot": trial.slot}
-            return Event(kind, trial.asked_at, trial.id, data=data)
+            place: dict[str, Any] = {"x": trial._own.tolist(), "point": trial.index}
+            place |= {"round": trial.round, "slot": trial.slot}
+            return Event(kind, trial.asked_at, trial.id, data=place)
         said = {"noise_var": trial.noise_var, "reason": trial.reason}
         assert trial.answered_at is not None
         data = {name: value for name, value in said.items() if value}  # a variance is above 0
@@ -485,33 +481,6 @@ class Ledger:
         self._columns = Columns()  # a copied trial has some of its own
         for trial in self.trials:
             trial._move(self._columns)
-
-
-def trials_table(trials: list[Trial], names: tuple[str, ...]) -> pandas.DataFrame:
-    """Trials as a table, one row each, with a column for each name of a coordinate.
-
-    Raises:
-        MissingExtraError: if pandas is not installed.
-    """
-    try:
-        import pandas
-    except ImportError as error:
-        raise MissingExtraError(
-            "to_dataframe needs pandas: pip install 'botorch-delay[pandas]'."
-        ) from error
-    records = []
-    for trial in trials:
-        record = trial.record()
-        record["index"] = record.pop("point")
-        x = record.pop("x")
-        records.append(record | dict(zip(names, x, strict=True)))
-    columns = ["id", "index", "round", "slot", "state", "value", "noise_var", "late"]
-    columns += ["reason", "asked_at", "answered_at", "answered_step"]
-    columns += names
-    frame = pandas.DataFrame(records, columns=columns).set_index("id")
-    for name in ("asked_at", "answered_at"):
-        frame[name] = pandas.to_datetime(frame[name], unit="s", utc=True)
-    return frame
 
 
 def _as_id(value: Any) -> int:

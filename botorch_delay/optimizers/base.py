@@ -12,7 +12,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -38,16 +38,13 @@ from botorch_delay.history import differences, sqlite, states
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.events import SETTLED, Event, read_events, truncated
-from botorch_delay.history.trials import Attached, Choice, Ledger, Trial, TrialState, trials_table
+from botorch_delay.history.trials import Attached, Choice, Ledger, Trial, TrialState
 from botorch_delay.optimizers.config import Config
 from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.forecasts import Straggler, describe_running
 from botorch_delay.optimizers.locks import Lock, exclusive
 from botorch_delay.optimizers.recommendation import Recommendation, best_of, intervals
 from botorch_delay.optimizers.replicates import Replicates, replicates
-
-if TYPE_CHECKING:
-    import pandas
 
 logger = logging.getLogger(__name__)
 
@@ -396,15 +393,6 @@ class Optimizer(ABC):
         posterior, half, _ = intervals(candidates, surrogate, evidence, confidence, delta)
         gap = (posterior.mean + half).max() - (posterior.mean - half).max()
         return max(gap.item(), 0.0)
-
-    @exclusive
-    def to_dataframe(self) -> pandas.DataFrame:
-        """The trials as a table, one row each; times are in UTC.
-
-        Raises:
-            MissingExtraError: if pandas is not installed.
-        """
-        return trials_table(self._ledger.trials, self._domain.names)
 
     @exclusive
     def state_dict(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,7 +53,6 @@ from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.locks import exclusive
 from botorch_delay.optimizers.policies import IndexMethod
-from botorch_delay.optimizers.replica import PastTrial, Replica
 from botorch_delay.optimizers.rules import BotorchRule, Hallucinate, Rule
 from botorch_delay.optimizers.stragglers import EarlyClose, LateReport, forecast, holding
 
@@ -315,29 +314,6 @@ class BPEDelayOptimizer(Optimizer):
             seed=seed,
             maximize=maximize,
         )
-
-    @classmethod
-    def from_trials(
-        cls, domain: Domain, horizon: int | None, trials: Iterable[PastTrial], **options: Any
-    ) -> BPEDelayOptimizer:
-        """The optimizer that would exist had these asks been made and answered here.
-
-        A :class:`Replica` takes in newer trials without beginning anew, and asks with notes.
-
-        Args:
-            domain: as in the constructor.
-            horizon: likewise.
-            trials: with the notes of their asks; those without one are results from elsewhere.
-            options: of the constructor.
-
-        Raises:
-            InputError: if a point does not fit the domain, or an option is out of its range.
-            NotSupportedError: with :class:`WithinBudget`.
-            StorageError: if a note is malformed, or rests on trials that are missing.
-        """
-        replica = Replica(lambda: cls(domain, horizon, **options))
-        replica.sync(trials)
-        return replica.optimizer
 
     @property
     @exclusive

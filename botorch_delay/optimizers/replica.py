@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,9 +26,7 @@ from botorch_delay.elimination.open_round import WAITING_SLOT
 from botorch_delay.exceptions import BotorchDelayError, InputError, StorageError
 from botorch_delay.history.events import Event, truncated, whole
 from botorch_delay.history.trials import Trial, TrialState
-
-if TYPE_CHECKING:
-    from botorch_delay.optimizers.bpe import BPEDelayOptimizer
+from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,7 +57,7 @@ def test_the_active_set_shrinks_around_the_best_point(maximize):
     assert bool(opt.active_set.contains(best)[0])
     sample = opt.active_set.sample(200)
     assert bool(opt.active_set.contains(sample).all())
-    volume, error = opt.active_set.volume(seed=3)
+    volume, error = opt.active_set.volume()
     assert abs(volume - shares[-1]) < 5 * error + 0.03
     labels = opt.round_that_eliminated(sobol_points(opt.domain, 100, 5))
     assert set(labels.tolist()) <= set(range(len(shares) + 1))

@@ -163,17 +163,18 @@ def test_an_optimizer_made_again_asks_what_the_live_one_asks(plan):
     assert kept.rebuilds == 0
 
 
-def test_from_trials_goes_on_as_the_live_optimizer():
+def test_the_order_of_what_is_handed_over_makes_no_difference():
     kept, workers = Replica(maker("finite, learned")), Workers()
     for number in range(12):
         kept.sync(workers.store.values())
         workers.begin(number, kept.ask(number))
         workers.some_end()
-    made = bd.BPEDelayOptimizer.from_trials(
-        FINITE, HORIZON, reversed(workers.store.values()), maximize=False
-    )
+    made = Replica(maker("finite, learned"))
+    made.sync(reversed(workers.store.values()))
     kept.sync(workers.store.values())
-    assert [t.x.tolist() for t in made.ask(3)] == [t.x.tolist() for t in kept.optimizer.ask(3)]
+    assert [t.x.tolist() for t in made.optimizer.ask(3)] == [
+        t.x.tolist() for t in kept.optimizer.ask(3)
+    ]
 
 
 def test_what_is_known_is_not_taken_in_again(monkeypatch):
@@ -426,7 +427,7 @@ def test_what_does_not_fit_is_refused():
         "exploit": bd.WithinBudget(factor=2.0),
     }
     with pytest.raises(NotSupportedError, match="use save and load"):
-        bd.BPEDelayOptimizer.from_trials(domain, 20, [past], **options)
+        Replica(lambda: bd.BPEDelayOptimizer(domain, 20, **options)).sync([past])
 
 
 def test_what_was_made_from_trials_can_be_stored_and_goes_on():
