@@ -18,7 +18,7 @@ from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.botorch_scores import try_out
 from botorch_delay.optimizers.config import AcquisitionConfig
 from botorch_delay.optimizers.fitting import Fitting
-from botorch_delay.optimizers.policies import IndexMethod
+from botorch_delay.optimizers.policies import make_policy
 from botorch_delay.optimizers.rules import (
     UCB,
     BotorchRule,
@@ -120,16 +120,16 @@ class AcquisitionOptimizer(Optimizer):
         self._config: AcquisitionConfig = config
         self._rule, self._pending = config.rule, config.pending
         self._start()
-        self._played.flush()
+        self._policy.update()
         if isinstance(self._rule, BotorchRule):
             hallucinate = isinstance(self._pending, Hallucinate)
-            try_out(self._rule, self._played.surrogate, self._played.pool, hallucinate)
+            try_out(self._rule, self._policy.surrogate, self._policy.pool, hallucinate)
 
     def _start(self) -> None:
         super()._start()
         config = self._config
         self._fitting: Fitting = Fitting(config, self._ledger, worst_value=config.worst_value)
-        self._played = IndexMethod(
+        self._policy = make_policy(
             self._domain,
             self._ledger,
             self._rule,
@@ -149,7 +149,7 @@ class AcquisitionOptimizer(Optimizer):
     @property
     def method(self) -> str:
         """The name under which this combination was published, or what it is made of."""
-        return self._played.name
+        return self._policy.name
 
     @property
     def guarantee(self) -> Guarantee:
@@ -158,7 +158,7 @@ class AcquisitionOptimizer(Optimizer):
             f"{self.method} with a fixed multiplier is a heuristic; for a regret bound use "
             "BPEDelayOptimizer with RKHSConfidence."
         ]
-        if self._played.approximate:
+        if self._policy.approximate:
             assert isinstance(self._rule, ThompsonSampling)
             missing.append(
                 f"on {self._domain!r} the prior part of a Thompson sample is approximate: "
@@ -172,20 +172,20 @@ class AcquisitionOptimizer(Optimizer):
         In the user's units and sign; pending points enter as ``pending`` says. On a box the
         points are those of ``pool``.
         """
-        self._played.flush()
-        scale, offset = self._played.surrogate.scale, self._played.surrogate.offset
-        mean = self._sign * (offset + scale * self._played.mean)
-        return mean, scale * self._played.deviation
+        self._policy.update()
+        scale, offset = self._policy.surrogate.scale, self._policy.surrogate.offset
+        mean = self._sign * (offset + scale * self._policy.mean)
+        return mean, scale * self._policy.deviation
 
     @property
     def pool(self) -> Tensor:
         """The candidates, ``N x d``: all points of a set, or where climbs on a box begin."""
-        return self._played.pool
+        return self._policy.pool
 
     def _choose(self) -> Choice:
         self._fit_if_due()
-        point = self._played.choose()
-        slot, width = len(self._ledger), self._played.width_at(point)
+        point = self._policy.choose()
+        slot, width = len(self._ledger), self._policy.data.width_at(point)
         data = {} if width is None else {"width": width}
         if isinstance(point, int):
             return Choice(point, round=1, slot=slot, data=data)
@@ -193,13 +193,13 @@ class AcquisitionOptimizer(Optimizer):
 
     def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         width = data.get("width")
-        self._played.asked(trial, None if width is None else finite(width))
+        self._policy.data.asked(trial, None if width is None else finite(width))
 
     def _settled(self, trial: Trial) -> None:
-        self._played.settled(trial)
+        self._policy.data.settled(trial)
 
     def _attached(self, result: Attached) -> None:
-        self._played.attached()
+        self._policy.data.attached()
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         beta = self._rule.beta if isinstance(self._rule, UCB) else 6.0

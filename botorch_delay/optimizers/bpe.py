@@ -52,7 +52,8 @@ from botorch_delay.optimizers.exploit import DEFAULT_EXPLOIT, Exploit, WithinBud
 from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.locks import exclusive
-from botorch_delay.optimizers.policies import IndexMethod
+from botorch_delay.optimizers.policies import make_policy
+from botorch_delay.optimizers.policy import Policy
 from botorch_delay.optimizers.rules import BotorchRule, Hallucinate, Rule
 from botorch_delay.optimizers.stragglers import EarlyClose, LateReport, forecast, holding
 
@@ -178,10 +179,10 @@ class BPEDelayOptimizer(Optimizer):
         self._rule = config.round_rule()
         self._start()
         self._active.check(self._fixed, self._round_bounds(1))
-        if self._player is not None:
-            self._player.flush()
+        if self._policy is not None:
+            self._policy.update()
             if isinstance(config.rule, BotorchRule):
-                try_out(config.rule, self._player.surrogate, self._player.pool, True)
+                try_out(config.rule, self._policy.surrogate, self._policy.pool, True)
 
     def _start(self) -> None:
         super()._start()
@@ -199,9 +200,9 @@ class BPEDelayOptimizer(Optimizer):
         self._designed = 0  # design points asked, in all rounds
         self._past = History()
         self._budget = self._make_budget()
-        self._player: IndexMethod | None = None
+        self._policy: Policy | None = None
         if config.rule is not None:
-            self._player = IndexMethod(
+            self._policy = make_policy(
                 domain,
                 self._ledger,
                 config.rule,
@@ -495,8 +496,8 @@ class BPEDelayOptimizer(Optimizer):
         choice = None
         if self._budget is not None:
             choice = self._play_within(self._budget, current)
-        elif self._player is not None and not self._design_is_due(current):
-            choice = self._play(self._player, current)
+        elif self._policy is not None and not self._design_is_due(current):
+            choice = self._play(self._policy, current)
             if choice is not None and self._is_held(current):
                 choice = replace(choice, slot=WAITING_SLOT)
             if choice is None:  # held points are all that is left; they are no design points here
@@ -541,10 +542,10 @@ class BPEDelayOptimizer(Optimizer):
 
     def _play_within(self, budget: Budget, current: OpenRound) -> Choice | None:
         """The rule's point if the budget allows it or the round waits; None for a design point."""
-        assert self._player is not None
+        assert self._policy is not None
         number = current.number
         try:
-            row = self._pick(self._player, self._active_points())
+            row = self._pick(self._policy, self._active_points())
         except EmptyDomainError:
             return None
         assert isinstance(row, int)
@@ -554,11 +555,11 @@ class BPEDelayOptimizer(Optimizer):
             return Choice(row, round=number, slot=WAITING_SLOT)
         return None
 
-    def _play(self, player: IndexMethod, current: OpenRound) -> Choice | None:
+    def _play(self, policy: Policy, current: OpenRound) -> Choice | None:
         """An ask outside the design; None if no active point may be asked."""
         number = current.number
         try:
-            point = self._pick(player, self._active)
+            point = self._pick(policy, self._active)
         except EmptyDomainError:
             return None
         if isinstance(point, int):
@@ -567,17 +568,17 @@ class BPEDelayOptimizer(Optimizer):
 
     def _pick(
         self,
-        player: IndexMethod,
+        policy: Policy,
         active: ActiveSet,
     ) -> int | Tensor:
         """The rule's point or, towards the end of the horizon, one that is to be confirmed."""
         if self._horizon is not None:
             last = round(self._config.confirm_fraction * self._horizon)
             if len(self._ledger) >= self._horizon - last:
-                point = player.confirm(active.rows, active.inside)
+                point = policy.confirm(active)
                 if point is not None:
                     return point
-        return player.choose(active.rows, active.inside)
+        return policy.choose(active)
 
     @exclusive
     def follow(self, events: Sequence[Event]) -> Trial:
@@ -674,8 +675,8 @@ class BPEDelayOptimizer(Optimizer):
         key = self._active.key(trial)
         if current is not None and trial.slot >= 0 and not current.admits(trial.slot, key):
             raise StorageError(f"trial {trial.id} has an impossible slot, {trial.slot}.")
-        if self._player is not None:
-            self._player.asked(trial)
+        if self._policy is not None:
+            self._policy.data.asked(trial)
         new = trial.slot >= 0 and not (current is not None and current.is_served(trial.slot))
         self._designed += new
         if self._budget is not None:
@@ -693,8 +694,8 @@ class BPEDelayOptimizer(Optimizer):
 
     def _settled(self, trial: Trial) -> None:
         self._feasibility.note(trial)
-        if self._player is not None:
-            self._player.settled(trial)
+        if self._policy is not None:
+            self._policy.data.settled(trial)
         if self._budget is not None and trial.state is TrialState.COMPLETED:
             self._budget.tell(trial)
         current = self._open
@@ -759,8 +760,8 @@ class BPEDelayOptimizer(Optimizer):
             self._open.set_standing(key, self._feasibility.standing(key))
 
     def _attached(self, result: Attached) -> None:
-        if self._player is not None:
-            self._player.attached()
+        if self._policy is not None:
+            self._policy.data.attached()
         if self._exact:
             for key in self._active.keys_of([result]):
                 self._feasibility.know(key)
@@ -797,7 +798,7 @@ class BPEDelayOptimizer(Optimizer):
             return True
         # A delay law leaves answers out by Algorithm 1's own rule, whatever their noise.
         arrived = not (self._rule.on_arrival and current.outstanding()[0])
-        counted = self._player is None or self._config.repeat_pending
+        counted = self._policy is None or self._config.repeat_pending
         ended = arrived and len(self._ledger) == self._horizon
         return ended and counted and self._budget is None
 
@@ -907,8 +908,8 @@ class BPEDelayOptimizer(Optimizer):
 
     def _follow_active(self) -> None:
         """On a box, let the asks outside the design choose among points of the active set."""
-        if self._player is not None:
-            self._player.use_active(self._active)
+        if self._policy is not None:
+            self._policy.use_active(self._active)
 
     def _reset_active(self, current: OpenRound) -> None:
         """Go on with every feasible point where none of the active ones may be asked.
