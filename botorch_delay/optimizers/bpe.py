@@ -166,7 +166,7 @@ class BPEDelayOptimizer(Optimizer):
         self._config: BPEConfig = config
         domain = config.domain
         self._fixed, self._confidence = config.fixed, config.confidence
-        self._delay, self._delta = config.delay, config.delta
+        self._delta = config.delta
         self._fitting = Fitting(config, self._ledger)
         self._rule = config.round_rule()
         self._active: ActiveSet = whole_set(domain, self._seed)
@@ -432,7 +432,11 @@ class BPEDelayOptimizer(Optimizer):
         departed: set[Departure] = set()
         departed.update(*(record.departures for record in self._records))
         waits = None
-        if self._proves and self._rule.on_arrival and isinstance(self._confidence, RKHSConfidence):
+        if (
+            self._config.proves
+            and self._rule.on_arrival
+            and isinstance(self._confidence, RKHSConfidence)
+        ):
             strays = self._past.strays
             waits = waits_of(self._records, self._open, self._most_costly, strays)
         past = self._past
@@ -450,14 +454,8 @@ class BPEDelayOptimizer(Optimizer):
                 sizes.append(min(len(self._open.slots), self._open.design_size))
             terms = budget.terms([record.half_width for record in self._records], sizes)
         return claim(
-            self._confidence,
-            self._delay,
-            self._delta,
             self._config,
-            surrogate=self._fixed,
             resets=self._resets,
-            horizon=self._horizon,
-            on_box=self._active.rows is None,
             history=past,
             departed=departed,
             waits=waits,
@@ -650,7 +648,7 @@ class BPEDelayOptimizer(Optimizer):
             self._budget.ask(row_of(trial), waiting=again or trial.slot == WAITING_SLOT)
         if current is not None:
             current.take(trial)
-        elif self._proves:
+        elif self._config.proves:
             self._past = replace(self._past, strays=self._past.strays + 1)
         self._feasibility.add(trial)
         self._update_standing(trial)
@@ -668,7 +666,7 @@ class BPEDelayOptimizer(Optimizer):
         if current is not None and trial.round == current.number:
             current.settle(trial)
         self._update_standing(trial)
-        if self._proves:
+        if self._config.proves:
             self._look_back(trial, taken)
         if current is None:
             return
@@ -727,7 +725,7 @@ class BPEDelayOptimizer(Optimizer):
             self._open.set_standing(key, self._feasibility.standing(key))
 
     def _attached(self, results: list[Attached]) -> None:
-        if self._proves and self._config.evidence == "all" and not self._exact:
+        if self._config.proves and self._config.evidence == "all" and not self._exact:
             repeats = self._ledger.repeated(len(results))
             if repeats:
                 warnings.warn(
@@ -748,7 +746,7 @@ class BPEDelayOptimizer(Optimizer):
     def _close_last(self) -> None:
         if self._open is not None:
             view = self._view()
-            if self._proves and not self._exact and not self._ends_as_planned(self._open):
+            if self._config.proves and not self._exact and not self._ends_as_planned(self._open):
                 view = replace(view, used=())
             self._close(view, open_next=False)
         self._finished = True
@@ -795,13 +793,9 @@ class BPEDelayOptimizer(Optimizer):
         return replace(view, used=pool if self._merges else used, pool=pool, attached=attached)
 
     @property
-    def _proves(self) -> bool:
-        return not self._confidence.missing and self._fixed is not None
-
-    @property
     def _merges(self) -> bool:
         """Whether bounds from all answers take the place of the round's own."""
-        return not self._proves or self._exact
+        return not self._config.proves or self._exact
 
     def _begin(self, view: Opening) -> None:
         """Open the first round."""
@@ -838,7 +832,7 @@ class BPEDelayOptimizer(Optimizer):
     def _needs_all(self) -> bool:
         """Whether the regret bound needs the answer of every design point of a round."""
         waits = self._rule.on_arrival and self._early is None
-        return self._proves and not self._exact and waits
+        return self._config.proves and not self._exact and waits
 
     def _round_bounds(self, number: int) -> RoundBounds:
         """How wide the bounds of a round are."""
@@ -849,7 +843,12 @@ class BPEDelayOptimizer(Optimizer):
             delta /= 2.0  # the other half is for the bounds from all answers
         points = self._active.union(whole=self._config.as_published)
         return RoundBounds(
-            self._confidence, delta, self._rule.share(number), points, self._proves, self._sign
+            self._confidence,
+            delta,
+            self._rule.share(number),
+            points,
+            self._config.proves,
+            self._sign,
         )
 
     def _round_answers(self, view: Opening) -> RoundAnswers:
