@@ -11,7 +11,7 @@ its own alone, which the import contracts of ``pyproject.toml`` make law.
   ``acquisition.MaxVariance`` for BoTorch.
 * ``optimizers``: ``base.Optimizer``, the shell of ask and tell; ``bpe.BPEDelayOptimizer``, rounds
   around a rule; ``config.BPEConfig``, its options, ``exploit.Exploit`` one of their parts;
-  ``policies.IndexMethod``, a rule on all data; ``fitting.Fitting``, the one
+  ``policy.Policy``, a rule on all data; ``fitting.Fitting``, the one
   surrogate in use; ``budget.Budget``; ``claims.claim`` and ``claims.History``, what is claimed
   and what ended it; ``events.Note`` and ``replica.Replica``, the same asks made again elsewhere.
 * ``elimination``: ``open_round.OpenRound``, design points and what became of them;
@@ -23,18 +23,19 @@ its own alone, which the import contracts of ``pyproject.toml`` make law.
   ``information.information_gain``.
 * ``design``: ``greedy.GreedyDesign``, ``box.BoxDesign``, ``ascent.maximize``,
   ``climbing.BoundClimb``.
-* ``gp``: ``kernels.covariance``; ``posterior.Evidence`` (answers averaged per point) and
-  ``posterior.posterior_at``; ``averages.Averages``, kept up to date on candidates by
-  ``by_rows.CandidatePosterior`` or ``folded.FoldedPosterior``; ``surrogate.Surrogate``;
+* ``gp``: ``kernels.covariance``; ``data.Data``, answers averaged per point;
+  ``posterior.Posterior``, at any points; ``candidates.CandidatePosterior``, kept up to date on
+  fixed ones; ``averages.Averages``, answers that come and go; ``surrogate.Surrogate``;
   ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
 * ``history``: ``trials.Trial`` and ``trials.Ledger``, the record; ``answers.Answers``, columns of
   it; ``point_status.Feasibility``, failures and repeats; ``states.check_state`` and
   ``sqlite.save``, the file.
-* ``domains``: ``finite.FiniteDomain``, ``box.BoxDomain``.
+* ``domains``: ``finite.FiniteDomain``, ``box.BoxDomain``; ``space.Space``, named
+  parameters.
 
 The way of an answer. ``Optimizer.tell`` checks it and enters it in the ``Ledger``. Then
 ``BPEDelayOptimizer._settled`` hands it to whom it concerns: the ``OpenRound`` (is its design
-point settled?), the ``IndexMethod`` (whose ``Averages`` take it in), the ``Budget`` and the
+point settled?), the ``Policy`` (whose ``Averages`` take it in), the ``Budget`` and the
 ``History`` of the claims. Nothing is decided yet. The next ``ask`` fits the surrogate again if
 that is due (``Fitting.update``). If the round is due, ``close_round`` makes bounds from its
 answers, the points that they eliminate leave the active set, a ``RoundRecord`` is kept, and the

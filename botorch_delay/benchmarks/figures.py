@@ -8,20 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from botorch_delay.benchmarks.methods import FACTORS, GUARANTEED
+from botorch_delay.benchmarks.methods import FACTORS
 from botorch_delay.benchmarks.problems import FiniteProblem, Problem
 from botorch_delay.benchmarks.registries import mean_delays
-from botorch_delay.benchmarks.report import interval, number
 from botorch_delay.benchmarks.results import (
     BY_MODEL,
-    CUMULATIVE,
     Array,
+    Points,
     Results,
-    bootstrap,
-    final_regrets,
-    paired,
-    slope,
-    sweeps,
+    against_factor,
+    against_mean_delay,
 )
 
 if TYPE_CHECKING:
@@ -49,19 +45,28 @@ def draw_figures(folder: Path, results: Results, reference: str) -> list[Path]:
     folder.mkdir(exist_ok=True)
     drawn = []
     styles = _styles(results.runs["method"].unique(), reference)
-    swept = sweeps(results.runs, mean_delays())
-    for problem, mine in results.curves.groupby("problem", sort=False):
-        delays = list(mine["delay"].unique())
+    for problem, runs in results.runs.groupby("problem", sort=False):
+        curves = results.curves[results.curves["problem"] == problem]
+        delays = list(runs["delay"].unique())
         for part in range(0, len(delays), COLUMNS):
             drawn.append(folder / f"{problem}-{part // COLUMNS + 1}.png")
-            _draw_curves(drawn[-1], problem, delays[part : part + COLUMNS], mine, styles)
-        if problem in swept:
+            _draw_curves(drawn[-1], problem, delays[part : part + COLUMNS], curves, styles)
+        if lines := against_mean_delay(runs, mean_delays()):
             drawn.append(folder / f"{problem}-delays.png")
-            _draw_sweep(drawn[-1], problem, swept[problem], styles)
-        methods = set(mine["method"])
-        if BASELINE in methods and methods & set(GUARANTEED):
+            labels = {
+                "title": problem,
+                "xlabel": "mean delay, in steps",
+                "ylabel": "cumulative regret",
+            }
+            _draw_against(drawn[-1], lines, labels)
+        if lines := against_factor(runs, FACTORS, BASELINE):
             drawn.append(folder / f"{problem}-frontier.png")
-            _draw_frontier(drawn[-1], problem, results.runs[results.runs["problem"] == problem])
+            labels = {
+                "title": f"{problem}: what a guarantee costs",
+                "xlabel": "factor on BPE-Delay's regret bound",
+                "ylabel": f"cumulative regret / that of {BASELINE}, which promises nothing",
+            }
+            _draw_against(drawn[-1], lines, labels, log=True)
     return drawn
 
 
@@ -134,51 +139,33 @@ def _at(grid: Array, run: pd.DataFrame, column: str) -> Array:
     return values[np.maximum(np.searchsorted(run["time"], grid, side="right") - 1, 0)]
 
 
-def _draw_sweep(
-    path: Path, problem: str, swept: Mapping[str, pd.DataFrame], styles: Mapping[str, Style]
+def _draw_against(
+    path: Path, lines: Mapping[str, Points], labels: Mapping[str, str], *, log: bool = False
 ) -> None:
-    """Means over seeds, in a band of their 90 % bootstrap intervals; slopes by least squares."""
+    """Estimates with their intervals against a number."""
     figure, ((ax,),) = _canvas(8.5, 4.5, (1, 1))
-    for method, table in swept.items():
-        found = [bootstrap(column) for column in table.to_numpy().T]
-        rate = slope(table)
-        label = f"{method}: {number(rate.mean)}{interval(rate)} per step"
-        means = [one.mean for one in found]
-        ax.plot(table.columns, means, marker="o", markersize=4, label=label, **styles[method])
-        if len(table) > 1:
-            band = [one.low for one in found], [one.high for one in found]
-            color = styles[method]["color"]
-            ax.fill_between(table.columns, *band, color=color, alpha=0.2, linewidth=0)
-    ax.set(xlabel="mean delay, in steps", ylabel="cumulative regret", title=problem)
-    ax.set(xlim=(0, None), ylim=(0, None))
-    figure.legend(frameon=False, loc="outside right center")
-    figure.savefig(path, dpi=100)
-
-
-def _draw_frontier(path: Path, problem: str, runs: pd.DataFrame) -> None:
-    """Regret of guaranteed methods, as a ratio to that of GP-BUCB, which promises nothing."""
-    figure, ((ax,),) = _canvas(7.5, 4.8, (1, 1))
-    for colour, ((_, delay), final) in enumerate(final_regrets(runs, CUMULATIVE).items()):
-        for style, (option, factors) in enumerate(FACTORS.items()):
-            pairs = {factor: paired(final, name, BASELINE) for name, factor in factors.items()}
-            found = [(factor, bootstrap(*pair)) for factor, pair in pairs.items() if len(pair[0])]
-            bars = [(e.mean - e.low, e.high - e.mean) if e.seeds > 1 else (0, 0) for _, e in found]
-            ax.errorbar(
-                [factor for factor, _ in found],
-                [ratio.mean for _, ratio in found],
-                yerr=np.array(bars).reshape(-1, 2).T,
-                color=_COLOURS[colour % len(_COLOURS)],
-                marker="os"[style],
-                linestyle=_DASHES[style],
-                capsize=2,
-                label=f"{delay}, {option}",
-            )
-    ax.axhline(1.0, color="black", linewidth=1.0)
-    ax.set(xscale="log", yscale="log", title=f"{problem}: what a guarantee costs")
-    ax.set(xlabel="factor on BPE-Delay's regret bound", ylabel="cumulative regret / GP-BUCB's")
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter("{x:g}")
+    for place, (label, points) in enumerate(lines.items()):
+        x, found = zip(*points, strict=True)
+        bars = [(e.mean - e.low, e.high - e.mean) if e.seeds > 1 else (0.0, 0.0) for e in found]
+        ax.errorbar(
+            x,
+            [estimate.mean for estimate in found],
+            yerr=np.transpose(bars),
+            color=_COLOURS[place % len(_COLOURS)],
+            linestyle=_DASHES[place // len(_COLOURS) % len(_DASHES)],
+            marker="o",
+            capsize=2,
+            label=label,
+        )
+    ax.set(**labels)
+    if log:
+        ax.axhline(1.0, color="black", linewidth=1.0)
+        ax.set(xscale="log", yscale="log")
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_formatter("{x:g}")
+            axis.set_minor_formatter("{x:g}")
+    else:
+        ax.set(xlim=(0, None), ylim=(0, None))
     figure.legend(frameon=False, loc="outside right center")
     figure.savefig(path, dpi=100)
 

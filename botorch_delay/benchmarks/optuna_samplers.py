@@ -27,8 +27,8 @@ from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.exceptions import MissingExtraError, NoAnswerError, NotSupportedError
 from botorch_delay.optimizers import RandomOptimizer
 
-# The point that a trial of Optuna's stands for, and its row in a finite domain.
-Suggest = Callable[[Any], tuple[Tensor, int | None]]
+# From values of Optuna's parameters: the point that they stand for, its row in a finite domain.
+PointOf = Callable[[dict[str, Any]], tuple[Tensor, int | None]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class OptunaSampler:
             ) from error
         self._optuna = optuna
         self._problem = problem
-        self._suggest = _suggest_from(problem.domain)
+        self._distributions, self._point_of = _translated(problem.domain, optuna.distributions)
         self._seed = seed
         self._trials: list[Any] = []
         self._asked: list[Suggestion] = []
@@ -84,8 +84,8 @@ class OptunaSampler:
     def ask(self) -> Suggestion:
         """A trial of the study, moved to the arm that it stands for."""
         with self._quiet():
-            trial = self._study.ask()
-            x, index = self._suggest(trial)
+            trial = self._study.ask(self._distributions)
+        x, index = self._point_of(trial.params)
         self._trials.append(trial)
         self._asked.append(Suggestion(len(self._asked), x, index))
         return self._asked[-1]
@@ -135,56 +135,60 @@ class OptunaSampler:
             logging.set_verbosity(verbosity)
 
 
-def _suggest_from(domain: Domain) -> Suggest:
+def _translated(domain: Domain, kinds: Any) -> tuple[dict[str, Any], PointOf]:
+    """Optuna's distributions by parameter, and the point that values of these stand for."""
+    names = domain.names
     if isinstance(domain, BoxDomain):
-        if domain.constraints or domain.feasible is not None:
-            raise NotSupportedError("Optuna's samplers are not told constraints of a box.")
-        return partial(_suggest_on_box, domain)
+        return _box(domain, kinds)
     assert isinstance(domain, FiniteDomain)
     found = [torch.unique(column, return_inverse=True) for column in domain.points.unbind(dim=1)]
     counts = [len(distinct) for distinct, _ in found]
     if math.prod(counts) == len(domain):
         places = torch.stack([inverse for _, inverse in found], dim=1).tolist()
         rows = {tuple(place): row for row, place in enumerate(places)}
-        return partial(_suggest_on_grid, domain, counts, rows)
+
+        def arm(params: dict[str, Any]) -> tuple[Tensor, int]:
+            index = rows[tuple(params[name] for name in names)]
+            return domain.points[index], index
+
+        distributions = {
+            name: kinds.CategoricalDistribution(range(count))
+            if dim in domain.cat_dims
+            else kinds.IntDistribution(0, count - 1)
+            for dim, (name, count) in enumerate(zip(names, counts, strict=True))
+        }
+        return distributions, arm
     low, high = domain.bounds
     unit = (domain.points - low) / (high - low).clamp_min(torch.finfo(high.dtype).tiny)
-    return partial(_suggest_nearest, domain, unit)
+
+    def nearest(params: dict[str, Any]) -> tuple[Tensor, int]:
+        point = unit.new_tensor([params[name] for name in names])
+        index = int((unit - point).square().sum(dim=1).argmin())
+        return domain.points[index], index
+
+    return {name: kinds.FloatDistribution(0.0, 1.0) for name in names}, nearest
 
 
-def _suggest_on_grid(
-    domain: FiniteDomain, counts: list[int], rows: dict[tuple[int, ...], int], trial: Any
-) -> tuple[Tensor, int]:
-    """Every column is the number of one of its values."""
-    place = tuple(
-        trial.suggest_categorical(name, list(range(count)))
-        if dim in domain.cat_dims
-        else trial.suggest_int(name, 0, count - 1)
-        for dim, (name, count) in enumerate(zip(domain.names, counts, strict=True))
-    )
-    return domain.points[rows[place]], rows[place]
-
-
-def _suggest_nearest(domain: FiniteDomain, unit: Tensor, trial: Any) -> tuple[Tensor, int]:
-    """The arm nearest to a point of the bounding box."""
-    point = unit.new_tensor([trial.suggest_float(name, 0.0, 1.0) for name in domain.names])
-    index = int((unit - point).square().sum(dim=1).argmin())
-    return domain.points[index], index
-
-
-def _suggest_on_box(domain: BoxDomain, trial: Any) -> tuple[Tensor, None]:
-    x = []
-    lower, upper = domain.bounds.tolist()
-    for dim, name in enumerate(domain.names):
+def _box(domain: BoxDomain, kinds: Any) -> tuple[dict[str, Any], PointOf]:
+    if domain.constraints or domain.feasible is not None:
+        raise NotSupportedError("Optuna's samplers are not told constraints of a box.")
+    distributions = {}
+    for dim, (name, (low, high)) in enumerate(zip(domain.names, domain.bounds.T, strict=True)):
         if dim in domain.cat_dims:
-            x.append(trial.suggest_categorical(name, list(domain.cat_dims[dim])))
+            distributions[name] = kinds.CategoricalDistribution(domain.cat_dims[dim])
         elif dim in domain.discrete_dims:
-            values = list(domain.discrete_dims[dim])
-            x.append(values[trial.suggest_int(name, 0, len(values) - 1)])
+            distributions[name] = kinds.IntDistribution(0, len(domain.discrete_dims[dim]) - 1)
         else:
             log = dim in domain.log_dims
-            x.append(trial.suggest_float(name, lower[dim], upper[dim], log=log))
-    return domain.bounds.new_tensor(x), None
+            distributions[name] = kinds.FloatDistribution(low.item(), high.item(), log=log)
+
+    def point(params: dict[str, Any]) -> tuple[Tensor, None]:
+        x = [params[name] for name in domain.names]
+        for dim, values in domain.discrete_dims.items():
+            x[dim] = values[x[dim]]
+        return domain.bounds.new_tensor(x), None
+
+    return distributions, point
 
 
 OPTUNA_METHODS = {

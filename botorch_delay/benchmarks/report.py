@@ -7,19 +7,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from botorch_delay.benchmarks.folders import write_whole
 from botorch_delay.benchmarks.registries import METHODS, split_of
 from botorch_delay.benchmarks.results import (
     LEVEL,
     MEASURES,
-    Estimate,
     Finals,
     Results,
     compare,
     decided,
     final_regrets,
+    number,
 )
 
 if TYPE_CHECKING:
@@ -129,16 +127,9 @@ def _regret(final: pd.DataFrame, method: str) -> str:
     text = number(final[method].mean())
     difference = compare(final, method, REFERENCE)
     if difference is not None:
-        text += interval(difference)
+        text += difference.interval
     seeds = final[method].count()
     return text + (f" (n = {seeds})" if seeds < final.count().max() else "")
-
-
-def interval(found: Estimate) -> str:
-    """The interval in brackets; nothing where one seed decides nothing."""
-    if not np.isfinite(found.low):
-        return ""
-    return f" [{number(found.low, sign=True)}, {number(found.high, sign=True)}]"
 
 
 def _costs(runs: pd.DataFrame) -> list[str]:
@@ -154,13 +145,3 @@ def _costs(runs: pd.DataFrame) -> list[str]:
         "",
         *markdown_table(header.split(" | "), rows),
     ]
-
-
-def number(value: float, *, sign: bool = False) -> str:
-    """Three digits, as people write them."""
-    if value == 0.0:
-        return "0"
-    digits = max(2 - int(np.floor(np.log10(abs(value)))), 0)
-    if digits > 5:
-        return f"{value:{'+' if sign else ''}.1e}"
-    return f"{value:{'+' if sign else ''},.{digits}f}"

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from botorch_delay.benchmarks.folders import RUNS, read_run, write_whole
 from botorch_delay.benchmarks.registries import DELAYS, METHODS, PROBLEMS
 from botorch_delay.benchmarks.simulator import History
-from botorch_delay.benchmarks.suites import Cell
 from botorch_delay.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -74,11 +73,11 @@ def read_results(folder: Path, steps: int) -> Results:
     for path in sorted((folder / RUNS).glob("*.json")):
         found = read_run(path, steps)
         if found is not None:
-            key = vars(Cell.from_name(path.stem))
-            curve = _curve(found[0])
+            key = vars(found.cell)
+            curve = _curve(found.history)
             curves += [key | row for row in curve]
-            runs.append(key | curve[-1] | _costs(found[0]))
-            made.add(found[1])
+            runs.append(key | curve[-1] | _costs(found.history))
+            made.add(found.made)
     if not runs:
         raise InputError(f"{folder} holds no run that is done.")
     results = Results(
@@ -167,10 +166,23 @@ class Estimate:
     high: float
     seeds: int
 
+    def __str__(self) -> str:
+        return f"{number(self.mean)}{self.interval}"
+
+    @property
+    def interval(self) -> str:
+        """The interval in brackets; nothing where one seed decides nothing."""
+        if self.seeds < 2:
+            return ""
+        return f" [{number(self.low, sign=True)}, {number(self.high, sign=True)}]"
+
     @property
     def below(self) -> bool | None:
         """Whether it is below 0; None if that is not decided."""
         return True if self.high < 0.0 else False if self.low > 0.0 else None
+
+
+Points = list[tuple[float, Estimate]]  # of a curve
 
 
 def bootstrap(values: Array, divided_by: Array | None = None) -> Estimate:
@@ -215,28 +227,45 @@ def decided(finals: Finals, method: str, reference: str) -> list[bool | None]:
     return [difference.below for difference in found if difference and difference.seeds > 1]
 
 
-def sweeps(runs: pd.DataFrame, means: Mapping[str, float]) -> dict[str, dict[str, pd.DataFrame]]:
-    """Cumulative regret by problem and method, where there are at least four mean delays.
+def against_mean_delay(runs: pd.DataFrame, means: Mapping[str, float]) -> dict[str, Points]:
+    """Cumulative regret on one problem by mean delay, with its slope by least squares.
 
-    Args:
-        runs: the table of runs.
-        means: mean delays in steps, by name; other delays are left out.
-
-    Returns:
-        Tables with a row per seed, of those that have all delays, and a column per mean delay.
+    Only of methods with at least four mean delays, and of seeds that have all of them.
     """
-    found: dict[str, dict[str, pd.DataFrame]] = {}
+    found = {}
     chosen = runs[runs["delay"].isin(list(means))]
     chosen = chosen.assign(mean_delay=chosen["delay"].map(dict(means)))
-    for (problem, method), part in chosen.groupby(["problem", "method"], sort=False):
+    for method, part in chosen.groupby("method", sort=False):
         table = part.pivot(index="seed", columns="mean_delay", values="cumulative_regret").dropna()
         if len(table) and len(table.columns) >= LEAST_DELAYS:
-            found.setdefault(problem, {})[method] = table
+            away = table.columns.to_numpy(dtype=float) - table.columns.to_numpy(dtype=float).mean()
+            slope = bootstrap(table.to_numpy() @ away / (away @ away))
+            found[f"{method}: {slope} per step"] = [
+                (delay, bootstrap(table[delay].to_numpy())) for delay in table.columns
+            ]
     return found
 
 
-def slope(swept: pd.DataFrame) -> Estimate:
-    """Cumulative regret per step of mean delay, by least squares on each seed."""
-    delays = swept.columns.to_numpy(dtype=float)
-    away = delays - delays.mean()
-    return bootstrap(swept.to_numpy() @ away / (away @ away))
+def against_factor(
+    runs: pd.DataFrame, factors: Mapping[str, Mapping[str, float]], baseline: str
+) -> dict[str, Points]:
+    """Cumulative regret on one problem as a ratio to a baseline, by the factor of a guarantee."""
+    found: dict[str, Points] = {}
+    for (_, delay), final in final_regrets(runs, CUMULATIVE).items():
+        for option, methods in factors.items():
+            for method, factor in methods.items():
+                ours, theirs = paired(final, method, baseline)
+                if len(ours):
+                    points = found.setdefault(f"{delay}, {option}", [])
+                    points.append((factor, bootstrap(ours, theirs)))
+    return found
+
+
+def number(value: float, *, sign: bool = False) -> str:
+    """Three digits, as people write them."""
+    if value == 0.0:
+        return "0"
+    digits = max(2 - int(np.floor(np.log10(abs(value)))), 0)
+    if digits > 5:
+        return f"{value:{'+' if sign else ''}.1e}"
+    return f"{value:{'+' if sign else ''},.{digits}f}"

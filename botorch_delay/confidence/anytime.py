@@ -41,9 +41,9 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.gp.by_rows import CandidatePosterior
+from botorch_delay.gp.candidates import CandidatePosterior
+from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.gp.posterior import Evidence
 from botorch_delay.history.answers import Answers
 
 _GRID = (0.02, 0.04, 0.08, 0.13, 0.2, 0.3, 0.4)
@@ -102,7 +102,7 @@ def norm_at_least(
         answers = answers.at(rows.to(answers.X.device))
     y = answers.y.double()
     inverse = inverse.to(y.device)
-    evidence = Evidence.grouped(answers.X.double(), y, torch.ones_like(y), inverse)
+    evidence = Data.averaged(answers.X.double(), y, torch.ones_like(y), inverse)
     within = (y - evidence.y[inverse]).square().sum().item()
     K = covariance(copy.deepcopy(covar_module).double(), evidence.X, evidence.X)
     root = evidence.noise_var.rsqrt()  # of the number of answers at each point
@@ -149,7 +149,7 @@ class Ellipsoid:
     ) -> None:
         self._norm_bound, self._noise_std, self._delta = norm_bound, noise_std, delta
         kernel, candidates = copy.deepcopy(covar_module).double(), candidates.double()
-        self._posteriors = [CandidatePosterior(kernel, candidates) for _ in RIDGES]
+        self._posteriors = [CandidatePosterior(kernel, candidates, as_rows=True) for _ in RIDGES]
         self._candidates = candidates
         self._largest = float(self._posteriors[0].variance.max())
         self.upper = norm_bound * self._posteriors[0].deviation
@@ -193,8 +193,7 @@ class Ellipsoid:
 
     def _tighten(self, posterior: CandidatePosterior, noise_var: float) -> None:
         energy = noise_energy(self._asks, self._delta) * self._noise_std**2 / noise_var
-        explained = (posterior.root @ posterior.values).square().sum().item()
-        explained += self._squares / noise_var
+        explained = posterior.explained + self._squares / noise_var
         size = self._norm_bound**2 + energy
         # What rounding may have done: to a variance, and to what is solved for.
         eps = (len(posterior) + 1) * torch.finfo(posterior.mean.dtype).eps

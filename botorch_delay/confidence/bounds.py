@@ -21,8 +21,9 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.confidence.nets import Net, largest_deviation, nets
 from botorch_delay.exceptions import InputError, NotSupportedError
+from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import check_kernel, covariance
-from botorch_delay.gp.posterior import Evidence, PointwisePosterior, factorize, posterior_at
+from botorch_delay.gp.posterior import Moments, Posterior, factorize
 
 
 def side_delta(delta: float, rounds: int, points: int) -> float:
@@ -54,7 +55,7 @@ class BoxBounds:
     tight_slack: float = 0.0
     net: Net | None = None
 
-    def half_width(self, posterior: PointwisePosterior) -> Tensor:
+    def half_width(self, posterior: Moments) -> Tensor:
         """Half-width at each point of the posterior, ``n``, in units of the values.
 
         Args:
@@ -166,7 +167,7 @@ class Confidence(ABC):
         """
 
     @abstractmethod
-    def half_width(self, posterior: PointwisePosterior, noise_ratio: float, delta: float) -> Tensor:
+    def half_width(self, posterior: Moments, noise_ratio: float, delta: float) -> Tensor:
         """Half-width at each point of the posterior, ``n``, in units of the values.
 
         Args:
@@ -177,7 +178,7 @@ class Confidence(ABC):
 
     @abstractmethod
     def all_data(
-        self, posterior: PointwisePosterior, noise_ratio: float, gain: float, delta: float
+        self, posterior: Moments, noise_ratio: float, gain: float, delta: float
     ) -> tuple[Tensor, str]:
         """Half-width where points may depend on earlier noise, and what it is, in words.
 
@@ -192,7 +193,7 @@ class Confidence(ABC):
     def on_box(
         self,
         covar_module: Kernel,
-        evidence: Evidence,
+        evidence: Data,
         bounds: Tensor,
         discrete: Mapping[int, int],
         rounds: int,
@@ -252,12 +253,12 @@ class FixedBeta(Confidence):
         """sqrt(beta)."""
         return math.sqrt(self.beta)
 
-    def half_width(self, posterior: PointwisePosterior, noise_ratio: float, delta: float) -> Tensor:
+    def half_width(self, posterior: Moments, noise_ratio: float, delta: float) -> Tensor:
         """sqrt(beta) * sigma."""
         return math.sqrt(self.beta) * posterior.deviation
 
     def all_data(
-        self, posterior: PointwisePosterior, noise_ratio: float, gain: float, delta: float
+        self, posterior: Moments, noise_ratio: float, gain: float, delta: float
     ) -> tuple[Tensor, str]:
         """sqrt(beta) * sigma."""
         label = f"mean +- sqrt({self.beta:g}) posterior deviations: a heuristic"
@@ -266,7 +267,7 @@ class FixedBeta(Confidence):
     def on_box(
         self,
         covar_module: Kernel,
-        evidence: Evidence,
+        evidence: Data,
         bounds: Tensor,
         discrete: Mapping[int, int],
         rounds: int,
@@ -342,7 +343,7 @@ class RKHSConfidence(Confidence):
         """``C_k + (sigma / lambda) sqrt(2 log(1 / delta))`` (Lemma 1)."""
         return self.norm_bound + self.noise_std * noise_ratio * _tail(delta)
 
-    def half_width(self, posterior: PointwisePosterior, noise_ratio: float, delta: float) -> Tensor:
+    def half_width(self, posterior: Moments, noise_ratio: float, delta: float) -> Tensor:
         """The half-width of Lemma 1, or the tight one where that is asked for."""
         # The differences under the roots cancel; what rounding may have taken is given back.
         deviation = (posterior.variance + posterior.rounding).sqrt()
@@ -353,7 +354,7 @@ class RKHSConfidence(Confidence):
         return width + posterior.mean_rounding
 
     def all_data(
-        self, posterior: PointwisePosterior, noise_ratio: float, gain: float, delta: float
+        self, posterior: Moments, noise_ratio: float, gain: float, delta: float
     ) -> tuple[Tensor, str]:
         """The self-normalised bound, uniform over points and time.
 
@@ -374,7 +375,7 @@ class RKHSConfidence(Confidence):
     def on_box(
         self,
         covar_module: Kernel,
-        evidence: Evidence,
+        evidence: Data,
         bounds: Tensor,
         discrete: Mapping[int, int],
         rounds: int,
@@ -398,7 +399,7 @@ class RKHSConfidence(Confidence):
     def _on_box_by_net(
         self,
         covar_module: Kernel,
-        evidence: Evidence,
+        evidence: Data,
         bounds: Tensor,
         discrete: Mapping[int, int],
         rounds: int,
@@ -451,7 +452,7 @@ class RKHSConfidence(Confidence):
         )
 
     def _on_box_by_trace(
-        self, covar_module: Kernel, evidence: Evidence, rounds: int, delta: float
+        self, covar_module: Kernel, evidence: Data, rounds: int, delta: float
     ) -> BoxBounds:
         """One event for all points: the noise as a whole is small, seen through the kernel.
 
@@ -480,7 +481,7 @@ class RKHSConfidence(Confidence):
         )
 
     def _on_box_by_theorem_2(
-        self, covar_module: Kernel, evidence: Evidence, bounds: Tensor, rounds: int, delta: float
+        self, covar_module: Kernel, evidence: Data, bounds: Tensor, rounds: int, delta: float
     ) -> BoxBounds:
         """``2 / t + beta' (sigma(x) + 2 / sqrt(t))`` with t answers (Lemma 2 and Theorem 2).
 
@@ -585,15 +586,15 @@ def rkhs_bounds(
     noise = validation.noise_variance(noise_var, "noise_var", X)
     delta = validation.probability(delta, "delta")
     confidence = RKHSConfidence(norm_bound, noise_std, tight=tight)
-    evidence = Evidence.single(train_X, train_Y, torch.full_like(train_Y, noise))
+    evidence = Data.single(train_X, train_Y, torch.full_like(train_Y, noise))
     if not len(X):
         return X.new_empty(0), X.new_empty(0)
-    posterior = posterior_at(covar_module, evidence, X, weights=tight)
+    posterior = Posterior(covar_module, evidence).at(X, weights=tight)
     half = confidence.half_width(posterior, 1.0 / math.sqrt(noise), delta)
     return posterior.mean - half, posterior.mean + half
 
 
-def scaled_gain(covar_module: Kernel, evidence: Evidence) -> float:
+def scaled_gain(covar_module: Kernel, evidence: Data) -> float:
     """Information gain ``0.5 logdet(I + D^-1/2 K D^-1/2)`` of the evidence, in nats."""
     if not len(evidence.y):
         return 0.0
@@ -609,13 +610,13 @@ def _tail(delta: float) -> float:
     return math.sqrt(2.0 * math.log(1.0 / delta))
 
 
-def _bias(posterior: PointwisePosterior) -> Tensor:
+def _bias(posterior: Moments) -> Tensor:
     """The largest bias per unit norm, ``n``, with what rounding may have taken."""
     square = (posterior.variance - posterior.penalty).clamp_min(0.0) + posterior.rounding
     return square.sqrt()
 
 
-def _norm_and_deviation(covar_module: Kernel, evidence: Evidence) -> tuple[float, float]:
+def _norm_and_deviation(covar_module: Kernel, evidence: Data) -> tuple[float, float]:
     """The RKHS norm of mu, rounded up, and the smallest sigma at the answered points."""
     K = covariance(covar_module, evidence.X, evidence.X)
     factor, noise = factorize(K, evidence.noise_var)

@@ -2,7 +2,7 @@
 
 The pool is a quasi-random sample of where points may be asked, and points on the boundary,
 where deviations are often largest. Its posterior variance is kept up to date pick by pick. Every
-few picks the best points of the pool climb to the nearby maxima, which join the pool until the
+few picks the best points of the pool climb to the nearby maxima, which count beside it until the
 next climb: a pick changes the variance around it only, so that the other maxima stay good. For
 each pick the best few points take some steps more. What is picked is a function of the picks so
 far.
@@ -20,8 +20,9 @@ from botorch_delay.design.ties import lowest_of_largest
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.exceptions import ExhaustedDesignError
-from botorch_delay.gp.by_rows import CandidatePosterior
-from botorch_delay.gp.kernels import covariance, prior_variance
+from botorch_delay.gp.candidates import Answer, CandidatePosterior
+from botorch_delay.gp.data import Data
+from botorch_delay.gp.posterior import Posterior
 from botorch_delay.gp.surrogate import Surrogate
 
 STARTS = 224
@@ -67,19 +68,17 @@ class BoxDesign:
         self._inside = inside
         self._seed = seed
         self._refines = refine
-        # The last rows are for what the climbs reach.
-        self._spread = len(pool)
-        self._pool = torch.cat([pool, pool[:1].expand(min(STARTS, len(pool)), -1)])
-        self._tracked = CandidatePosterior(
-            surrogate.covar_module, surrogate.inputs(self._pool).clone()
+        self._points = pool
+        self._pool = CandidatePosterior(
+            surrogate.covar_module, surrogate.inputs(pool), as_rows=True
         )
-        first = self._tracked.variance[:1]
-        stationary = bool((self._tracked.variance == first).all())
-        self._constant: Tensor | None = first.clone() if stationary else None
+        self._maxima = pool[:0]  # what the last climbs reached
+        self._picks: dict[int, Answer] = {}
         self._counts: dict[int, int] = {}
         self._closed: dict[int, Tensor] = {}
         self._adds = 0
         self._climbed_at = -1
+        self._posterior = self._given_picks()
 
     def next(self) -> Tensor:
         """The point that the rule picks now, ``d``.
@@ -88,17 +87,19 @@ class BoxDesign:
             ExhaustedDesignError: if nothing is left to pick from.
         """
         self._climb()
-        allowed = torch.ones(len(self._pool), dtype=torch.bool, device=self._pool.device)
+        points = torch.cat([self._points, self._maxima])
+        variance = torch.cat([self._pool.variance, self.variance(self._maxima)])
+        allowed = torch.ones(len(points), dtype=torch.bool, device=points.device)
         for x in self._closed.values():
-            allowed &= ~(x == self._pool).all(dim=1)
+            allowed &= ~(x == points).all(dim=1)
         if not bool(allowed.any()):
             raise ExhaustedDesignError("Every point of the design's pool is excluded.")
-        variance = self._tracked.variance.masked_fill(~allowed, -torch.inf)
-        best = self._pool[lowest_of_largest(variance)].clone()
+        variance = variance.masked_fill(~allowed, -torch.inf)
+        best = points[lowest_of_largest(variance)].clone()
         if not self._adds or not self._refines:
             return best
         top = variance.topk(min(POLISHED, len(variance))).indices
-        X, values = self._refine(self._pool[top], POLISHING_STEPS, self._adds)
+        X, values = self._refine(points[top], POLISHING_STEPS, self._adds)
         for x in self._closed.values():
             values = values.masked_fill((x == X).all(dim=1), -torch.inf)
         row = lowest_of_largest(values)
@@ -106,14 +107,7 @@ class BoxDesign:
 
     def variance(self, X: Tensor) -> Tensor:
         """Posterior variance given the picks, ``n x d`` to ``n``; differentiable."""
-        inputs = self._surrogate.inputs(X)
-        prior = self._constant  # of a stationary kernel, whose evaluation would be for nothing
-        if prior is None:
-            prior = prior_variance(self._surrogate.covar_module, inputs)
-        if not len(self._tracked):
-            return prior + 0.0 * inputs.sum(dim=-1)
-        cross = covariance(self._surrogate.covar_module, self._tracked.points, inputs)
-        return prior - (self._tracked.root @ cross).square().sum(dim=0)
+        return self._posterior.at(X).variance
 
     def add(self, key: int, x: Tensor) -> None:
         """Count a point (``d``) as picked, once more if it was already."""
@@ -121,7 +115,20 @@ class BoxDesign:
         self._counts[key] = count = self._counts.get(key, 0) + 1
         inputs = self._surrogate.inputs(x.unsqueeze(0)).squeeze(0)
         # Points of the box are no rows of the pool: keys below 0.
-        self._tracked.update({-1 - key: (inputs, 0.0, self._surrogate.noise_var / count)})
+        pick = {-1 - key: (inputs, 0.0, self._surrogate.noise_var / count)}
+        self._picks |= pick
+        self._pool.update(pick)
+        self._posterior = self._given_picks(self._posterior)
+
+    def _given_picks(self, before: Posterior | None = None) -> Posterior:
+        """The posterior anywhere, whose values do not matter."""
+        surrogate = self._surrogate
+        like = surrogate.origin
+        points = [x for x, _, _ in self._picks.values()]
+        noise = like.new_tensor([noise_var for _, _, noise_var in self._picks.values()])
+        X = torch.stack(points) if points else like.new_empty(0, len(like))
+        data = Data.single(X, torch.zeros_like(noise), noise)
+        return Posterior(surrogate.covar_module, data, inputs=surrogate.inputs, before=before)
 
     def extend(self, picks: list[tuple[int, Tensor]]) -> None:
         """Count picks that were made before: what follows is as if they had been made here."""
@@ -139,17 +146,13 @@ class BoxDesign:
             self._closed.pop(key, None)
 
     def _climb(self) -> None:
-        """Bring the pool's last rows up to date, once every few picks."""
+        """Look for the nearby maxima anew, once every few picks."""
         turn = self._adds // PICKS_PER_CLIMB
-        if not (self._adds and self._refines and self._spread) or turn == self._climbed_at:
+        if not (self._adds and self._refines and len(self._points)) or turn == self._climbed_at:
             return
         self._climbed_at = turn
-        room = len(self._pool) - self._spread
-        top = self._tracked.variance[: self._spread].topk(room).indices
-        X, _ = self._refine(self._pool[top], STEPS, -turn)
-        rows = torch.arange(self._spread, len(self._pool), device=X.device)
-        self._pool[rows] = X
-        self._tracked.replace_candidates(rows, self._surrogate.inputs(X))
+        top = self._pool.variance.topk(min(STARTS, len(self._points))).indices
+        self._maxima, _ = self._refine(self._points[top], STEPS, -turn)
 
     def _refine(self, starts: Tensor, steps: int, number: int) -> tuple[Tensor, Tensor]:
         generator = generator_for(self._seed, abs(2 * number) + (number < 0), torch.device("cpu"))

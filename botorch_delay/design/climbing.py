@@ -11,8 +11,8 @@ import torch
 from gpytorch.kernels import MaternKernel, RBFKernel
 from torch import Tensor
 
-from botorch_delay.gp.averages import Ordered
 from botorch_delay.gp.kernels import covariance, covariance_with_pull
+from botorch_delay.gp.posterior import Posterior
 from botorch_delay.gp.surrogate import Surrogate
 
 # Of the prior variance: a variance that is not above it has no slope.
@@ -26,21 +26,21 @@ class BoundClimb:
     Kernels are Matern with nu = 5/2, or RBF.
 
     Attributes:
-        surrogate: that judges.
-        answers: give mu.
+        surrogate: whose units and kernel count.
+        answers: gives mu, at least one answer.
         design: gives sigma.
         factor: on sigma.
         cap: the most that sigma counts for, ``n``, one for each row that is asked about.
     """
 
     surrogate: Surrogate
-    answers: Ordered
-    design: Ordered
+    answers: Posterior
+    design: Posterior
     factor: float
     cap: Tensor
 
     @staticmethod
-    def fits(surrogate: Surrogate, answers: Ordered) -> bool:
+    def fits(surrogate: Surrogate, answers: Posterior) -> bool:
         """Whether this surrogate's bound has the closed form."""
         kernel = surrogate.covar_module
         known = type(kernel) is RBFKernel or (type(kernel) is MaternKernel and kernel.nu == 2.5)
@@ -49,15 +49,18 @@ class BoundClimb:
 
     @classmethod
     def above(
-        cls, surrogate: Surrogate, answers: Ordered, design: Ordered, factor: float, starts: Tensor
+        cls,
+        surrogate: Surrogate,
+        answers: Posterior,
+        design: Posterior,
+        factor: float,
+        starts: Tensor,
     ) -> BoundClimb:
         """The bound in which sigma counts for no more than at the starts, ``n x d``."""
         free = starts.new_full((len(starts),), torch.inf)
         found = cls(surrogate, answers, design, factor, free)
-        cap = found._spread(
-            covariance(surrogate.covar_module, design.points, found._inputs(starts))
-        )
-        return cls(surrogate, answers, design, factor, cap[0])
+        cross = covariance(surrogate.covar_module, design.data.X, surrogate.inputs(starts))
+        return cls(surrogate, answers, design, factor, found._deviation(cross)[0])
 
     def __call__(self, X: Tensor) -> Tensor:
         """Its values at ``n x d``."""
@@ -65,19 +68,19 @@ class BoundClimb:
 
     def with_slope(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Values, ``n``, and slopes, ``n x d``; 0 in columns of categories."""
-        kernel, inputs = self.surrogate.covar_module, self._inputs(X)
-        seen, pulled = covariance_with_pull(kernel, self.answers.points, inputs)  # m x n
-        shared = self.design.points is self.answers.points
+        kernel, inputs = self.surrogate.covar_module, self.surrogate.inputs(X)
+        seen, pulled = covariance_with_pull(kernel, self.answers.data.X, inputs)  # m x n
+        shared = self.design is self.answers
         asked, pushed = seen, pulled
         if not shared:
-            asked, pushed = covariance_with_pull(kernel, self.design.points, inputs)
-        deviation, white = self._spread(asked)
+            asked, pushed = covariance_with_pull(kernel, self.design.data.X, inputs)
+        deviation, white = self._deviation(asked)
         mean = self.answers.weights @ seen
         # Half of the slope where it begins to be capped, as torch.minimum has it.
         share = 0.5 * ((deviation < self.cap).to(X) + (deviation <= self.cap).to(X))
         share = share * (deviation.square() > FLOOR)
         pull = self.answers.weights.unsqueeze(-1) * pulled
-        push = self.design.back(white).mul_(pushed).mul_(self.factor * share / deviation)
+        push = self.design.unwhiten(white).mul_(pushed).mul_(self.factor * share / deviation)
         if shared:
             slope = self._gather(pull.sub_(push), self.answers, inputs)
         else:
@@ -86,17 +89,15 @@ class BoundClimb:
         values = mean + self.factor * torch.minimum(deviation, self.cap)
         return values, self._in_columns(slope, X)
 
-    def _inputs(self, X: Tensor) -> Tensor:
-        return self.surrogate.inputs(X)
-
-    def _spread(self, asked: Tensor) -> tuple[Tensor, Tensor]:
-        white = self.design.whiten(asked)
+    def _deviation(self, cross: Tensor) -> tuple[Tensor, Tensor]:
+        """Sigma where covariances with the design are ``m x n``, and these whitened."""
+        white = self.design.whiten(cross)
         variance = 1.0 - white.square().sum(dim=0)
         return variance.clamp_min(FLOOR).sqrt(), white
 
-    def _gather(self, pulls: Tensor, points: Ordered, inputs: Tensor) -> Tensor:
+    def _gather(self, pulls: Tensor, posterior: Posterior, inputs: Tensor) -> Tensor:
         """``sum_j pull_j (z_j - x)``, for pulls ``m x n``, by squared lengthscales: ``n x e``."""
-        away = pulls.T @ points.points - pulls.sum(dim=0).unsqueeze(-1) * inputs
+        away = pulls.T @ posterior.data.X - pulls.sum(dim=0).unsqueeze(-1) * inputs
         return away / self.surrogate.covar_module.lengthscale.square()
 
     def _in_columns(self, slope: Tensor, X: Tensor) -> Tensor:

@@ -1,25 +1,17 @@
 """Greedy maximum-variance design: each point is where the points so far leave most variance.
 
-The k-th point maximises sigma_{k-1} (paper, equation maxvar). With L the Cholesky factor of
-K(picks, picks) + lambda^2 I and W = L^-1 K(picks, candidates), picking p appends to W the row
+The k-th point maximises sigma_{k-1} (paper, equation maxvar). No value enters: a round can be
+designed before any answer arrives. This is a pivoted Cholesky factorization of K + lambda^2 I in
+which a pivot may come again, since a point that is evaluated twice has two independent noises.
 
-    w = (k(p, .) - W[:, p]' W) / sqrt(v_p + lambda^2),      v <- v - w^2,
+Of few candidates, and on CUDA, the covariance is kept up to date; see
+:mod:`botorch_delay.gp.candidate_covariance`. Of many only upper bounds on their variances are:
+variances only fall as points are added, so that every variance computed earlier is one, and only
+candidates whose bound reaches the largest variance need to be looked at. Those are computed anew;
+the ones within a hair of the largest go on a shortlist, whose posterior is kept up to date until
+its largest variance falls to the threshold below which everything else is known to lie.
 
-and w at p together with the root is the new row of L. This is a pivoted Cholesky factorization
-of K + lambda^2 I in which a pivot may come again, since a point that is evaluated twice has two
-independent noises. No value enters: a round can be designed before any answer arrives.
-
-Kept in full, W has one row of N numbers per pick, and pick k reads all k of them. Two forms
-avoid that. `_Rows` keeps W, and where there are few candidates folds it, a block of rows at a
-time and that in small steps, into their covariance C <- C - W'W: an ask then costs the same however
-many went before, also when picks outnumber candidates. `_Lazy` keeps no W for all candidates.
-Variances only fall as points are added, so that every variance computed earlier is an upper bound:
-only candidates whose bound reaches the largest variance need to be looked at. It computes those
-anew, by a triangular solve with L, keeps the ones within a hair of the largest on a shortlist whose
-W does grow pick by pick, and goes back to the others when the shortlist's largest falls to the
-threshold below which everything else is known to lie.
-
-Ties go to the lowest index whose variance is at least (1 - 1e-8) times the largest, in every
+Ties go to the lowest index whose variance is at least (1 - 1e-8) times the largest, in either
 form.
 """
 
@@ -27,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from gpytorch.kernels import Kernel
@@ -35,30 +28,24 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.design.ties import largest_and_tied, lowest_of_largest, tie_tolerance
 from botorch_delay.exceptions import ExhaustedDesignError, NumericsError
-from botorch_delay.gp.kernels import check_kernel, covariance, prior_variance, rows_per_chunk
-from botorch_delay.gp.posterior import factorize
-from botorch_delay.gp.striped import BLOCK, StripedCovariance
+from botorch_delay.gp.candidate_covariance import MAX_FOLDED, CandidateCovariance
+from botorch_delay.gp.candidates import Answer, CandidatePosterior
+from botorch_delay.gp.data import Data
+from botorch_delay.gp.kernels import check_kernel, prior_variance
+from botorch_delay.gp.posterior import Posterior
 
-# Up to so many candidates their covariance is kept: 134 MB in double.
-MAX_FOLDED = 4096
 # Picks made at once where one is asked for: the others are there when they are needed.
 AHEAD = 8
-# Stripes of the covariance that a block is folded into meanwhile: where picks are made by the rule,
-# all of them before the next block is full.
-FOLDED_AHEAD = 6
 # The shortlist holds what is within this share of the largest variance, and at most so many.
 SHORTLIST_SHARE = 0.02
 SHORTLIST_MIN = 64
 SHORTLIST_MAX = 65_536
-# Repeated picks are merged when there are so many more rows of L than distinct picks.
-SPARE_ROWS = 256
 
 
 class GreedyDesign:
     """A greedy design that grows one pick at a time.
 
-    Up to 4,096 candidates, and on CUDA, W is kept; see the module. On CUDA :meth:`extend` makes
-    all its picks without waiting for the device.
+    On CUDA :meth:`extend` makes all its picks without waiting for the device.
 
     Args:
         covar_module: the kernel.
@@ -70,12 +57,10 @@ class GreedyDesign:
     def __init__(
         self, covar_module: Kernel, candidates: Tensor, noise_var: float, picks: Iterable[int] = ()
     ) -> None:
-        few = len(candidates) <= MAX_FOLDED
-        self._form: _Rows | _Lazy
-        if few or candidates.is_cuda:
-            self._form = _Rows(covar_module, candidates, noise_var, fold=few)
-        else:
-            self._form = _Lazy(covar_module, candidates, noise_var)
+        tracked = len(candidates) <= MAX_FOLDED or candidates.is_cuda
+        self._form: _Tracked | _Lazy = (_Tracked if tracked else _Lazy)(
+            covar_module, candidates, noise_var
+        )
         self._excluded: set[int] = set()
         self._ahead: deque[int] = deque()
         self._candidates = candidates
@@ -123,7 +108,7 @@ class GreedyDesign:
         """
         if len(self._excluded) == len(self._candidates):
             raise ExhaustedDesignError("Every candidate of the design is excluded.")
-        if not isinstance(self._form, _Rows):
+        if not isinstance(self._form, _Tracked):
             return self._form.next()
         if not self._ahead:
             self._ahead.extend(self._form.look_ahead(AHEAD))
@@ -140,7 +125,7 @@ class GreedyDesign:
 
     def extend(self, n: int) -> list[int]:
         """Pick ``n`` more points by the rule and return their indices."""
-        if isinstance(self._form, _Rows) and len(self._excluded) < len(self._candidates):
+        if isinstance(self._form, _Tracked) and len(self._excluded) < len(self._candidates):
             self._rewind()
             made = self._form.extend(n)
             self._picks += made
@@ -152,7 +137,7 @@ class GreedyDesign:
     def _rewind(self) -> None:
         """Forget the picks that were made ahead and not taken."""
         if self._ahead:
-            assert isinstance(self._form, _Rows)
+            assert isinstance(self._form, _Tracked)
             self._form.rewind(len(self._ahead))
             self._ahead.clear()
 
@@ -164,37 +149,32 @@ class GreedyDesign:
         return mask
 
 
-class _Rows:
-    """The variance of every candidate, and W in blocks of rows.
+class _Tracked:
+    """The covariance of all candidates, kept up to date.
 
     Args:
         kernel: the kernel.
         points: ``N x d``.
         noise: lambda^2.
-        fold: whether full blocks are folded into the covariance of the candidates.
     """
 
-    def __init__(self, kernel: Kernel, points: Tensor, noise: float, fold: bool) -> None:
+    def __init__(self, kernel: Kernel, points: Tensor, noise: float) -> None:
         self.mask: Tensor | None = None
-        self._kernel, self._points, self._noise = kernel, points, noise
-        with torch.no_grad():
-            self.variance = prior_variance(kernel, points).clone()
-        self._blocks: list[Tensor] = []
-        self._used = BLOCK  # rows of the last block
-        self._before = self.variance, 0  # when it was last looked ahead, and the rows then
-        self._covariance = StripedCovariance(kernel, points) if fold else None
+        self._noise = noise
+        self._covariance = CandidateCovariance(kernel, points)
+
+    @property
+    def variance(self) -> Tensor:
+        return self._covariance.variance
 
     def add(self, index: int) -> None:
-        self._add(torch.tensor([index], device=self._points.device))
+        self._add(torch.tensor([index], device=self.variance.device))
 
     def extend(self, n: int) -> list[int]:
         """So many picks by the rule; the host looks at them only when all are made."""
         made = []
         for _ in range(n):
-            variance = self.variance
-            if self.mask is not None:
-                variance = variance.masked_fill(self.mask, -torch.inf)
-            _, tied = largest_and_tied(variance)
+            _, tied = largest_and_tied(self._open_variance())
             made.append(tied.byte().argmax().unsqueeze(0))
             self._add(made[-1])
         picks: list[int] = torch.cat(made).tolist() if made else []
@@ -202,56 +182,28 @@ class _Rows:
         return picks
 
     def largest(self) -> float:
-        if self.mask is None:
-            return self.variance.max().item()
-        return self.variance.masked_fill(self.mask, -torch.inf).max().item()
+        return self._open_variance().max().item()
 
     def look_ahead(self, n: int) -> list[int]:
         """At least one pick and at most ``n``, which :meth:`rewind` can take back."""
-        if self._used == BLOCK:
-            self._begin_block()  # what is folded cannot be taken back
-        self._before = self.variance.clone(), self._used
-        if self._covariance is None:
-            return self.extend(min(n, BLOCK - self._used))
-        goal = self._covariance.left - FOLDED_AHEAD
-        made = self.extend(min(n, BLOCK - self._used))
-        while self._covariance.left > max(goal, 0):
-            self._covariance.step()
-        return made
+        return self.extend(self._covariance.mark(n))
 
     def rewind(self, n: int) -> None:
         """Take back the last ``n`` picks of those made ahead, to the last bit."""
-        variance, start = self._before
-        self._used -= n
-        for row in self._blocks[-1][start : self._used]:
-            variance.addcmul_(row, row, value=-1.0).clamp_min_(0.0)
-        self.variance = variance
+        self._covariance.rewind(n)
 
     @torch.no_grad()
     def _add(self, index: Tensor) -> None:
         """Count a pick, a LongTensor of shape 1."""
-        if self._used == BLOCK:
-            self._begin_block()
-        row = self._blocks[-1][self._used]
-        if self._covariance is None or not self._covariance.begun:
-            point = self._points.index_select(0, index)
-            row.copy_(covariance(self._kernel, point, self._points).squeeze(0))
-        else:
-            row.copy_(self._covariance.row(index))
-        for number, block in enumerate(self._blocks):
-            last = number == len(self._blocks) - 1
-            rows = block[: self._used] if last else block
-            row.addmv_(rows.mT, rows.index_select(1, index).squeeze(1), alpha=-1.0)
-        row.div_((self.variance.index_select(0, index) + self._noise).sqrt())
-        self.variance.addcmul_(row, row, value=-1.0).clamp_min_(0.0)
-        self._used += 1
+        column = self._covariance.column(index)
+        self._covariance.take_off(
+            column.div_((self.variance.index_select(0, index) + self._noise).sqrt())
+        )
 
-    def _begin_block(self) -> None:
-        self._used = 0
-        if self._covariance is not None and self._blocks:
-            full = self._blocks.pop()
-            self._covariance.take(full, torch.ones_like(full[:, 0]))
-        self._blocks.append(self._points.new_empty(BLOCK, len(self._points)))
+    def _open_variance(self) -> Tensor:
+        if self.mask is None:
+            return self.variance
+        return self.variance.masked_fill(self.mask, -torch.inf)
 
 
 class _Lazy:
@@ -266,15 +218,13 @@ class _Lazy:
     def __init__(self, kernel: Kernel, points: Tensor, noise: float) -> None:
         self._kernel, self._points, self._noise = kernel, points, noise
         with torch.no_grad():
-            self._prior = prior_variance(kernel, points)
-            self._upper = self._prior.clone()
+            self._upper = prior_variance(kernel, points).clone()
         self._mask: Tensor | None = None
+        self._adds = 0
         self._fresh = torch.zeros(len(points), dtype=torch.int32)  # picks that a bound counts
-        self._rows: dict[int, int] = {}  # how often each candidate was picked
-        self._picked = points.new_empty(0, points.shape[1])
-        self._factor = points.new_empty(0, 0)
-        self._size = 0
+        self._counts: dict[int, int] = {}  # how often each candidate was picked
         self._shortlist: _Shortlist | None = None
+        self._given_picks: Posterior | None = None
 
     @property
     def mask(self) -> Tensor | None:
@@ -290,11 +240,11 @@ class _Lazy:
     def variance(self) -> Tensor:
         """Every candidate's, computed anew where it is out of date."""
         self._drop_shortlist()
-        self._refresh((self._fresh < self._size).nonzero().flatten())
+        self._refresh((self._fresh < self._adds).nonzero().flatten())
         return self._upper
 
     def next(self) -> int:
-        if not self._size:
+        if not self._adds:
             bounds = self._open_bounds()
             _check_finite(bounds.max())
             return lowest_of_largest(bounds)
@@ -309,32 +259,26 @@ class _Lazy:
         return index
 
     def largest(self) -> float:
-        return self._column(self.next())[1].item()
+        return self._posterior.at(self._points[[self.next()]]).variance.item()
 
-    @torch.no_grad()
-    def _column(self, index: int) -> tuple[Tensor, Tensor]:
-        """A candidate's column of W, and its variance."""
-        row = None if self._shortlist is None else self._shortlist.column(index)
-        if row is None:
-            row = self._solve(self._points[index : index + 1]).squeeze(1)
-        return row, (self._prior[index] - row.square().sum()).clamp_min(0.0)
-
-    @torch.no_grad()
     def add(self, index: int) -> None:
-        if self._size >= 2 * len(self._rows) + SPARE_ROWS:
-            self._merge()
-        k, shortlist = self._size, self._shortlist
-        row, variance = self._column(index)
-        root = (variance + self._noise).sqrt()
-        self._reserve(k + 1)
-        self._factor[k, :k], self._factor[k, k] = row, root
-        self._picked[k] = self._points[index]
-        if shortlist is not None:
-            shortlist.add(
-                covariance(self._kernel, self._picked[k : k + 1], shortlist.points), row, root
-            )
-        self._size += 1
-        self._rows[index] = self._rows.get(index, 0) + 1
+        self._counts[index] = self._counts.get(index, 0) + 1
+        self._adds += 1
+        if self._shortlist is not None:
+            self._shortlist.add(index, self._pick(index))
+
+    def _pick(self, index: int) -> Answer:
+        """A pick as an answer: n of them are one of noise lambda^2 / n."""
+        return self._points[index], 0.0, self._noise / self._counts[index]
+
+    @property
+    def _posterior(self) -> Posterior:
+        """Given the picks, whose values do not matter."""
+        indices = torch.tensor(list(self._counts), dtype=torch.long)
+        noise = self._noise / self._upper.new_tensor(list(self._counts.values()))
+        data = Data.single(self._points[indices], torch.zeros_like(noise), noise)
+        self._given_picks = Posterior(self._kernel, data, before=self._given_picks)
+        return self._given_picks
 
     def _screen(self) -> _Shortlist:
         """A shortlist of everything whose variance is within a share of the largest."""
@@ -346,7 +290,7 @@ class _Lazy:
             # Where bounds fell by more than the share, the largest is further down.
             threshold = torch.minimum(threshold, top) * (1.0 - SHORTLIST_SHARE)
             reach = (bounds >= threshold).nonzero().flatten()
-            stale = reach[self._fresh[reach] < self._size]
+            stale = reach[self._fresh[reach] < self._adds]
             self._refresh(stale)
             bounds[stale] = self._upper[stale]
             kept = reach[bounds[reach] >= threshold]
@@ -366,38 +310,22 @@ class _Lazy:
             if len(left):
                 ceiling, beyond = values[left].max(), int(kept[left[0]])
             kept = kept[torch.cat([above, tied]).sort().values]
-        rows = self._solve(self._points[kept])
-        return _Shortlist(kept, self._points[kept], rows, bounds[kept], ceiling, beyond)
+        posterior = CandidatePosterior(self._kernel, self._points[kept], as_rows=True)
+        shortlist = _Shortlist(kept, posterior, float(ceiling), beyond)
+        posterior.update({shortlist.key(index): self._pick(index) for index in self._counts})
+        return shortlist
 
     def _refresh(self, indices: Tensor) -> None:
         """Present variances of some candidates."""
-        if not len(indices):
-            return
-        for part in indices.split(rows_per_chunk(self._size, self._points)):
-            explained = self._solve(self._points[part]).square_().sum(dim=0)
-            self._upper[part] = (self._prior[part] - explained).clamp_min_(0.0)
-        self._fresh[indices] = self._size
-
-    @torch.no_grad()
-    def _solve(self, X: Tensor) -> Tensor:
-        """``L^-1 K(picks, X)``, ``k x n``."""
-        k = self._size
-        out = X.new_empty(k, len(X))
-        if not k:
-            return out
-        size = rows_per_chunk(k, X)
-        for start in range(0, len(X), size):
-            cross = covariance(self._kernel, self._picked[:k], X[start : start + size])
-            out[:, start : start + size] = torch.linalg.solve_triangular(
-                self._factor[:k, :k], cross, upper=False
-            )
-        return out
+        if len(indices):
+            self._upper[indices] = self._posterior.at(self._points[indices]).variance
+            self._fresh[indices] = self._adds
 
     def _drop_shortlist(self) -> None:
         if self._shortlist is not None:
             members = self._shortlist.members
-            self._upper[members] = self._shortlist.variance
-            self._fresh[members] = self._size
+            self._upper[members] = self._shortlist.posterior.variance
+            self._fresh[members] = self._adds
             self._shortlist = None
 
     def _open_bounds(self) -> Tensor:
@@ -405,78 +333,42 @@ class _Lazy:
             return self._upper.clone()
         return self._upper.masked_fill(self._mask, -torch.inf)
 
-    def _merge(self) -> None:
-        """One row of L per distinct pick: n picks of noise lambda^2 are one of lambda^2 / n."""
-        self._drop_shortlist()
-        indices = torch.tensor(list(self._rows))
-        counts = self._prior.new_tensor(list(self._rows.values()))
-        self._size = len(indices)
-        self._picked = self._points[indices]
-        K = covariance(self._kernel, self._picked, self._picked)
-        self._factor, _ = factorize(K, self._noise / counts)
-        self._fresh.clamp_max_(self._size - 1)  # valid bounds still
 
-    def _reserve(self, rows: int) -> None:
-        if rows <= len(self._picked):
-            return
-        size, k = max(2 * len(self._picked), rows, 64), self._size
-        picked, factor = self._picked[:k], self._factor[:k, :k]
-        self._picked = picked.new_empty(size, picked.shape[1])
-        self._factor = factor.new_zeros(size, size)
-        self._picked[:k], self._factor[:k, :k] = picked, factor
-
-
+@dataclass(frozen=True)
 class _Shortlist:
     """Candidates with exact variances, and what is known of the rest.
 
-    Args:
+    Attributes:
         members: indices, ``n``, increasing.
-        points: ``n x d``.
-        rows: W at them, ``k x n``.
-        variance: ``n``.
+        posterior: at the members, given the picks.
         ceiling: no other candidate has more, but those counted on by ``beyond``.
         beyond: others from this index on may have as much as the ceiling; 0 for all.
     """
 
-    def __init__(
-        self,
-        members: Tensor,
-        points: Tensor,
-        rows: Tensor,
-        variance: Tensor,
-        ceiling: Tensor,
-        beyond: int,
-    ) -> None:
-        self.members, self.points, self.variance = members, points, variance
-        self._ceiling, self._beyond = float(ceiling), beyond
-        self._rows, self._size = rows, len(rows)
+    members: Tensor
+    posterior: CandidatePosterior
+    ceiling: float
+    beyond: int
 
     def next(self) -> int | None:
         """The index that the rule picks; None where it may be elsewhere."""
-        top = float(self.variance.max())
-        floor = (1.0 - tie_tolerance(self.variance.dtype)) * max(top, self._ceiling)
-        if top < floor or (self._ceiling >= floor and not self._beyond):
+        variance = self.posterior.variance
+        top = float(variance.max())
+        floor = (1.0 - tie_tolerance(variance.dtype)) * max(top, self.ceiling)
+        if top < floor or (self.ceiling >= floor and not self.beyond):
             return None
-        index = int(self.members[(self.variance >= floor).byte().argmax()])
-        return index if self._ceiling < floor or index < self._beyond else None
+        index = int(self.members[(variance >= floor).byte().argmax()])
+        return index if self.ceiling < floor or index < self.beyond else None
 
-    def column(self, index: int) -> Tensor | None:
-        """W at a candidate, ``k``; None if it is no member."""
-        position = int(torch.searchsorted(self.members, index))
-        if position == len(self.members) or int(self.members[position]) != index:
-            return None
-        return self._rows[: self._size, position].clone()
+    def key(self, index: int) -> int:
+        """Of a candidate in the posterior: its place, or a number below 0 if it is no member."""
+        place = int(torch.searchsorted(self.members, index))
+        is_member = place < len(self.members) and int(self.members[place]) == index
+        return place if is_member else -1 - index
 
-    def add(self, cross: Tensor, row: Tensor, root: Tensor) -> None:
-        """One pick more: its kernel values ``1 x n``, W at it, and the new diagonal of L."""
-        if self._size == len(self._rows):
-            grown = self._rows.new_empty(self._size + 64, len(self.members))
-            grown[: self._size] = self._rows
-            self._rows = grown
-        new = (cross.squeeze(0) - row @ self._rows[: self._size]) / root
-        self._rows[self._size] = new
-        self._size += 1
-        self.variance.sub_(new.square()).clamp_min_(0.0)
+    def add(self, index: int, pick: Answer) -> None:
+        """Count a pick."""
+        self.posterior.update({self.key(index): pick})
 
 
 def greedy_max_variance(

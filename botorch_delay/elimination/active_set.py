@@ -18,7 +18,7 @@ from torch import Tensor
 from botorch_delay.confidence.bounds import Confidence, side_delta
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import NumericsError
-from botorch_delay.gp.posterior import Evidence
+from botorch_delay.gp.data import Data
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.trials import Attached, Choice, Trial
@@ -216,10 +216,10 @@ class ActiveSet(ABC):
         self,
         number: int,
         surrogate: Surrogate,
-        evidence: Evidence,
+        evidence: Data,
         bounds: RoundBounds,
         tried: Tensor,
-        others: Evidence | None = None,
+        others: Data | None = None,
     ) -> Elimination:
         """What survives a round.
 
@@ -237,7 +237,7 @@ class ActiveSet(ABC):
         """
 
     @abstractmethod
-    def multiplier(self, surrogate: Surrogate, evidence: Evidence, bounds: RoundBounds) -> float:
+    def multiplier(self, surrogate: Surrogate, evidence: Data, bounds: RoundBounds) -> float:
         """The factor on sigma in the bounds of a round that eliminates nothing."""
 
     @abstractmethod

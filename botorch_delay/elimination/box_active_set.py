@@ -36,8 +36,8 @@ from botorch_delay.elimination.finite_active_set import FiniteActiveSet
 from botorch_delay.elimination.level_sets import SetSample, sample_set
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import EmptyDomainError, NotSupportedError, StorageError
-from botorch_delay.gp.kernels import covariance, prior_variance
-from botorch_delay.gp.posterior import Evidence, Factored, factorize
+from botorch_delay.gp.data import Data
+from botorch_delay.gp.posterior import Posterior
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.trials import Attached, Choice, Trial
@@ -62,23 +62,25 @@ class Condition:
 
     number: int
     surrogate: Surrogate
-    evidence: Evidence
+    evidence: Data
     bounds: BoxBounds
     needs_weights: bool
     cutoff: float = -torch.inf
 
     @cached_property
-    def _factored(self) -> Factored:
-        with torch.no_grad():
-            return Factored.of(self.surrogate.covar_module, self.evidence)
+    def _posterior(self) -> Posterior:
+        return self.surrogate.posterior(self.evidence)
 
     def interval(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds at points, ``n x d`` to ``n`` each."""
-        posterior = self.surrogate.posterior(
-            self.evidence, X, weights=self.needs_weights, factored=self._factored
-        )
+        posterior = self._posterior.at(X, weights=self.needs_weights)
         half = self.bounds.half_width(posterior)
         return posterior.mean - half, posterior.mean + half
+
+    def plain_lower(self, X: Tensor) -> Tensor:
+        """The lower bound in its plain form, ``n x d`` to ``n``: where to look for its maximum."""
+        posterior = self._posterior.at(X)
+        return posterior.mean - self.bounds.multiplier * posterior.deviation
 
     def margin(self, X: Tensor) -> Tensor:
         """By how much the upper bound reaches above the cut-off, ``n``."""
@@ -87,7 +89,7 @@ class Condition:
 
 def make_condition(
     surrogate: Surrogate,
-    evidence: Evidence,
+    evidence: Data,
     domain: BoxDomain,
     bounds: RoundBounds,
     number: int,
@@ -112,30 +114,6 @@ def make_condition(
     confidence = bounds.confidence
     widths = confidence.on_box(kernel, in_values, ends, counts, bounds.rounds, bounds.delta)
     return Condition(number, surrogate, evidence, widths, confidence.needs_weights, cutoff)
-
-
-def _lower_bound(condition: Condition) -> Callable[[Tensor], Tensor]:
-    """The lower bound in its plain form, differentiable: where to look for its maximum."""
-    surrogate, evidence = condition.surrogate, condition.evidence
-    kernel = surrogate.covar_module
-    with torch.no_grad():
-        K = covariance(kernel, evidence.X, evidence.X)
-        factor, _ = factorize(K, evidence.noise_var)
-        weights = torch.cholesky_solve(evidence.y.unsqueeze(-1), factor).squeeze(-1)
-
-    def lower(X: Tensor) -> Tensor:
-        inputs = surrogate.inputs(X)
-        prior = prior_variance(kernel, inputs)
-        if not len(evidence.y):
-            return -prior + 0.0 * inputs.sum(dim=-1)
-        cross = covariance(kernel, evidence.X, inputs)
-        mean = weights @ cross
-        white = torch.linalg.solve_triangular(factor, cross, upper=False)
-        floor = 1e-12 * float(prior.detach().max())
-        variance = (prior - white.square().sum(dim=0)).clamp_min(floor)
-        return surrogate.scale * (mean - condition.bounds.multiplier * variance.sqrt())
-
-    return lower
 
 
 class BoxActiveSet(ActiveSet):
@@ -350,7 +328,7 @@ class BoxActiveSet(ActiveSet):
     def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
         """Make the bounds of no answers, and look for a point that may be asked."""
         if surrogate is not None:
-            nothing = surrogate.evidence(Answers.of([], 1.0, self.domain.bounds))
+            nothing = surrogate.data(Answers.of([], 1.0, self.domain.bounds))
             make_condition(surrogate, nothing, self.domain, bounds, 0)
         if self.domain.constraints or self.domain.feasible is not None:
             _ = self.pool
@@ -359,10 +337,10 @@ class BoxActiveSet(ActiveSet):
         self,
         number: int,
         surrogate: Surrogate,
-        evidence: Evidence,
+        evidence: Data,
         bounds: RoundBounds,
         tried: Tensor,
-        others: Evidence | None = None,
+        others: Data | None = None,
     ) -> Elimination:
         """Where the round's upper bound reaches its largest lower bound, which is searched for."""
         condition = make_condition(surrogate, evidence, self.domain, bounds, number)
@@ -372,7 +350,7 @@ class BoxActiveSet(ActiveSet):
         starts = X[lower.topk(min(STARTS, len(X))).indices]
         generator = generator_for(self._seed, 1000 + len(self.conditions), torch.device("cpu"))
         climbed, _ = maximize(
-            _lower_bound(condition), self.domain, starts, generator=generator, inside=self._holds
+            condition.plain_lower, self.domain, starts, generator=generator, inside=self._holds
         )
         X = torch.cat([starts, climbed])
         lower, upper = condition.interval(X)
@@ -385,7 +363,7 @@ class BoxActiveSet(ActiveSet):
         active = self._with(conditions, X[best : best + 1], self._excluded)
         return Elimination(active, cutoff, condition.bounds.multiplier)
 
-    def multiplier(self, surrogate: Surrogate, evidence: Evidence, bounds: RoundBounds) -> float:
+    def multiplier(self, surrogate: Surrogate, evidence: Data, bounds: RoundBounds) -> float:
         """As in the bounds."""
         return make_condition(surrogate, evidence, self.domain, bounds, 0).bounds.multiplier
 
@@ -410,7 +388,7 @@ class BoxActiveSet(ActiveSet):
                 raise StorageError(f"Stored round {number} uses trials without answer.")
             if record.cutoff is None or not math.isfinite(record.cutoff):
                 raise StorageError(f"Stored round {number} has no finite cut-off.")
-            evidence, cutoff = surrogate.evidence(answers), bounds.sign * float(record.cutoff)
+            evidence, cutoff = surrogate.data(answers), bounds.sign * float(record.cutoff)
             conditions.append(
                 make_condition(surrogate, evidence, self.domain, bounds, number, cutoff)
             )

@@ -58,11 +58,11 @@ def close_round(
     """
     own, pooled = answers.own, answers.pooled
     surrogate = current.surrogate.standardized((own if pooled is None else pooled).y)
-    others = None if pooled is None else surrogate.evidence(pooled)
+    others = None if pooled is None else surrogate.data(pooled)
     if others is not None and answers.merged:
         evidence, others = others, None
     else:
-        evidence = surrogate.evidence(own)
+        evidence = surrogate.data(own)
     stay, cutoff, half_width, departures = active.without(infeasible), None, None, set[Departure]()
     if stay.is_empty:  # all failed: the next ask goes on with every feasible point
         stay = active

@@ -23,8 +23,8 @@ from botorch_delay.elimination.active_set import (
 )
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import StorageError
+from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import prior_variance
-from botorch_delay.gp.posterior import Evidence
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import row_of
@@ -216,18 +216,18 @@ class FiniteActiveSet(ActiveSet):
         self,
         number: int,
         surrogate: Surrogate,
-        evidence: Evidence,
+        evidence: Data,
         bounds: RoundBounds,
         tried: Tensor,
-        others: Evidence | None = None,
+        others: Data | None = None,
     ) -> Elimination:
         """Rows whose upper bound reaches the largest lower bound (Algorithm 1, the last line)."""
         confidence, ratio = bounds.confidence, surrogate.noise_ratio(evidence)
-        posterior = surrogate.posterior(evidence, self.points, weights=confidence.needs_weights)
+        posterior = surrogate.posterior(evidence).at(self.points, weights=confidence.needs_weights)
         half = confidence.half_width(posterior, ratio, bounds.side)
         lower, upper = posterior.mean - half, posterior.mean + half
         if others is not None:
-            posterior = surrogate.posterior(others, self.points)
+            posterior = surrogate.posterior(others).at(self.points)
             half, _ = confidence.all_data(
                 posterior,
                 surrogate.noise_ratio(others),
@@ -258,7 +258,7 @@ class FiniteActiveSet(ActiveSet):
             contradicted,
         )
 
-    def multiplier(self, surrogate: Surrogate, evidence: Evidence, bounds: RoundBounds) -> float:
+    def multiplier(self, surrogate: Surrogate, evidence: Data, bounds: RoundBounds) -> float:
         """As in the bounds."""
         return bounds.confidence.multiplier(surrogate.noise_ratio(evidence), bounds.side)
 

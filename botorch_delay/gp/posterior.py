@@ -1,4 +1,4 @@
-"""The exact posterior of a zero-mean Gaussian process at given points.
+"""The exact posterior of a zero-mean Gaussian process at any points.
 
 mu(x)      = k_X(x)' (K_X + D)^-1 y
 sigma^2(x) = k(x, x) - k_X(x)' (K_X + D)^-1 k_X(x)        (paper, equation GP_reg; D = lambda^2 I)
@@ -9,7 +9,9 @@ norm at most C splits into a bias of at most C sqrt(sigma^2 - z'Dz) and a noise 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from gpytorch.kernels import Kernel
@@ -17,65 +19,16 @@ from torch import Tensor
 
 from botorch_delay.exceptions import NumericsError
 from botorch_delay.gp.accuracy import warn_lost_accuracy
+from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
-_BLOCK = 128  # rows of a factor that is solved in parts
+# Rows of a factor that are made at once, and of one that is solved in parts.
+BLOCK = 64
+SOLVED_AT_ONCE = 128
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """Answers, one row per distinct point.
-
-    Attributes:
-        X: ``m x d``.
-        y: mean answer of each point, ``m``, weighted by precision.
-        noise_var: variance of that mean under the surrogate, ``m``.
-        spread: sum of the squared weights with which the answers of a point enter its mean,
-            ``m``: 1 / n_i for n_i answers of equal noise.
-    """
-
-    X: Tensor
-    y: Tensor
-    noise_var: Tensor
-    spread: Tensor
-
-    @classmethod
-    def single(cls, X: Tensor, y: Tensor, noise_var: Tensor) -> Evidence:
-        """Answers as they are, one row each."""
-        return cls(X, y, noise_var, torch.ones_like(y))
-
-    @classmethod
-    def grouped(cls, X: Tensor, y: Tensor, noise_var: Tensor, group: Tensor) -> Evidence:
-        """Answers with the same entry in ``group`` averaged: the same posterior, fewer rows.
-
-        Averaging loses nothing: the mean of n answers of noise lambda^2 at one point is an
-        answer of noise lambda^2 / n, and it keeps ``K + D`` well conditioned.
-        """
-        # On the CPU, where sums are added in a fixed order: the vectors are small.
-        values, noise = y.cpu(), noise_var.cpu()
-        _, inverse = torch.unique(group.cpu(), return_inverse=True)
-        m = int(inverse.max()) + 1 if len(inverse) else 0
-        first = inverse.new_full((m,), len(inverse)).scatter_reduce(
-            0, inverse, torch.arange(len(inverse)), "amin"
-        )
-        zeros = values.new_zeros(m)
-        precision = zeros.index_add(0, inverse, 1.0 / noise)
-        weights = 1.0 / (noise * precision[inverse])
-        return cls(
-            X=X[first.to(X.device)],
-            y=zeros.index_add(0, inverse, weights * values).to(y),
-            noise_var=(1.0 / precision).to(y),
-            spread=zeros.index_add(0, inverse, weights.square()).to(y),
-        )
-
-    @property
-    def spread_ratio(self) -> float:
-        """The largest spread / noise_var: 1 / lambda^2 where all answers share one noise."""
-        return (self.spread / self.noise_var).max().item() if len(self.y) else 0.0
-
-
-@dataclass(frozen=True)
-class PointwisePosterior:
+class Moments:
     """Posterior at ``n`` points, each field of shape ``n``.
 
     Attributes:
@@ -83,8 +36,9 @@ class PointwisePosterior:
         variance: sigma^2, never negative.
         prior: k(x, x).
         noise_norm: sqrt(sum of squared weights of single answers), the factor by which
-            independent noise of scale 1 enters the mean.
-        penalty: z'Dz, so that ``variance - penalty`` bounds the squared bias per unit norm.
+            independent noise of scale 1 enters the mean; 0 where it was not asked for.
+        penalty: z'Dz, so that ``variance - penalty`` bounds the squared bias per unit norm;
+            0 where it was not asked for.
         rounding: what rounding may have taken from ``variance``, and from ``variance - penalty``.
         mean_rounding: what rounding may have done to ``mean``.
     """
@@ -102,12 +56,12 @@ class PointwisePosterior:
         """Sigma."""
         return self.variance.sqrt()
 
-    def rescaled(self, offset: float, scale: float) -> PointwisePosterior:
+    def rescaled(self, offset: float, scale: float) -> Moments:
         """The posterior of ``offset + scale * g`` where this is the posterior of g."""
         if offset == 0.0 and scale == 1.0:
             return self
         square = scale * scale
-        return PointwisePosterior(
+        return Moments(
             mean=offset + scale * self.mean,
             variance=square * self.variance,
             prior=square * self.prior,
@@ -116,6 +70,170 @@ class PointwisePosterior:
             rounding=square * self.rounding,
             mean_rounding=abs(scale) * self.mean_rounding,
         )
+
+
+class Posterior:
+    """A Gaussian process conditioned on data; the factor is computed once, when it is needed.
+
+    ``L L' = K + D`` is made in blocks of rows, each from those above it in one way only. So what
+    an earlier posterior has made of the same leading rows can be taken over, and the numbers are
+    those of a factorization from the beginning, to the last bit. Where a block is not positive
+    definite the whole is factorized with raised noise, and nothing is taken over.
+
+    Args:
+        covar_module: the kernel.
+        data: to condition on.
+        inputs: from points that are asked about to the kernel's inputs, in which the data are;
+            the same if None.
+        offset: added to values.
+        scale: the posterior is that of ``offset + scale * g``, and the data are of g.
+        before: a posterior with the same kernel, whose leading rows may be the same.
+
+    Attributes:
+        data: as above.
+    """
+
+    def __init__(
+        self,
+        covar_module: Kernel,
+        data: Data,
+        *,
+        inputs: Callable[[Tensor], Tensor] | None = None,
+        offset: float = 0.0,
+        scale: float = 1.0,
+        before: Posterior | None = None,
+    ) -> None:
+        self.data = data
+        self._kernel, self._inputs = covar_module, inputs
+        self._offset, self._scale = offset, scale
+        self._blocks = data.y.new_empty(0, 0)  # rows of the factor that were made before
+        if before is not None:
+            same = _leading(before.data.X, data.X, before.data.noise_var, data.noise_var)
+            whole = min(same, len(before._blocks)) // BLOCK * BLOCK
+            self._blocks = before._blocks[:whole, :whole]
+
+    def __len__(self) -> int:
+        """How many distinct points have answers."""
+        return len(self.data)
+
+    @cached_property
+    def _factored(self) -> tuple[Tensor, Tensor]:
+        """L, and the diagonal of D, raised where rounding asks for it."""
+        with torch.no_grad():
+            factor = self._by_blocks()
+            if factor is not None:
+                self._blocks = factor
+                return factor, self.data.noise_var
+            K = covariance(self._kernel, self.data.X, self.data.X)
+            return factorize(K, self.data.noise_var)
+
+    @property
+    def factor(self) -> Tensor:
+        """L, ``m x m``."""
+        return self._factored[0]
+
+    @property
+    def noise_var(self) -> Tensor:
+        """The diagonal of D, ``m``."""
+        return self._factored[1]
+
+    @cached_property
+    def _white(self) -> Tensor:
+        """``L^-1 y``, ``m x 1``."""
+        return self.whiten(self.data.y.unsqueeze(-1))
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """``(K + D)^-1 y``, by which the mean weighs covariances with the data: ``m``."""
+        return self.unwhiten(self._white).squeeze(-1)
+
+    def whiten(self, right: Tensor) -> Tensor:
+        """``L^-1 B`` for B ``m x n``."""
+        return _solve(self.factor, right)
+
+    def unwhiten(self, right: Tensor) -> Tensor:
+        """``L^-T B`` for B ``m x n``."""
+        return _solve(self.factor, right, transpose=True)
+
+    def mean(self, X: Tensor) -> Tensor:
+        """Mu at ``n x d`` points, ``n``; differentiable, and cheaper than :meth:`at`."""
+        inputs = X if self._inputs is None else self._inputs(X)
+        cross = covariance(self._kernel, self.data.X, inputs)
+        return self._offset + self._scale * (self.weights @ cross)
+
+    def at(self, X: Tensor, *, weights: bool = False) -> Moments:
+        """The posterior at ``n x d`` points, in bounded memory beyond the result.
+
+        Costs ``O(n m^2)``, twice as much with ``weights``, which ``noise_norm`` and ``penalty``
+        need. Differentiable in ``X`` where it requires gradients.
+        """
+        with torch.set_grad_enabled(torch.is_grad_enabled() and X.requires_grad):
+            inputs = X if self._inputs is None else self._inputs(X)
+            moments = self._in_chunks(inputs, weights)
+            return moments.rescaled(self._offset, self._scale)
+
+    def _in_chunks(self, X: Tensor, weights: bool) -> Moments:
+        chunks = X.split(rows_per_chunk(len(self), X))
+        if len(chunks) == 1:
+            return Moments(*self._moments(X, weights))
+        if torch.is_grad_enabled() and X.requires_grad:
+            parts = [torch.stack(self._moments(chunk, weights)) for chunk in chunks]
+            return Moments(*torch.cat(parts, dim=1))
+        # One result to write into: small pieces between large ones would scatter the memory.
+        whole = X.new_empty(7, len(X))
+        start = 0
+        for chunk in chunks:
+            for row, value in zip(whole, self._moments(chunk, weights), strict=True):
+                row[start : start + len(chunk)] = value
+            start += len(chunk)
+        return Moments(*whole)
+
+    def _moments(self, X: Tensor, weights: bool) -> tuple[Tensor, ...]:
+        """The fields of the moments of g at the kernel's inputs."""
+        m, noise = len(self), self.noise_var
+        largest, relative = self._largest, (m + 1) * torch.finfo(X.dtype).eps
+        # Backward error: the factor is that of K + D + E with ||E|| of order m eps max k.
+        backward = relative * largest
+        if m and backward > 0.1 * noise.min().item():
+            _warn_coarse(noise.min().item(), X.dtype)
+        prior = prior_variance(self._kernel, X)
+        V = self.whiten(covariance(self._kernel, self.data.X, X))  # L^-1 k_X(x)
+        mean = (V * self._white).sum(dim=0)
+        variance = (prior - V.square().sum(dim=0)).clamp_min(0.0)
+        noise_norm = penalty = torch.zeros_like(mean)
+        # ||z||^2 <= sigma^2 / min D; exactly where the weights are computed.
+        z_norm = ((variance + relative * prior) / noise.min()).sqrt() if m else noise_norm
+        if weights:
+            z2 = self.unwhiten(V).square()
+            noise_norm = (z2 * self.data.spread.unsqueeze(-1)).sum(dim=0).sqrt()
+            penalty = (z2 * noise.unsqueeze(-1)).sum(dim=0)
+            z_norm = z2.sum(dim=0).sqrt()
+        mean_rounding = backward * self.weights.norm() * z_norm
+        return mean, variance, prior, noise_norm, penalty, relative * prior, mean_rounding
+
+    @cached_property
+    def _largest(self) -> float:
+        """The largest ``k(x, x)`` of the data; 0 without any."""
+        return prior_variance(self._kernel, self.data.X).max().item() if len(self) else 0.0
+
+    def _by_blocks(self) -> Tensor | None:
+        """L; None if a block is not positive definite."""
+        m, known, X = len(self), len(self._blocks), self.data.X
+        factor = self.data.y.new_zeros(m, m)
+        factor[:known, :known] = self._blocks
+        for start in range(known, m, BLOCK):
+            rows = slice(start, start + BLOCK)
+            K = covariance(self._kernel, X[rows], X[: start + BLOCK])
+            corner = K[:, start:] + self.data.noise_var[rows].diag()
+            if start:
+                left = _solve(factor[:start, :start], K[:, :start].mT).mT
+                factor[rows, :start] = left
+                corner = corner - left @ left.mT
+            found, info = torch.linalg.cholesky_ex(corner)
+            if bool(info.any()):
+                return None
+            factor[rows, rows] = found
+        return factor
 
 
 def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,6 +246,9 @@ def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         K: ``batch_shape x n x n``.
         noise_var: ``n`` or broadcastable to ``batch_shape x n``.
+
+    Raises:
+        NumericsError: if no small amount of noise makes the matrix positive definite.
     """
     diagonal = noise_var.expand(K.shape[:-1])
     if K.shape[-1] == 0:
@@ -154,101 +275,6 @@ def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
     return factor, diagonal + jitter
 
 
-@dataclass(frozen=True)
-class Factored:
-    """What the posterior takes from the evidence alone, whatever points are asked about.
-
-    Attributes:
-        factor: ``L`` with ``L L' = K + D``, ``m x m``.
-        noise: the diagonal of D, raised where rounding asks for it, ``m``.
-        white: ``L^-1 y``, ``m x 1``.
-        alpha_norm: of ``(K + D)^-1 y``.
-        largest: the largest ``k(x, x)``; 0 without evidence.
-    """
-
-    factor: Tensor
-    noise: Tensor
-    white: Tensor
-    alpha_norm: Tensor
-    largest: float
-
-    @classmethod
-    def of(cls, covar_module: Kernel, evidence: Evidence) -> Factored:
-        """Costs ``O(m^3)``."""
-        K = covariance(covar_module, evidence.X, evidence.X)
-        factor, noise = factorize(K, evidence.noise_var)
-        white = _solve(factor, evidence.y.unsqueeze(-1))
-        alpha_norm = _solve(factor, white, transpose=True).norm()
-        largest = K.diagonal().max().item() if len(evidence.y) else 0.0
-        return cls(factor, noise, white, alpha_norm, largest)
-
-
-def posterior_at(
-    covar_module: Kernel,
-    evidence: Evidence,
-    X: Tensor,
-    *,
-    weights: bool = True,
-    factored: Factored | None = None,
-) -> PointwisePosterior:
-    """The posterior given the evidence, at the rows of ``X`` (``n x d``).
-
-    Costs ``O(m^3 + n m^2)``; memory beyond the result stays bounded, whatever ``n``. Without
-    ``weights`` the fields ``noise_norm`` and ``penalty`` are zero and half the work is saved; with
-    ``factored``, made of the same evidence before, the first term is. Differentiable in ``X``
-    where it requires gradients.
-    """
-    with torch.set_grad_enabled(torch.is_grad_enabled() and X.requires_grad):
-        known = Factored.of(covar_module, evidence) if factored is None else factored
-        factor, noise, white, alpha_norm = known.factor, known.noise, known.white, known.alpha_norm
-        m = len(evidence.y)
-        # Backward error: the factor is that of K + D + E with ||E|| of order m eps max k.
-        relative = (m + 1) * torch.finfo(X.dtype).eps
-        backward = relative * known.largest
-        if m and backward > 0.1 * noise.min().item():
-            _warn_coarse(noise.min().item(), X.dtype)
-        fields = 7
-        grad = torch.is_grad_enabled() and X.requires_grad
-        # One result to write into: small pieces between large ones would scatter the memory.
-        whole = X.new_empty(fields, 0 if grad else len(X))
-        parts = []
-        start = 0
-        for chunk in X.split(rows_per_chunk(m, X)):
-            prior = prior_variance(covar_module, chunk)
-            V = _solve(factor, covariance(covar_module, evidence.X, chunk))  # L^-1 k_X(x)
-            mean = (V * white).sum(dim=0)
-            variance = (prior - V.square().sum(dim=0)).clamp_min(0.0)
-            noise_norm = penalty = torch.zeros_like(mean)
-            # ||z||^2 <= sigma^2 / min D; exactly where the weights are computed.
-            z_norm = ((variance + relative * prior) / noise.min()).sqrt() if m else noise_norm
-            if weights:
-                z2 = _solve(factor, V, transpose=True).square()
-                noise_norm = (z2 * evidence.spread.unsqueeze(-1)).sum(dim=0).sqrt()
-                penalty = (z2 * noise.unsqueeze(-1)).sum(dim=0)
-                z_norm = z2.sum(dim=0).sqrt()
-            mean_rounding = backward * alpha_norm * z_norm
-            values = (mean, variance, prior, noise_norm, penalty, relative * prior, mean_rounding)
-            if len(chunk) == len(X):
-                return PointwisePosterior(*values)
-            if grad:
-                parts.append(torch.stack(values))
-                continue
-            for row, value in zip(whole, values, strict=True):
-                row[start : start + len(chunk)] = value
-            start += len(chunk)
-        if grad:
-            whole = torch.cat(parts, dim=1)
-    return PointwisePosterior(*whole)
-
-
-def _warn_coarse(noise_var: float, dtype: torch.dtype) -> None:
-    warn_lost_accuracy(
-        f"A noise variance of {noise_var:.1e} is within rounding in {dtype}; bounds are widened by "
-        "what rounding may do. Use double precision, or a larger noise_var.",
-        stacklevel=3,
-    )
-
-
 def solve_lower(factor: Tensor, right: Tensor) -> Tensor:
     """``L^-1 B`` for a lower factor that may be part of a larger matrix; differentiable in B.
 
@@ -259,21 +285,22 @@ def solve_lower(factor: Tensor, right: Tensor) -> Tensor:
         right: ``n x m``.
     """
     n = len(factor)
-    if n <= 2 * _BLOCK or factor.is_contiguous():
+    if n <= 2 * SOLVED_AT_ONCE or factor.is_contiguous():
         return _solve(factor, right)
-    if torch.is_grad_enabled() and (right.requires_grad or factor.requires_grad):
+    differentiable = torch.is_grad_enabled() and (right.requires_grad or factor.requires_grad)
+    if differentiable:
         parts: list[Tensor] = []
-        for start in range(0, n, _BLOCK):
-            stop = min(start + _BLOCK, n)
+        for start in range(0, n, SOLVED_AT_ONCE):
+            stop = min(start + SOLVED_AT_ONCE, n)
             left = right[start:stop]
             if parts:
                 left = left - factor[start:stop, :start] @ torch.cat(parts)
             parts.append(_solve(factor[start:stop, start:stop], left))
         return torch.cat(parts)
     solution = right.clone()
-    for start in range(0, n, _BLOCK):
-        part = solution[start : start + _BLOCK]
-        rows = factor[start : start + _BLOCK]
+    for start in range(0, n, SOLVED_AT_ONCE):
+        part = solution[start : start + SOLVED_AT_ONCE]
+        rows = factor[start : start + SOLVED_AT_ONCE]
         if start and right.shape[1] == 1:
             part[:, 0].addmv_(rows[:, :start], solution[:start, 0], alpha=-1.0)
         elif start:
@@ -288,3 +315,18 @@ def _solve(factor: Tensor, right: Tensor, *, transpose: bool = False) -> Tensor:
     if transpose:
         return torch.linalg.solve_triangular(factor.mT, right, upper=True)
     return torch.linalg.solve_triangular(factor, right, upper=False)
+
+
+def _leading(X1: Tensor, X2: Tensor, noise1: Tensor, noise2: Tensor) -> int:
+    """How many leading rows of two data have the same points and noise."""
+    n = min(len(X1), len(X2))
+    same = (X1[:n] == X2[:n]).all(dim=1) & (noise1[:n] == noise2[:n])
+    return n if bool(same.all()) else int((~same).byte().argmax())
+
+
+def _warn_coarse(noise_var: float, dtype: torch.dtype) -> None:
+    warn_lost_accuracy(
+        f"A noise variance of {noise_var:.1e} is within rounding in {dtype}; variances are off "
+        "by it, and bounds are widened. Use double precision, or a larger noise_var.",
+        stacklevel=3,
+    )

@@ -6,7 +6,7 @@ import copy
 import logging
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,14 +30,9 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.domains.finite import Domain, Encoding
 from botorch_delay.exceptions import FitWarning, InputError, InputTypeError, StorageError
-from botorch_delay.gp.kernels import build_kernel, covariance, describe_kernel, hyperparameters
-from botorch_delay.gp.posterior import (
-    Evidence,
-    Factored,
-    PointwisePosterior,
-    factorize,
-    posterior_at,
-)
+from botorch_delay.gp.data import Data
+from botorch_delay.gp.kernels import build_kernel, describe_kernel, hyperparameters
+from botorch_delay.gp.posterior import Posterior
 from botorch_delay.history.answers import Answers
 
 logger = logging.getLogger(__name__)
@@ -170,62 +165,43 @@ class Surrogate:
             return X
         return (self.encoding(X) - self.origin) / self.width
 
-    def noise_ratio(self, evidence: Evidence) -> float:
+    def noise_ratio(self, data: Data) -> float:
         """1 / lambda in units of the values: the largest over the answers.
 
         Without answers it is the surrogate's own.
         """
-        ratio = evidence.spread_ratio**0.5 if len(evidence.y) else self.noise_var**-0.5
+        ratio = data.spread_ratio**0.5 if len(data.y) else self.noise_var**-0.5
         return ratio / self.scale
 
-    def evidence(self, answers: Answers) -> Evidence:
+    def data(self, answers: Answers) -> Data:
         """Answers in units of g; where the noise of one is not known it has the surrogate's own."""
         known = answers.noise_var / self.scale**2
         noise = torch.where(known.isnan(), self.noise_var, known).to(answers.y)
         standard = (answers.y - self.offset) / self.scale
-        return Evidence.grouped(self.inputs(answers.X), standard, noise, answers.group)
+        return Data.averaged(self.inputs(answers.X), standard, noise, answers.group)
 
-    def in_values(self, evidence: Evidence) -> tuple[Kernel, Evidence]:
-        """Kernel and evidence in units of the values; inputs stay as they are.
+    def in_values(self, data: Data) -> tuple[Kernel, Data]:
+        """Kernel and data in units of the values; inputs stay as they are.
 
         Args:
-            evidence: in units of g.
+            data: in units of g.
         """
         if self.scale == 1.0:
-            return self.covar_module, evidence
-        kernel = ScaleKernel(copy.deepcopy(self.covar_module)).to(evidence.y)
+            return self.covar_module, data
+        kernel = ScaleKernel(copy.deepcopy(self.covar_module)).to(data.y)
         kernel.outputscale = self.scale**2
-        scaled = replace(
-            evidence, y=self.scale * evidence.y, noise_var=self.scale**2 * evidence.noise_var
-        )
+        scaled = replace(data, y=self.scale * data.y, noise_var=self.scale**2 * data.noise_var)
         return kernel.requires_grad_(False), scaled
 
-    def posterior(
-        self,
-        evidence: Evidence,
-        X: Tensor,
-        *,
-        weights: bool = False,
-        factored: Factored | None = None,
-    ) -> PointwisePosterior:
-        """Posterior of f at the rows of ``X``, in units of the values."""
-        posterior = posterior_at(
-            self.covar_module, evidence, self.inputs(X), weights=weights, factored=factored
+    def posterior(self, data: Data) -> Posterior:
+        """Posterior of f at any points, in units of the values.
+
+        Args:
+            data: in units of g.
+        """
+        return Posterior(
+            self.covar_module, data, inputs=self.inputs, offset=self.offset, scale=self.scale
         )
-        return posterior.rescaled(self.offset, self.scale)
-
-    def mean_function(self, evidence: Evidence) -> Callable[[Tensor], Tensor]:
-        """The posterior mean of f at any points, ``n x d`` to ``n``; differentiable."""
-        with torch.no_grad():
-            K = covariance(self.covar_module, evidence.X, evidence.X)
-            factor, _ = factorize(K, evidence.noise_var)
-            weights = torch.cholesky_solve(evidence.y.unsqueeze(-1), factor).squeeze(-1)
-
-        def mean(X: Tensor) -> Tensor:
-            cross = covariance(self.covar_module, evidence.X, self.inputs(X))
-            return self.offset + self.scale * (weights @ cross)
-
-        return mean
 
     def hyperparameters(self) -> dict[str, Any]:
         """Every hyperparameter by name, as numbers and lists of numbers."""

@@ -19,7 +19,7 @@ from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import AcquisitionConfig
 from botorch_delay.optimizers.fitting import Fitting
-from botorch_delay.optimizers.policies import IndexMethod
+from botorch_delay.optimizers.policies import make_policy
 from botorch_delay.optimizers.rules import (
     UCB,
     Hallucinate,
@@ -105,15 +105,21 @@ class AcquisitionOptimizer(Optimizer):
         maximize: bool = True,
     ) -> None:
         config = AcquisitionConfig(
-            *(domain, horizon, covar_module, noise_var, exact, seed, maximize),
+            domain=domain,
+            horizon=horizon,
+            covar_module=covar_module,
+            noise_var=noise_var,
             rule=UCB(6.0) if rule is None else as_rule(rule),
             pending=Hallucinate() if pending is None else pending,
+            exact=exact,
             repeat_pending=repeat_pending,
+            seed=seed,
+            maximize=maximize,
         )
         super().__init__(config)
         self._rule, self._pending = config.rule, config.pending
         self._fitting = Fitting(config, self._ledger, worst_value=config.worst_value)
-        self._played = IndexMethod(config, self._ledger, self._fitting)
+        self._policy = make_policy(config, self._ledger, self._fitting)
 
     @property
     def rule(self) -> Rule:
@@ -123,7 +129,7 @@ class AcquisitionOptimizer(Optimizer):
     @property
     def method(self) -> str:
         """The name under which this combination was published, or what it is made of."""
-        return self._played.name
+        return self._policy.name
 
     @property
     def guarantee(self) -> Guarantee:
@@ -132,7 +138,7 @@ class AcquisitionOptimizer(Optimizer):
             f"{self.method} with a fixed multiplier is a heuristic; for a regret bound use "
             "BPEDelayOptimizer with RKHSConfidence."
         ]
-        if self._played.approximate:
+        if self._policy.approximate:
             assert isinstance(self._rule, ThompsonSampling)
             missing.append(
                 f"on {self._domain!r} the prior part of a Thompson sample is approximate: "
@@ -146,31 +152,30 @@ class AcquisitionOptimizer(Optimizer):
         In the user's units and sign; pending points enter as ``pending`` says. On a box the
         points are those of ``pool``.
         """
-        self._played.flush()
-        scale, offset = self._played.surrogate.scale, self._played.surrogate.offset
-        mean = self._sign * (offset + scale * self._played.mean)
-        return mean, scale * self._played.deviation
+        scale, offset = self._policy.surrogate.scale, self._policy.surrogate.offset
+        mean = self._sign * (offset + scale * self._policy.mean)
+        return mean, scale * self._policy.deviation
 
     @property
     def pool(self) -> Tensor:
         """The candidates, ``N x d``: all points of a set, or where climbs on a box begin."""
-        return self._played.pool
+        return self._policy.pool
 
     def _choose(self) -> Choice:
-        point = self._played.choose()
+        point = self._policy.choose()
         slot = len(self._ledger)
         if isinstance(point, int):
             return Choice(point, round=1, slot=slot)
         return Choice(None, round=1, slot=slot, x=point)
 
     def _asked(self, trial: Trial) -> None:
-        self._played.asked(trial)
+        self._policy.data.asked(trial)
 
     def _settled(self, trial: Trial) -> None:
-        self._played.settled(trial)
+        self._policy.data.settled(trial)
 
     def _attached(self, results: list[Attached]) -> None:
-        self._played.attached(results)
+        self._policy.data.attached(results)
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         beta = self._rule.beta if isinstance(self._rule, UCB) else 6.0
@@ -178,8 +183,8 @@ class AcquisitionOptimizer(Optimizer):
 
     def _progress(self) -> dict[str, Any]:
         values = {
-            "censored": sorted(self._played.censored),
-            "widths": list(self._played.widths),
+            "censored": sorted(self._policy.data.censored),
+            "widths": list(self._policy.data.widths),
             **self._fitting.describe(),
         }
         return {"rounds": [], "arrays": {}, "arrays_version": 0, "values": values}
@@ -199,10 +204,10 @@ class AcquisitionOptimizer(Optimizer):
         return _Progress(set(censored), widths, surrogate, fitted_to)
 
     def _restore(self, progress: _Progress) -> None:
-        self._played.censored = progress.censored
-        self._played.widths = list(progress.widths)
+        self._policy.data.censored = progress.censored
+        self._policy.data.widths = list(progress.widths)
         self._fitting.resume(progress.surrogate, progress.fitted_to)
-        self._played.restart()
+        self._policy.restart()
 
 
 def _whole(value: Any) -> int:

@@ -349,11 +349,11 @@ class Optimizer(ABC):
         if not len(data):
             raise NoAnswerError("There is no answer yet to base a recommendation on.")
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.evidence(data)
+        evidence = surrogate.data(data)
         if among == "active":
             active = self._active_points()
             rows, candidates = active.candidates()
-            candidates = active.climbed(surrogate.mean_function(evidence), candidates)
+            candidates = active.climbed(surrogate.posterior(evidence).mean, candidates)
         else:
             evaluated = [trial.index for trial in self._ledger.trials if trial.value is not None]
             evaluated += [result.index for result in self._ledger.attached]
@@ -377,7 +377,7 @@ class Optimizer(ABC):
         if not len(data):
             raise NoAnswerError("There is no answer yet to bound what can be gained.")
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.evidence(data)
+        evidence = surrogate.data(data)
         _, candidates = self._active_points().candidates(tried=data.X)
         posterior, half, _ = intervals(candidates, surrogate, evidence, confidence, delta)
         gap = (posterior.mean + half).max() - (posterior.mean - half).max()

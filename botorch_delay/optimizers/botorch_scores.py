@@ -14,7 +14,7 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_delay.exceptions import BotorchDelayError, InputError
-from botorch_delay.gp.averages import Ordered
+from botorch_delay.gp.data import Data
 from botorch_delay.gp.delayed_gp import DelayedGP
 from botorch_delay.gp.kernels import CHUNK_ELEMENTS
 from botorch_delay.gp.surrogate import Surrogate
@@ -26,8 +26,8 @@ Score = Callable[[Tensor], Tensor]
 def build(
     rule: BotorchRule,
     surrogate: Surrogate,
-    answers: Ordered,
-    waiting: Tensor | None,
+    answers: Data,
+    pending: Tensor | None,
     seed: int,
 ) -> Score:
     """The acquisition function of a rule, at any points: ``n x d`` to ``n``, differentiable.
@@ -36,21 +36,21 @@ def build(
         rule: which function.
         surrogate: kernel and noise.
         answers: the answered points, at least one.
-        waiting: pending points in the surrogate's inputs, ``p x e``; None if there are none.
+        pending: points in the surrogate's inputs, ``p x e``; None if there are none.
         seed: of BoTorch's samplers.
     """
-    X, y = answers.points, answers.values.unsqueeze(-1)
+    X, y = answers.X, answers.y.unsqueeze(-1)
     with _quietly(seed), torch.no_grad():
         model = DelayedGP(
             X,
             y,
             answers.noise_var.unsqueeze(-1),
             noise_var=surrogate.noise_var,  # of answers that are still out
-            X_pending=waiting,
+            X_pending=pending,
             covar_module=copy.deepcopy(surrogate.covar_module),
         )
-        used = model.fantasy_model() if rule.analytic and waiting is not None else model
-        function = rule.build(used, X, y, waiting)
+        used = model.fantasy_model() if rule.analytic and pending is not None else model
+        function = rule.build(used, X, y, pending)
 
     def at(points: Tensor) -> Tensor:
         with _quietly(seed):

@@ -51,7 +51,8 @@ from botorch_delay.optimizers.exploit import DEFAULT_EXPLOIT, Exploit, WithinBud
 from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.locks import exclusive
-from botorch_delay.optimizers.policies import IndexMethod
+from botorch_delay.optimizers.policies import make_policy
+from botorch_delay.optimizers.policy import Policy
 from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
 from botorch_delay.optimizers.replica import PastTrial, Replica
 from botorch_delay.optimizers.rules import Rule
@@ -182,9 +183,9 @@ class BPEDelayOptimizer(Optimizer):
         self._notebook = Notebook(self._fitting.surrogate)
         self._past = History()
         self._budget = self._make_budget()
-        self._player: IndexMethod | None = None
+        self._policy: Policy | None = None
         if config.rule is not None:
-            self._player = IndexMethod(config, self._ledger, self._fitting)
+            self._policy = make_policy(config, self._ledger, self._fitting)
 
     @classmethod
     def as_published(
@@ -488,8 +489,8 @@ class BPEDelayOptimizer(Optimizer):
         choice = None
         if self._budget is not None:
             choice = self._play_within(self._budget, current)
-        elif self._player is not None and not self._design_is_due(current):
-            choice = self._play(self._player, current)
+        elif self._policy is not None and not self._design_is_due(current):
+            choice = self._play(self._policy, current)
             if choice is not None and self._is_held(current):
                 choice = replace(choice, slot=WAITING_SLOT)
             if choice is None:  # held points are all that is left; they are no design points here
@@ -534,10 +535,10 @@ class BPEDelayOptimizer(Optimizer):
 
     def _play_within(self, budget: Budget, current: OpenRound) -> Choice | None:
         """The rule's point if the budget allows it or the round waits; None for a design point."""
-        assert self._player is not None
+        assert self._policy is not None
         number = current.number
         try:
-            row = self._pick(self._player, self._active_points())
+            row = self._pick(self._policy, self._active_points())
         except EmptyDomainError:
             return None
         assert isinstance(row, int)
@@ -547,11 +548,11 @@ class BPEDelayOptimizer(Optimizer):
             return Choice(row, round=number, slot=WAITING_SLOT)
         return None
 
-    def _play(self, player: IndexMethod, current: OpenRound) -> Choice | None:
+    def _play(self, policy: Policy, current: OpenRound) -> Choice | None:
         """An ask outside the design; None if no active point may be asked."""
         number = current.number
         try:
-            point = self._pick(player, self._active)
+            point = self._pick(policy, self._active)
         except EmptyDomainError:
             return None
         if isinstance(point, int):
@@ -560,17 +561,17 @@ class BPEDelayOptimizer(Optimizer):
 
     def _pick(
         self,
-        player: IndexMethod,
+        policy: Policy,
         active: ActiveSet,
     ) -> int | Tensor:
         """The rule's point or, towards the end of the horizon, one that is to be confirmed."""
         if self._horizon is not None:
             last = round(self._config.confirm_fraction * self._horizon)
             if len(self._ledger) >= self._horizon - last:
-                point = player.confirm(active.rows, active.inside)
+                point = policy.confirm(active)
                 if point is not None:
                     return point
-        return player.choose(active.rows, active.inside)
+        return policy.choose(active)
 
     @exclusive
     def note(self, trial: Trial) -> Note:
@@ -632,11 +633,11 @@ class BPEDelayOptimizer(Optimizer):
         return self._open_trial(choice)
 
     def _asked(self, trial: Trial) -> None:
-        player = self._player
+        policy = self._policy
         fitting = self._fitting
         self._notebook.write(trial, self._resets, fitting.surrogate, fitting.fitted_to)
-        if player is not None:
-            player.asked(trial)
+        if policy is not None:
+            policy.data.asked(trial)
         # An ask made elsewhere may be of an earlier round, or come after the last one.
         current = self._open if self._open and trial.round == self._open.number else None
         new = trial.slot >= 0 and not (current is not None and current.is_served(trial.slot))
@@ -658,8 +659,8 @@ class BPEDelayOptimizer(Optimizer):
         if trial.state is TrialState.COMPLETED:
             self._late.answered(taken)
         self._feasibility.note(trial)
-        if self._player is not None:
-            self._player.settled(trial)
+        if self._policy is not None:
+            self._policy.data.settled(trial)
         if self._budget is not None and trial.state is TrialState.COMPLETED:
             self._budget.tell(trial)
         current = self._open
@@ -735,8 +736,8 @@ class BPEDelayOptimizer(Optimizer):
                     RepeatedResultWarning,
                     stacklevel=4,
                 )
-        if self._player is not None:
-            self._player.attached(results)
+        if self._policy is not None:
+            self._policy.data.attached(results)
         if self._exact:
             for key in self._active.keys_of(results):
                 self._feasibility.know(key)
@@ -761,7 +762,7 @@ class BPEDelayOptimizer(Optimizer):
             return True
         # A delay law leaves answers out by Algorithm 1's own rule, whatever their noise.
         arrived = not (self._rule.on_arrival and current.outstanding()[0])
-        counted = self._player is None or self._config.repeat_pending
+        counted = self._policy is None or self._config.repeat_pending
         ended = arrived and len(self._ledger) == self._horizon
         return ended and counted and self._budget is None
 
@@ -897,8 +898,8 @@ class BPEDelayOptimizer(Optimizer):
 
     def _follow_active(self) -> None:
         """On a box, let the asks outside the design choose among points of the active set."""
-        if self._player is not None:
-            self._player.use_pool(self._active.spread)
+        if self._policy is not None:
+            self._policy.use_pool(self._active.spread)
 
     def _reset_active(self, current: OpenRound) -> None:
         """Go on with every feasible point where none of the active ones may be asked.
@@ -987,8 +988,8 @@ class BPEDelayOptimizer(Optimizer):
         self._notebook = Notebook(self._fitting.surrogate, len(self._ledger))
         self._past = progress.history
         self._budget = progress.budget
-        if self._player is not None:
-            self._player.restart()
+        if self._policy is not None:
+            self._policy.restart()
             self._follow_active()
 
     def _make_budget(self) -> Budget | None:

@@ -271,8 +271,10 @@ def _rates(
         picks = design[:size]
         y = X.new_zeros(size)
         unknown = torch.full((size,), torch.nan, dtype=torch.double)
-        evidence = surrogate.evidence(Answers(domain.points[picks], y, unknown, picks))
-        posterior = surrogate.posterior(evidence, domain.points, weights=confidence.needs_weights)
+        evidence = surrogate.data(Answers(domain.points[picks], y, unknown, picks))
+        posterior = surrogate.posterior(evidence).at(
+            domain.points, weights=confidence.needs_weights
+        )
         ratio = surrogate.noise_ratio(evidence)
         for rates, share in ((full, delta), (own, delta / 2.0)):
             side = side_delta(share, len(sizes), len(domain))

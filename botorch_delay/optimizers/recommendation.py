@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from botorch_delay.confidence.bounds import Confidence, scaled_gain
-from botorch_delay.gp.posterior import Evidence, PointwisePosterior
+from botorch_delay.gp.data import Data
+from botorch_delay.gp.posterior import Moments
 from botorch_delay.gp.surrogate import Surrogate
 
 
@@ -39,12 +40,12 @@ class Recommendation:
 def intervals(
     candidates: Tensor,
     surrogate: Surrogate,
-    evidence: Evidence,
+    evidence: Data,
     confidence: Confidence,
     delta: float,
-) -> tuple[PointwisePosterior, Tensor, str]:
+) -> tuple[Moments, Tensor, str]:
     """The posterior, half-widths of intervals around its mean, and what these are, in words."""
-    posterior = surrogate.posterior(evidence, candidates)
+    posterior = surrogate.posterior(evidence).at(candidates)
     gain = scaled_gain(surrogate.covar_module, evidence)
     ratio = surrogate.noise_ratio(evidence)
     return posterior, *confidence.all_data(posterior, ratio, gain, delta)
@@ -54,7 +55,7 @@ def best_of(
     rows: Sequence[int] | None,
     candidates: Tensor,
     surrogate: Surrogate,
-    evidence: Evidence,
+    evidence: Data,
     confidence: Confidence,
     delta: float,
     *,

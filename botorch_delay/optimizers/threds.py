@@ -36,8 +36,9 @@ from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.box_active_set import BoxActiveSet
 from botorch_delay.exceptions import StorageError
+from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import prior_variance
-from botorch_delay.gp.posterior import Evidence, posterior_at
+from botorch_delay.gp.posterior import Posterior
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask
 from botorch_delay.history.states import is_whole
@@ -226,7 +227,7 @@ class ThreDSOptimizer(Optimizer):
             if not answered:
                 index = self._middle(candidates)
                 break
-            evidence = self._surrogate.evidence(self._data(answered))
+            evidence = self._surrogate.data(self._data(answered))
             mean, half = self._bounds(evidence, candidates)
             threshold = (search.a + search.b) / 2.0
             best = lowest_of_largest(mean - half)
@@ -278,10 +279,10 @@ class ThreDSOptimizer(Optimizer):
             raise ValueError(f"trial {missing[0]} is at none of the points that are played on")
         return found
 
-    def _bounds(self, evidence: Evidence, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _bounds(self, evidence: Data, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and half-width at some rows of the domain."""
         kernel = self._surrogate.covar_module
-        posterior = posterior_at(kernel, evidence, self._points[rows], weights=False)
+        posterior = Posterior(kernel, evidence).at(self._points[rows])
         gain = scaled_gain(kernel, evidence) if isinstance(self._confidence, RKHSConfidence) else 0
         ratio = self._surrogate.noise_ratio(evidence)
         half, _ = self._confidence.all_data(posterior, ratio, gain, self._delta)

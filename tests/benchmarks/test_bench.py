@@ -27,8 +27,13 @@ from botorch_delay.benchmarks.bench import bench, describe
 from botorch_delay.benchmarks.functions import gp_draw
 from botorch_delay.benchmarks.methods import ABLATIONS, GUARANTEED, PAPER_METHODS, random_search
 from botorch_delay.benchmarks.registries import made_problem, mean_delays
-from botorch_delay.benchmarks.report import number
-from botorch_delay.benchmarks.results import bootstrap, compare, decided, slope, sweeps
+from botorch_delay.benchmarks.results import (
+    against_mean_delay,
+    bootstrap,
+    compare,
+    decided,
+    number,
+)
 from botorch_delay.benchmarks.suites import (
     FULL,
     HPO,
@@ -70,7 +75,7 @@ def table(folder, name="cells.csv"):
 
 def asks(path):
     """The run in a file, without times: time, point, value, regret, wait, repeat, state."""
-    run = json.loads(path.read_text())["asks"]
+    run = json.loads(path.read_text())[2]
     return [column for place, column in enumerate(run) if place not in (6, 8)]
 
 
@@ -105,12 +110,12 @@ def test_the_numbers_of_a_cell_follow_from_a_simulation_and_the_truth(made):
     assert float(row["cumulative_regret"]) == pytest.approx(cumulative[-1], rel=1e-12)
     assert float(row["repeat_share"]) == pytest.approx(np.mean(pending))
     run = json.loads(run_file(made.folder, *key).read_text())
-    last = run["recommendations"][2][-1]
+    last = run[3][2][-1]
     assert float(row["recommended_regret"]) == pytest.approx(f.max() - f[last], abs=1e-12)
     assert int(row["answered"]) == sum(told)
     assert int(row["pending"]) == 20 - sum(told)
-    assert float(row["seconds_per_ask"]) == pytest.approx(np.mean(run["asks"][6]))
-    tells = [seconds for seconds in run["asks"][8] if seconds is not None]
+    assert float(row["seconds_per_ask"]) == pytest.approx(np.mean(run[2][6]))
+    tells = [seconds for seconds in run[2][8] if seconds is not None]
     assert float(row["seconds_per_tell"]) == pytest.approx(np.mean(tells))
     curves = table(made.folder, "curves.csv")
     curve = [row for row in curves if tuple(row[name] for name in names) == key]
@@ -214,12 +219,9 @@ def test_folders_that_hold_something_else(made, tmp_path):
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(InputError, match="is not empty"):
         bench(TINY, tmp_path, workers=1)
-    with pytest.raises(InputError, match="holds tiny with 20 steps"):
+    with pytest.raises(InputError, match=r"another benchmark \(tiny, 20 steps"):
         bench(replace(TINY, steps=10), made.folder, workers=1)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-    (tmp_path / "setting.json").write_text("[]")
-    with pytest.raises(InputError, match="holds no benchmark"):
-        bench(TINY, tmp_path, workers=1)
 
 
 def test_a_folder_that_cannot_be_written_is_found_before_the_work(tmp_path, monkeypatch):
@@ -303,12 +305,9 @@ def test_methods_that_do_not_apply_are_left_out():
     assert {cell.method for cell in learned} == {"bpe-delay"}
 
 
-def test_cells_and_their_names():
-    for cell in QUICK.cells():
-        assert Cell.from_name(cell.name) == cell
-    for name in ("a__b__c", "a__b__c__x", "a__b__c__d__1"):
-        with pytest.raises(InputError):
-            Cell.from_name(name)
+def test_the_name_of_a_run_is_its_own():
+    cells = QUICK.cells()
+    assert len({cell.name for cell in cells}) == len(cells)
 
 
 def ridge(seed):
@@ -465,15 +464,19 @@ def test_regret_against_the_mean_delay(tmp_path):
         steps=20,
     )
     done = bench(suite, tmp_path, workers=1, progress=False)
-    found = sweeps(done.runs, mean_delays())["se-0.02"]
-    assert set(found) == {"random", "gp-bucb"}
-    assert found["random"].columns.tolist() == [0.0, 10.0, 25.0, 50.0]
-    assert found["random"].shape == (2, 4)
-    slopes = [np.polyfit(run.index, run, 1)[0] for _, run in found["gp-bucb"].iterrows()]
-    assert slope(found["gp-bucb"]).mean == pytest.approx(np.mean(slopes))
+    lines = against_mean_delay(done.runs, mean_delays())
+    (label, points), (other, _) = lines.items()
+    assert [line.partition(":")[0] for line in (label, other)] == ["gp-bucb", "random"]
+    assert [mean for mean, _ in points] == [0.0, 10.0, 25.0, 50.0]
+    mine = done.runs[(done.runs["method"] == "gp-bucb") & (done.runs["delay"] != "pareto-1.5")]
+    regrets = mine.pivot(index="seed", columns="delay", values="cumulative_regret")
+    regrets = regrets[["none", "poisson-10", "poisson-25", "poisson-50"]]
+    assert [found.mean for _, found in points] == pytest.approx(regrets.mean().tolist())
+    slopes = [np.polyfit([0.0, 10.0, 25.0, 50.0], run, 1)[0] for run in regrets.to_numpy()]
+    assert f"gp-bucb: {number(np.mean(slopes))} [" in label
     assert "se-0.02-delays.png" in done.report.read_text()
     assert (tmp_path / "figures" / "se-0.02-delays.png").exists()
-    assert not sweeps(done.runs[done.runs["delay"] != "none"], mean_delays())
+    assert not against_mean_delay(done.runs[done.runs["delay"] != "none"], mean_delays())
 
 
 def test_what_a_guarantee_costs(tmp_path, monkeypatch):

@@ -87,13 +87,6 @@ def test_draws_in_four_columns():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: gp_draw("rbf", 0.1, 0), "se, matern52, matern12"),
-        (lambda: gp_draw("se", 0.0, 0), "above 0"),
-        (lambda: gp_draw("se", 0.1, 0, dim=3), "2, 4, got 3"),
-        (lambda: gp_draw("se", 0.1, -1), "at least 0"),
-        (lambda: gp_draw("se", 0.1, 0, learner_factor=0.0), "above 0"),
-        (lambda: function_on_arms("rosenbrock"), "michalewicz5"),
-        (lambda: function_on_box("rosenbrock"), "michalewicz5"),
         (lambda: BoxProblem(unit_box(), lambda X: X.sum(1), 1.0, 0.1), "maximum of f"),
         (lambda: BoxProblem(unit_box(), lambda X: X.sum(1), 2.0, -0.1), "at least 0"),
     ],

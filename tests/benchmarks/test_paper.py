@@ -137,7 +137,7 @@ def test_the_paper_s_setting():
     assert {problem.noise_std for problem in problems} == {0.02}
     assert [DELAYS[name].law.mean for name in PAPER.delays] == [0, 25, 50]
     laws = {
-        name: METHODS[name].make.keywords["told"](DELAYS["poisson-25"].law)
+        name: METHODS[name].make(problems[0], DELAYS["poisson-25"], 100, 0).delay
         for name in ("bpe-delay-psi-max", "bpe-delay-psi-min")
     }
     assert {(law.xi, law.b) for law in laws.values()} == {(9.0, 1.0)}
@@ -147,7 +147,7 @@ def test_the_paper_s_setting():
 
 def test_a_folder_with_something_else_is_left_alone(made, tmp_path):
     folder, _ = made
-    with pytest.raises(InputError, match="holds paper with 30 steps"):
+    with pytest.raises(InputError, match=r"another benchmark \(paper, 30 steps"):
         reproduce(folder, PAPER_QUICK, workers=1)
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(InputError, match="is not empty"):
@@ -170,7 +170,7 @@ def test_the_quick_command_survives_being_killed(tmp_path):
     for enough in (5, 40):
         kill_once(command, lambda enough=enough: len(list(runs.glob("*.json"))) >= enough)
         for path in runs.glob("*.json"):
-            assert len(json.loads(path.read_text())["asks"][0]) == 300
+            assert len(json.loads(path.read_text())[2][0]) == 300
     done = {path: path.stat().st_mtime_ns for path in runs.glob("*.json")}
     finished = subprocess.run(command, capture_output=True, text=True, check=True)
     assert all(path.stat().st_mtime_ns == when for path, when in done.items())

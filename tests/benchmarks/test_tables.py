@@ -7,7 +7,7 @@ import torch
 
 from botorch_delay import FiniteDomain
 from botorch_delay.benchmarks.tables import DATASETS, TableProblem, tuning_table
-from botorch_delay.exceptions import InputError, MissingExtraError
+from botorch_delay.exceptions import MissingExtraError
 
 nan = float("nan")
 
@@ -82,13 +82,6 @@ def test_tables_are_the_package_s_own(family, dataset, arms, columns, categories
 
 def nearest(values, number):
     return min(values, key=lambda value: abs(value - number))
-
-
-def test_unknown_tables_list_the_known_ones():
-    with pytest.raises(InputError, match=r"hpobench-vehicle.*nasbench201-imagenet"):
-        tuning_table("hpobench", "iris")
-    with pytest.raises(InputError, match="hpolib-protein_structure"):
-        tuning_table("lcbench", "vehicle")
 
 
 def test_every_table_has_a_name():

@@ -14,8 +14,9 @@ import botorch_delay as bd
 from botorch_delay.confidence.bounds import scaled_gain, side_delta
 from botorch_delay.confidence.nets import net
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError, NumericsWarning
+from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.gp.posterior import Evidence, posterior_at
+from botorch_delay.gp.posterior import Posterior
 
 
 @pytest.fixture
@@ -46,8 +47,8 @@ def test_bounds_of_the_reference(finite, reference, tight, key):
 
 def test_posterior_of_the_reference(finite, reference):
     X, train_X, train_Y = reference
-    got = posterior_at(
-        se(1.0), Evidence.single(train_X, train_Y, torch.full_like(train_Y, 4e-4)), X
+    got = Posterior(se(1.0), Data.single(train_X, train_Y, torch.full_like(train_Y, 4e-4))).at(
+        X, weights=True
     )
     np.testing.assert_allclose(got.deviation, finite["std"], rtol=1e-8)
     np.testing.assert_allclose(got.noise_norm, finite["z_norm"], rtol=1e-8)
@@ -211,8 +212,8 @@ def test_the_multiplier_is_theorem_1_s():
 def test_unequal_noise_uses_the_smallest_regularizer():
     X, y, at = scattered(10), normal(10), scattered(8, seed=1)
     noise = torch.linspace(0.01, 0.5, 10, dtype=torch.double)
-    evidence = Evidence.single(X, y, noise)
-    got = posterior_at(se(), evidence, at)
+    evidence = Data.single(X, y, noise)
+    got = Posterior(se(), evidence).at(at, weights=True)
     plain = bd.RKHSConfidence(1.0, 0.3, tight=False)
     ratio = evidence.spread_ratio**0.5
     assert ratio == pytest.approx(10.0)
@@ -226,8 +227,8 @@ def test_the_gain_of_the_evidence():
     noise = torch.linspace(0.1, 1.0, 12, dtype=torch.double)
     K = covariance(se(), X, X)
     expected = 0.5 * (torch.logdet(K + torch.diag(noise)) - noise.log().sum())
-    assert scaled_gain(se(), Evidence.single(X, y, noise)) == pytest.approx(expected.item())
-    assert scaled_gain(se(), Evidence.single(X[:0], y[:0], noise[:0])) == 0.0
+    assert scaled_gain(se(), Data.single(X, y, noise)) == pytest.approx(expected.item())
+    assert scaled_gain(se(), Data.single(X[:0], y[:0], noise[:0])) == 0.0
 
 
 def test_guarantees_read_well():
@@ -285,7 +286,7 @@ def grouped_evidence(seed=0, noise=None):
     rows = torch.arange(12).repeat_interleave(torch.arange(12) % 4 + 1)
     if noise is None:
         noise = 0.01 + 0.5 * torch.rand(len(rows), dtype=torch.double, generator=generator(seed))
-    return Evidence.grouped(X[rows], normal(len(rows), seed), noise, rows)
+    return Data.averaged(X[rows], normal(len(rows), seed), noise, rows)
 
 
 class Box:
@@ -301,7 +302,7 @@ class Box:
         self.at = grid(400 if d == 1 else 26, d)  # faces and corners included
 
     def draw(self, seed):
-        """Evidence, and the function at the points of a dense grid."""
+        """Data, and the function at the points of a dense grid."""
         g = generator(seed)
         centres = torch.rand(20, self.d, dtype=torch.double, generator=g)
         weights = torch.randn(20, dtype=torch.double, generator=g)
@@ -311,14 +312,14 @@ class Box:
         noise = torch.randn(len(rows), dtype=torch.double, generator=g)
         values = covariance(self.kernel, self.X, centres).detach() @ weights
         y = values[rows] + self.noise_std * noise
-        evidence = Evidence.grouped(self.X[rows], y, torch.full_like(y, self.noise_var), rows)
+        evidence = Data.averaged(self.X[rows], y, torch.full_like(y, self.noise_var), rows)
         return evidence, covariance(self.kernel, self.at, centres).detach() @ weights
 
     def half_width(self, evidence, divide=1.0, **options):
         """The half-width on the grid, with constants that may be made too small."""
         confidence = bd.RKHSConfidence(self.norm / divide, self.noise_std / divide, **options)
         bounds = confidence.on_box(self.kernel, evidence, self.box, {}, 1, 0.1)
-        return bounds.half_width(posterior_at(self.kernel, evidence, self.at))
+        return bounds.half_width(Posterior(self.kernel, evidence).at(self.at, weights=True))
 
 
 @pytest.mark.parametrize("d", [1, 2])
@@ -331,7 +332,7 @@ def test_bounds_hold_on_the_whole_box_and_fail_with_small_constants(d, uniform, 
     misses = {1.0: 0, 5.0: 0}
     for seed in range(runs):
         evidence, f = problem.draw(seed)
-        error = (f - posterior_at(problem.kernel, evidence, problem.at, weights=False).mean).abs()
+        error = (f - Posterior(problem.kernel, evidence).at(problem.at).mean).abs()
         for divide in misses:
             half = problem.half_width(evidence, divide, uniform=uniform, tight=tight)
             misses[divide] += bool((error > half).any())
@@ -357,7 +358,7 @@ def test_the_net_costs_little_over_its_own_points():
     evidence, _ = problem.draw(0)
     confidence = bd.RKHSConfidence(problem.norm, problem.noise_std)
     got = confidence.on_box(problem.kernel, evidence, problem.box, {}, 1, 0.1)
-    at = posterior_at(problem.kernel, evidence, problem.at)
+    at = Posterior(problem.kernel, evidence).at(problem.at, weights=True)
     side = 0.1 / (4 * math.exp(got.net.log_size))
     alone = confidence.half_width(at, evidence.spread_ratio**0.5, side)
     assert (got.half_width(at) >= alone).all()
@@ -370,7 +371,7 @@ def test_the_slopes_of_the_net(name):
     kernel, evidence = KERNELS[name](), grouped_evidence()
     a, b = scattered(300, seed=1), scattered(300, seed=2)
     b[:200] = a[:200] + 0.01 * b[:200]
-    one, two = (posterior_at(kernel, evidence, X) for X in (a, b))
+    one, two = (Posterior(kernel, evidence).at(X, weights=True) for X in (a, b))
     k = kernel_function(kernel)
     pairs = zip(a.numpy()[:, None], b.numpy()[:, None], strict=True)
     distance = np.sqrt([(k(x, x) - 2 * k(x, z) + k(z, z)).item() for x, z in pairs])
@@ -406,13 +407,15 @@ def test_the_net_s_half_width_is_the_written_out_one(tight):
         noise = 0.3 * np.sqrt((z**2 * spread[:, None]).sum(axis=0)) * tail
         slack = (2.0 + norm + 2.0 + 0.3 * ratio * tail / 2) * got.net.eps
         expected = np.minimum(expected, 2.0 * bias + noise + slack)
-    np.testing.assert_allclose(got.half_width(posterior_at(kernel, evidence, at)), expected, 1e-8)
+    np.testing.assert_allclose(
+        got.half_width(Posterior(kernel, evidence).at(at, weights=True)), expected, 1e-8
+    )
     assert got.multiplier == pytest.approx(beta, rel=1e-12)
 
 
 def test_the_net_depends_on_no_answer():
     evidence = grouped_evidence()
-    other = Evidence(evidence.X, 100 * evidence.y, evidence.noise_var, evidence.spread)
+    other = Data(evidence.X, 100 * evidence.y, evidence.noise_var, evidence.spread)
     one, two = (
         bd.RKHSConfidence(2.0, 0.3).on_box(se(), e, unit_box(2), {}, 3, 0.1)
         for e in (evidence, other)
@@ -442,7 +445,7 @@ def test_the_trace_s_multiplier_is_the_written_out_one():
     square = np.trace(A) + 2 * np.sqrt(L * np.trace(A @ A)) + 2 * L
     ratio = evidence.spread_ratio**0.5
     assert got.multiplier == pytest.approx(2.0 + 0.3 * ratio * np.sqrt(square), rel=1e-9)
-    at = posterior_at(kernel, evidence, scattered(20, seed=1))
+    at = Posterior(kernel, evidence).at(scattered(20, seed=1), weights=True)
     np.testing.assert_allclose(got.half_width(at), got.multiplier * at.deviation, 1e-9)
     tight = bd.RKHSConfidence(2.0, 0.3, uniform="trace")
     apart = tight.on_box(kernel, evidence, unit_box(2), {}, rounds=3, delta=0.2)
@@ -463,7 +466,7 @@ def test_with_a_linear_kernel_the_trace_s_multiplier_grows_as_the_root_of_the_di
         noise_multiplier = []
         for m in (100, 400):
             X = 2 * scattered(m, d) - 1
-            evidence = Evidence.single(X, normal(m), torch.full((m,), 0.01, dtype=torch.double))
+            evidence = Data.single(X, normal(m), torch.full((m,), 0.01, dtype=torch.double))
             confidence = bd.RKHSConfidence(1.0, 0.1, uniform="trace")
             got = confidence.on_box(kernel, evidence, unit_box(d), {}, 3, 0.1)
             noise_multiplier.append(got.multiplier - 1.0)
@@ -477,7 +480,7 @@ def test_with_a_linear_kernel_the_trace_s_multiplier_grows_as_the_root_of_the_di
 def test_theorem_2_is_the_written_out_one():
     box = torch.tensor([[-5.0, -5.0], [5.0, 5.0]], dtype=torch.double)
     X, noise_std, delta, rounds, d = 10 * scattered(32) - 5, 0.02, 0.1, 3, 2
-    evidence = Evidence.single(X, normal(32), torch.full((32,), noise_std**2, dtype=torch.double))
+    evidence = Data.single(X, normal(32), torch.full((32,), noise_std**2, dtype=torch.double))
     confidence = bd.RKHSConfidence(4.33, noise_std, uniform="theorem2")
     t, side = 32, delta / (4 * rounds)
     for scale in (1.0, 4.0):
@@ -494,16 +497,14 @@ def test_theorem_2_is_the_written_out_one():
         given_c = bd.RKHSConfidence(4.33, noise_std, uniform="theorem2", c=root**d)
         same = given_c.on_box(kernel, evidence, box, {}, rounds, delta)
         assert same.multiplier == pytest.approx(beta, rel=1e-9)
-    at = posterior_at(kernel, evidence, X)
+    at = Posterior(kernel, evidence).at(X, weights=True)
     np.testing.assert_allclose(got.half_width(at), got.multiplier * at.deviation + got.slack, 1e-9)
 
 
 def test_theorem_2_counts_answers_not_points():
     X = scattered(10)
     rows = torch.arange(10).repeat(7)
-    evidence = Evidence.grouped(
-        X[rows], normal(70), torch.full((70,), 0.01, dtype=torch.double), rows
-    )
+    evidence = Data.averaged(X[rows], normal(70), torch.full((70,), 0.01, dtype=torch.double), rows)
     got = bd.RKHSConfidence(1.0, 0.1, uniform="theorem2").on_box(
         se(), evidence, unit_box(2), {}, 3, 0.1
     )
@@ -528,19 +529,21 @@ def test_theorem_2_wants_a_smooth_kernel_and_its_constant():
 
 def test_without_answers_the_box_has_the_prior_s_bound():
     X = scattered(4)
-    evidence, at = Evidence.single(X[:0], X[:0, 0], X[:0, 0]), scattered(5)
+    evidence, at = Data.single(X[:0], X[:0, 0], X[:0, 0]), scattered(5)
     kernel = with_values(ScaleKernel(se()), outputscale=4.0)
     expected = torch.full((5,), 6.0, dtype=torch.double)
     for uniform in WAYS:
         confidence = bd.RKHSConfidence(3.0, 0.1, uniform=uniform)
         got = confidence.on_box(kernel, evidence, unit_box(2), {}, 3, 0.1)
-        torch.testing.assert_close(got.half_width(posterior_at(kernel, evidence, at)), expected)
+        torch.testing.assert_close(
+            got.half_width(Posterior(kernel, evidence).at(at, weights=True)), expected
+        )
 
 
 def test_a_fixed_beta_on_a_box_is_the_same_as_elsewhere():
     evidence = grouped_evidence()
     got = bd.FixedBeta(6.0).on_box(RQKernel().double(), evidence, unit_box(2), {}, 3, 0.1)
-    at = posterior_at(se(), evidence, scattered(20, seed=1), weights=False)
+    at = Posterior(se(), evidence).at(scattered(20, seed=1))
     np.testing.assert_allclose(got.half_width(at), math.sqrt(6) * at.deviation, 1e-9)
 
 
@@ -550,9 +553,11 @@ def test_bounds_on_a_box_in_single_precision_are_no_narrower():
     for uniform in WAYS:
         confidence, half = bd.RKHSConfidence(2.0, 0.03, uniform=uniform), []
         for dtype in (torch.double, torch.float32):
-            evidence = Evidence.single(X.to(dtype), y.to(dtype), noise.to(dtype))
+            evidence = Data.single(X.to(dtype), y.to(dtype), noise.to(dtype))
             got = confidence.on_box(se().to(dtype), evidence, unit_box(2).to(dtype), {}, 3, 0.1)
-            half.append(got.half_width(posterior_at(se().to(dtype), evidence, at.to(dtype))))
+            half.append(
+                got.half_width(Posterior(se().to(dtype), evidence).at(at.to(dtype), weights=True))
+            )
         assert half[1].dtype is torch.float32
         assert (half[1] >= half[0] * (1 - 1e-3)).all()
 

@@ -1,4 +1,4 @@
-"""Averaged answers in order: their factorization grows, and is that of the beginning bit by bit."""
+"""Averaged answers that come and go: their posteriors are those of the beginning bit by bit."""
 
 import pytest
 import torch
@@ -7,7 +7,9 @@ from gpytorch.kernels import RBFKernel
 
 import botorch_delay as bd
 from botorch_delay.exceptions import NumericsWarning
-from botorch_delay.gp.averages import BLOCK, Averages
+from botorch_delay.gp.averages import Averages
+from botorch_delay.gp.data import Data
+from botorch_delay.gp.posterior import BLOCK, Posterior
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.optimizers.rules import UCB, Hallucinate
 
@@ -24,7 +26,7 @@ def anew(averages, judge, points):
     """The same answers entered into something new, in their order."""
     fresh = Averages(judge, points)
     for _, key in averages._order:
-        for source, (value, noise) in sorted(averages._members[key].items()):
+        for source, (value, noise) in sorted(averages._answers[key].items()):
             fresh.put(key, source, averages.point(key), value, noise)
     return fresh
 
@@ -55,34 +57,37 @@ def play(averages, points, steps, seed):
 
 
 def test_a_grown_factorization_is_that_of_the_beginning_to_the_last_bit():
-    points, judge = scattered(400, 2), surrogate()
+    points, judge = scattered(600, 2), surrogate()
     averages, taken_over = Averages(judge, points[:10]), 0
     for number, source in enumerate((-4, -9, -2)):
         averages.put(-1 - number, source, points[-1 - number], 0.5, None)
-    for step in play(averages, points, 300, seed=0):
-        ordered = averages.ordered
-        taken_over += len(ordered._known) > 0
+    for step in play(averages, points, 500, seed=0):
+        posterior = averages.anywhere
+        taken_over += len(posterior._blocks) > 0
         if step % 7 == 0:
-            fresh = anew(averages, judge, points[:10]).ordered
-            assert not len(fresh._known)
-            for name in ("points", "values", "noise_var", "_factor", "weights"):
-                assert torch.equal(getattr(ordered, name), getattr(fresh, name)), name
-    assert len(ordered) > 4 * BLOCK
+            fresh = anew(averages, judge, points[:10]).anywhere
+            assert not len(fresh._blocks)
+            for name in ("X", "y", "noise_var", "spread"):
+                assert torch.equal(getattr(posterior.data, name), getattr(fresh.data, name)), name
+            assert torch.equal(posterior.factor, fresh.factor)
+            assert torch.equal(posterior.weights, fresh.weights)
+    assert len(posterior) > 4 * BLOCK
     assert taken_over > 100
-    K = judge.covar_module(ordered.points).to_dense() + ordered.noise_var.diag()
-    torch.testing.assert_close(ordered._factor, torch.linalg.cholesky(K), atol=1e-10, rtol=0)
-    torch.testing.assert_close(ordered.weights, torch.linalg.solve(K, ordered.values))
+    data = posterior.data
+    K = judge.covar_module(data.X).to_dense() + data.noise_var.diag()
+    torch.testing.assert_close(posterior.factor, torch.linalg.cholesky(K), atol=1e-10, rtol=0)
+    torch.testing.assert_close(posterior.weights, torch.linalg.solve(K, data.y))
 
 
 def test_attached_results_come_first_so_that_a_new_trial_changes_the_end_alone():
-    points, judge = scattered(100, 2), surrogate()
+    points, judge = scattered(2 * BLOCK, 2), surrogate()
     averages = Averages(judge, points[:10])
-    for number in range(80):
+    for number in range(BLOCK + 20):
         averages.put(-1 - number, -1 - number, points[number], 0.1, None)
-    assert len(averages.ordered._factor) == 80
-    averages.put(-81, 0, points[80], 0.2, None)
-    assert len(averages.ordered._known) == 80 // BLOCK * BLOCK
-    assert torch.equal(averages.ordered.points[-1], judge.inputs(points[80:81])[0])
+    assert len(averages.anywhere.factor) == BLOCK + 20
+    averages.put(-90, 0, points[-1], 0.2, None)
+    assert len(averages.anywhere._blocks) == BLOCK
+    assert torch.equal(averages.anywhere.data.X[-1], points[-1])
 
 
 def test_nothing_is_taken_over_from_a_factorization_with_raised_noise():
@@ -92,9 +97,38 @@ def test_nothing_is_taken_over_from_a_factorization_with_raised_noise():
     for number in range(2 * BLOCK):
         averages.put(-1 - number, number, X[number], 0.1, None)
     with pytest.warns(NumericsWarning, match="noise was raised"):
-        assert len(averages.ordered.weights) == 2 * BLOCK
+        assert len(averages.anywhere.weights) == 2 * BLOCK
+    assert float(averages.anywhere.noise_var.min()) > 1e-17
     averages.put(-1 - 2 * BLOCK, 2 * BLOCK, X[2 * BLOCK], 0.1, None)
-    assert not len(averages.ordered._known)
+    assert not len(averages.anywhere._blocks)
+
+
+def test_averages_are_those_of_the_answers_that_are_left():
+    points, judge = scattered(5, 2), surrogate()
+    averages = Averages(judge, points)
+    for source in (0, 3, 1, -2):
+        averages.put(source % 3, source, points[source % 3], float(source), None)
+    before = averages.anywhere
+    assert averages.at_candidates.keys == [0, 1]
+    averages.put(0, 6, points[0], 9.0, 0.5)
+    averages.put(0, 0, points[0], 7.0, 0.3)  # in place of an earlier one
+    averages.drop(1, 1)
+    assert averages.size == 4
+    answers = {0: [(7.0, 0.3), (3.0, 1e-2), (9.0, 0.5)], 1: [(-2.0, 1e-2)]}
+    group = torch.tensor([key for key, values in answers.items() for _ in values])
+    rows = torch.tensor([pair for values in answers.values() for pair in values]).double()
+    expected = Data.averaged(points[group], rows[:, 0], rows[:, 1], group)
+    found = averages.anywhere.data
+    order = [1, 0]  # the attached result comes first
+    for name in ("X", "y", "noise_var", "spread"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name)[order])
+    moments = Posterior(judge.covar_module, expected).at(points)
+    torch.testing.assert_close(averages.at_candidates.mean, moments.mean)
+    torch.testing.assert_close(averages.at_candidates.variance, moments.variance)
+    assert len(before) == 2
+    for source in (0, 3, 6):
+        averages.drop(0, source)
+    assert averages.at_candidates.keys == [1]
 
 
 def test_pending_points_are_entered_apart_only_where_there_are_any():
@@ -111,13 +145,12 @@ def test_pending_points_are_entered_apart_only_where_there_are_any():
     )
     for _ in range(20):
         trial = opt.ask()
-        assert not len(opt._played._design.posterior)
+        assert not len(opt._policy.data._asked._at_candidates)
         opt.tell(trial, 0.5)
     waiting = [opt.ask() for _ in range(3)]
-    assert len(opt._played._design.posterior) > 0
-    expected = opt._played.deviation
+    assert len(opt._policy.data._asked._at_candidates) > 0
+    expected = opt._policy.deviation
     for trial in waiting:
         opt.mark_abandoned(trial)
-    opt._played.flush()
-    assert bool((opt._played.deviation >= expected).all())
-    assert bool((opt._played.deviation > expected).any())
+    assert bool((opt._policy.deviation >= expected).all())
+    assert bool((opt._policy.deviation > expected).any())

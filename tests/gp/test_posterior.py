@@ -9,18 +9,19 @@ from oracle import kernel_function, posterior
 
 from botorch_delay.exceptions import NumericsError, NumericsWarning
 from botorch_delay.gp import kernels
-from botorch_delay.gp.posterior import Evidence, factorize, posterior_at, solve_lower
+from botorch_delay.gp.data import Data
+from botorch_delay.gp.posterior import Posterior, factorize, solve_lower
 
 
 def single(X, y, noise_var):
-    return Evidence.single(X, y, torch.full_like(y, noise_var))
+    return Data.single(X, y, torch.full_like(y, noise_var))
 
 
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("noise_var", [1e-1, 4e-4, 1e-8])
 def test_every_field_equals_the_written_out_formula(name, noise_var):
     kernel, X, y, at = KERNELS[name](), scattered(25), normal(25), scattered(40, seed=1)
-    got = posterior_at(kernel, single(X, y, noise_var), at)
+    got = Posterior(kernel, single(X, y, noise_var)).at(at, weights=True)
     mean, variance, z = posterior(
         kernel_function(kernel), X.numpy(), y.numpy(), noise_var, at.numpy()
     )
@@ -34,7 +35,7 @@ def test_every_field_equals_the_written_out_formula(name, noise_var):
 
 def test_the_prior_without_answers():
     at = scattered(5)
-    got = posterior_at(se(), single(at[:0], torch.empty(0).double(), 1.0), at)
+    got = Posterior(se(), single(at[:0], torch.empty(0).double(), 1.0)).at(at, weights=True)
     assert got.mean.tolist() == [0.0] * 5
     assert got.variance.tolist() == [1.0] * 5
     assert got.noise_norm.tolist() == [0.0] * 5
@@ -42,9 +43,9 @@ def test_the_prior_without_answers():
 
 def test_chunks_make_no_difference(monkeypatch):
     X, y, at = scattered(20), normal(20), scattered(101, seed=1)
-    whole = posterior_at(se(), single(X, y, 1e-3), at)
+    whole = Posterior(se(), single(X, y, 1e-3)).at(at, weights=True)
     monkeypatch.setattr(kernels, "CACHE_ELEMENTS", 20 * 7)
-    parts = posterior_at(se(), single(X, y, 1e-3), at)
+    parts = Posterior(se(), single(X, y, 1e-3)).at(at, weights=True)
     torch.testing.assert_close(parts.mean, whole.mean, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(parts.variance, whole.variance, rtol=1e-12, atol=1e-12)
 
@@ -53,9 +54,9 @@ def test_grouped_answers_give_the_same_posterior():
     rows = torch.tensor([4, 0, 4, 2, 4, 0, 7])
     X, y, at = scattered(8), normal(7), scattered(30, seed=1)
     noise = torch.tensor([0.1, 0.2, 0.3, 0.1, 0.05, 0.2, 0.1], dtype=torch.double)
-    apart = posterior_at(se(), Evidence.single(X[rows], y, noise), at)
-    evidence = Evidence.grouped(X[rows], y, noise, rows)
-    together = posterior_at(se(), evidence, at)
+    apart = Posterior(se(), Data.single(X[rows], y, noise)).at(at, weights=True)
+    evidence = Data.averaged(X[rows], y, noise, rows)
+    together = Posterior(se(), evidence).at(at, weights=True)
     assert len(evidence.y) == 4
     for field in ("mean", "variance", "noise_norm", "penalty"):
         torch.testing.assert_close(
@@ -63,21 +64,30 @@ def test_grouped_answers_give_the_same_posterior():
         )
 
 
-def test_equal_noise_gives_one_over_lambda_squared_grouped_or_not():
-    rows = torch.tensor([1, 1, 1, 3])
-    X, y, noise = scattered(4)[rows], normal(4), torch.full((4,), 0.25).double()
-    assert Evidence.single(X, y, noise).spread_ratio == pytest.approx(4.0)
-    assert Evidence.grouped(X, y, noise, rows).spread_ratio == pytest.approx(4.0)
-    empty = torch.tensor([], dtype=torch.long)
-    assert len(Evidence.grouped(X[:0], y[:0], noise[:0], empty).y) == 0
+def test_the_mean_alone_and_slopes_are_those_of_all_moments():
+    X, y, at = scattered(10), normal(10), scattered(6, seed=1).requires_grad_(True)
+    for n in (10, 0):
+        posterior = Posterior(
+            se(), single(X[:n], y[:n], 1e-2), inputs=lambda X: X / 2, offset=3.0, scale=2.0
+        )
+        alone, moments = posterior.mean(at), posterior.at(at)
+        torch.testing.assert_close(alone, moments.mean)
+        (one,) = torch.autograd.grad(alone.sum(), at)
+        (other,) = torch.autograd.grad(moments.mean.sum(), at, retain_graph=True)
+        torch.testing.assert_close(one, other)
+        (slope,) = torch.autograd.grad(moments.variance.sum(), at)
+        step = torch.zeros_like(at)
+        step[:, 0] = 1e-5
+        found = [posterior.at(at.detach() + s * step).variance for s in (1, -1)]
+        torch.testing.assert_close(slope[:, 0], (found[0] - found[1]) / 2e-5, rtol=1e-5, atol=1e-7)
 
 
 def test_a_rescaled_posterior_is_the_posterior_of_the_rescaled_function():
     X, y, at, scale = scattered(10), normal(10), scattered(6, seed=1), 30.0
-    unit = posterior_at(se(), single(X, y, 1e-2), at).rescaled(5.0, scale)
+    unit = Posterior(se(), single(X, y, 1e-2)).at(at, weights=True).rescaled(5.0, scale)
     kernel = ScaleKernel(se()).double()
     kernel.outputscale = scale**2
-    direct = posterior_at(kernel, single(X, scale * y, 1e-2 * scale**2), at)
+    direct = Posterior(kernel, single(X, scale * y, 1e-2 * scale**2)).at(at, weights=True)
     torch.testing.assert_close(unit.mean, direct.mean + 5.0)
     for field in ("variance", "prior", "noise_norm", "penalty"):
         torch.testing.assert_close(getattr(unit, field), getattr(direct, field))

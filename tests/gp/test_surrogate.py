@@ -35,7 +35,7 @@ def fit(X=X, y=Y, noise_var=None, **options):
 
 
 def predict(surrogate, X, y, noise_var, at):
-    return surrogate.posterior(surrogate.evidence(answers(X, y, noise_var)), at)
+    return surrogate.posterior(surrogate.data(answers(X, y, noise_var))).at(at)
 
 
 def test_it_is_botorch_s_model_with_a_matern_kernel():
@@ -59,10 +59,10 @@ def test_it_is_botorch_s_model_with_a_matern_kernel():
 def test_a_fixed_surrogate_changes_nothing():
     fixed = Surrogate.fixed(se(), 0.01, POINTS)
     assert fixed.inputs(X) is X
-    evidence = fixed.evidence(answers(X, Y))
+    evidence = fixed.data(answers(X, Y))
     assert torch.equal(evidence.y, Y)
     assert fixed.noise_ratio(evidence) == pytest.approx(10.0)
-    assert fixed.noise_ratio(fixed.evidence(answers(X[:0], Y[:0]))) == pytest.approx(10.0)
+    assert fixed.noise_ratio(fixed.data(answers(X[:0], Y[:0]))) == pytest.approx(10.0)
     assert fixed.hyperparameters()["covar_module"] == {"lengthscale": pytest.approx(0.4)}
 
 
@@ -70,7 +70,7 @@ def test_known_noise_replaces_the_surrogate_s_own():
     surrogate = fit()
     noise = NONE.clone()
     noise[0] = 4.0
-    evidence = surrogate.evidence(answers(X, Y, noise))
+    evidence = surrogate.data(answers(X, Y, noise))
     assert evidence.noise_var[0] == pytest.approx(4.0 / surrogate.scale**2)
     assert evidence.noise_var[1] == surrogate.noise_var
     known = fit(noise_var=torch.full_like(NONE, 0.01))
@@ -217,7 +217,7 @@ def test_categories_have_no_order():
     domain = FiniteDomain(relabelled, cat_dims=[1])
     other = fit_surrogate(domain, answers(relabelled, y), seed=0)
     means = [
-        s.posterior(s.evidence(answers(X[:15], y[:15])), X).mean
+        s.posterior(s.data(answers(X[:15], y[:15]))).at(X).mean
         for s, X in ((one, points), (other, relabelled))
     ]
     torch.testing.assert_close(*means, atol=1e-4, rtol=1e-4)

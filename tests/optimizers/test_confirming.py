@@ -9,7 +9,9 @@ from oracle import kernel_function, posterior
 from rivals import first_of_largest
 
 import botorch_delay as bd
+from botorch_delay.elimination.finite_active_set import FiniteActiveSet
 from botorch_delay.exceptions import InputError
+from botorch_delay.gp.posterior import Posterior
 from botorch_delay.optimizers import policies
 
 NOISE = 0.3
@@ -87,7 +89,7 @@ def test_where_it_is_clear_which_point_is_best_the_rule_plays_on():
         for number in range(HORIZON):
             trial = opt.ask()
             opt.tell(trial, torch.sin(5 * trial.x).sum().item())
-            assert number < 3 or opt._player.confirm() is None
+            assert number < 3 or opt._policy.confirm() is None
         asked.append([t.index for t in opt.trials])
     assert asked[0] == asked[1]
 
@@ -165,13 +167,13 @@ def test_many_answers_on_a_box_are_looked_at_where_they_are_best(monkeypatch):
     box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
     opt = bd.BPEDelayOptimizer(box, 40, covar_module=se(), noise_var=0.3, exploit=bd.UCB(4.0))
     play(opt, 30)
-    player = opt._player
-    everything = player.confirm()
+    policy = opt._policy
+    everything = policy.confirm()
     monkeypatch.setattr(policies, "MOST_CONFIRMED", 8)
     seen = []
-    spread = player._spread
-    monkeypatch.setattr(player, "_spread", lambda X: seen.append(len(X)) or spread(X))
-    assert torch.equal(player.confirm(), everything)
+    at = Posterior.at
+    monkeypatch.setattr(Posterior, "at", lambda self, X: seen.append(len(X)) or at(self, X))
+    assert torch.equal(policy.confirm(), everything)
     assert seen == [8]
 
 
@@ -187,10 +189,10 @@ def test_infeasible_points_are_not_confirmed():
 
 
 def test_eliminated_points_are_not_confirmed():
-    player = play(optimizer(), HORIZON // 2)._player
+    policy = play(optimizer(), HORIZON // 2)._policy
     left = torch.arange(len(POINTS))
     found = []
-    while (row := player.confirm(among=left)) is not None:
+    while (row := policy.confirm(FiniteActiveSet(bd.FiniteDomain(POINTS), left))) is not None:
         assert row in left
         found.append(row)
         left = left[left != row]

@@ -13,8 +13,9 @@ from scale import repeats
 import botorch_delay as bd
 from botorch_delay.benchmarks import FiniteProblem, simulate
 from botorch_delay.elimination.rounds import ArrivalRounds
+from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.gp.posterior import Evidence, posterior_at
+from botorch_delay.gp.posterior import Posterior
 
 N, HORIZON, DELTA, NOISE_STD = 400, 150, 0.1, 0.2
 POINTS = scattered(N, seed=11)
@@ -67,8 +68,8 @@ def coverage(repeats, *, tight, divide=1.0, delay=None, run=play, **options):
             trials = [opt.trials[i] for i in record.trial_ids]
             y = torch.tensor([t.value for t in trials], dtype=torch.double)
             X = POINTS[[t.index for t in trials]]
-            evidence = Evidence.single(X, y, torch.full_like(y, NOISE_STD**2))
-            posterior = posterior_at(KERNEL, evidence, POINTS)
+            evidence = Data.single(X, y, torch.full_like(y, NOISE_STD**2))
+            posterior = Posterior(KERNEL, evidence).at(POINTS, weights=True)
             rounds = ArrivalRounds(HORIZON, None, opt.explore_fraction).share(record.number)
             if delay is not None:
                 rounds = len(bd.round_lengths(HORIZON, delay.upper_bound(HORIZON, DELTA))[0])

@@ -127,11 +127,10 @@ def test_a_thompson_sample_has_the_posterior_s_moments():
     trials = opt.ask(8)
     for trial in trials[:5]:
         opt.tell(trial, value(trial))
-    opt._played.flush()
     paths = []
     for number in range(6000):
-        opt._played.seed = number
-        paths.append(opt._played.scores())
+        opt._policy.seed = number
+        paths.append(opt._policy.scores())
     sample = torch.stack(paths)
     X = np.stack([t.x.numpy() for t in trials])
     y = np.array([t.value for t in trials[:5]])

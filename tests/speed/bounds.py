@@ -12,8 +12,9 @@ from torch import Tensor
 
 from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidence, side_delta
 from botorch_delay.elimination.finite_active_set import surviving
+from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.gp.posterior import Evidence, PointwisePosterior, factorize, posterior_at
+from botorch_delay.gp.posterior import Moments, Posterior, factorize
 from speed.clocks import PeakMemory, fastest, interleaved
 from speed.isolation import isolated
 from speed.peers import NOISE_VAR, squared_exponential, uniform, wave
@@ -94,7 +95,7 @@ def eliminate_alone(
     kernel = squared_exponential(0.5, points)
     rows = torch.randperm(n_candidates, generator=torch.Generator().manual_seed(1))[:answered]
     y = wave(points[rows])
-    evidence = Evidence.single(points[rows], y, torch.full_like(y, NOISE_VAR))
+    evidence = Data.single(points[rows], y, torch.full_like(y, NOISE_VAR))
     _eliminate(kernel, evidence, points[:5000], rule)
     with PeakMemory() as memory:
         _eliminate(kernel, evidence, points, rule)
@@ -136,10 +137,10 @@ def _side(n: int) -> float:
 
 
 def _eliminate(
-    kernel: Kernel, evidence: Evidence, points: Tensor, rule: Confidence
-) -> tuple[PointwisePosterior, Tensor, Tensor, Tensor]:
+    kernel: Kernel, evidence: Data, points: Tensor, rule: Confidence
+) -> tuple[Moments, Tensor, Tensor, Tensor]:
     """As an optimizer closes a round: the posterior, both bounds, and what stays."""
-    posterior = posterior_at(kernel, evidence, points, weights=rule.needs_weights)
+    posterior = Posterior(kernel, evidence).at(points, weights=rule.needs_weights)
     half = rule.half_width(posterior, NOISE_VAR**-0.5, _side(len(points)))
     lower, upper = posterior.mean - half, posterior.mean + half
     return posterior, lower, upper, surviving(lower, upper)
@@ -155,13 +156,13 @@ def _solves(factor: Tensor, right: Tensor, n: int, twice: bool) -> None:
 
 
 def _dense_posterior(
-    kernel: Kernel, evidence: Evidence, X: Tensor, like: PointwisePosterior, part: slice
-) -> PointwisePosterior:
+    kernel: Kernel, evidence: Data, X: Tensor, like: Moments, part: slice
+) -> Moments:
     """The formulas as they are written, with the same allowances for rounding."""
     K = covariance(kernel, evidence.X, evidence.X) + torch.diag(evidence.noise_var)
     cross = covariance(kernel, evidence.X, X)
     z = torch.linalg.solve(K, cross)
-    return PointwisePosterior(
+    return Moments(
         mean=z.mT @ evidence.y,
         variance=(like.prior[part] - (z * cross).sum(dim=0)).clamp_min(0.0),
         prior=like.prior[part],

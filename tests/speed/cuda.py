@@ -12,7 +12,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.design.greedy import GreedyDesign
-from botorch_delay.gp.posterior import Evidence, posterior_at
+from botorch_delay.gp.data import Data
+from botorch_delay.gp.posterior import Posterior
 from speed.peers import NOISE_VAR, squared_exponential, uniform
 from speed.rows import (
     BYTES,
@@ -144,12 +145,9 @@ def _against_exact(points: Tensor, picks: list[int], variance: Tensor) -> Check:
     rows = torch.tensor(picks, device=points.device)
     noise = torch.full_like(y, NOISE_VAR)
     part = slice(0, n, max(n // SAMPLE, 1))
-    posterior = posterior_at(
-        squared_exponential(0.5, exact),
-        Evidence.grouped(exact[rows], y, noise, rows),
-        exact[part],
-        weights=False,
-    )
+    posterior = Posterior(
+        squared_exponential(0.5, exact), Data.averaged(exact[rows], y, noise, rows)
+    ).at(exact[part])
     within = VALUES_WITHIN if points.dtype is torch.float64 else SINGLE_WITHIN
     what = "variances of the same picks factorized in double"
     return same_values(what, variance[part].double(), posterior.variance, within)

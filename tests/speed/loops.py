@@ -19,7 +19,8 @@ from torch import Tensor
 
 from botorch_delay.benchmarks.problems import FiniteProblem, paper_problem
 from botorch_delay.confidence.bounds import FixedBeta
-from botorch_delay.gp.posterior import Evidence, posterior_at
+from botorch_delay.gp.data import Data
+from botorch_delay.gp.posterior import Posterior
 from botorch_delay.history.trials import Trial
 from botorch_delay.optimizers import (
     AcquisitionOptimizer,
@@ -431,5 +432,5 @@ def _variance(kernel: Kernel, problem: FiniteProblem, picks: Iterable[int], at: 
     rows = torch.tensor(list(picks))
     y = problem.values.new_zeros(len(rows))
     noise = torch.full_like(y, problem.noise_var)
-    evidence = Evidence.grouped(problem.points[rows], y, noise, rows)
-    return posterior_at(kernel, evidence, at, weights=False).variance
+    evidence = Data.averaged(problem.points[rows], y, noise, rows)
+    return Posterior(kernel, evidence).at(at).variance

@@ -4,22 +4,22 @@ import pytest
 
 import botorch_delay as bd
 from botorch_delay.exceptions import InputTypeError, NotSupportedError
-from botorch_delay.integrations.options import engine_options
+from botorch_delay.integrations.engine_run import Settings
 
 
 def test_a_rule_repeats_no_pending_points_unless_that_is_said():
     quiet = bd.Exploit(bd.UCB(2.0), repeat_pending=False)
-    assert engine_options({}, 10)["exploit"] == bd.Exploit(repeat_pending=False)
-    assert engine_options({"exploit": quiet.rule}, 10)["exploit"] == quiet
-    assert engine_options({"exploit": bd.Exploit()}, 10)["exploit"] == bd.Exploit()
-    assert engine_options({"exploit": None}, 10)["exploit"] is None
+    assert Settings(10, 0, {}).options["exploit"] == bd.Exploit(repeat_pending=False)
+    assert Settings(10, 0, {"exploit": quiet.rule}).options["exploit"] == quiet
+    assert Settings(10, 0, {"exploit": bd.Exploit()}).options["exploit"] == bd.Exploit()
+    assert Settings(10, 0, {"exploit": None}).options["exploit"] is None
 
 
 def test_without_a_horizon_rounds_grow():
     rounds = bd.GeometricRounds(3, 1.5)
-    assert isinstance(engine_options({}, None)["rounds"], bd.GeometricRounds)
-    assert engine_options({}, 10)["rounds"] is None
-    assert engine_options({"rounds": rounds}, None)["rounds"] is rounds
+    assert isinstance(Settings(None, 0, {}).options["rounds"], bd.GeometricRounds)
+    assert Settings(10, 0, {}).options["rounds"] is None
+    assert Settings(None, 0, {"rounds": rounds}).options["rounds"] is rounds
 
 
 @pytest.mark.parametrize(
@@ -33,4 +33,4 @@ def test_without_a_horizon_rounds_grow():
 )
 def test_bad_options(options, error, message):
     with pytest.raises(error, match=message):
-        engine_options(options, 10)
+        Settings(10, 0, options)

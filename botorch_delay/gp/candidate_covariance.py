@@ -1,0 +1,172 @@
+"""The covariance of fixed candidates, as answers at candidates come in and are taken out.
+
+An answer of noise d at candidate i changes the covariance C of all N candidates by one row,
+
+    C <- C - w w',      w = C e_i / sqrt(C_ii + d),
+
+and an answer that is taken out has d below 0 and turns the signs around. Rows are kept as a block
+W, so that the column of a candidate is one of C less the block's share. Of few candidates C itself
+is kept, and a full block is folded into it: a change then costs O(N) times the rows of one block,
+however many went before. Folding costs m N^2 multiplications for m rows, too many for a single
+change. So it is spread: each change folds the block into a stripe of C's rows, the one that it asks
+for if that lacks the block, so that numbers do not depend on how far folding has come. C comes from
+the kernel in the same way, with the first block.
+"""
+
+from __future__ import annotations
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from botorch_delay.gp.kernels import covariance, prior_variance
+
+# Up to so many candidates their covariance is kept: 134 MB in double.
+MAX_FOLDED = 4096
+# Rows of a block; and in how many stripes it is folded, before the next one is full.
+BLOCK = 192
+STRIPES = 128
+
+
+class CandidateCovariance:
+    """Posterior covariance of ``N`` candidates, of which any column can be had.
+
+    On CUDA, where folding takes a moment and a look at its progress would wait for the device,
+    blocks are folded at once, and nothing here waits.
+
+    Args:
+        covar_module: the kernel.
+        points: ``N x d``.
+
+    Attributes:
+        variance: of every candidate, ``N``, never negative; not to be written to.
+        folded: how many blocks have been folded in full.
+    """
+
+    def __init__(self, covar_module: Kernel, points: Tensor) -> None:
+        self.folded = 0
+        self._kernel, self._points = covar_module, points
+        with torch.no_grad():
+            self.variance = prior_variance(covar_module, points).clone()
+        self._prior = self.variance
+        self._blocks: list[tuple[Tensor, Tensor]] = []  # rows and their signs; the last is open
+        self._used = BLOCK  # rows of the last block
+        self._marked = self.variance, 0
+        self._matrix: Tensor | None = None
+        self._is_new = True  # whether the matrix still has to come from the kernel
+        self._height = max(-(-len(points) // STRIPES), 1)
+        self._unfolded: dict[int, None] = {}  # stripes that lack the block being folded, in order
+        self._folding: tuple[Tensor, Tensor] | None = None
+
+    @torch.no_grad()
+    def column(self, index: Tensor) -> Tensor:
+        """Covariances of a candidate (LongTensor of shape 1) with all of them, ``N``."""
+        if self._unfolded:
+            stripe = int(index) // self._height
+            self._fold(stripe if stripe in self._unfolded else next(iter(self._unfolded)))
+        if self._matrix is None:
+            point = self._points.index_select(0, index)
+            column = covariance(self._kernel, point, self._points).squeeze(0)
+        else:
+            column = self._matrix.index_select(0, index).squeeze(0)
+        for rows, signs in self._rows():
+            at = rows.index_select(1, index).squeeze(1)
+            column.addmv_(rows.mT, signs * at, alpha=-1.0)
+        return column
+
+    def add_precision(
+        self, row: int, precision: float, largest_error: float
+    ) -> tuple[Tensor, float] | None:
+        """Change the precision of a candidate's answers: below 0 where some are taken out.
+
+        Returns:
+            Its column before, ``N``, and by what factor the inverse of its variance grows; None
+            where rounding may be a larger share of that than allowed, and nothing is changed.
+        """
+        column = self.column(torch.tensor([row], device=self.variance.device))
+        variance = max(column[row].item(), 0.0)
+        growth = 1.0 + precision * variance
+        rounding = torch.finfo(column.dtype).eps * self._prior[row].item()
+        if -precision * rounding > largest_error * growth:
+            return None
+        if precision:
+            sign = 1.0 if precision > 0.0 else -1.0
+            self.take_off(column * (abs(precision) / growth) ** 0.5, sign)
+        return column, growth
+
+    @torch.no_grad()
+    def take_off(self, row: Tensor, sign: float = 1.0) -> None:
+        """``C <- C - sign row row'``."""
+        if self._used == BLOCK:
+            self._begin_block()
+        rows, signs = self._blocks[-1]
+        rows[self._used], signs[self._used] = row, sign
+        self._used += 1
+        self.variance = self.variance.addcmul(row, row, value=-sign).clamp_min_(0.0)
+
+    @torch.no_grad()
+    def times(self, weights: Tensor) -> Tensor:
+        """``C weights``, ``N``."""
+        while self._unfolded:
+            self._fold(next(iter(self._unfolded)))
+        if self._matrix is None:
+            at = weights.nonzero().flatten()
+            product = covariance(self._kernel, self._points, self._points[at]) @ weights[at]
+        else:
+            product = self._matrix @ weights
+        for rows, signs in self._rows():
+            product = product - (signs * (rows @ weights)) @ rows
+        return product
+
+    def mark(self, rows: int) -> int:
+        """Remember the present, for :meth:`rewind`; returns for how many of so many rows."""
+        if self._used == BLOCK:
+            self._begin_block()  # what is folded cannot be taken back
+        self._marked = self.variance, self._used
+        return min(rows, BLOCK - self._used)
+
+    def rewind(self, rows: int | None = None) -> None:
+        """Take back the last rows since :meth:`mark`, or all of them, to the last bit."""
+        variance, start = self._marked
+        self._used = start if rows is None else self._used - rows
+        block, signs = self._blocks[-1]
+        for row, sign in zip(block[start : self._used], signs[start : self._used], strict=True):
+            variance = variance.addcmul(row, row * sign, value=-1.0).clamp_min_(0.0)
+        self.variance = variance
+
+    def _rows(self) -> list[tuple[Tensor, Tensor]]:
+        """The blocks that are not being folded, as far as they are filled."""
+        if not self._blocks:
+            return []
+        rows, signs = self._blocks[-1]
+        return [*self._blocks[:-1], (rows[: self._used], signs[: self._used])]
+
+    def _begin_block(self) -> None:
+        self._used = 0
+        n = len(self._points)
+        if n <= MAX_FOLDED and self._blocks:
+            while self._unfolded:
+                self._fold(next(iter(self._unfolded)))
+            if self._matrix is None:
+                self._matrix = self._points.new_empty(n, n)
+            self._folding = self._blocks.pop()
+            self._unfolded = dict.fromkeys(range(-(-n // self._height)))
+            while self._unfolded and self._points.is_cuda:
+                self._fold(next(iter(self._unfolded)))
+        new = self._points.new_empty(BLOCK, n)
+        self._blocks.append((new, new.new_empty(BLOCK)))
+
+    @torch.no_grad()
+    def _fold(self, stripe: int) -> None:
+        assert self._matrix is not None
+        assert self._folding is not None
+        rows, signs = self._folding
+        part = slice(stripe * self._height, (stripe + 1) * self._height)
+        target = self._matrix[part]
+        if self._is_new:
+            target.copy_(covariance(self._kernel, self._points[part], self._points))
+        target.addmm_((signs.unsqueeze(1) * rows[:, part]).mT, rows, alpha=-1.0)
+        del self._unfolded[stripe]
+        if not self._unfolded:
+            self._is_new, self._folding = False, None
+            self.folded += 1

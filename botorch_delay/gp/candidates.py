@@ -1,0 +1,367 @@
+"""The posterior on fixed candidates, kept up to date answer by answer.
+
+It is kept in one of two ways. Where there are few candidates, only they have answers and many of
+them have, their covariance C is: with p the precisions of the candidates (the inverse of the noise
+variances of their mean answers) and w = p times the mean answers, the mean is C w. An answer at
+candidate i changes p_i by dp and w_i by dw; with c = C e_i and g = 1 + dp c_i,
+
+    mean <- mean + c (dw - dp mean_i) / g,      C <- C - (dp / g) c c'.
+
+Nothing grows with the number of answers, or of distinct points; see
+:mod:`botorch_delay.gp.candidate_covariance`.
+
+Else rows are kept, which is the more accurate. For m distinct points X with answers of noise D, any
+square root L of K(X, X) + D (L L' = K + D) gives, with R = L^-1 and W = R K(X, candidates),
+
+    variance = k(x, x) - sum of squares of W's columns,      mean = W' R y.
+
+Every change acts on the common rows of R and W, O((N + m) m) at most:
+
+* A new point appends a row, as in a Cholesky factorization.
+* A changed noise d_i is a rank-one change: with r = R e_i and e = 1 / (1 + (d_i' - d_i) |r|^2),
+  every row moves along r by a multiple of q = r' W, and variance += (d_i' - d_i) e q^2.
+* A point that is taken out is turned into the last row by a Householder reflection along r,
+  and that row is dropped.
+* A changed value moves the mean, which is then computed anew from W.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from botorch_delay.gp.candidate_covariance import MAX_FOLDED, CandidateCovariance
+from botorch_delay.gp.kernels import covariance, prior_variance
+from botorch_delay.gp.posterior import factorize
+
+# From this many changes at once, as a share of the points, one factorization is cheaper.
+REBUILD_SHARE = 0.25
+# From so many distinct points, as a share of the candidates, a covariance is cheaper.
+SHARE_TO_FOLD = 1.0 / 16.0
+# A covariance is kept for noise variances above this share of the prior variance: their inverses
+# magnify its rounding.
+SMALLEST_NOISE = 1e-9
+# Where an answer is taken out g cancels. Rounding may be such a share of it, which in double it is
+# not while noise variances are above 5e-7 of the prior variance.
+LARGEST_ERROR = 1e-3
+
+# A point (``d``), its mean answer and the noise variance of that mean.
+Answer = tuple[Tensor, float, float]
+
+
+class CandidatePosterior:
+    """Zero-mean posterior of a Gaussian process at fixed candidates.
+
+    Args:
+        covar_module: the kernel.
+        candidates: ``N x d``.
+        as_rows: whether rows are kept in any case.
+    """
+
+    def __init__(self, covar_module: Kernel, candidates: Tensor, *, as_rows: bool = False) -> None:
+        self._kernel, self._candidates = covar_module, candidates
+        self._answers: dict[int, Answer] = {}
+        self._folds = len(candidates) <= MAX_FOLDED and not as_rows
+        self._kept: _Covariance | _Rows = _Rows(covar_module, candidates)
+        self._smallest = SMALLEST_NOISE * self._kept.variance.max().item()
+
+    def __len__(self) -> int:
+        """How many distinct points have answers."""
+        return len(self._answers)
+
+    @property
+    def mean(self) -> Tensor:
+        """Mu at every candidate, ``N``; not to be written to."""
+        return self._kept.mean
+
+    @property
+    def variance(self) -> Tensor:
+        """Sigma^2 at every candidate, ``N``, never negative; not to be written to."""
+        return self._kept.variance
+
+    @property
+    def deviation(self) -> Tensor:
+        """Sigma, ``N``."""
+        return self.variance.sqrt()
+
+    @property
+    def keys(self) -> list[int]:
+        """Of the points that have answers, ``m``."""
+        return list(self._answers)
+
+    @property
+    def noise_var(self) -> Tensor:
+        """Noise variances of their mean answers, ``m``."""
+        return self._candidates.new_tensor([noise for _, _, noise in self._answers.values()])
+
+    @property
+    def explained(self) -> float:
+        """``y' (K + D)^-1 y`` of the mean answers y."""
+        return self._kept.explained()
+
+    def correction(self, residual: Tensor) -> Tensor:
+        """``K(candidates, X) (K + D)^-1 residual``, ``N``, for one residual per key."""
+        return self._kept.correction(self.keys, residual)
+
+    @torch.no_grad()
+    def update(self, changes: Mapping[int, Answer | None]) -> None:
+        """Set, change or take out points.
+
+        Args:
+            changes: for each key the point, its mean answer and the noise variance of that mean;
+                or None to take it out. A key is the candidate's row, or negative for a point that
+                is no candidate.
+        """
+        for key, change in changes.items():
+            if change is None:
+                self._answers.pop(key, None)
+            else:
+                self._answers[key] = change
+        noise = (change[2] for change in changes.values() if change is not None)
+        self._folds &= min(changes) >= 0 and min(noise, default=torch.inf) >= self._smallest
+        if isinstance(self._kept, _Covariance):
+            if self._folds and self._kept.update(changes):
+                return
+            self._kept, changes = _Rows(self._kernel, self._candidates), {}
+        self._kept.update(changes, self._answers)
+        if self._folds and len(self) > SHARE_TO_FOLD * len(self._candidates):
+            covariance = CandidateCovariance(self._kernel, self._candidates)
+            for row in self._kept.rows:
+                covariance.take_off(row)
+            self._kept = _Covariance(covariance, self._kept.mean, self._answers)
+
+
+class _Covariance:
+    """The posterior by the covariance of the candidates, which are the only points with answers.
+
+    Args:
+        covariance: given the answers.
+        mean: likewise, ``N``.
+        answers: so far.
+
+    Attributes:
+        mean: ``N``.
+    """
+
+    def __init__(
+        self, covariance: CandidateCovariance, mean: Tensor, answers: Mapping[int, Answer]
+    ) -> None:
+        self._covariance, self.mean = covariance, mean
+        self._precision, self._weighted = torch.zeros_like(mean), torch.zeros_like(mean)
+        for key, (_, value, noise_var) in answers.items():
+            self._precision[key], self._weighted[key] = 1.0 / noise_var, value / noise_var
+        self._folded = 0  # blocks when the mean was last made anew for that
+
+    @property
+    def variance(self) -> Tensor:
+        return self._covariance.variance
+
+    def explained(self) -> float:
+        at = self._precision.nonzero().flatten()
+        y = self._weighted[at] / self._precision[at]
+        return float((self._weighted[at] * (y - self.mean[at])).sum())
+
+    def correction(self, keys: list[int], residual: Tensor) -> Tensor:
+        rows = torch.tensor(keys, dtype=torch.long, device=residual.device)
+        weights = torch.zeros_like(self._precision)
+        weights[rows] = residual * self._precision[rows]
+        return self._covariance.times(weights)
+
+    def update(self, changes: Mapping[int, Answer | None]) -> bool:
+        """Whether all could be done; not where an answer is taken out that rounding keeps in."""
+        replaced = False
+        for key, change in changes.items():
+            precision = weighted = 0.0
+            if change is not None:
+                _, value, noise_var = change
+                precision, weighted = 1.0 / noise_var, value / noise_var
+            before = self._precision[key].item()
+            more, moved = precision - before, weighted - self._weighted[key].item()
+            if more or moved:
+                found = self._covariance.add_precision(key, more, LARGEST_ERROR)
+                if found is None:
+                    return False
+                column, growth = found
+                self.mean = self.mean + (moved - more * self.mean[key].item()) / growth * column
+            replaced |= precision <= before
+            self._precision[key], self._weighted[key] = precision, weighted
+        # Differences of values may be far larger than what is left of them; and what rounding did
+        # to many small changes ends with every block.
+        if replaced or self._folded != self._covariance.folded:
+            self._folded = self._covariance.folded
+            self.mean = self._covariance.times(self._weighted)
+        return True
+
+
+class _Rows:
+    """The posterior by R and W, for answers anywhere.
+
+    Attributes:
+        mean: ``N``.
+        variance: ``N``.
+    """
+
+    def __init__(self, covar_module: Kernel, candidates: Tensor) -> None:
+        self._kernel, self._candidates = covar_module, candidates
+        with torch.no_grad():
+            self._prior = prior_variance(covar_module, candidates).clone()
+        self._clear()
+
+    def _clear(self) -> None:
+        self.variance = self._prior.clone()
+        self.mean = torch.zeros_like(self._prior)
+        self._keys: list[int] = []  # by column of R
+        self._position: dict[int, int] = {}  # and back
+        self._points = self._candidates[:0]
+        self._values = self._noise = self._prior[:0]
+        self._w = self._prior.new_empty(0, len(self._prior))  # with room for more rows
+        self._r = self._prior.new_empty(0, 0)
+
+    @property
+    def _parts(self) -> tuple[Tensor, Tensor]:
+        """R, ``m x m``, and W, ``m x N``."""
+        m = len(self._keys)
+        return self._r[:m, :m], self._w[:m]
+
+    @property
+    def rows(self) -> Tensor:
+        """W, ``m x N``."""
+        return self._parts[1]
+
+    def explained(self) -> float:
+        return float((self._parts[0] @ self._values).square().sum())
+
+    def correction(self, keys: list[int], residual: Tensor) -> Tensor:
+        (R, W), places = self._parts, [self._position[key] for key in keys]
+        right = torch.zeros_like(residual)
+        right[torch.tensor(places, dtype=torch.long, device=right.device)] = residual
+        return (R @ right) @ W
+
+    def update(self, changes: Mapping[int, Answer | None], answers: Mapping[int, Answer]) -> None:
+        """The answers are those after the changes; all is made anew without any changes."""
+        if not changes or len(changes) > max(REBUILD_SHARE * len(self._keys), 8):
+            self._rebuild(answers)
+            return
+        revised = False
+        for key, change in changes.items():
+            if change is None:
+                if key in self._position:
+                    self._remove(key)
+            elif key in self._position:
+                revised |= bool(change[1] != self._values[self._position[key]])
+                self._revise(key, change[1], change[2])
+            else:
+                self._insert(key, *change)
+        self.variance.clamp_min_(0.0)
+        if revised:  # differences of values may be far larger than what is left of them
+            R, W = self._parts
+            self.mean = (R @ self._values) @ W
+
+    def _insert(self, key: int, x: Tensor, value: float, noise_var: float) -> None:
+        m = len(self._keys)
+        self._reserve(m + 1)
+        R, W = self._parts
+        point = x.unsqueeze(0)
+        if key >= 0:
+            column, prior = W[:, key], self._prior[key]
+        else:
+            column = R @ covariance(self._kernel, self._points, point).squeeze(-1)
+            prior = prior_variance(self._kernel, point).squeeze(0)
+        left = (prior - column.square().sum()).clamp_min(0.0)
+        scale = (left + noise_var).sqrt()
+        row = covariance(self._kernel, point, self._candidates).squeeze(0)
+        row = (row - column @ W) / scale
+        self._w[m] = row
+        self._r[m, :m] = -(column @ R) / scale
+        self._r[:m, m] = 0.0
+        self._r[m, m] = 1.0 / scale
+        expected = column @ (R @ self._values)
+        self.mean += row * ((value - expected) / scale)
+        self.variance -= row.square()
+        self._position[key] = m
+        self._keys.append(key)
+        self._points = torch.cat([self._points, point])
+        self._values = torch.cat([self._values, self._values.new_tensor([value])])
+        self._noise = torch.cat([self._noise, self._noise.new_tensor([noise_var])])
+
+    def _revise(self, key: int, value: float, noise_var: float) -> None:
+        i = self._position[key]
+        R, W = self._parts
+        along = R[:, i].clone()
+        moved = along @ W  # row i of (K + D)^-1 K(X, candidates)
+        self._values[i] = value
+        change = noise_var - self._noise[i]
+        if bool(change == 0.0):
+            return
+        square = along.square().sum()
+        # Between 1 and the ratio of the noises, whatever rounding says.
+        ratio = (noise_var / self._noise[i]).item()
+        inner = (1.0 + change * square).clamp(min(1.0, ratio), max(1.0, ratio))
+        shrink = change / inner
+        weight = along @ (R @ self._values)
+        self.mean -= shrink * weight * moved
+        self.variance += shrink * moved.square()
+        # (I + change r r')^-1/2 = I + factor r r'
+        factor = (inner.rsqrt() - 1.0) / square
+        W.addr_(along, moved, alpha=factor.item())
+        R.addr_(along, along @ R, alpha=factor.item())
+        self._noise[i] = noise_var
+
+    def _remove(self, key: int) -> None:
+        R, W = self._parts
+        i = self._position.pop(key)
+        along = R[:, i] / R[:, i].norm()
+        dropped = along @ W
+        self.mean -= dropped * (along @ (R @ self._values))
+        self.variance += dropped.square()
+        # Reflect so that the direction becomes the last axis, towards the far side.
+        mirror = along.clone()
+        mirror[-1] += 1.0 if bool(along[-1] >= 0.0) else -1.0
+        scale = -2.0 / mirror.square().sum().item()
+        W.addr_(mirror, mirror @ W, alpha=scale)
+        R.addr_(mirror, mirror @ R, alpha=scale)
+        last = len(self._keys) - 1
+        if i != last:
+            R[:, i] = R[:, last]
+            moved = self._keys[last]
+            self._keys[i] = moved
+            self._position[moved] = i
+            for vector in (self._points, self._values, self._noise):
+                vector[i] = vector[last].clone()
+        self._keys.pop()
+        self._points, self._values = self._points[:last], self._values[:last]
+        self._noise = self._noise[:last]
+
+    def _rebuild(self, answers: Mapping[int, Answer]) -> None:
+        """Many changes at once: one factorization."""
+        self._clear()
+        if not answers:
+            return
+        m = len(answers)
+        self._keys = list(answers)
+        self._position = {key: i for i, key in enumerate(self._keys)}
+        points, values, noise = zip(*answers.values(), strict=True)
+        self._points = torch.stack(points)
+        self._values = self._prior.new_tensor(values)
+        K = covariance(self._kernel, self._points, self._points)
+        factor, self._noise = factorize(K, self._prior.new_tensor(noise))
+        self._reserve(m)
+        R, W = self._parts
+        eye = torch.eye(m, dtype=K.dtype, device=K.device)
+        R.copy_(torch.linalg.solve_triangular(factor, eye, upper=False))
+        cross = covariance(self._kernel, self._points, self._candidates)
+        W.copy_(torch.linalg.solve_triangular(factor, cross, upper=False))
+        self.mean = (R @ self._values) @ W
+        self.variance = (self._prior - W.square().sum(dim=0)).clamp_min_(0.0)
+
+    def _reserve(self, size: int) -> None:
+        have, n = self._w.shape
+        if size <= have:
+            return
+        room = max(2 * have, size, 8)
+        w, r = self._w.new_empty(room, n), self._r.new_zeros(room, room)
+        w[:have], r[:have, :have] = self._w, self._r
+        self._w, self._r = w, r

@@ -1,0 +1,92 @@
+"""The covariance of candidates, whose blocks are folded a stripe at a time."""
+
+import pytest
+import torch
+from cases import generator, scattered, se
+
+from botorch_delay.gp import candidate_covariance as module
+from botorch_delay.gp.candidate_covariance import CandidateCovariance
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 9)
+    monkeypatch.setattr(module, "STRIPES", 7)
+
+
+def dense(points):
+    return se()(points).to_dense()
+
+
+def drawn(n, count, seed=0):
+    g = generator(seed)
+    rows = 0.05 * torch.randn(count, n, generator=g, dtype=torch.double)
+    return zip(rows, (torch.randint(2, (count,), generator=g) * 2.0 - 1.0).tolist(), strict=True)
+
+
+@pytest.mark.parametrize("most", [0, 4096])
+@pytest.mark.parametrize("n", [1, 6, 40])
+def test_columns_are_those_of_the_covariance_however_far_folding_has_come(n, most, monkeypatch):
+    monkeypatch.setattr(module, "MAX_FOLDED", most)
+    points = scattered(n, 2)
+    found, looked_at = CandidateCovariance(se(), points), CandidateCovariance(se(), points)
+    C = dense(points)
+    for step, (row, sign) in enumerate(drawn(n, 40)):
+        found.take_off(row, sign)
+        looked_at.take_off(row, sign)
+        C = C - sign * row.unsqueeze(1) * row
+        for index in ([n - 1], [0], [n // 2])[: step % 4]:
+            column = looked_at.column(torch.tensor(index))
+            torch.testing.assert_close(column, C[index[0]], rtol=0.0, atol=1e-10)
+        torch.testing.assert_close(found.variance, C.diagonal().clamp_min(0.0))
+        if step % 11 == 10:
+            last = torch.tensor([n - 1])
+            assert torch.equal(found.column(last), looked_at.column(last))
+    weights = torch.linspace(-1.0, 1.0, n, dtype=torch.double)
+    torch.testing.assert_close(found.times(weights), C @ weights, rtol=0.0, atol=1e-9)
+    assert found.folded == (4 if most else 0)
+
+
+def test_each_column_folds_one_stripe():
+    points = scattered(70, 2)
+    found = CandidateCovariance(se(), points)
+    for row, sign in drawn(70, 10):
+        found.take_off(row, sign)
+    for number in range(7):  # of ten rows each, in whatever order they are asked for
+        assert found.folded == 0
+        found.column(torch.tensor([60 if number % 2 else 0]))
+    assert found.folded == 1
+
+
+@pytest.mark.parametrize("back", [None, 1, 3])
+def test_rows_are_taken_back_to_the_last_bit(back):
+    points = scattered(20, 2)
+    found, plain = CandidateCovariance(se(), points), CandidateCovariance(se(), points)
+    for row, sign in drawn(20, 12):
+        found.take_off(row, sign)
+        plain.take_off(row, sign)
+    room = found.mark(8)
+    assert room == 6
+    plain.mark(8)
+    for number, (row, sign) in enumerate(drawn(20, 5, seed=1)):
+        found.take_off(row, sign)
+        if back is not None and number < 5 - back:
+            plain.take_off(row, sign)
+    found.rewind(back)
+    assert torch.equal(found.variance, plain.variance)
+    index = torch.tensor([4])
+    assert torch.equal(found.column(index), plain.column(index))
+
+
+def test_precisions_are_answers_and_their_inverse():
+    points = scattered(20, 2)
+    found, C = CandidateCovariance(se(), points), dense(points)
+    before, growth = found.add_precision(3, 50.0, 1e-3)
+    torch.testing.assert_close(before, C[3])
+    assert growth == pytest.approx(1.0 + 50.0)
+    C = C - torch.outer(C[3], C[3]) / (C[3, 3] + 1 / 50.0)
+    torch.testing.assert_close(found.column(torch.tensor([7])), C[7])
+    assert found.add_precision(3, -50.0, 1e-18) is None  # rounding counts for more than that
+    torch.testing.assert_close(found.column(torch.tensor([7])), C[7])
+    found.add_precision(3, -50.0, 1e-3)
+    torch.testing.assert_close(found.column(torch.tensor([7])), dense(points)[7])

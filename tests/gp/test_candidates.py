@@ -1,0 +1,193 @@
+import random
+
+import pytest
+import torch
+from cases import KERNELS, normal, scattered, se
+from oracle import kernel_function, posterior
+
+from botorch_delay.gp import candidate_covariance, candidates
+from botorch_delay.gp.candidates import CandidatePosterior, _Covariance, _Rows
+from botorch_delay.gp.kernels import covariance
+
+
+@pytest.fixture(params=["covariance", "rows"])
+def kept(request, monkeypatch):
+    """Each way in which the posterior is kept."""
+    monkeypatch.setattr(candidate_covariance, "BLOCK", 12)
+    monkeypatch.setattr(candidates, "SHARE_TO_FOLD", 0.0)
+    monkeypatch.setattr(candidates, "LARGEST_ERROR", 1e-9)
+    return {"as_rows": request.param == "rows"}
+
+
+def dense(kernel, state, points):
+    """Mean and variance from the answers as they stand, solved anew."""
+    X = torch.stack([x for x, _, _ in state.values()]).numpy()
+    y = torch.tensor([value for _, value, _ in state.values()], dtype=torch.double).numpy()
+    noise = torch.tensor([noise for _, _, noise in state.values()], dtype=torch.double).numpy()
+    mean, variance, _ = posterior(kernel_function(kernel), X, y, noise, points.numpy())
+    return torch.from_numpy(mean), torch.from_numpy(variance)
+
+
+def agrees(tracked, kernel, state, points, tolerance):
+    mean, variance = dense(kernel, state, points)
+    torch.testing.assert_close(tracked.mean, mean, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(tracked.variance, variance, rtol=tolerance, atol=tolerance)
+
+
+def some_change(rng, points, state, noise, elsewhere=True):
+    """Set, change or take out a candidate, or a point from elsewhere."""
+    key = rng.randrange(15) if rng.random() < 0.8 or not elsewhere else -rng.randrange(1, 5)
+    if key in state and rng.random() < 0.3:
+        del state[key]
+        return {key: None}
+    x = points[key] if key >= 0 else torch.full((2,), 1.0 - 0.1 * key, dtype=torch.double)
+    state[key] = (x, rng.gauss(0, 1), noise / rng.choice([1, 1, 2, 7]))
+    return {key: state[key]}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("noise", [1e-4, 1e-2, 1.0])
+@pytest.mark.parametrize("from_elsewhere", [0, 40, 80])
+def test_any_sequence_of_changes_equals_a_posterior_solved_anew(
+    kernel, noise, from_elsewhere, kept
+):
+    kernel, points, rng = KERNELS[kernel]().requires_grad_(False), scattered(40), random.Random(1)
+    tracked, state = CandidatePosterior(kernel, points, **kept), {}
+    for step in range(80):
+        tracked.update(some_change(rng, points, state, noise, step >= from_elsewhere))
+        assert len(tracked) == len(state)
+        if state:
+            agrees(tracked, kernel, state, points, 1e-8)
+        else:
+            assert tracked.mean.abs().max() < 1e-8
+    assert tracked.keys == list(state)
+    expected = [noise_var for _, _, noise_var in state.values()]
+    torch.testing.assert_close(tracked.noise_var.tolist(), expected)
+    y = torch.tensor([value for _, value, _ in state.values()], dtype=torch.double)
+    X = torch.stack([x for x, _, _ in state.values()])
+    K = covariance(kernel, X, X) + tracked.noise_var.diag()
+    assert tracked.explained == pytest.approx(float(y @ torch.linalg.solve(K, y)), rel=1e-6)
+
+
+def test_many_changes_at_once_equal_one_by_one(kept):
+    kernel, points, rng = se(), scattered(40), random.Random(2)
+    one, batch = (CandidatePosterior(kernel, points, **kept) for _ in range(2))
+    state = {}
+    for _ in range(10):
+        changes = {}
+        for _ in range(12):
+            change = some_change(rng, points, state, 1e-2, elsewhere=kept["as_rows"])
+            one.update(change)
+            changes |= change
+        batch.update(changes)
+        torch.testing.assert_close(one.mean, batch.mean, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(one.variance, batch.variance, rtol=1e-9, atol=1e-9)
+
+
+def test_memory_counts_distinct_points():
+    kernel, points = se(), scattered(30)
+    tracked = CandidatePosterior(kernel, points, as_rows=True)
+    for n in range(1, 400):
+        tracked.update({n % 7: (points[n % 7], 0.1 * (n % 3), 1e-2 / n)})
+    assert len(tracked) == 7
+    assert len(tracked._kept._w) == 8
+
+
+def test_thousands_of_changes_leave_rounding_only(kept):
+    kernel, points, rng = se(), scattered(30), random.Random(3)
+    tracked, state = CandidatePosterior(kernel, points, **kept), {}
+    for n in range(1, 4000):
+        key = rng.randrange(12)
+        state[key] = (points[key], rng.gauss(0, 1), 1e-2 / (1 + n // 12))
+        tracked.update({key: state[key]})
+    agrees(tracked, kernel, state, points, 1e-8)
+
+
+def test_the_correction_is_that_of_a_path(kept):
+    kernel, points = se(), scattered(25)
+    tracked = CandidatePosterior(kernel, points, **kept)
+    for key in (3, 9, 14):
+        tracked.update({key: (points[key], 1.0, 1e-2)})
+    residual = normal(3)
+    at = points[tracked.keys].numpy()
+    expected, _, _ = posterior(kernel_function(kernel), at, residual.numpy(), 1e-2, points.numpy())
+    torch.testing.assert_close(tracked.correction(residual), torch.from_numpy(expected))
+
+
+@pytest.mark.parametrize("noise", [1e-10, 1e-7])
+def test_tiny_noise_gives_no_negative_variance_and_no_nan(noise, kept):
+    kernel, points, rng = se(2.0), scattered(60), random.Random(4)
+    tracked = CandidatePosterior(kernel, points, **kept)
+    for _ in range(150):
+        key = rng.randrange(30)
+        tracked.update({key: (points[key], 1.0, noise / rng.choice([1, 3]))})
+        assert bool(torch.isfinite(tracked.mean).all())
+        assert bool((tracked.variance >= 0).all())
+        assert bool((tracked.variance <= 1.0 + 1e-9).all())
+
+
+def test_rows_are_kept_where_a_covariance_would_not_do(monkeypatch):
+    monkeypatch.setattr(candidates, "SHARE_TO_FOLD", 1.0 / 30.0)
+    points = scattered(30)
+
+    def tracked(changes):
+        posterior = CandidatePosterior(se(), points)
+        posterior.update({3: (points[3], 0.5, 1e-2)})
+        assert isinstance(posterior._kept, _Rows)
+        posterior.update({7: (points[7], 0.1, 1e-2)})
+        assert isinstance(posterior._kept, _Covariance)
+        posterior.update(changes)
+        return posterior
+
+    state = {3: (points[3], 0.5, 1e-2), 7: (points[7], 0.1, 1e-2)}
+    for change in (
+        {-1: (points[0] + 5.0, 1.0, 1e-2)},  # no candidate
+        {4: (points[4], 1.0, 1e-10)},  # too little noise
+    ):
+        found = tracked(change)
+        assert isinstance(found._kept, _Rows)
+        agrees(found, se(), dict(state) | change, points, 1e-6)
+
+
+def test_where_rounding_keeps_an_answer_in_all_is_made_anew(monkeypatch, kept):
+    points, made = scattered(30), []
+    state = {key: (points[key], 0.1 * key, 1e-2) for key in range(6)}
+    tracked = CandidatePosterior(se(), points, **kept)
+    tracked.update({**state, 9: (points[9], 2.0, 1e-7)})
+    rebuild = _Rows._rebuild
+    monkeypatch.setattr(_Rows, "_rebuild", lambda self, a: made.append(1) or rebuild(self, a))
+    tracked.update({9: None})
+    agrees(tracked, se(), state, points, 1e-9)
+    assert len(made) == (not kept["as_rows"])
+
+
+def test_the_mean_is_made_anew_with_every_block(monkeypatch, kept):
+    if kept["as_rows"]:
+        pytest.skip("no blocks")
+    tracked, made = CandidatePosterior(se(), scattered(4), **kept), []
+    times = candidate_covariance.CandidateCovariance.times
+    monkeypatch.setattr(
+        candidate_covariance.CandidateCovariance,
+        "times",
+        lambda self, weights: made.append(1) or times(self, weights),
+    )
+    for step in range(12 * 10):  # precisions that only grow: nothing else makes the mean anew
+        tracked.update({step % 4: (scattered(4)[step % 4], 0.1, 1e-2 / (2 + step))})
+    assert len(made) == 9
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_equals_the_cpu():
+    kernel, points, rng = se(), scattered(200), random.Random(5)
+    here = CandidatePosterior(kernel, points)
+    there = CandidatePosterior(se().cuda(), points.cuda())
+    state = {}
+    for _ in range(60):
+        change = some_change(rng, points, state, 1e-2)
+        here.update(change)
+        there.update(
+            {key: None if c is None else (c[0].cuda(), *c[1:]) for key, c in change.items()}
+        )
+        torch.testing.assert_close(there.mean.cpu(), here.mean, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(there.variance.cpu(), here.variance, rtol=1e-8, atol=1e-8)
