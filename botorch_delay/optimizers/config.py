@@ -357,6 +357,11 @@ class BPEConfig(BoundsConfig):
         """The rounds, if they grow by a constant factor."""
         return self.rounds if isinstance(self.rounds, GeometricRounds) else None
 
+    @property
+    def proves(self) -> bool:
+        """Whether the bounds are valid, as far as the configuration tells."""
+        return not self.confidence.missing and not self.learned
+
     def round_rule(self) -> RoundRule:
         """When rounds close."""
         if self.delay is None:
