@@ -166,6 +166,7 @@ class AcquisitionOptimizer(Optimizer):
     @property
     def pool(self) -> Tensor:
         """The candidates, ``N x d``: all points of a set, or where climbs on a box begin."""
+        self._policy.update()
         return self._policy.pool
 
     def _choose(self) -> Choice:

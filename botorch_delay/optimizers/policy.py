@@ -54,7 +54,8 @@ class Policy(ABC):
         self._ledger, self._fitting = ledger, fitting
         self._paths: PriorPaths | None = None
         self.surrogate = fitting.surrogate
-        self.pool = self._own_pool = self._make_pool()
+        self.pool: Tensor  # made with the first update
+        self._own_pool: Tensor | None = None
         self._active: ActiveSet | None = None  # what rounds have left of a box
         self.data = PolicyData(ledger, self._pending, sign=config.sign, exact=self._exact)
 
@@ -149,6 +150,8 @@ class Policy(ABC):
         """Count all trials, with the present surrogate and candidates, where that is not done."""
         if not self.data.behind and self.surrogate is self._fitting.surrogate:
             return
+        if self._own_pool is None:
+            self._own_pool = self._make_pool()
         self.surrogate, self.pool = self._fitting.surrogate, self._own_pool
         left = None if self._active is None else self._active.spread
         if left is not None:
