@@ -19,10 +19,10 @@ MODULES = [
     "botorch_delay",
     "botorch_delay.benchmarks",
     "botorch_delay.benchmarks.bench",
+    "botorch_delay.benchmarks.paper",
     "botorch_delay.benchmarks.suites",
     "botorch_delay.exceptions",
     "botorch_delay.plotting",
-    "botorch_delay.reproduction",
     "botorch_delay.runner",
     "botorch_delay.study",
 ]

@@ -8,6 +8,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ from botorch_delay.exceptions import BotorchDelayError, InputError
 
 # What argparse takes for a number and not for an option: -1e-3 and -inf as well as -1.
 _NEGATIVE = re.compile(r"^-(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$|^-(inf|nan)", re.IGNORECASE)
+
+_SUITES = (
+    "quick: draws of Gaussian processes, a minute or two; full: every problem, delay and method, "
+    "for many machines; hpo: real tuning tables with 4 and 16 workers; paper: what reproduce "
+    "repeats; list: the problems, delays and methods there are"
+)
 
 # A command that Ctrl-C stopped, as shells count it.
 INTERRUPTED = 130
@@ -57,14 +64,21 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--store", type=Path, help="a file to commit to, and to resume from")
     demo.add_argument("--out", type=Path, help="a PNG file to draw to")
 
-    reproduce = add("reproduce", _reproduce, "play the paper's experiments, draw its figures")
+    reproduce = add("reproduce", _reproduce, "repeat the paper's experiments, draw its figures")
     reproduce.add_argument("--out", type=Path, default=Path("reproduction"), help="a folder")
     reproduce.add_argument("--quick", action="store_true", help="small, in half a minute")
     reproduce.add_argument("--redraw", action="store_true", help="new functions in every repeat")
     reproduce.add_argument("--workers", type=int, help="processes (default: one per core)")
 
-    text = "problems, delays and methods side by side"
-    _add_bench(commands.add_parser("bench", help=text, description=text))
+    bench = add("bench", _bench, "problems, delays and methods side by side")
+    bench.add_argument("suite", choices=["quick", "full", "hpo", "paper", "list"], help=_SUITES)
+    bench.add_argument("--out", type=Path, help="a folder (default: bench- and the suite)")
+    for choice in ("problems", "delays", "methods"):
+        bench.add_argument(f"--{choice}", metavar="NAME,NAME", help="only these; see bench list")
+    bench.add_argument("--seeds", metavar="N or A-B", help="so many from 0, or from A to B")
+    bench.add_argument("--steps", type=int, help="asks in a run")
+    bench.add_argument("--workers", type=int, help="processes (default: one per core)")
+    bench.add_argument("--again", action="store_true", help="also what is done already")
 
     _add_study_commands(add)
     return parser
@@ -107,40 +121,6 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     on_study("show", _show, "what is pending, the round, and the recommendation")
 
 
-def _add_bench(parser: _Parser) -> None:
-    """Every subcommand of ``bench``."""
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    def add(name: str, command: Callable[[argparse.Namespace], int], text: str) -> _Parser:
-        added = commands.add_parser(name, help=text, description=text)
-        added.set_defaults(command=command)
-        return added
-
-    for name, text in {
-        "quick": "draws of Gaussian processes; a minute or two",
-        "full": "every problem, delay and method; for many machines",
-        "hpo": "real tuning tables with 4 and 16 workers",
-    }.items():
-        suite = add(name, _bench, text)
-        suite.set_defaults(suite=name)
-        suite.add_argument("--out", type=Path, default=Path(f"bench-{name}"), help="a folder")
-        suite.add_argument("--shard", metavar="K/N", help="play one of N parts, merge them later")
-        for choice in ("problems", "delays", "methods"):
-            suite.add_argument(
-                f"--{choice}", metavar="NAME,NAME", help="only these; see bench list"
-            )
-        suite.add_argument("--seeds", metavar="N or A-B", help="so many from 0, or from A to B")
-        suite.add_argument("--steps", type=int, help="asks in a run")
-        suite.add_argument("--workers", type=int, help="processes (default: one per core)")
-        suite.add_argument("--again", action="store_true", help="also what is done already")
-
-    merged = add("merge", _bench_merge, "bring the outputs of shards together")
-    merged.add_argument("folders", type=Path, nargs="+", metavar="DIR")
-    merged.add_argument("--out", type=Path, required=True, help="a folder")
-
-    add("list", _bench_list, "the problems, delays and methods there are")
-
-
 def _demo(arguments: argparse.Namespace) -> int:
     from botorch_delay.demo import check_picture, describe, draw, run_demo
 
@@ -159,68 +139,56 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:
-    from botorch_delay.reproduction import describe, reproduce
-    from botorch_delay.reproduction.cells import Setting
+    from botorch_delay.benchmarks.paper import describe, reproduce
+    from botorch_delay.benchmarks.suites import PAPER, PAPER_QUICK, PAPER_REDRAWN
 
-    setting = (
-        Setting.quick(arguments.redraw) if arguments.quick else Setting(redraw=arguments.redraw)
-    )
-    result = reproduce(arguments.out, setting, workers=arguments.workers)
-    print(describe(result))
+    suite = PAPER_QUICK if arguments.quick else PAPER
+    if arguments.redraw:
+        suite = replace(suite, problems=PAPER_REDRAWN)
+    print(describe(reproduce(arguments.out, suite, workers=arguments.workers)))
     return 0
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from botorch_delay.benchmarks.bench import Shard, bench, describe
+    from botorch_delay.benchmarks.bench import bench, describe
     from botorch_delay.benchmarks.suites import SUITES
 
-    suite = SUITES[arguments.suite].narrowed(
-        problems=_names(arguments.problems),
-        delays=_names(arguments.delays),
-        methods=_names(arguments.methods),
-        seeds=_seeds(arguments.seeds),
-        steps=arguments.steps,
-    )
-    result = bench(
-        suite,
-        arguments.out,
-        shard=None if arguments.shard is None else Shard.of(arguments.shard),
-        workers=arguments.workers,
-        again=arguments.again,
-    )
-    print(describe(result))
+    if arguments.suite == "list":
+        return _bench_list()
+    chosen = {
+        "problems": _names(arguments.problems),
+        "delays": _names(arguments.delays),
+        "methods": _names(arguments.methods),
+        "seeds": _seeds(arguments.seeds),
+        "steps": arguments.steps,
+    }
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    folder = arguments.out or Path(f"bench-{arguments.suite}")
+    suite = replace(SUITES[arguments.suite], **chosen)
+    print(describe(bench(suite, folder, workers=arguments.workers, again=arguments.again)))
     return 0
 
 
-def _bench_merge(arguments: argparse.Namespace) -> int:
-    from botorch_delay.benchmarks.bench import describe, merge
+def _bench_list() -> int:
+    from botorch_delay.benchmarks.registries import DELAYS, METHODS, PROBLEMS, split_of
 
-    print(describe(merge(arguments.folders, arguments.out)))
+    for title, entries in (
+        ("problems", {name: split_of(name) for name in PROBLEMS}),
+        ("delays", DELAYS),
+        ("methods", {name: method.label for name, method in METHODS.items()}),
+    ):
+        print(title, *(f"  {name:<34}{text}" for name, text in entries.items()), sep="\n")
     return 0
 
 
-def _bench_list(arguments: argparse.Namespace) -> int:
-    from botorch_delay.benchmarks.registries import DELAYS, METHODS, PROBLEMS
-    from botorch_delay.benchmarks.report import split_of
-
-    print("problems")
-    for name in PROBLEMS:
-        print(f"  {name:<34}{split_of(name)}")
-    print("delays")
-    for name, clock in DELAYS.items():
-        print(f"  {name:<34}{clock}")
-    print("methods")
-    for name, method in METHODS.items():
-        print(f"  {name:<34}{method.label}")
-    return 0
-
-
-def _names(text: str | None) -> list[str] | None:
+def _names(text: str | None) -> tuple[str, ...] | None:
     """Names between commas."""
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    if text is None:
+        return None
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _seeds(text: str | None) -> range | None:
+def _seeds(text: str | None) -> tuple[int, ...] | None:
     """``N`` seeds from 0, or those from A to B."""
     if text is None:
         return None
@@ -230,7 +198,7 @@ def _seeds(text: str | None) -> range | None:
     first, last = (0, int(found[1]) - 1) if found[2] is None else (int(found[1]), int(found[2]))
     if last < first or last - first >= 100_000:
         raise InputError(f"--seeds must name at least one seed and at most 100,000, got {text!r}.")
-    return range(first, last + 1)
+    return tuple(range(first, last + 1))
 
 
 def _init(arguments: argparse.Namespace) -> int:

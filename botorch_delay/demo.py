@@ -6,11 +6,10 @@ afresh: it is noisy, takes as long as it takes, and comes back out of order.
 
 from __future__ import annotations
 
-import logging
 import os
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,11 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.finite import FiniteDomain
-from botorch_delay.exceptions import InputError, MissingExtraError, RunError, StorageError
-from botorch_delay.optimizers import BPEDelayOptimizer
+from botorch_delay.exceptions import InputError, MissingExtraError, StorageError
+from botorch_delay.optimizers import BPEDelayOptimizer, RandomOptimizer
 from botorch_delay.plotting import plot_active_set, plot_best, plot_timeline
 from botorch_delay.runner import RunReport, run
 from botorch_delay.workers import spawned_pool
-
-logger = logging.getLogger(__name__)
 
 SIDE = 40
 LOG10_C = (-2.0, 4.0)
@@ -44,9 +41,8 @@ class DemoResult:
         C: recommended penalty.
         gamma: recommended kernel width.
         accuracy: on held-out digits, trained on all others.
-        default_accuracy: of the library's default parameters, likewise.
-        random_accuracy: of the best of a random search with the same number of evaluations,
-            likewise.
+        default_accuracy: the same with the default parameters of scikit-learn.
+        random_accuracy: the same with the best of a random search with as many evaluations.
         report: when and where the evaluations ran.
         optimizer: with every trial.
     """
@@ -110,7 +106,7 @@ def run_demo(
         InputError: if an argument is out of its range.
         StorageError: if the store cannot be used.
     """
-    _require_sklearn()
+    _require("sklearn", "The demo needs scikit-learn")
     workers = validation.whole(workers, "workers", 1)
     trials = validation.whole(trials, "trials", 2)
     seed = validation.whole(seed, "seed", 0)
@@ -118,6 +114,7 @@ def run_demo(
         raise InputError(f"trials must be at most the {SIDE**2} points of the grid, got {trials}.")
     objective = CrossValidation(seed)
     optimizer = BPEDelayOptimizer(demo_domain(), horizon=trials, seed=seed)
+    rival = RandomOptimizer(demo_domain(), horizon=trials, seed=seed)
     with spawned_pool(workers) as pool:
         try:
             report = run(optimizer, objective, pool, trials, workers, store=store)
@@ -125,14 +122,15 @@ def run_demo(
             raise StorageError(
                 f"{error} (In the demo horizon is --trials, and seed is --seed.)"
             ) from error
+        run(rival, objective, pool, trials, workers, progress=False)
     best = optimizer.recommend().x
-    rival = _random_search(objective, workers, trials, seed)
+    luckiest = max(rival.trials, key=lambda trial: -1.0 if trial.value is None else trial.value)
     return DemoResult(
         C=10.0 ** best[0].item(),
         gamma=10.0 ** best[1].item(),
         accuracy=held_out_accuracy(best, seed),
         default_accuracy=held_out_accuracy(None, seed),
-        random_accuracy=held_out_accuracy(rival, seed),
+        random_accuracy=held_out_accuracy(luckiest.x, seed),
         report=report,
         optimizer=optimizer,
     )
@@ -145,18 +143,13 @@ def held_out_accuracy(x: Tensor | None, seed: int) -> float:
 
 
 def check_picture(path: Path) -> None:
-    """That a picture can be drawn to ``path``, found out before the work starts.
+    """Find out before the work starts whether a picture can be drawn to ``path``.
 
     Raises:
         MissingExtraError: without Matplotlib.
         InputError: if the folder does not exist, or the name does not end in .png.
     """
-    try:
-        import matplotlib  # noqa: F401  # only whether it is there
-    except ImportError as error:
-        raise MissingExtraError(
-            "A picture needs Matplotlib: pip install 'botorch-delay[plots]'."
-        ) from error
+    _require("matplotlib", "A picture needs Matplotlib")
     if path.suffix != ".png":
         raise InputError(f"The picture must be a .png file, got {path}.")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
@@ -173,35 +166,46 @@ def draw(result: DemoResult, path: Path) -> None:
     axes["A"].set_title("What each round took out, and where the best can still be")
     start = result.optimizer.trials[0].asked_at
     plot_best(result.optimizer, axes["B"], start=start)
-    axes["B"].set_title("Accuracy of each cross-validation")
-    axes["B"].set_ylabel("accuracy")
-    if result.report.evaluations:
-        plot_timeline(result.report, axes["C"], start=start)
-        axes["C"].set_title(f"Workers, busy {result.report.utilization:.0%} of the time")
-    else:  # everything was in the store
-        plot_timeline(result.optimizer, axes["C"], start=start)
-        axes["C"].set_title("Trials, from ask to answer")
-    limits = [axes[name].get_xlim() for name in "BC"]
-    for name in "BC":
-        axes[name].set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
+    axes["B"].set(title="Accuracy of each cross-validation", ylabel="accuracy")
+    resumed_only = not result.report.evaluations  # everything was in the store
+    plot_timeline(result.optimizer if resumed_only else result.report, axes["C"], start=start)
+    busy = f"Workers, busy {result.report.utilization:.0%} of the time"
+    axes["C"].set_title("Trials, from ask to answer" if resumed_only else busy)
+    axes["B"].sharex(axes["C"])
     figure.savefig(path, dpi=110)
 
 
-def _random_search(objective: CrossValidation, workers: int, trials: int, seed: int) -> Tensor:
-    """The point with the best single value among ``trials`` drawn without replacement."""
-    points = demo_domain().points
-    generator = torch.Generator().manual_seed(seed)
-    drawn = points[torch.randperm(len(points), generator=generator)[:trials]]
-    with spawned_pool(workers) as pool:
-        try:
-            values = list(pool.map(_at, [objective] * trials, drawn.tolist()))
-        except BrokenProcessPool as error:
-            raise RunError(f"A worker of the random search died: {error}") from error
-    return drawn[int(np.argmax(values))]
-
-
-def _at(objective: CrossValidation, x: list[float]) -> float:
-    return objective(torch.tensor(x, dtype=torch.double))
+def describe(result: DemoResult, picture: Path | None = None) -> str:
+    """The result in words, as the command line prints it."""
+    report, rounds = result.report, result.optimizer.rounds
+    rivals = {
+        "the default": result.default_accuracy,
+        f"random search ({len(result.optimizer.trials)} trials)": result.random_accuracy,
+    }
+    lines = [
+        "",
+        f"recommended   C = {result.C:.4g}, gamma = {result.gamma:.4g}",
+        "accuracy on held-out digits",
+        f"  {'recommended':<28}{result.accuracy:.4f}",
+        *(f"  {name:<28}{accuracy:.4f}" for name, accuracy in rivals.items()),
+    ]
+    for name, accuracy in rivals.items():
+        if result.accuracy <= accuracy:
+            relation = "equals" if result.accuracy == accuracy else "does not beat"
+            lines.append(f"The recommendation {relation} {name} here.")
+    if report.resumed:
+        lines.append(f"resumed       {report.resumed} trials were in the store already")
+    if report.evaluations:
+        lines += [
+            f"answers       {len(report.evaluations)}, of which {report.out_of_order} came out of "
+            "order",
+            f"workers       busy {report.utilization:.0%} of the time",
+        ]
+    closed = ", ".join(f"{r.active_before} -> {r.active_after}" for r in rounds)
+    lines.append(f"active points {closed or 'no round closed'}")
+    if picture is not None:
+        lines.append(f"picture       {picture}")
+    return "\n".join(lines)
 
 
 def _machine(x: Tensor | None) -> Any:
@@ -224,46 +228,6 @@ def _digits(seed: int) -> tuple[Any, Any, Any, Any]:
     return train, train_labels, held, held_labels
 
 
-def _require_sklearn() -> None:
-    try:
-        import sklearn  # noqa: F401  # only whether it is there
-    except ImportError as error:
-        raise MissingExtraError(
-            "The demo needs scikit-learn: pip install 'botorch-delay[demo]'."
-        ) from error
-
-
-def describe(result: DemoResult, picture: Path | None = None) -> str:
-    """The result in words, as the command line prints it."""
-    report, trials = result.report, result.optimizer.trials
-    settled = len(report.evaluations)
-    rivals = {
-        "the default": result.default_accuracy,
-        f"random search ({len(trials)} trials)": result.random_accuracy,
-    }
-    lines = [
-        "",
-        f"recommended   C = {result.C:.4g}, gamma = {result.gamma:.4g}",
-        "accuracy on held-out digits",
-        f"  {'recommended':<28}{result.accuracy:.4f}",
-        *(f"  {name:<28}{accuracy:.4f}" for name, accuracy in rivals.items()),
-    ]
-    for name, accuracy in rivals.items():
-        if result.accuracy > accuracy:
-            continue
-        relation = "equals" if result.accuracy == accuracy else "does not beat"
-        lines.append(f"The recommendation {relation} {name} here.")
-    closed = ", ".join(f"{r.active_before} -> {r.active_after}" for r in result.optimizer.rounds)
-    if report.resumed:
-        lines.append(f"resumed       {report.resumed} trials were in the store already")
-    if settled:
-        lines += [
-            f"answers       {settled}, of which {report.out_of_order} came out of order",
-            f"workers       busy {report.utilization:.0%} of the time",
-        ]
-    lines += [
-        f"active points {closed or 'no round closed'}",
-    ]
-    if picture is not None:
-        lines.append(f"picture       {picture}")
-    return "\n".join(lines)
+def _require(package: str, need: str) -> None:
+    if find_spec(package) is None:
+        raise MissingExtraError(f"{need}: pip install 'botorch-delay[demo]'.")

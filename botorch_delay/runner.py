@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -129,34 +129,16 @@ def run(
         KeyboardInterrupt: on Ctrl-C, after every trial in flight was cancelled or abandoned, and
             that was committed.
     """
-    n_trials = validation.whole(n_trials, "n_trials", 1)
-    if optimizer.horizon is not None and n_trials > optimizer.horizon:
-        raise InputError(
-            f"n_trials must be at most the optimizer's horizon of {optimizer.horizon}, got "
-            f"{n_trials}."
-        )
-    max_in_flight = validation.whole(max_in_flight, "max_in_flight", 1)
-    if timeout is not None:
-        timeout = validation.positive(timeout, "timeout")
-    if not callable(objective):
-        raise InputTypeError(f"objective must be callable, got {type(objective).__name__}.")
-    if not isinstance(callbacks, Iterable) or not all(map(callable, callbacks)):
-        raise InputTypeError("callbacks must be a list of functions of the optimizer and a trial.")
     pool = make_pool(executor, timeout)
-    pool.check(objective)
-    loop = _Loop(optimizer, objective, pool, n_trials, max_in_flight, store, timeout, callbacks)
-    with _turn:
-        loop.resume()
-    with _Bar(optimizer, n_trials, show=progress) as loop.bar:
-        try:
-            with _interrupts_deferred() as loop.interrupted:
-                loop.work()
-        except BaseException:
-            with _turn:
-                loop.give_up()
-            raise
-        finally:
-            pool.release()
+    try:
+        loop = _Loop(optimizer, objective, pool, n_trials, max_in_flight, store, callbacks)
+        with _turn:
+            loop.resume()
+        bar = _Bar(optimizer, n_trials, show=progress)
+        with bar as loop.bar, _interrupts_deferred() as loop.interrupted:
+            loop.work()
+    finally:
+        pool.release()
     return loop.report
 
 
@@ -230,13 +212,32 @@ class _Loop:
     n_trials: int
     max_in_flight: int
     store: str | os.PathLike[str] | None
-    timeout: float | None
     callbacks: Sequence[Callback]
     report: RunReport = field(default_factory=RunReport)
     interrupted: threading.Event = field(default_factory=threading.Event)
     in_flight: dict[Future[Evaluation], _Flight] = field(default_factory=dict)
     breaks_in_a_row: int = 0
     bar: _Bar = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Refuse arguments of :func:`run` that cannot be used."""
+        self.n_trials = validation.whole(self.n_trials, "n_trials", 1)
+        horizon = self.optimizer.horizon
+        if horizon is not None and self.n_trials > horizon:
+            raise InputError(
+                f"n_trials must be at most the optimizer's horizon of {horizon}, got "
+                f"{self.n_trials}."
+            )
+        self.max_in_flight = validation.whole(self.max_in_flight, "max_in_flight", 1)
+        if not callable(self.objective):
+            raise InputTypeError(
+                f"objective must be callable, got {type(self.objective).__name__}."
+            )
+        self.pool.check(self.objective)
+        if not isinstance(self.callbacks, Sequence) or not all(map(callable, self.callbacks)):
+            raise InputTypeError(
+                "callbacks must be a list of functions of the optimizer and a trial."
+            )
 
     def resume(self) -> None:
         """Go on from the store, and give up what no worker runs any more."""
@@ -256,36 +257,33 @@ class _Loop:
 
     def work(self) -> None:
         """Until all trials are asked, and all of them settled or late."""
-        while True:
+        try:
+            while True:
+                with _turn:
+                    self._fill()
+                asked = len(self.optimizer.trials) >= self.n_trials
+                if asked and all(flight.late for flight in self.in_flight.values()):
+                    break
+                done, _ = wait(self.in_flight, LOOK_EVERY, return_when=FIRST_COMPLETED)
+                with _turn:
+                    for future in sorted(done, key=lambda future: self.in_flight[future].trial.id):
+                        if future in self.in_flight:  # else it was settled when its pool broke
+                            self._collect(future)
+                if self.interrupted.is_set():  # here, and never between a change and its commit
+                    raise KeyboardInterrupt
+                if not self.pool.alive():
+                    raise RunError(f"The connection to the cluster was lost. {_GOES_ON}")
+                self._report_late()
+        finally:
             with _turn:
-                self._fill()
-            asked = len(self.optimizer.trials) >= self.n_trials
-            if asked and all(flight.late for flight in self.in_flight.values()):
-                break
-            done, _ = wait(self.in_flight, LOOK_EVERY, return_when=FIRST_COMPLETED)
-            with _turn:
-                for future in sorted(done, key=lambda future: self.in_flight[future].trial.id):
-                    if future in self.in_flight:  # else it was settled when its pool broke
-                        self._collect(future)
-            if self.interrupted.is_set():  # here, and never between a change and its commit
-                raise KeyboardInterrupt
-            if not self.pool.alive():
-                raise RunError(f"The connection to the cluster was lost. {_GOES_ON}")
-            self._report_late()
-        with _turn:
-            for flight in self.in_flight.values():  # late, and not waited for any longer
-                self._abandon(flight.trial)
-            self._commit()
+                self._give_up()
 
-    def give_up(self) -> None:
-        """Cancel and abandon what is in flight, and commit."""
+    def _give_up(self) -> None:
+        """Cancel and abandon what is still in flight, and commit."""
         for future, flight in self.in_flight.items():
             future.cancel()
             self._abandon(flight.trial)
-        try:
-            self._commit()
-        except StorageError as error:  # what led here may be this very failure
-            logger.warning("the last state could not be stored: %s", error)
+        self._commit()
 
     def _fill(self) -> None:
         """Ask for every free place."""
@@ -310,7 +308,8 @@ class _Loop:
 
     def _report_late(self) -> None:
         """Name the evaluations that have become late, where the pool cannot end them."""
-        if self.timeout is None or self.pool.kills:
+        timeout = self.pool.timeout
+        if timeout is None or self.pool.kills:
             return
         now = time.monotonic()
         for future, flight in self.in_flight.items():
@@ -318,7 +317,7 @@ class _Loop:
                 continue
             if flight.begun is None:
                 flight.begun = now
-            if now - flight.begun < self.timeout:
+            if now - flight.begun < timeout:
                 continue
             flight.late = True
             self.report.late.append(flight.trial.id)
@@ -326,7 +325,7 @@ class _Loop:
                 "trial %d runs for more than %g seconds and cannot be stopped; its place is taken "
                 "until it returns (%d of %d places)",
                 flight.trial.id,
-                self.timeout,
+                timeout,
                 sum(flight.late for flight in self.in_flight.values()),
                 self.max_in_flight,
             )
@@ -344,8 +343,8 @@ class _Loop:
             self._settled(trial)
         except Exception as error:  # the executor's own: lost workers, results that do not pickle
             killed = isinstance(error, TimeoutError) and self.pool.kills
-            if killed and self.timeout is not None:
-                self._fail(trial, f"timed out after {self.timeout:g} seconds")
+            if killed and self.pool.timeout is not None:
+                self._fail(trial, f"timed out after {self.pool.timeout:g} seconds")
             else:
                 self._fail(trial, one_line(error))
         else:

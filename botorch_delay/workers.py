@@ -51,13 +51,15 @@ class Pool:
     """Any executor: it takes calls, and nothing else is known of it.
 
     Attributes:
-        kills: whether it ends an evaluation that takes longer than the timeout.
+        timeout: seconds that an evaluation may take, or None.
+        kills: whether it ends an evaluation that takes longer.
     """
 
     kills = False
 
     def __init__(self, executor: Any, timeout: float | None) -> None:
-        self._executor, self._timeout = executor, timeout
+        self.timeout = timeout
+        self._executor = executor
 
     def check(self, objective: Objective) -> None:
         """Raise InputTypeError if the objective cannot reach the workers."""
@@ -123,7 +125,7 @@ class PebblePool(Pool):
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
         """Have a worker evaluate the objective at the trial's point."""
         arguments = (objective, *_portable(trial))
-        return self._executor.schedule(_evaluate, args=arguments, timeout=self._timeout)
+        return self._executor.schedule(_evaluate, args=arguments, timeout=self.timeout)
 
 
 class DaskPool(Pool):
@@ -151,7 +153,7 @@ class DaskPool(Pool):
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
         """Have a worker evaluate the objective at the trial's point."""
-        topic = None if self._timeout is None else self._topic
+        topic = None if self.timeout is None else self._topic
         arguments = (topic, objective, *_portable(trial))
         key = f"{self._topic}-{trial.id}"
         return self._executor.submit(_evaluate_on_dask, *arguments, key=key)
@@ -166,7 +168,7 @@ class DaskPool(Pool):
 
     def release(self) -> None:
         """Listen to the workers no longer."""
-        if self._timeout is not None and self.alive():
+        if self.timeout is not None and self.alive():
             self._client.unsubscribe_topic(self._topic)
 
 
@@ -179,7 +181,10 @@ def make_pool(executor: Any, timeout: float | None) -> Pool:
 
     Raises:
         InputTypeError: if it is no executor.
+        InputError: if the timeout is not above 0.
     """
+    if timeout is not None:
+        timeout = validation.positive(timeout, "timeout")
     if hasattr(executor, "get_executor"):
         raise InputTypeError("executor is a Dask client; hand over client.get_executor().")
     if isinstance(executor, ProcessPoolExecutor):

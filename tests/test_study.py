@@ -115,7 +115,7 @@ def test_units_are_the_user_s_everywhere(study):
         opt.attach(torch.tensor([30.0, 1.0], dtype=torch.double), 5.0)
     opt = bd.load("study.db")
     assert opt.attached[0].index is not None
-    assert list(opt.to_dataframe().columns[-2:]) == ["temperature", "dose"]
+    assert opt.domain.names == ("temperature", "dose")
     with closing(sqlite3.connect("study.db")) as db:
         stored = {json.loads(row[0])[1] for row in db.execute("SELECT x FROM trials")}
     assert stored == {t.x[1].item() for t in opt.trials}

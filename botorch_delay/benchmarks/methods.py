@@ -1,23 +1,30 @@
-"""The methods of this library, and BoTorch's acquisition functions, as the benchmark plays them."""
+"""Methods that the benchmark compares: this library's, and BoTorch's acquisition functions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, Literal
 
 from botorch.acquisition.analytic import LogExpectedImprovement
 from botorch.acquisition.logei import qLogExpectedImprovement, qLogNoisyExpectedImprovement
+from torch import Tensor
 
 from botorch_delay.benchmarks.clocks import Clock
-from botorch_delay.benchmarks.players import LibraryPlayer, Method, Player
-from botorch_delay.benchmarks.problems import FiniteProblem, Problem
+from botorch_delay.benchmarks.problems import Problem
 from botorch_delay.benchmarks.screening import screened_qlogei, screened_qlognei
+from botorch_delay.benchmarks.simulator import Sampler
 from botorch_delay.confidence.bounds import FixedBeta, RKHSConfidence
-from botorch_delay.delays import NoDelay
+from botorch_delay.delays import DelayLaw, NoDelay, SubExponentialDelay
 from botorch_delay.domains.finite import FiniteDomain
+from botorch_delay.exceptions import MissingExtraError
+from botorch_delay.history.trials import Trial
 from botorch_delay.optimizers import (
     AcquisitionOptimizer,
     BPEDelayOptimizer,
+    Optimizer,
     QueuedOptimizer,
     RandomOptimizer,
     ThreDSOptimizer,
@@ -29,224 +36,269 @@ from botorch_delay.optimizers.rules import (
     Censor,
     Hallucinate,
     Ignore,
+    Pending,
     ThompsonSampling,
 )
 
 BETA = 6.0
+XI, B = 9.0, 1.0  # of the paper's delay bound
 # On larger sets Monte Carlo acquisition functions are evaluated after a screening.
 MAX_UNSCREENED = 5000
 
-
-def bpe_delay(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
-    """The constructor's defaults: no law is needed."""
-    return LibraryPlayer(BPEDelayOptimizer(problem.domain, steps, **problem.given, seed=seed))
+Need = Literal["kernel", "norm", "law", "set"]
+MakeSampler = Callable[[Problem, Clock, int, int], Sampler]
 
 
-def bpe_delay_with(problem: Problem, clock: Clock, steps: int, seed: int, **options: Any) -> Player:
-    """The constructor's defaults but for some options."""
-    return LibraryPlayer(
-        BPEDelayOptimizer(problem.domain, steps, **problem.given, seed=seed, **options)
-    )
+@dataclass(frozen=True)
+class Method:
+    """A way to choose points.
+
+    Attributes:
+        make: a fresh sampler for a problem, a clock, a number of asks and a seed.
+        label: what it is, in words, for reports.
+        instant: it is told every answer at once, whatever the clock says: an oracle.
+        needs: "kernel", where it cannot learn one; the RKHS "norm" of f or the "law" of the delays,
+            where it has to be told them; "set", where it cannot search a box.
+        package: that has to be installed for it; empty if none.
+    """
+
+    make: MakeSampler
+    label: str
+    instant: bool = False
+    needs: tuple[Need, ...] = ()
+    package: str = ""
+
+    def require(self) -> None:
+        """Find out before the work starts whether its package is installed.
+
+        Raises:
+            MissingExtraError: if it is not.
+        """
+        if self.package and find_spec(self.package) is None:
+            raise MissingExtraError(
+                f"{self.label} needs {self.package}: pip install 'botorch-delay[bench]'."
+            )
+
+    def applies(self, problem: Problem, clock: Clock) -> bool:
+        """Whether it can be used on this problem with this clock."""
+        has = {
+            "kernel": problem.covar_module is not None,
+            "norm": problem.norm is not None,
+            "law": clock.law is not None,
+            "set": isinstance(problem.domain, FiniteDomain),
+        }
+        return all(has[need] for need in self.needs)
 
 
-def guaranteed(problem: Problem, clock: Clock, steps: int, seed: int, **options: Any) -> Player:
+def bpe_delay(problem: Problem, clock: Clock, steps: int, seed: int, **options: Any) -> Optimizer:
+    """The constructor's defaults but for some options; no law of the delays is needed."""
+    return BPEDelayOptimizer(problem.domain, steps, **problem.model_options, seed=seed, **options)
+
+
+def guaranteed(problem: Problem, clock: Clock, steps: int, seed: int, **options: Any) -> Optimizer:
     """Bounds that hold, from the norm of f."""
-    assert isinstance(problem, FiniteProblem)
     assert problem.norm is not None
     bounds = RKHSConfidence(norm_bound=problem.norm, noise_std=problem.noise_std)
-    return bpe_delay_with(problem, clock, steps, seed, confidence=bounds, **options)
+    return bpe_delay(problem, clock, steps, seed, confidence=bounds, **options)
 
 
-def bpe_delay_published(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
-    """Algorithm 1 as printed, told the law of the delays."""
-    return _published(problem, clock.law, steps, seed)
-
-
-def bpe(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
-    """BPE as published, which takes answers not to be delayed."""
-    return _published(problem, NoDelay(), steps, seed)
-
-
-def _published(problem: Problem, law: Any, steps: int, seed: int) -> Player:
+def published(
+    problem: Problem, clock: Clock, steps: int, seed: int, *, law: DelayLaw | None = None
+) -> Optimizer:
+    """Algorithm 1 as printed, told the law of the delays or, if one is stated, another one."""
     assert isinstance(problem.domain, FiniteDomain)
-    optimizer = BPEDelayOptimizer.as_published(
+    return BPEDelayOptimizer.as_published(
         problem.domain,
         steps,
-        **problem.given,
+        **problem.model_options,
         confidence=FixedBeta(BETA),
-        delay=law,
+        delay=law or clock.law or NoDelay(),
         seed=seed,
     )
-    return LibraryPlayer(optimizer)
 
 
-def gp_bucb(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
-    """UCB with hallucinated answers."""
-    return _index(problem, steps, seed, UCB(BETA), Hallucinate())
+def as_in_paper(
+    problem: Problem, clock: Clock, steps: int, seed: int, *, paper_min: bool
+) -> Optimizer:
+    """Algorithm 1 told of the delays what section 6 of the paper tells it: xi = 9 and b = 1."""
+    assert clock.law is not None
+    mean = clock.law.mean
+    law = SubExponentialDelay(mean, XI, B, paper_min=paper_min) if mean else NoDelay()
+    return published(problem, clock, steps, seed, law=law)
 
 
-def gp_ucb(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
-    """UCB on what has arrived."""
-    return _index(problem, steps, seed, UCB(BETA), Ignore())
+def index_method(
+    problem: Problem,
+    clock: Clock,
+    steps: int,
+    seed: int,
+    *,
+    rule: Any,
+    pending: Pending | None = None,
+    screened: Any = None,
+    learned: bool = False,
+) -> Optimizer:
+    """A rule and a treatment of pending points, which count as the worst value of f if None.
+
+    On large sets ``screened`` is the rule; ``learned`` learns the kernel also where one is known.
+    """
+    domain = problem.domain
+    if screened and isinstance(domain, FiniteDomain) and len(domain) > MAX_UNSCREENED:
+        rule = screened
+    return AcquisitionOptimizer(
+        domain,
+        horizon=steps,
+        **({} if learned else problem.model_options),
+        rule=rule,
+        pending=Censor(problem.lowest) if pending is None else pending,
+        seed=seed,
+    )
 
 
-def gp_ucb_sdf(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
-    """UCB with missing answers counted as the worst value, which it is told."""
-    return _index(problem, steps, seed, UCB(BETA), Censor(problem.lowest))
-
-
-def async_ts(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
-    """Thompson samples on what has arrived."""
-    return _index(problem, steps, seed, ThompsonSampling(), Ignore())
-
-
-def gp_bts(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
-    """Thompson samples with hallucinated answers."""
-    return _index(problem, steps, seed, ThompsonSampling(), Hallucinate())
-
-
-def qlognei(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
-    """Log noisy expected improvement with pending points."""
-    rule = screened_qlognei if _is_large(problem) else qLogNoisyExpectedImprovement
-    return _index(problem, steps, seed, rule, Hallucinate())
-
-
-def qlognei_learned(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
-    """The same with a learned kernel, also where one is given."""
-    rule = screened_qlognei if _is_large(problem) else qLogNoisyExpectedImprovement
-    return LibraryPlayer(AcquisitionOptimizer(problem.domain, horizon=steps, rule=rule, seed=seed))
-
-
-def qlogei(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
-    """Log expected improvement over the best answer, with pending points."""
-    rule = screened_qlogei if _is_large(problem) else qLogExpectedImprovement
-    return _index(problem, steps, seed, rule, Hallucinate())
-
-
-def logei(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
-    """Log expected improvement on what has arrived."""
-    return _index(problem, steps, seed, BotorchRule(LogExpectedImprovement), Ignore())
-
-
-def gp_threds(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
+def gp_threds(problem: Problem, clock: Clock, steps: int, seed: int) -> Optimizer:
     """GP-ThreDS, told the range of f."""
-    optimizer = ThreDSOptimizer(
+    return ThreDSOptimizer(
         problem.domain,
         horizon=steps,
-        **problem.given,
+        **problem.model_options,
         confidence=FixedBeta(BETA),
         interval=(problem.lowest, problem.highest),
         seed=seed,
     )
-    return LibraryPlayer(optimizer)
 
 
-def queued_gp_ucb(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
+def queued_gp_ucb(problem: Problem, clock: Clock, steps: int, seed: int) -> Optimizer:
     """GP-UCB behind a queue for every arm."""
-    base = AcquisitionOptimizer(
+    return QueuedOptimizer(
+        index_method(problem, clock, steps, seed, rule=UCB(BETA), pending=Ignore())
+    )
+
+
+def random_search(problem: Problem, clock: Clock, steps: int, seed: int) -> Optimizer:
+    """Random search; the recommendation is by the model."""
+    return RandomOptimizer(problem.domain, horizon=steps, **problem.model_options, seed=seed)
+
+
+class _CountedFromWorst(AcquisitionOptimizer):
+    """Is told values less the worst one, which is then 0."""
+
+    worst: float
+
+    def tell(self, trial: Trial | int, y: float | Tensor, noise_var: float | None = None) -> None:
+        super().tell(trial, y - self.worst, noise_var)
+
+
+def gp_ucb_sdf_from_worst(problem: Problem, clock: Clock, steps: int, seed: int) -> Optimizer:
+    """GP-UCB-SDF on values that are at least 0, as Verma et al. have them."""
+    optimizer = _CountedFromWorst(
         problem.domain,
         horizon=steps,
-        **problem.given,
+        **problem.model_options,
         rule=UCB(BETA),
-        pending=Ignore(),
+        pending=Censor(0.0),
         seed=seed,
     )
-    return LibraryPlayer(QueuedOptimizer(base))
+    optimizer.worst = problem.lowest
+    return optimizer
 
 
-def random_search(problem: Problem, clock: Clock, steps: int, seed: int) -> Player:
-    """Random search; the recommendation is by the model."""
-    return LibraryPlayer(RandomOptimizer(problem.domain, horizon=steps, **problem.given, seed=seed))
-
-
-def _index(problem: Problem, steps: int, seed: int, rule: Any, pending: Any) -> Player:
-    return LibraryPlayer(
-        AcquisitionOptimizer(
-            problem.domain,
-            horizon=steps,
-            **problem.given,
-            rule=rule,
-            pending=pending,
-            seed=seed,
-        )
-    )
-
-
-def _is_large(problem: Problem) -> bool:
-    domain = problem.domain
-    return isinstance(domain, FiniteDomain) and len(domain) > MAX_UNSCREENED
-
+_UCB = partial(index_method, rule=UCB(BETA))
+_TS = partial(index_method, rule=ThompsonSampling())
+_QLOGNEI = partial(
+    index_method,
+    rule=qLogNoisyExpectedImprovement,
+    pending=Hallucinate(),
+    screened=screened_qlognei,
+)
+_QLOGEI = partial(
+    index_method, rule=qLogExpectedImprovement, pending=Hallucinate(), screened=screened_qlogei
+)
+_LOGEI = partial(index_method, rule=BotorchRule(LogExpectedImprovement), pending=Ignore())
 
 LIBRARY_METHODS = {
     "bpe-delay": Method(bpe_delay, "BPE-Delay, the constructor's defaults"),
     "bpe-delay-published": Method(
-        bpe_delay_published,
-        "BPE-Delay as published, told the delay law",
-        needs_kernel=True,
-        needs_law=True,
-        needs_set=True,
+        published, "BPE-Delay as published, told the delay law", needs=("kernel", "law", "set")
     ),
-    "bpe": Method(bpe, "BPE as published (no delay)", needs_kernel=True, needs_set=True),
-    "gp-bucb": Method(gp_bucb, "GP-BUCB"),
-    "gp-ucb": Method(gp_ucb, "GP-UCB on what has arrived"),
-    "gp-ucb-sdf": Method(gp_ucb_sdf, "GP-UCB-SDF, told the worst value of f"),
-    "async-ts": Method(async_ts, "asynchronous Thompson sampling"),
-    "gp-bts": Method(gp_bts, "GP-BTS"),
-    "qlognei": Method(qlognei, "qLogNEI with pending points"),
-    "qlognei-learned": Method(qlognei_learned, "qLogNEI with pending points, kernel learned"),
-    "qlogei": Method(qlogei, "qLogEI with pending points"),
-    "logei": Method(logei, "LogEI on what has arrived"),
-    "gp-threds": Method(
-        gp_threds, "GP-ThreDS, told the range of f", needs_kernel=True, needs_set=True
+    "bpe": Method(
+        partial(published, law=NoDelay()), "BPE as published (no delay)", needs=("kernel", "set")
     ),
-    "queued-gp-ucb": Method(queued_gp_ucb, "GP-UCB behind queues (QPM-D)", needs_set=True),
+    "gp-bucb": Method(partial(_UCB, pending=Hallucinate()), "GP-BUCB"),
+    "gp-ucb": Method(partial(_UCB, pending=Ignore()), "GP-UCB on what has arrived"),
+    "gp-ucb-sdf": Method(_UCB, "GP-UCB-SDF, told the worst value of f"),
+    "async-ts": Method(partial(_TS, pending=Ignore()), "asynchronous Thompson sampling"),
+    "gp-bts": Method(partial(_TS, pending=Hallucinate()), "GP-BTS"),
+    "qlognei": Method(_QLOGNEI, "qLogNEI with pending points"),
+    "qlognei-learned": Method(
+        partial(_QLOGNEI, learned=True), "qLogNEI with pending points, kernel learned"
+    ),
+    "qlogei": Method(_QLOGEI, "qLogEI with pending points"),
+    "logei": Method(_LOGEI, "LogEI on what has arrived"),
+    "gp-threds": Method(gp_threds, "GP-ThreDS, told the range of f", needs=("kernel", "set")),
+    "queued-gp-ucb": Method(queued_gp_ucb, "GP-UCB behind queues (QPM-D)", needs=("set",)),
     "random": Method(random_search, "random search"),
-    "gp-ucb-oracle": Method(gp_ucb, "GP-UCB, every answer at once: an oracle", instant=True),
+    "gp-ucb-oracle": Method(
+        partial(_UCB, pending=Ignore()), "GP-UCB, every answer at once: an oracle", instant=True
+    ),
     "bpe-delay-oracle": Method(
         bpe_delay, "BPE-Delay, every answer at once: an oracle", instant=True
     ),
 }
 
-_GUARANTEES: list[tuple[str, dict[str, Any], tuple[str, float]]] = [
-    ("valid", {"exploit": None}, ("explore_fraction", 1.0))
-]
-for _rho in (0.1, 0.01):
-    _options = {"explore_fraction": _rho}
-    _GUARANTEES.append((f"valid-rho-{_rho}", _options, ("explore_fraction", _rho**-0.5)))
-for _F in (1.05, 1.25, 2.0):
-    _budget = {"exploit": WithinBudget(factor=_F)}
-    _GUARANTEES.append((f"budget-{_F:g}", _budget, ("WithinBudget", _F)))
-# With a guarantee, told the norm of f.
+# What the paper's experiments compare beside bpe, gp-ucb-sdf, gp-bucb and gp-ucb.
+PAPER_METHODS = {
+    "bpe-delay-psi-max": Method(
+        partial(as_in_paper, paper_min=False),
+        "BPE-Delay as published, psi a maximum, xi = 9 and b = 1",
+        needs=("kernel", "law", "set"),
+    ),
+    "bpe-delay-psi-min": Method(
+        partial(as_in_paper, paper_min=True),
+        "BPE-Delay as published, psi a minimum as printed, xi = 9 and b = 1",
+        needs=("kernel", "law", "set"),
+    ),
+    "gp-ucb-sdf-from-worst": Method(
+        gp_ucb_sdf_from_worst, "GP-UCB-SDF, values counted from the worst one", needs=("kernel",)
+    ),
+}
+
+# With a guarantee, told the norm of f, by what sets the factor on BPE-Delay's own regret bound: the
+# options of a method, and the factor.
+_GUARANTEES: dict[str, dict[str, tuple[dict[str, Any], float]]] = {
+    "share of design points": {
+        "bpe-delay-valid": ({"exploit": None}, 1.0),
+        "bpe-delay-valid-rho-0.1": ({"explore_fraction": 0.1}, 0.1**-0.5),
+        "bpe-delay-valid-rho-0.01": ({"explore_fraction": 0.01}, 0.01**-0.5),
+    },
+    "budget": {
+        f"bpe-delay-budget-{factor:g}": ({"exploit": WithinBudget(factor=factor)}, factor)
+        for factor in (1.05, 1.25, 2.0)
+    },
+}
+FACTORS = {
+    option: {name: factor for name, (_, factor) in methods.items()}
+    for option, methods in _GUARANTEES.items()
+}
 GUARANTEED = {
-    f"bpe-delay-{name}": Method(
+    name: Method(
         partial(guaranteed, **options),
         "BPE-Delay with valid bounds, " + ", ".join(f"{k}={v}" for k, v in options.items()),
-        needs_kernel=True,
-        needs_norm=True,
-        needs_set=True,
-        guarantee=guarantee,
+        needs=("kernel", "norm", "set"),
     )
-    for name, options, guarantee in _GUARANTEES
+    for methods in _GUARANTEES.values()
+    for name, (options, _) in methods.items()
 }
+
 # The defaults with one ingredient switched off or put back to another value.
+_ABLATIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "design-only": ({"exploit": None}, "that never exploits"),
+    "rho-0.1": ({"explore_fraction": 0.1}, "with a tenth of the asks exploring"),
+    "rho-1": ({"explore_fraction": 1.0}, "exploiting only while it waits"),
+    "own-round": ({"evidence": "round"}, "with bounds from a round's own answers"),
+    "no-confirm": ({"exploit": Exploit(confirm_fraction=0.0)}, "that confirms nothing at the end"),
+    "ucb-4.5": ({"exploit": UCB(4.5)}, "exploiting by UCB with beta = 4.5"),
+}
 ABLATIONS = {
-    "bpe-delay-design-only": Method(
-        partial(bpe_delay_with, exploit=None), "BPE-Delay that never exploits"
-    ),
-    "bpe-delay-rho-0.1": Method(
-        partial(bpe_delay_with, explore_fraction=0.1), "BPE-Delay, a tenth of the asks explores"
-    ),
-    "bpe-delay-rho-1": Method(
-        partial(bpe_delay_with, explore_fraction=1.0), "BPE-Delay, exploiting only while it waits"
-    ),
-    "bpe-delay-own-round": Method(
-        partial(bpe_delay_with, evidence="round"), "BPE-Delay, bounds from a round's own answers"
-    ),
-    "bpe-delay-no-confirm": Method(
-        partial(bpe_delay_with, exploit=Exploit(confirm_fraction=0.0)),
-        "BPE-Delay that confirms nothing at the end",
-    ),
-    "bpe-delay-ucb-4.5": Method(
-        partial(bpe_delay_with, exploit=UCB(4.5)), "BPE-Delay exploiting by UCB with beta = 4.5"
-    ),
+    f"bpe-delay-{name}": Method(partial(bpe_delay, **options), f"BPE-Delay {label}")
+    for name, (options, label) in _ABLATIONS.items()
 }

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from gpytorch.kernels import Kernel, RBFKernel
@@ -22,43 +21,19 @@ from botorch_delay.gp.kernels import covariance
 SPREAD_POINTS = 4096
 
 
-@dataclass(frozen=True, eq=False)
-class Point:
-    """Where f is evaluated.
+class Point(Protocol):
+    """Where f is evaluated, such as a trial or a recommendation.
 
     Attributes:
         x: the point, ``d``.
         index: its row in a finite domain; None on a box.
     """
 
-    x: Tensor
-    index: int | None
+    @property
+    def x(self) -> Tensor: ...  # noqa: D102
 
-
-@dataclass(frozen=True)
-class Draw:
-    """What is random about one evaluation; the same for every method.
-
-    Attributes:
-        normal: standard normal.
-        uniform: in [0, 1).
-    """
-
-    normal: float
-    uniform: float
-
-
-@dataclass(frozen=True)
-class Observation:
-    """An evaluation.
-
-    Attributes:
-        value: with noise.
-        duration: how long it took, above 0, in the problem's own unit; None if it has none.
-    """
-
-    value: float
-    duration: float | None = None
+    @property
+    def index(self) -> int | None: ...  # noqa: D102
 
 
 class Problem(ABC):
@@ -66,32 +41,40 @@ class Problem(ABC):
 
     Attributes:
         domain: where it may be asked.
-        covar_module: the kernel that methods are given; None where they learn one.
-        noise_std: standard deviation of the noise that methods are given with the kernel.
+        covar_module: the kernel that methods are told; None where they learn one.
+        norm: the RKHS norm of f under that kernel; None where it is not known.
+        noise_std: standard deviation of the noise that methods are told with the kernel.
         highest: the largest value of f without noise.
         lowest: the smallest, or a lower estimate of it.
     """
 
     domain: Domain
     covar_module: Kernel | None = None
+    norm: float | None = None
     noise_std: float
     highest: float
     lowest: float
 
     @property
-    def given(self) -> dict[str, Any]:
+    def model_options(self) -> dict[str, Any]:
         """Kernel and noise as the arguments of an optimizer; empty where they are learned."""
         if self.covar_module is None:
             return {}
         return {"covar_module": self.covar_module, "noise_var": self.noise_std**2}
 
     @abstractmethod
-    def truth(self, point: Point) -> float:
+    def evaluate_true(self, point: Point) -> float:
         """F without noise at a point."""
 
-    def observe(self, point: Point, draw: Draw) -> Observation:
-        """An evaluation with noise."""
-        return Observation(self.truth(point) + self.noise_std * draw.normal)
+    def observe(self, point: Point, normal: float, uniform: float) -> tuple[float, float | None]:
+        """An evaluation: its value with noise, and its duration or None.
+
+        Args:
+            point: where.
+            normal: a standard normal number, the same for every method.
+            uniform: a number in [0, 1), likewise the same for every method.
+        """
+        return self.evaluate_true(point) + self.noise_std * normal, None
 
 
 class FiniteProblem(Problem):
@@ -127,7 +110,7 @@ class FiniteProblem(Problem):
         self.highest = self.values.max().item()
         self.lowest = self.values.min().item()
 
-    def truth(self, point: Point) -> float:
+    def evaluate_true(self, point: Point) -> float:
         """F without noise at a point's row."""
         assert point.index is not None
         return self.values[point.index].item()
@@ -142,11 +125,9 @@ class FiniteProblem(Problem):
         """Variance of the noise, in squared units of the values."""
         return self.noise_std**2
 
-    def regret(self, maximize: bool = True) -> Tensor:
-        """How far each point is from the best one, ``N``, at least 0."""
-        if maximize:
-            return self.values.max() - self.values
-        return self.values - self.values.min()
+    def regret(self) -> Tensor:
+        """How far each point is below the best one, ``N``, at least 0."""
+        return self.values.max() - self.values
 
 
 class BoxProblem(Problem):
@@ -175,10 +156,9 @@ class BoxProblem(Problem):
         self.domain = domain
         self.function = function
         self.highest = validation.real(highest, "highest")
-        unit = SobolEngine(domain.dim, scramble=True, seed=0).draw(
-            SPREAD_POINTS, dtype=torch.double
-        )
-        values = function(domain.from_unit(unit.to(domain.like)))
+        sobol = SobolEngine(domain.dim, scramble=True, seed=0)
+        unit = sobol.draw(SPREAD_POINTS, dtype=torch.double).to(domain.like)
+        values = function(domain.from_unit(unit))
         if values.max() > self.highest + 1e-6 * values.std():
             raise InputError(
                 f"highest must be the maximum of f, got {highest}; f takes {values.max().item()}."
@@ -186,7 +166,7 @@ class BoxProblem(Problem):
         self.lowest = values.min().item()
         self.noise_std = validation.nonnegative(noise_share, "noise_share") * values.std().item()
 
-    def truth(self, point: Point) -> float:
+    def evaluate_true(self, point: Point) -> float:
         """F without noise at a point."""
         return self.function(point.x.unsqueeze(0)).item()
 
@@ -194,11 +174,11 @@ class BoxProblem(Problem):
 def paper_problem(
     lengthscale: float = 0.8, seed: int = 0, *, side: int = 50, noise_std: float = 0.02
 ) -> FiniteProblem:
-    """The paper's recipe for f1 (lengthscale 0.8) and f2 (lengthscale 1.0).
+    """The paper's recipe for f1 (lengthscale 0.8) and f2 (lengthscale 1.0), section 6.
 
     A Gaussian process with a squared exponential kernel is drawn on a 5 x 5 grid over
-    [-5, 5]^2 and interpolated, which gives a function of known RKHS norm; it is played on a
-    uniform ``side x side`` grid.
+    [-5, 5]^2 and interpolated, which gives a function of known RKHS norm on a uniform
+    ``side x side`` grid.
 
     Args:
         lengthscale: of the kernel.
@@ -212,9 +192,7 @@ def paper_problem(
     lengthscale = validation.positive(lengthscale, "lengthscale")
     side = validation.whole(side, "side", 2)
     generator = torch.Generator().manual_seed(validation.seed(seed))
-    kernel = RBFKernel().double()
-    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.double)
-    kernel.requires_grad_(False)
+    kernel = with_lengthscale(RBFKernel(), lengthscale)
     knots, points = _grid(5), _grid(side)
     factor = torch.linalg.cholesky(covariance(kernel, knots, knots))
     normal = torch.randn(len(knots), 1, dtype=torch.double, generator=generator)
@@ -222,6 +200,13 @@ def paper_problem(
     weights = torch.linalg.solve_triangular(factor.mT, normal, upper=True)
     values = (covariance(kernel, points, knots) @ weights).squeeze(-1)
     return FiniteProblem(points, values, noise_std, covar_module=kernel, norm=normal.norm().item())
+
+
+def with_lengthscale(kernel: Kernel, lengthscale: float) -> Kernel:
+    """The kernel in double precision with a lengthscale that is not learned."""
+    kernel = kernel.double()
+    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.double)
+    return kernel.requires_grad_(False)
 
 
 def _grid(side: int) -> Tensor:

@@ -2,224 +2,146 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from importlib import resources
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from botorch_delay.benchmarks.comparison import (
-    CUMULATIVE,
+from botorch_delay.benchmarks.folders import write_whole
+from botorch_delay.benchmarks.registries import METHODS, split_of
+from botorch_delay.benchmarks.results import (
     LEVEL,
     MEASURES,
-    RECOMMENDED,
-    Difference,
     Finals,
-    Sweep,
+    Results,
     compare,
     decided,
-    finals,
+    final_regrets,
+    number,
 )
-from botorch_delay.benchmarks.players import Method
-from botorch_delay.benchmarks.results import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 REFERENCE = "bpe-delay"
 
 
-def split_of(problem: str) -> str:
-    """Whether a problem may be used to choose defaults: "development", "testing", "not listed"."""
-    listed = tomllib.loads(
-        resources.files("botorch_delay.benchmarks").joinpath("splits.toml").read_text()
-    )
-    for split, entries in listed.items():
-        if problem in entries["problems"]:
-            return split
-    return "not listed"
-
-
-def write_report(
-    results: Sequence[Result],
-    methods: Mapping[str, Method],
-    *,
-    suite: str,
-    steps: int,
-    missing: int,
-    begun: str,
-    versions: Sequence[str],
-    figures: Sequence[Path],
-    swept: Mapping[str, Mapping[str, Sweep]],
-) -> str:
-    """The report on a folder of runs.
+def write_report(results: Results, suite: str, missing: int, figures: Sequence[Path]) -> None:
+    """Write the report on a folder of runs.
 
     Args:
-        results: all of them, at least one.
-        methods: for their labels; a method that is not there is called by its name.
+        results: of all of them.
         suite: its name.
-        steps: asks in each run.
         missing: runs of the suite that are not there.
-        begun: the date of the first run.
-        versions: of the packages, a line for each combination that played.
-        figures: relative to the report.
-        swept: regret against the mean delay, by problem and method.
+        figures: in the folder.
     """
-    values = finals(results)
-    problems = list(dict.fromkeys(result.cell.problem for result in results))
-    names = _names(values[RECOMMENDED], methods)
-    seeds = sorted({result.cell.seed for result in results})
-    done = f"{len(results):,} runs"
+    runs = results.runs
+    finals = {measure: final_regrets(runs, measure) for measure in MEASURES}
+    done = f"{len(runs):,} runs"
     if missing:
         done += f"; **{missing:,} runs of the suite are missing**, what follows is from the others"
-    shown = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
     lines = [
         f"# Benchmark: {suite}",
         "",
-        f"{done}. {steps} asks in each; seeds {shown}. Begun {begun}.",
+        f"{done}. {runs['asks'].iloc[0]} asks in each; seeds {runs['seed'].min()} to "
+        f"{runs['seed'].max()}.",
         "",
-        *(f"* {line}" for line in versions),
+        *(f"* {line}" for line in results.made),
         "",
         "Within a seed every method sees the same noise and delays. Brackets hold the "
         f"{LEVEL:.0%} bootstrap interval of the paired difference to `{REFERENCE}`: **below 0 the "
         f"method has less regret than `{REFERENCE}`, above 0 more**. With three seeds or so such "
-        "intervals are too narrow; n is given where some seeds are missing. Cumulative regret is "
+        "intervals are too narrow; n is stated where some seeds are missing. Cumulative regret is "
         "charged when a point is asked. A point is recommended by the posterior mean of all "
         "answers; `tpe` and `optuna-gp` recommend the best noisy answer, and with `our "
-        "recommendation` the same runs are judged by the posterior mean. An oracle is told every "
+        "recommendation` the posterior mean chooses from the same runs. An oracle is told every "
         "answer at once.",
         "",
-        *_verdicts(values, names),
-        "",
-    ]
-    for problem in problems:
-        lines += [f"## {problem} ({split_of(problem)})", ""]
-        for measure in MEASURES:
-            lines += [*_table(values, measure, problem, names), ""]
-        if problem in swept:
-            lines += [*_growth(swept[problem]), ""]
-        lines += [f"![{path.stem}]({path.as_posix()})" for path in _of(figures, problem)]
-        lines += [""]
-    lines += ["## Methods and what they cost", "", *_costs(results, methods)]
-    return "\n".join(lines) + "\n"
-
-
-def _of(figures: Sequence[Path], problem: str) -> list[Path]:
-    return [path for path in figures if path.stem.rpartition("-")[0] == problem]
-
-
-def _names(
-    values: Mapping[tuple[str, str], Mapping[str, object]], methods: Mapping[str, Method]
-) -> list[str]:
-    """Methods in the order of the registry, then those it does not know."""
-    found = {name for here in values.values() for name in here}
-    order = list(methods)
-
-    def place(name: str) -> tuple[int, str]:
-        method = name.partition(",")[0]
-        return (order.index(method) if method in methods else len(order), name)
-
-    return sorted(found, key=place)
-
-
-def _verdicts(values: Finals, names: Sequence[str]) -> list[str]:
-    lines = [
         f"## {REFERENCE} against the others",
         "",
         f"In how many cells (problem and delay) `{REFERENCE}` has less regret, more, or it is not "
         "decided; cells with a single common seed are left out.",
         "",
-        "| against | "
-        + " | ".join(f"{measure}: less | more | not decided" for measure in MEASURES)
-        + " |",
-        "|---|" + "---|" * (3 * len(MEASURES)),
+        *wins(runs),
+        "",
     ]
-    for name in names:
-        row: list[str] = []
+    for problem in runs["problem"].unique():
+        lines += [f"## {problem} ({split_of(problem)})", ""]
         for measure in MEASURES:
-            counted = Counter(decided(values[measure], name, REFERENCE))
-            # What is less for the method is more for the reference.
-            row += [str(counted[word]) if counted else "" for word in (False, True, None)]
-        if any(row):
-            lines.append(f"| {name} | " + " | ".join(row) + " |")
-    return lines
+            lines += [*_regrets(finals[measure], measure, problem), ""]
+        mine = [path for path in figures if path.stem.rpartition("-")[0] == problem]
+        lines += [f"![{path.stem}]({path.relative_to(results.folder).as_posix()})" for path in mine]
+        lines += [""]
+    lines += ["## Methods and what they cost", "", *_costs(runs), ""]
+    write_whole(results.report, "\n".join(lines))
 
 
-def _table(values: Finals, measure: str, problem: str, names: Sequence[str]) -> list[str]:
-    delays = [delay for known, delay in values[measure] if known == problem]
-    lines = [f"| {measure} | " + " | ".join(delays) + " |", "|---|" + "---|" * len(delays)]
-    for name in names:
-        row = []
-        for delay in delays:
-            here = values[measure][problem, delay]
-            if name not in here:
-                row.append("")
-                continue
-            text = number(float(np.mean(list(here[name].values()))))
-            difference = compare(here, name, REFERENCE)
-            if difference is not None and np.isfinite(difference.low):
-                text += f" [{number(difference.low, sign=True)}, "
-                text += f"{number(difference.high, sign=True)}]"
-            if len(here[name]) < max(map(len, here.values())):
-                text += f" (n = {len(here[name])})"
-            row.append(text)
-        if any(row):
-            lines.append(f"| {name} | " + " | ".join(row) + " |")
-    return lines
+def markdown_table(header: Iterable[object], rows: Iterable[Iterable[object]]) -> list[str]:
+    """The lines of a table."""
+    cells = [[str(cell) for cell in row] for row in (header, *rows)]
+    lines = ["| " + " | ".join(row) + " |" for row in cells]
+    return [lines[0], "|" + "---|" * len(cells[0]), *lines[1:]]
 
 
-def _growth(swept: Mapping[str, Sweep]) -> list[str]:
-    """How cumulative regret grows with the mean delay."""
-    lines = [
-        "Cumulative regret per step of mean delay, by least squares, and its slope over the upper "
-        "half of the delays less that over the lower half: where that is not above 0, regret "
-        "grows at most linearly.",
-        "",
-        "| method | mean delays | slope | upper less lower half |",
-        "|---|---|---|---|",
+def methods_of(finals: Finals) -> list[str]:
+    """Columns in the order of the registry, then those it does not know."""
+    order = list(METHODS)
+
+    def place(name: str) -> tuple[int, str]:
+        method = name.partition(",")[0]
+        return (order.index(method) if method in METHODS else len(order), name)
+
+    return sorted({name for final in finals.values() for name in final.columns}, key=place)
+
+
+def wins(runs: pd.DataFrame) -> list[str]:
+    """How often the reference has less regret than the others, as a table."""
+    finals = [final_regrets(runs, measure) for measure in MEASURES]
+    rows = []
+    for name in methods_of(finals[-1]):
+        found = [Counter(decided(final, name, REFERENCE)) for final in finals]
+        # What is less for the method is more for the reference.
+        row = [
+            counted[word] if counted else "" for counted in found for word in (False, True, None)
+        ]
+        if any(found):
+            rows.append([name, *row])
+    header = [f"{measure}: less" for measure in MEASURES]
+    return markdown_table(
+        ["against", *(h for word in header for h in (word, "more", "not decided"))], rows
+    )
+
+
+def _regrets(finals: Finals, measure: str, problem: str) -> list[str]:
+    here = {delay: final for (known, delay), final in finals.items() if known == problem}
+    rows = [
+        [name, *(_regret(final, name) for final in here.values())]
+        for name in methods_of({(problem, delay): final for delay, final in here.items()})
     ]
-    for method, sweep in swept.items():
-        delays = ", ".join(f"{delay:g}" for delay in sweep.delays)
-        slopes = f"{_interval(sweep.slope)} | {_interval(sweep.bend)}"
-        lines.append(f"| {method} | {delays} | {slopes} |")
-    return lines
+    return markdown_table([measure, *here], rows)
 
 
-def _interval(found: Difference) -> str:
-    text = number(found.mean, sign=True)
-    if not np.isfinite(found.low):
-        return text
-    return f"{text} [{number(found.low, sign=True)}, {number(found.high, sign=True)}]"
+def _regret(final: pd.DataFrame, method: str) -> str:
+    if method not in final:
+        return ""
+    text = number(final[method].mean())
+    difference = compare(final, method, REFERENCE)
+    if difference is not None:
+        text += difference.interval
+    seeds = final[method].count()
+    return text + (f" (n = {seeds})" if seeds < final.count().max() else "")
 
 
-def _costs(results: Sequence[Result], methods: Mapping[str, Method]) -> list[str]:
-    lines = [
-        "Means over all runs of a method, on one thread; not every method has played everywhere.",
+def _costs(runs: pd.DataFrame) -> list[str]:
+    rows = []
+    for name, mine in runs.groupby("method", sort=False):
+        method = METHODS.get(name)
+        repeats = "" if method and method.instant else f"{mine['repeat_share'].mean():.0%}"
+        times = (number(1e3 * mine[f"seconds_per_{call}"].mean()) for call in ("ask", "tell"))
+        rows.append([name, method.label if method else "", repeats, *times])
+    header = "method | what it is | asks that repeat a pending point | ms per ask | ms per tell"
+    return [
+        "Means over all runs of a method, on one thread; not every method was used everywhere.",
         "",
-        "| method | what it is | asks that repeat a pending point | ms per ask | ms per tell |",
-        "|---|---|---|---|---|",
+        *markdown_table(header.split(" | "), rows),
     ]
-    played = {result.cell.method for result in results}
-    for name in _names({("", ""): dict.fromkeys(played)}, methods):
-        mine = [result for result in results if result.cell.method == name]
-        label = methods[name].label if name in methods else ""
-        oracle = name in methods and methods[name].instant
-        repeats = "" if oracle else f"{np.mean([r.repeats for r in mine]):.0%}"
-        ask, tell = (
-            number(1e3 * float(np.mean(seconds)))
-            for seconds in ([r.seconds_ask for r in mine], [r.seconds_tell for r in mine])
-        )
-        lines.append(f"| {name} | {label} | {repeats} | {ask} | {tell} |")
-    return lines
-
-
-def number(value: float, *, sign: bool = False) -> str:
-    """Three digits, as people write them."""
-    if value == 0.0:
-        return "0"
-    digits = max(2 - int(np.floor(np.log10(abs(value)))), 0)
-    if digits > 5:
-        return f"{value:{'+' if sign else ''}.1e}"
-    return f"{value:{'+' if sign else ''},.{digits}f}"
-
-
-__all__ = ["CUMULATIVE", "RECOMMENDED", "REFERENCE", "number", "split_of", "write_report"]

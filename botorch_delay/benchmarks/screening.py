@@ -16,41 +16,36 @@ SHARE = 1 / 32
 
 
 class Screened(AcquisitionFunction):
-    """A costly acquisition function where a cheap one is large, and minus infinity elsewhere.
+    """A costly acquisition function where LogEI is large, and minus infinity elsewhere.
+
+    LogEI is that of the fantasy model, over the best answer; the costly function is evaluated on
+    the 1/32 of the points of each block where it is largest.
 
     Args:
+        model: with the answers and the pending points.
         costly: what is maximised.
-        cheap: evaluated at every point.
-        share: of the points given at once that are not screened out, in (0, 1].
     """
 
-    def __init__(
-        self, costly: AcquisitionFunction, cheap: AcquisitionFunction, share: float = SHARE
-    ) -> None:
-        super().__init__(model=costly.model)
+    def __init__(self, model: DelayedGP, costly: AcquisitionFunction) -> None:
+        super().__init__(model=model)
         self.costly = costly
-        self.cheap = cheap
-        self.share = share
+        self.cheap = LogExpectedImprovement(model.fantasy_model(), best_f=model.train_targets.max())
 
     def forward(self, X: Tensor) -> Tensor:
         """``b x 1 x d`` to ``b``."""
-        kept = self.cheap(X).topk(max(int(self.share * len(X)), 1)).indices
+        kept = self.cheap(X).topk(max(int(SHARE * len(X)), 1)).indices
         scores = X.new_full((len(X),), -torch.inf)
         scores[kept] = self.costly(X[kept])
         return scores
 
 
 def screened_qlognei(model: DelayedGP, X_pending: Tensor | None = None) -> AcquisitionFunction:
-    """Evaluate qLogNEI on the 1/32 of the points where LogEI of the fantasy model is largest."""
+    """QLogNEI after a screening."""
     costly = qLogNoisyExpectedImprovement(model, model.train_inputs[0], X_pending=X_pending)
-    return Screened(costly, _cheap(model))
+    return Screened(model, costly)
 
 
 def screened_qlogei(model: DelayedGP, X_pending: Tensor | None = None) -> AcquisitionFunction:
-    """Evaluate qLogEI on the 1/32 of the points where LogEI of the fantasy model is largest."""
+    """QLogEI after a screening."""
     best = model.train_targets.max()
-    return Screened(qLogExpectedImprovement(model, best, X_pending=X_pending), _cheap(model))
-
-
-def _cheap(model: DelayedGP) -> AcquisitionFunction:
-    return LogExpectedImprovement(model.fantasy_model(), best_f=model.train_targets.max())
+    return Screened(model, qLogExpectedImprovement(model, best, X_pending=X_pending))

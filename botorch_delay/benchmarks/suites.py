@@ -1,16 +1,17 @@
-"""What is played: cells of a problem, a delay, a method and a seed."""
+"""What is compared: suites of runs, each on a problem, with a delay, a method and a seed."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+
+import torch
 
 from botorch_delay import validation
 from botorch_delay.benchmarks.clocks import Clock
-from botorch_delay.benchmarks.methods import ABLATIONS, GUARANTEED
-from botorch_delay.benchmarks.play import Record, play
-from botorch_delay.benchmarks.players import Method
+from botorch_delay.benchmarks.methods import ABLATIONS, GUARANTEED, PAPER_METHODS, Method
 from botorch_delay.benchmarks.registries import (
     DELAYS,
     METHODS,
@@ -18,13 +19,14 @@ from botorch_delay.benchmarks.registries import (
     MakeProblem,
     made_problem,
 )
+from botorch_delay.benchmarks.simulator import History, simulate
 from botorch_delay.benchmarks.tables import DATASETS
 from botorch_delay.exceptions import InputError
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run."""
+    """One run of a suite."""
 
     problem: str
     delay: str
@@ -36,22 +38,10 @@ class Cell:
         """The stem of its file's name."""
         return f"{self.problem}__{self.delay}__{self.method}__{self.seed}"
 
-    @classmethod
-    def of(cls, name: str) -> Cell:
-        """The cell of a name.
-
-        Raises:
-            InputError: if it is not a cell's.
-        """
-        parts = name.split("__")
-        if len(parts) != 4 or not parts[3].isdecimal():
-            raise InputError(f"{name!r} is not the name of a cell.")
-        return cls(parts[0], parts[1], parts[2], int(parts[3]))
-
 
 @dataclass(frozen=True)
 class Suite:
-    """A choice of cells.
+    """A choice of runs; ``dataclasses.replace`` makes another one of it.
 
     Attributes:
         name: of the suite.
@@ -60,9 +50,10 @@ class Suite:
         methods: by name.
         seeds: of draws, delays, noise and methods.
         steps: asks in a run.
-        every: asks between two recommendations.
-        extra: methods that refit a model and are slow, with the one problem and delay each
-            is played on.
+        recommendations: how many times a run recommends a point, evenly spaced.
+
+    Raises:
+        InputError: if a name is unknown, a choice empty, or a number out of its range.
     """
 
     name: str
@@ -71,120 +62,81 @@ class Suite:
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     steps: int
-    every: int
-    extra: tuple[tuple[str, str, str], ...] = ()
+    recommendations: int = 10
 
-    def narrowed(
-        self,
-        *,
-        problems: Sequence[str] | None = None,
-        delays: Sequence[str] | None = None,
-        methods: Sequence[str] | None = None,
-        seeds: Sequence[int] | None = None,
-        steps: int | None = None,
-    ) -> Suite:
-        """The suite with other choices; None leaves one as it is.
+    def __post_init__(self) -> None:
+        _check_names("problem", self.problems, PROBLEMS)
+        _check_names("delay", self.delays, DELAYS)
+        _check_names("method", self.methods, METHODS)
+        if not self.seeds:
+            raise InputError("Choose at least one seed.")
+        for seed in self.seeds:
+            validation.seed(seed)
+        validation.whole(self.steps, "steps", 1)
+        validation.whole(self.recommendations, "recommendations", 1)
 
-        The extra cells stay as far as they agree with the choices.
-
-        Raises:
-            InputError: if a name is unknown, a choice empty, or a number out of its range.
-        """
-        if problems is not None:
-            PROBLEMS.check(problems)
-        if delays is not None:
-            DELAYS.check(delays)
-        if methods is not None:
-            METHODS.check(methods)
-        if any(len(c) == 0 for c in (problems, delays, methods, seeds) if c is not None):
-            raise InputError("Choose at least one problem, delay, method and seed.")
-        count = self.steps if steps is None else validation.whole(steps, "steps", 1)
-        every = self.every if steps is None else max(self.every * count // self.steps, 1)
-        return replace(
-            self,
-            problems=self.problems if problems is None else _distinct(problems),
-            delays=self.delays if delays is None else _distinct(delays),
-            methods=self.methods if methods is None else _distinct(methods),
-            seeds=self.seeds
-            if seeds is None
-            else tuple(sorted({validation.seed(seed) for seed in seeds})),
-            steps=count,
-            every=every,
-            extra=tuple(
-                (problem, delay, method)
-                for problem, delay, method in self.extra
-                if (problems is None or problem in problems)
-                and (delays is None or delay in delays)
-                and methods is None
-            ),
-        )
+    @property
+    def recommend_every(self) -> int:
+        """Asks between two recommendations."""
+        return max(self.steps // self.recommendations, 1)
 
     def cells(self) -> list[Cell]:
-        """Every run that applies, seed by seed, so that an early stop leaves whole pairs."""
+        """Every run that applies, seed by seed, so that an early stop leaves whole pairs.
+
+        Raises:
+            InputError: if no method can be used on any of the problems.
+        """
         places = []
-        for problem in self.problems:
+        for problem in dict.fromkeys(self.problems):
             sample = made_problem(PROBLEMS[problem], self.seeds[0])
-            for delay in self.delays:
-                methods = [m for m in self.methods if METHODS[m].applies(sample, DELAYS[delay])]
-                methods += [m for p, d, m in self.extra if (p, d) == (problem, delay)]
-                places += [(problem, delay, method) for method in dict.fromkeys(methods)]
-        return [Cell(*place, seed) for seed in self.seeds for place in places]
-
-
-def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
-
-
-@dataclass(frozen=True)
-class Task:
-    """All that a process needs to play a cell: registered objects, not their names.
-
-    Attributes:
-        problem: makes the problem of a seed.
-        clock: when answers come.
-        method: plays.
-        seed: of everything random.
-        steps: asks.
-        every: asks between two recommendations.
-    """
-
-    problem: MakeProblem
-    clock: Clock
-    method: Method
-    seed: int
-    steps: int
-    every: int
-
-    @classmethod
-    def of(cls, suite: Suite, cell: Cell) -> Task:
-        """What a cell of a suite stands for."""
-        return cls(
-            PROBLEMS[cell.problem],
-            DELAYS[cell.delay],
-            METHODS[cell.method],
-            cell.seed,
-            suite.steps,
-            suite.every,
-        )
-
-    def play(self) -> Record:
-        """Play it, without what optimizers log of stragglers."""
-        problem = made_problem(self.problem, self.seed)
-        logger = logging.getLogger("botorch_delay.optimizers")
-        level = logger.level
-        logger.setLevel(logging.ERROR)
-        try:
-            return play(
-                self.method.make(problem, self.clock, self.steps, self.seed),
-                problem,
-                self.clock,
-                self.steps,
-                self.seed,
-                every=self.every,
-                instant=self.method.instant,
+            for delay in dict.fromkeys(self.delays):
+                for method in dict.fromkeys(self.methods):
+                    if METHODS[method].applies(sample, DELAYS[delay]):
+                        places.append((problem, delay, method))
+        if not places:
+            raise InputError(
+                f"None of {', '.join(self.methods)} can be used on {', '.join(self.problems)} with "
+                f"{', '.join(self.delays)}. Some methods need a known kernel, the norm of f, the "
+                "law of the delays, or a finite set; choose others."
             )
-        finally:
-            logger.setLevel(level)
+        return [Cell(*place, seed) for seed in sorted(set(self.seeds)) for place in places]
+
+
+def _check_names(noun: str, names: Collection[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise InputError(f"There is no {noun} {name!r}; there are {', '.join(known)}.")
+        if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9.-]|_(?!_))*", name):  # part of a file's name
+            raise InputError(
+                f"The name of a {noun} must be made of letters, digits, dots, dashes and single "
+                f"underscores, got {name!r}."
+            )
+    if not names:
+        raise InputError(f"Choose at least one {noun}.")
+
+
+def simulate_cell(
+    problem: MakeProblem, clock: Clock, method: Method, seed: int, steps: int, recommend_every: int
+) -> History:
+    """Simulate one run on one thread, from registered objects that another process can be sent."""
+    made = made_problem(problem, seed)
+    logger = logging.getLogger("botorch_delay.optimizers")
+    level, threads = logger.level, torch.get_num_threads()
+    logger.setLevel(logging.ERROR)  # stragglers are part of the simulation
+    torch.set_num_threads(1)  # so that times can be compared
+    try:
+        return simulate(
+            method.make(made, clock, steps, seed),
+            made,
+            clock,
+            steps,
+            seed,
+            recommend_every=recommend_every,
+            instant=method.instant,
+        )
+    finally:
+        logger.setLevel(level)
+        torch.set_num_threads(threads)
 
 
 QUICK = Suite(
@@ -194,46 +146,51 @@ QUICK = Suite(
     methods=("bpe-delay", "gp-bucb", "gp-ucb", "async-ts", "random", "gp-ucb-oracle"),
     seeds=(0, 1, 2),
     steps=100,
-    every=5,
-    extra=(("se-0.02", "poisson-10", "qlognei-learned"),),
+    recommendations=20,
 )
-_METHODS_APART = {"qlognei-learned", *ABLATIONS, *GUARANTEED}
-_APART = ("paper-0.8", "paper-1.0", "se-0.02-d4")
-_SYNTHETIC = tuple(
-    name for name in PROBLEMS if name.partition("-")[0] not in DATASETS and name not in _APART
-)
-_SWEEP = ("poisson-25", "poisson-100", "poisson-200")  # of the mean delay, for one problem
+_APART = (*DATASETS, "f1", "f2", "paper", "se-0.02-d4")
 FULL = Suite(
     name="full",
-    problems=_SYNTHETIC
-    + tuple(f"hpobench-{name}" for name in ("vehicle", "segment", "credit_g"))
-    + ("hpolib-protein_structure", "nasbench201-cifar100"),
-    delays=tuple(name for name in DELAYS if name not in _SWEEP),
-    methods=tuple(name for name in METHODS if name not in _METHODS_APART),
+    problems=(
+        *(name for name in PROBLEMS if not name.startswith(_APART)),
+        *("hpobench-vehicle", "hpobench-segment", "hpobench-credit_g"),
+        *("hpolib-protein_structure", "nasbench201-cifar100"),
+    ),
+    # The other means are for one problem, to see how regret grows with the delay.
+    delays=tuple(d for d in DELAYS if d not in ("poisson-25", "poisson-100", "poisson-200")),
+    methods=tuple(
+        name
+        for name in METHODS
+        if name not in {"qlognei-learned", *ABLATIONS, *GUARANTEED, *PAPER_METHODS}
+    ),
     seeds=tuple(range(10)),
     steps=200,
-    every=10,
+    recommendations=20,
 )
 HPO = Suite(
     name="hpo",
     problems=("hpobench-vehicle", "hpobench-segment", "hpobench-credit_g"),
     delays=("workers-4", "workers-16"),
     methods=(
-        "bpe-delay",
-        "gp-bucb",
-        "gp-ucb",
-        "gp-ucb-sdf",
-        "async-ts",
-        "qlognei",
-        "qlogei",
-        "logei",
-        "tpe",
-        "optuna-gp",
-        "random",
-        "gp-ucb-oracle",
+        *("bpe-delay", "gp-bucb", "gp-ucb", "gp-ucb-sdf", "async-ts", "qlognei", "qlogei"),
+        *("logei", "tpe", "optuna-gp", "random", "gp-ucb-oracle"),
     ),
     seeds=tuple(range(10)),
     steps=80,
-    every=8,
 )
-SUITES = {suite.name: suite for suite in (QUICK, FULL, HPO)}
+# The experiments of section 6 of the paper.
+PAPER = Suite(
+    name="paper",
+    problems=("f1", "f2"),
+    delays=("none", "poisson-25", "poisson-50"),
+    methods=(
+        *("bpe-delay-psi-max", "bpe-delay-psi-min", "bpe", "gp-ucb-sdf"),
+        *("gp-ucb-sdf-from-worst", "gp-bucb", "gp-ucb"),
+    ),
+    seeds=tuple(range(10)),
+    steps=1000,
+    recommendations=1,
+)
+PAPER_QUICK = replace(PAPER, steps=300, seeds=(0, 1, 2))
+PAPER_REDRAWN = ("paper-0.8", "paper-1.0")  # f1 and f2 drawn anew with every seed
+SUITES = {suite.name: suite for suite in (QUICK, FULL, HPO, PAPER)}

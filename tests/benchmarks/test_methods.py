@@ -4,14 +4,25 @@ import pytest
 import torch
 
 from botorch_delay import BoxDomain, FiniteDomain
-from botorch_delay.benchmarks import BoxProblem, FiniteProblem, StepClock, WorkerClock
+from botorch_delay.benchmarks import (
+    BoxProblem,
+    FiniteProblem,
+    StepClock,
+    WorkerClock,
+    simulate,
+)
 from botorch_delay.benchmarks.functions import gp_draw
-from botorch_delay.benchmarks.methods import ABLATIONS, GUARANTEED, LIBRARY_METHODS
-from botorch_delay.benchmarks.optuna_players import OPTUNA_METHODS, OptunaPlayer
-from botorch_delay.benchmarks.play import play
-from botorch_delay.benchmarks.problems import Point, paper_problem
+from botorch_delay.benchmarks.methods import (
+    ABLATIONS,
+    FACTORS,
+    GUARANTEED,
+    LIBRARY_METHODS,
+    PAPER_METHODS,
+)
+from botorch_delay.benchmarks.optuna_samplers import OPTUNA_METHODS, OptunaSampler
+from botorch_delay.benchmarks.problems import paper_problem
 from botorch_delay.delays import PoissonDelay
-from botorch_delay.exceptions import MissingExtraError, NotSupportedError
+from botorch_delay.exceptions import MissingExtraError, NoAnswerError, NotSupportedError
 
 STEPS = 8
 CLOCK = StepClock(PoissonDelay(3.0), lost=0.1, failed=0.1)
@@ -37,41 +48,75 @@ def box():
 
 PROBLEMS = {"kernel": partial(gp_draw, "se", 0.1, 0), "arms": arms, "box": box}
 PROBLEMS["norm"] = partial(paper_problem, 1.0, 0, side=8)
-ALL = LIBRARY_METHODS | GUARANTEED | ABLATIONS
+ALL = LIBRARY_METHODS | PAPER_METHODS | GUARANTEED | ABLATIONS
 
 
 @pytest.mark.parametrize("kind", PROBLEMS)
 @pytest.mark.parametrize("name", [*ALL, "tpe", "optuna-gp"])
-def test_every_method_plays(name, kind):
+def test_every_method_can_be_simulated(name, kind):
     if name in OPTUNA_METHODS:
         pytest.importorskip("optuna")
     method = (ALL | OPTUNA_METHODS)[name]
     problem = PROBLEMS[kind]()
     if not method.applies(problem, CLOCK):
         assert (
-            (method.needs_kernel and kind in ("arms", "box"))
-            or (method.needs_set and kind == "box")
-            or (method.needs_norm and kind != "norm")
+            ("kernel" in method.needs and kind in ("arms", "box"))
+            or ("set" in method.needs and kind == "box")
+            or ("norm" in method.needs and kind != "norm")
         )
         return
-    records = [
-        play(
+    runs = [
+        simulate(
             method.make(problem, CLOCK, STEPS, 1),
             problem,
             CLOCK,
             STEPS,
             1,
-            every=4,
+            recommend_every=4,
             instant=method.instant,
         )
         for _ in range(2 if kind == "arms" else 1)
     ]
-    asked = [[ask.point for ask in record.asks] for record in records]
+    asked = [[ask.point for ask in run.asks] for run in runs]
     assert asked[0] == asked[-1]  # nothing comes from a global generator
     assert len(asked[0]) == STEPS
-    assert all(advice.regret >= 0 for advice in records[0].advice)
-    assert {advice.by for advice in records[0].advice} <= {"own", "ours"}
-    assert ("ours" in {a.by for a in records[0].advice}) == (name in OPTUNA_METHODS)
+    assert all(found.regret >= 0 for found in runs[0].recommendations)
+    by_model = [found.by_model is not None for found in runs[0].recommendations]
+    assert any(by_model) == (name in OPTUNA_METHODS)
+
+
+def tpe(problem):
+    return OptunaSampler(problem, CLOCK, STEPS, 0, sampler="TPESampler")
+
+
+def test_the_factors_are_those_that_the_guarantee_claims():
+    problem = paper_problem(1.0, side=8)
+    for factors in FACTORS.values():
+        for name, factor in factors.items():
+            optimizer = GUARANTEED[name].make(problem, CLOCK, 12, 0)
+            assert f"{factor:.3g}" in str(optimizer.guarantee) or factor == 1.0
+    assert sum(map(len, FACTORS.values())) == len(GUARANTEED)
+
+
+def test_values_counted_from_the_worst_are_told_and_observed_as_they_are():
+    """The same points as on the problem moved to a worst value of 0."""
+    problem = PROBLEMS["kernel"]()
+    moved = FiniteProblem(
+        problem.points,
+        problem.values - problem.values.min(),
+        problem.noise_std,
+        covar_module=problem.covar_module,
+    )
+    clock = StepClock(PoissonDelay(3.0))
+    from_worst, plain = (
+        simulate(method.make(of, clock, 20, 0), of, clock, 20)
+        for of, method in (
+            (problem, PAPER_METHODS["gp-ucb-sdf-from-worst"]),
+            (moved, LIBRARY_METHODS["gp-ucb-sdf"]),
+        )
+    )
+    assert from_worst.index.tolist() == plain.index.tolist()
+    assert from_worst.value.min() < 0.0
 
 
 def test_methods_that_need_a_law():
@@ -106,17 +151,17 @@ def test_the_screened_acquisition_finds_the_largest_value():
 def test_optuna_s_trials_on_a_grid_are_the_arms():
     pytest.importorskip("optuna")
     problem = arms()
-    player = OptunaPlayer(problem, "TPESampler", 0)
+    sampler = tpe(problem)
     for number in range(30):
-        point = player.ask()
-        trial = player._trials[number]
+        point = sampler.ask()
+        trial = sampler._trials[number]
         assert torch.equal(problem.points[point.index], point.x)
         a, b, c = (trial.params[name] for name in "abc")
         assert point.x.tolist() == [a, [1, 10, 100][b], c]
-        player.tell(number, problem.truth(point))
-    best = max(range(30), key=lambda n: problem.truth(player._asked[n]))
-    own = player.recommend()["own"]
-    assert problem.truth(own) == problem.truth(player._asked[best])
+        sampler.tell(number, problem.evaluate_true(point))
+    best = max(range(30), key=lambda n: problem.evaluate_true(sampler._asked[n]))
+    own = sampler.recommend()
+    assert problem.evaluate_true(own) == problem.evaluate_true(sampler._asked[best])
 
 
 def test_elsewhere_the_nearest_arm_is_asked():
@@ -124,11 +169,11 @@ def test_elsewhere_the_nearest_arm_is_asked():
     points = torch.rand(40, 2, generator=torch.Generator().manual_seed(0)).double()
     points = points * torch.tensor([10.0, 0.1])
     problem = FiniteProblem(points, points[:, 0], 0.1)
-    player = OptunaPlayer(problem, "TPESampler", 0)
+    sampler = tpe(problem)
     low, high = problem.domain.bounds
     for number in range(20):
-        point = player.ask()
-        suggested = torch.tensor([player._trials[number].params[n] for n in ("x0", "x1")])
+        point = sampler.ask()
+        suggested = torch.tensor([sampler._trials[number].params[n] for n in ("x0", "x1")])
         distance = ((points - low) / (high - low) - suggested).norm(dim=1)
         assert int(distance.argmin()) == point.index
 
@@ -140,22 +185,22 @@ def test_optuna_gets_no_constraints():
     )
     problem = BoxProblem(domain, lambda X: X[:, 0], 1.0, 0.1)
     with pytest.raises(NotSupportedError):
-        OptunaPlayer(problem, "TPESampler", 0)
+        tpe(problem)
 
 
 def test_without_optuna_a_hint(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
     with pytest.raises(MissingExtraError, match="botorch-delay\\[bench\\]"):
-        OptunaPlayer(arms(), "TPESampler", 0)
+        tpe(arms())
 
 
 def test_optuna_s_log_is_left_as_it_was():
     optuna = pytest.importorskip("optuna")
     before = optuna.logging.get_verbosity()
-    player = OptunaPlayer(arms(), "TPESampler", 0)
-    assert player.recommend() == {}
-    point = player.ask()
-    player.fail(0)
-    assert player.recommend() == {}
-    assert isinstance(point, Point)
+    sampler = tpe(arms())
+    for _ in range(2):
+        with pytest.raises(NoAnswerError):
+            sampler.recommend()
+        if not sampler._trials:
+            sampler.mark_failed(sampler.ask().id)
     assert optuna.logging.get_verbosity() == before

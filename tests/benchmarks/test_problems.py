@@ -37,7 +37,6 @@ def test_the_knots_are_drawn_from_the_kernel():
 def test_regret_is_counted_from_the_best_point():
     problem = FiniteProblem(scattered(5), torch.tensor([1.0, 4, 2, 0, 3]).double(), 0.1)
     assert problem.regret().tolist() == [3, 0, 2, 4, 1]
-    assert problem.regret(maximize=False).tolist() == [1, 4, 2, 0, 3]
     assert problem.noise_var == pytest.approx(0.01)
 
 

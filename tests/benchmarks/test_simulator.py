@@ -1,10 +1,21 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from cases import normal, scattered, se
 
 import botorch_delay as bd
-from botorch_delay.benchmarks import FiniteProblem, paper_problem, simulate
-from botorch_delay.exceptions import HorizonError, InputError, InputTypeError
+from botorch_delay import BoxDomain, ConstantDelay, NoDelay, RandomOptimizer
+from botorch_delay.benchmarks import (
+    BoxProblem,
+    Clock,
+    FiniteProblem,
+    WorkerClock,
+    paper_problem,
+    simulate,
+)
+from botorch_delay.benchmarks.functions import gp_draw
+from botorch_delay.exceptions import HorizonError, InputError, InputTypeError, NoAnswerError
 
 PROBLEM = FiniteProblem(scattered(30), normal(30), 0.1)
 
@@ -123,11 +134,169 @@ def test_a_thousand_steps_of_the_paper_s_problem():
     assert opt.recommend().index == int(problem.values.argmax())
 
 
+def line(n=6):
+    x = torch.arange(n, dtype=torch.double)
+    return FiniteProblem(x.unsqueeze(-1), x, 0.0)
+
+
+class Scripted:
+    """Asks planned rows, keeps what it is told, recommends the last answered row."""
+
+    def __init__(self, problem, rows):
+        self.problem, self.rows = problem, list(rows)
+        self.log = []
+
+    def ask(self):
+        number = len([what for what, _ in self.log if what == "ask"])
+        self.log.append(("ask", number))
+        return self._point(number)
+
+    def tell(self, trial, y):
+        self.log.append(("tell", trial))
+
+    def mark_failed(self, trial):
+        self.log.append(("fail", trial))
+
+    def recommend(self):
+        told = [number for what, number in self.log if what == "tell"]
+        if not told:
+            raise NoAnswerError
+        return self._point(told[-1])
+
+    def _point(self, number):
+        row = self.rows[number]
+        return SimpleNamespace(id=number, x=self.problem.points[row], index=row)
+
+
+class Planned(Clock):
+    """Waits and states as they are planned."""
+
+    def __init__(self, waits, workers=None, states=None):
+        self.waits, self.workers = waits, workers
+        self.states = states or ["answered"] * len(waits)
+
+    def outcomes(self, steps, seed):
+        return lambda number, height, duration: (self.waits[number], self.states[number])
+
+
+def test_workers_ask_when_one_is_free():
+    problem = line()
+    sampler = Scripted(problem, [0, 1, 2, 3, 4])
+    run = simulate(
+        sampler, problem, Planned([5.0, 2.0, 1.0, 9.0, 1.0], workers=2), 5, recommend_every=5
+    )
+    # 0 runs 0-5, 1 runs 0-2, 2 runs 2-3, 3 runs 3-12, 4 runs 5-6
+    assert [ask.time for ask in run.asks] == [0.0, 0.0, 2.0, 3.0, 5.0]
+    assert (run.delay + torch.tensor([0.0, 0, 2, 3, 5])).tolist() == [5.0, 2.0, 3.0, 12.0, 6.0]
+    assert sampler.log == [
+        ("ask", 0),
+        ("ask", 1),
+        ("tell", 1),
+        ("ask", 2),
+        ("tell", 2),
+        ("ask", 3),
+        ("tell", 0),
+        ("ask", 4),
+        ("tell", 4),
+        ("tell", 3),
+    ]
+    assert run.told == 5
+    assert run.recommendations[-1].time == 12.0
+    assert run.recommendations[-1].regret == 2.0  # row 3 of 0 to 5
+
+
+def test_workers_that_end_together_are_told_before_the_next_ask():
+    sampler = Scripted(line(), [0, 1, 2, 3])
+    simulate(sampler, line(), Planned([1.0] * 4, workers=2), 4, 0)
+    assert [what for what, _ in sampler.log] == ["ask", "ask", "tell", "tell"] * 2
+
+
+def test_at_most_so_many_are_out_as_there_are_workers():
+    problem = gp_draw("se", 0.2, 1)
+    run = simulate(RandomOptimizer(problem.domain), problem, WorkerClock(3), 30, 0)
+    for ask in run.asks:
+        running = [a for a in run.asks if a.time <= ask.time < a.time + a.wait]
+        assert len(running) <= 3
+    assert max(ask.time for ask in run.asks) < max(ask.time + ask.wait for ask in run.asks)
+
+
+def test_what_is_lost_is_never_told_and_what_fails_is_told_so():
+    states = ["lost", "failed", "answered", "answered"]
+    sampler = Scripted(line(), [0, 1, 2, 3])
+    run = simulate(sampler, line(), Planned([0, 0, 0, 9], states=states), 4, 0)
+    assert [(w, n) for w, n in sampler.log if w != "ask"] == [("fail", 1), ("tell", 2)]
+    assert [ask.state for ask in run.asks] == ["lost", "failed", "answered", "pending"]
+    assert run.asks[0].seconds_tell is None
+
+
+def test_repeats_of_pending_points_are_counted():
+    run = simulate(Scripted(line(), [0, 0, 1, 0, 0]), line(), ConstantDelay(2), 5, 0)
+    # Row 0 is told before the asks 4 (from 1) and 5; the fourth ask is pending at the fifth.
+    assert [ask.repeat for ask in run.asks] == [False, True, False, True, True]
+    run = simulate(Scripted(line(), [0, 0, 1]), line(), NoDelay(), 3, 0)
+    assert not any(ask.repeat for ask in run.asks)
+
+
+def test_an_oracle_waits_for_nothing():
+    states = ["lost", "failed", "answered"]
+    sampler = Scripted(line(), [0, 0, 0])
+    run = simulate(sampler, line(), Planned([50, 50, 50], states=states), 3, 0, instant=True)
+    assert sampler.log == [
+        ("ask", 0),
+        ("tell", 0),
+        ("ask", 1),
+        ("fail", 1),
+        ("ask", 2),
+        ("tell", 2),
+    ]
+    assert not any(ask.repeat for ask in run.asks)
+    # Its workers stay busy: time passes as for the others.
+    run = simulate(
+        Scripted(line(), [0, 1, 2]), line(), Planned([4.0, 2.0, 1.0], workers=1), 3, 0, instant=True
+    )
+    assert [ask.time for ask in run.asks] == [0.0, 4.0, 6.0]
+
+
+def test_when_points_are_recommended():
+    sampler = Scripted(line(), [1, 2, 3, 4, 5])
+    run = simulate(sampler, line(), ConstantDelay(1), 5, 0, recommend_every=2)
+    # Before any answer the first point that was asked counts.
+    shown = [(found.asks, found.time, found.point) for found in run.recommendations]
+    assert shown == [(2, 1.0, 1), (4, 3.0, 2), (5, 5.0, 4)]
+    assert [found.regret for found in run.recommendations] == [4.0, 3.0, 1.0]
+    assert simulate(Scripted(line(), [1]), line(), NoDelay(), 1).recommendations == []
+
+
+def test_points_of_a_box_are_written_in_full():
+    box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double())
+    problem = BoxProblem(box, lambda X: X.sum(dim=1), 2.0, 0.1)
+    run = simulate(RandomOptimizer(box, seed=2), problem, WorkerClock(2), 4, 0)
+    again = RandomOptimizer(box, seed=2).ask(4)
+    for ask, trial in zip(run.asks, again, strict=True):
+        assert list(ask.point) == trial.x.tolist()
+        assert ask.regret == pytest.approx(2.0 - trial.x.sum().item())
+
+
+def test_a_law_is_a_clock_of_steps():
+    one = simulate(make(), PROBLEM, bd.PoissonDelay(6.0), 30, seed=5)
+    two = simulate(make(), PROBLEM, bd.benchmarks.StepClock(bd.PoissonDelay(6.0)), 30, seed=5)
+    assert one.index.tolist() == two.index.tolist()
+    assert one.told == two.told < 30
+
+
+def test_the_minimum_of_a_box_is_not_known():
+    box = BoxDomain(torch.tensor([[0.0], [1.0]]).double())
+    problem = BoxProblem(box, lambda X: X.sum(dim=1), 1.0, 0.1)
+    with pytest.raises(InputError, match="negate it"):
+        simulate(RandomOptimizer(box, maximize=False), problem, NoDelay(), 3)
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [
         ({"steps": 0}, InputError),
         ({"delay": 5}, InputTypeError),
+        ({"recommend_every": 0}, InputError),
         ({"delay": None}, InputTypeError),
         ({"delays": torch.zeros(3)}, InputError),
         ({"delays": -torch.ones(20)}, InputError),

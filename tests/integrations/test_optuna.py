@@ -20,8 +20,8 @@ from optuna.trial import TrialState as Theirs
 import botorch_delay as bd
 from botorch_delay.exceptions import HorizonError, InputError, InputTypeError, NoAnswerError
 from botorch_delay.integrations import optuna as plugin
+from botorch_delay.integrations.engine_run import Settings
 from botorch_delay.integrations.optuna import ATTRIBUTE, DelaySampler
-from botorch_delay.integrations.optuna_space import OptunaSpace
 from botorch_delay.optimizers import bpe, fitting, policies
 from botorch_delay.optimizers.replica import Replica
 
@@ -74,7 +74,7 @@ def test_workers_that_keep_choosing_the_same_do_not_do_so_for_ever(tmp_path, mon
     for _ in range(12):
         trial = study.ask(grid)
         study.tell(trial, (trial.params["n"] - 3) ** 2 + trial.params["x"])
-    monkeypatch.setattr(plugin._Session, "_ahead_of", lambda *arguments: 0)  # neither saw the other
+    monkeypatch.setattr(plugin, "_asking_before", lambda *arguments: 0)  # neither saw the other
     written, claims = threading.Barrier(2), []
     write = storage.set_trial_system_attr
 
@@ -119,8 +119,8 @@ def test_workers_that_keep_choosing_the_same_do_not_do_so_for_ever(tmp_path, mon
 )
 def test_asks_equal_those_of_the_core_on_the_same_history(options, direction):
     study = make_study(DelaySampler(seed=3, search_space=PLANE, **options), direction=direction)
-    space = OptunaSpace(PLANE)
-    options = dict(options)
+    space = DelaySampler()._run(study, PLANE).space
+    options = {"exploit": bd.Exploit(repeat_pending=False), **options}
     horizon = options.pop("horizon", None)
     if horizon is None:
         options["rounds"] = bd.GeometricRounds(1, 2.0)
@@ -128,14 +128,13 @@ def test_asks_equal_those_of_the_core_on_the_same_history(options, direction):
         space.domain,
         horizon,
         seed=3,
-        exploit=bd.Exploit(repeat_pending=False),
         maximize=direction == "maximize",
         **options,
     )
     running = []
     for number in range(16):
         trial, own = study.ask(PLANE), core.ask()
-        assert trial.params == space.params(own.x)
+        assert trial.params == space.decode(own.x)
         running.append((trial, own))
         if number % 4 == 3:  # answers out of order; one fails, one is pruned
             for place, (done, ours) in enumerate(reversed(running)):
@@ -153,11 +152,11 @@ def test_asks_equal_those_of_the_core_on_the_same_history(options, direction):
     ours = study.sampler.optimizer(study)
     assert [r.trial_ids for r in ours.rounds] == [r.trial_ids for r in core.rounds]
     assert len(core.rounds) >= 1
-    assert study.sampler.recommend(study) == space.params(core.recommend().x)
+    assert study.sampler.recommend(study) == space.decode(core.recommend().x)
 
 
-def test_every_kind_of_parameter_is_translated_both_ways():
-    space = OptunaSpace(MIXED)
+def test_every_kind_of_parameter_is_translated():
+    space = DelaySampler()._run(make_study(DelaySampler()), MIXED).space
     domain = space.domain
     assert domain.names == ("depth", "kind", "rate", "size", "step")
     assert domain.log_dims == (2, 3)
@@ -166,31 +165,40 @@ def test_every_kind_of_parameter_is_translated_both_ways():
     assert domain.discrete_dims[4][0] == -1.0
     unit = torch.rand(200, 5, generator=torch.Generator().manual_seed(0), dtype=torch.double)
     for x in domain.from_unit(unit):
-        params = space.params(x)
+        params = space.decode(x)
         for name, distribution in MIXED.items():
             assert distribution._contains(distribution.to_internal_repr(params[name]))
         assert isinstance(params["depth"], int)
         assert isinstance(params["size"], int)
-        assert torch.equal(space.point(params), x)
-    assert space.point({"depth": 2}) is None
-    assert space.point({**params, "kind": "unknown"}) is None
-    assert space.point({**params, "rate": 0.0}) is None
-    assert space.point({**params, "rate": 2.0})[2] == 2.0  # of an earlier, wider range
+
+
+def test_results_of_wider_distributions_are_used_and_those_of_other_parameters_are_not(caplog):
+    study = make_study(DelaySampler(search_space=MIXED))
+    wide = {**MIXED, "rate": FloatDistribution(1e-4, 9.0, log=True)}
+    other = {**MIXED, "kind": CategoricalDistribution(["a", "z"])}
+    values = {"depth": 2, "kind": "a", "rate": 2.0, "size": 1, "step": 0.5}
+    for distributions, params in (
+        (wide, values),
+        (other, {**values, "rate": 0.5, "kind": "z"}),
+        ({"depth": MIXED["depth"]}, {"depth": 4}),
+    ):
+        study.add_trial(optuna.create_trial(params=params, distributions=distributions, value=1.0))
+    (result,) = study.sampler.optimizer(study).attached
+    assert result.x.tolist() == [2.0, 0.0, 2.0, 1.0, 0.5]
+    assert "trial 1 is not used: kind must be one of" in caplog.text
+    assert "trial 2 is not used" in caplog.text
 
 
 def test_long_grids_are_searched_as_intervals_and_rounded():
     fine = {"n": IntDistribution(0, 10**6, step=5), "x": FloatDistribution(0.0, 1.0, step=1e-5)}
-    space = OptunaSpace(fine)
-    assert space.domain.discrete_dims == {}
-    params = space.params(torch.tensor([1233.7, 0.1234567], dtype=torch.double))
-    assert params["n"] == 1235
-    assert params["x"] == pytest.approx(0.12346, abs=1e-12)
     study = make_study(DelaySampler(search_space=fine))
     for _ in range(4):
         trial = study.ask(fine)
+        assert trial.params["n"] % 5 == 0
         study.tell(trial, trial.params["x"])
-    assert len(study.sampler.optimizer(study).trials) == 4
-    assert study.sampler.optimizer(study).trials[0].state is bd.TrialState.COMPLETED
+    optimizer = study.sampler.optimizer(study)
+    assert optimizer.domain.discrete_dims == {}
+    assert [trial.state for trial in optimizer.trials] == [bd.TrialState.COMPLETED] * 4
 
 
 def test_the_search_space_is_there_before_the_first_result_and_is_a_copy():
@@ -296,7 +304,7 @@ def test_a_sampler_with_other_arguments_begins_from_the_results(caplog):
     study.ask(PLANE)
     study.sampler = DelaySampler(30, seed=1, search_space=PLANE)
     assert len(study.sampler.optimizer(study).attached) == 3
-    assert "give every worker's DelaySampler the same arguments" in caplog.text
+    assert "give every worker the same arguments" in caplog.text
 
 
 def test_a_change_of_the_search_space_keeps_the_results():
@@ -322,9 +330,9 @@ def test_a_restarted_process_goes_on_where_the_other_stopped(tmp_path):
         if number % 3 < 2:
             asking.tell(trial, height(trial.params))
     fresh = DelaySampler(search_space=PLANE)
-    records = [s.optimizer(study).state_dict()["progress"] for s in (study.sampler, fresh)]
-    assert records[0]["rounds"] == records[1]["rounds"]
-    assert len(records[0]["rounds"]) >= 1
+    records = [s.optimizer(study).rounds for s in (study.sampler, fresh)]
+    assert records[0] == records[1]
+    assert len(records[0]) >= 1
     one, two = copy.copy(fresh), pickle.loads(pickle.dumps(fresh))
     assert one.recommend(study) == two.recommend(study) == study.sampler.recommend(study)
 
@@ -340,7 +348,7 @@ def test_trials_that_ask_at_the_same_moment_get_different_points(tmp_path):
         trials = [study.ask() for _ in range(6)]  # created, and nothing suggested yet
         order = [3, 0, 5, 1, 4, 2]
         got = {n: [trials[n].suggest_float(name, 0, 1) for name in "xy"] for n in order}
-        alone = sampler._make(OptunaSpace(PLANE), False).ask(6)
+        alone = DelaySampler(**options)._run(study, PLANE).replica.optimizer.ask(6)
         if options:  # the design is dealt by trial number, whoever asks first
             assert [got[n] for n in range(6)] == [t.x.tolist() for t in alone]
         assert len({tuple(point) for point in got.values()}) == 6
@@ -492,7 +500,7 @@ def test_an_ask_costs_what_is_new_not_what_is_there(tmp_path, monkeypatch):
 
         monkeypatch.setattr(owner, name, counted)
 
-    count(DelaySampler, "_make", made)
+    count(Settings, "make", made)
     count(fitting, "fit_surrogate", fits)
     count(Replica, "_take", taken)
     count(bpe.BPEDelayOptimizer, "attach", attached)

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from readme_blocks import python_blocks
@@ -75,7 +76,7 @@ def states(search):
 
 
 def test_every_kind_of_space_is_converted():
-    space = TuneSpace(
+    space = TuneSpace.from_tune(
         {
             "u": tune.uniform(-1, 1),
             "l": tune.loguniform(1e-4, 1),
@@ -103,7 +104,7 @@ def test_every_kind_of_space_is_converted():
     assert domain.log_dims == tuple(sorted(at[name] for name in ("l", "ql", "li")))
     assert domain.cat_dims == {at["c"]: [0.0, 1.0, 2.0]}
     x = domain.from_unit(torch.full((1, domain.dim), 0.99).double())[0]
-    config = space.fill(x)
+    config = space.decode(x)
     assert config["c"] == (1, 2)
     assert config["fixed"] == "yes"
     assert config["deep"]["list"][1] == 7
@@ -112,30 +113,30 @@ def test_every_kind_of_space_is_converted():
     assert torch.equal(space.encode({**config, "deep": {"list": [config["deep"]["list"][0]]}}), x)
 
 
-def test_spaces_are_plain_values_and_back():
+def test_spaces_are_literals_and_back():
     config = {
         "u": tune.uniform(-1, 1),
         "q": tune.qloguniform(1e-2, 1, 1e-2),
         "c": tune.choice(["a", None, True, 1, 1.5, (1, [2]), {"k": (3,)}]),
-        "deep": {"list": [tune.randint(2, 5), (7, None)], 3: math.inf},
+        "deep": {"list": [tune.randint(2, 5), (7, None)], 3: 1e300},
         "object": ("__ref_ph", "0123"),
     }
-    space = TuneSpace(config)
-    record = json.loads(json.dumps(space.describe(), allow_nan=False))
-    revived = TuneSpace.revive(record)
-    assert revived.domain.fingerprint() == space.domain.fingerprint()
+    space = TuneSpace.from_tune(config)
+    text = space.to_literal()
+    read = TuneSpace.from_literal(text)
+    assert read.domain.fingerprint() == space.domain.fingerprint()
     for x in space.domain.from_unit(torch.rand(20, 4, generator=torch.Generator().manual_seed(0))):
-        assert revived.fill(x) == space.fill(x)
-    assert TuneSpace(config | {"object": object()}).describe() is None
-    for key in record:
-        for wrong in ({}, 3, {"float": "x"}, {"odd": 1}):
-            with pytest.raises(StorageError, match="malformed"):
-                TuneSpace.revive(record | {key: wrong})
+        assert read.decode(x) == space.decode(x)
+    for value in (object(), math.inf, np.float64(1.0)):
+        assert TuneSpace.from_tune(config | {"object": value}).to_literal() is None
+    for wrong in ("", "{}", "1, 2", "(" * 9999, text.replace("Float", "Real"), text[:-1]):
+        with pytest.raises(StorageError, match="malformed"):
+            TuneSpace.from_literal(wrong)
 
 
 def test_what_tune_itself_draws_is_what_the_space_allows():
     space = {"i": tune.randint(2, 5), "qi": tune.qrandint(5, 20, 5), "q1": tune.qrandint(0, 3, 1)}
-    converted = TuneSpace(space)
+    converted = TuneSpace.from_tune(space)
     for seed in range(50):
         drawn = {name: domain.sample(random_state=seed) for name, domain in space.items()}
         converted.encode(drawn)  # raises for a value that it does not have
@@ -263,9 +264,9 @@ def test_late_results_are_used():
         )
     assert states(search)[1:] == [TrialState.COMPLETED, TrialState.COMPLETED]
     assert [result.value for result in search.optimizer.attached] == [0.1, 0.3]
-    space = search._known_space()
-    assert space.fill(search.optimizer.attached[0].x) == points["a"]
-    assert space.fill(search.optimizer.attached[1].x)["net"] == {"width": 2, "act": "tanh"}
+    space = search._space
+    assert space.decode(search.optimizer.attached[0].x) == points["a"]
+    assert space.decode(search.optimizer.attached[1].x)["net"] == {"width": 2, "act": "tanh"}
 
 
 def test_a_domain_that_is_used_up_ends_the_search(caplog):
@@ -365,9 +366,8 @@ def test_other_optimizers():
     search = searcher({"x": tune.uniform(0, 1)}, optimizer=make)
     assert search.optimizer.method == "GP-BUCB"
     assert search.optimizer.horizon == 20
-    search = searcher({"x": tune.uniform(0, 1)}, optimizer=lambda domain, **_: domain)
     with pytest.raises(InputTypeError, match="must make an optimizer"):
-        search.suggest("a")
+        searcher({"x": tune.uniform(0, 1)}, optimizer=lambda domain, **_: domain)
 
 
 def test_no_end_is_planned_for_endless_samples():
@@ -396,9 +396,8 @@ def test_what_is_missing_is_said():
     search = DelaySearch()
     with pytest.raises(InputError, match="give Tuner a param_space"):
         search.suggest("a")
-    search.set_search_properties(None, None, SPACE, num_samples=5)
     with pytest.raises(InputError, match="metric and mode must be given"):
-        search.suggest("a")
+        search.set_search_properties(None, None, SPACE, num_samples=5)
     with pytest.raises(NoAnswerError):
         searcher().recommend()
 
@@ -441,7 +440,7 @@ def played(search, first, last):
     return configs
 
 
-@pytest.mark.parametrize("first", ["space", "file", "file alone"])
+@pytest.mark.parametrize("first", ["space", "file"])
 def test_a_restored_searcher_goes_on_as_if_nothing_had_happened(tmp_path, first):
     kept = searcher(num_samples=12, optimizer=None)
     played(kept, 0, 7)
@@ -451,9 +450,6 @@ def test_a_restored_searcher_goes_on_as_if_nothing_had_happened(tmp_path, first)
         # Tuner.restore does not tell the number of samples.
         restored.set_search_properties(None, None, SPACE, num_samples=1)
         restored.restore(str(tmp_path / "state"))
-    elif first == "file":
-        restored.restore(str(tmp_path / "state"))
-        restored.set_search_properties(None, None, SPACE, num_samples=12)
     else:  # nor the space, metric and mode, unless they are given again
         restored = DelaySearch()
         restored.restore(str(tmp_path / "state"))
@@ -552,6 +548,29 @@ def test_a_new_run_begins_with_the_earlier_answers(tmp_path, num_samples):
     assert search.suggest("new") != Searcher.FINISHED
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_run_that_began_with_earlier_answers_is_restored_itself(tmp_path, is_told):
+    kept = searcher()
+    played(kept, 0, 5)
+    kept.save(str(tmp_path / "state"))
+    search = DelaySearch("loss", "min", optimizer=RandomOptimizer)
+    search.restore(str(tmp_path / "state"))
+    pickled = cloudpickle.dumps(search)  # as Tuner does
+    search.set_search_properties(None, None, SPACE, num_samples=9)
+    configs = [search.suggest(trial) for trial in "ab"]
+    search.save(str(tmp_path / "new"))
+    again = cloudpickle.loads(pickled)
+    if is_told:
+        assert again.set_search_properties(None, None, SPACE, num_samples=1)
+    again.restore(str(tmp_path / "new"))
+    assert [again.suggest(trial) for trial in "ab"] == configs
+    assert again.optimizer.horizon == 9
+    assert [a.value for a in again.optimizer.attached] == [
+        a.value for a in search.optimizer.attached
+    ]
+    assert again.suggest("c") == search.suggest("c")
+
+
 def test_a_file_is_a_study_and_no_pickle(tmp_path):
     kept = searcher(optimizer=None)
     played(kept, 0, 5)
@@ -590,15 +609,16 @@ def test_saving_replaces_in_one_step(tmp_path, monkeypatch):
 
 
 def test_a_space_that_cannot_be_stored_must_be_given_again(tmp_path):
-    kept = searcher({**SPACE, "data": object()})
-    kept.suggest("a")
+    space = {**SPACE, "data": object()}
+    kept = searcher(space)
+    config = kept.suggest("a")
     kept.save(str(tmp_path / "state"))
     restored = DelaySearch(optimizer=RandomOptimizer)
+    with pytest.raises(StorageError, match="the same param_space"):
+        restored.restore(str(tmp_path / "state"))
+    restored = searcher(space, num_samples=1)
     restored.restore(str(tmp_path / "state"))
-    with pytest.raises(StorageError, match="give the Tuner the same param_space"):
-        restored.suggest("b")
-    restored.set_search_properties(None, None, {**SPACE, "data": object()}, num_samples=20)
-    assert len(restored.optimizer.pending) == 1
+    assert restored.suggest("a")["rate"] == config["rate"]
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path):
@@ -609,9 +629,9 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
     fresh = searcher()
     wider = searcher({**SPACE, "rate": tune.loguniform(1e-4, 1.0)})
     others = [
-        (wider, "another space"),
-        (searcher({"x": tune.uniform(0, 1)}), "another space"),
-        (searcher(mode="max"), "same metric and mode"),
+        (wider, r"same param_space.*Column 0 .'rate'. has bounds"),
+        (searcher({"x": tune.uniform(0, 1)}), "same param_space.* 2 x 3"),
+        (searcher(mode="max"), "maximize"),
         (searcher(seed=1), "seed"),
         (searcher(optimizer=None), "this is a BPEDelayOptimizer"),
     ]
@@ -621,9 +641,11 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
         assert search.optimizer.trials == []
     late = DelaySearch("loss", "min", optimizer=RandomOptimizer)
     late.restore(path)
-    late.set_search_properties(None, None, {"x": tune.uniform(0, 1)}, num_samples=4)
-    with pytest.raises(StorageError, match="another space"):
-        late.suggest("a")
+    for metric, space in (("loss", {"x": tune.uniform(0, 1)}), ("accuracy", SPACE)):
+        with pytest.raises(StorageError, match="another space or metric"):
+            late.set_search_properties(metric, None, space, num_samples=4)
+    with pytest.raises(StorageError, match="same metric"):
+        DelaySearch("accuracy", "min", optimizer=RandomOptimizer).restore(path)
     (tmp_path / "text").write_text("nothing")
     for name, message in [("none", "no such file"), ("text", "not a study|damaged")]:
         with pytest.raises(StorageError, match=message):
@@ -635,7 +657,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
         notes = kept.optimizer.notes | {NOTES: kept.optimizer.notes[NOTES] | {"trials": {"t0": 7}}}
         db.execute("UPDATE meta SET value = ? WHERE key = 'notes'", (json.dumps(notes),))
     db.close()
-    with pytest.raises(StorageError, match="names a trial that it does not hold"):
+    with pytest.raises(StorageError, match="names trials that it does not hold"):
         fresh.restore(path)
     assert fresh.optimizer.trials == []
 
@@ -831,7 +853,7 @@ def test_failures_on_a_cluster(cluster, tmp_path):
     losses = [result.metrics["loss"] for result in found if not result.error]
     assert len(answers) == 6
     assert sorted(answers) == sorted(loss for loss in losses if not math.isnan(loss))
-    by_point = {str(search._known_space().fill(trial.x)): trial.value for trial in trials}
+    by_point = {str(search._space.decode(trial.x)): trial.value for trial in trials}
     for result in found:
         if not result.error and not math.isnan(result.metrics["loss"]):
             assert by_point[str(result.config)] == result.metrics["loss"]

@@ -332,20 +332,6 @@ def test_minimising_mirrors_maximising():
     assert (b.mean, b.lower, b.upper) == (-a.mean, -a.upper, -a.lower)
 
 
-def test_a_table_of_trials():
-    opt = make()
-    answer(opt, opt.ask(3))
-    opt.mark_failed(opt.ask(), "no")
-    frame = opt.to_dataframe()
-    assert frame.index.tolist() == [0, 1, 2, 3]
-    assert frame["state"].tolist() == ["completed"] * 3 + ["failed"]
-    assert frame["x1"][2] == opt.trials[2].x[1].item()
-    assert frame["value"][1] == opt.trials[1].value
-    assert (frame["answered_at"] >= frame["asked_at"]).all()
-    assert str(frame["asked_at"].dt.tz) == "UTC"
-    assert len(make().to_dataframe()) == 0
-
-
 # A learned kernel
 
 

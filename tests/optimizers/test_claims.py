@@ -160,7 +160,7 @@ def test_a_copy_made_from_the_trials_knows_of_a_missing_answer():
     for number in range(12):
         kept.sync(store.values())
         asked = kept.ask(number)
-        store[number] = PastTrial(number, asked.trial.x, TrialState.RUNNING, note=asked.note)
+        store[number] = PastTrial(number, asked.trial.x, TrialState.RUNNING, record=asked.record)
         if number == 7:  # q_1 = 8
             store = {i: replace(past, **done) for i, past in store.items()}
         if number in (7, 8, 9):  # the last one, and twice its point again
@@ -278,9 +278,7 @@ def test_design_sizes_limit_what_counts_as_given_up():
 
 def test_that_the_maximiser_stays_does_not_need_every_answer():
     opt = optimizer(**DESIGN)
-    found = claim(
-        VALID, None, 0.1, opt._config, surrogate=opt._fixed, departed=[Departure.GIVEN_UP]
-    )
+    found = claim(opt._config, departed=[Departure.GIVEN_UP])
     assert "the maximiser is never eliminated all the same" in str(found)
     assert not found.holds
 
@@ -490,7 +488,7 @@ def shared(asks, options, horizon=60, before=0, skip=0):
     for number in range(asks):
         kept.sync(store.values())
         asked = kept.ask(number, before=before, skip=skip)
-        store[number] = PastTrial(number, asked.trial.x, TrialState.RUNNING, note=asked.note)
+        store[number] = PastTrial(number, asked.trial.x, TrialState.RUNNING, record=asked.record)
         yield kept, store
 
 

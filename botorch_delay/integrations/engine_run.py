@@ -1,0 +1,160 @@
+"""What all engines share: options of an optimizer, and one kept in step with an engine's trials."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from botorch_delay import validation
+from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.space import Space
+from botorch_delay.elimination.rounds import OPEN_ENDED
+from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
+from botorch_delay.history.trials import TrialState
+from botorch_delay.optimizers.bpe import BPEDelayOptimizer
+from botorch_delay.optimizers.exploit import Exploit, WithinBudget
+from botorch_delay.optimizers.replica import PastTrial, Replica
+from botorch_delay.optimizers.rules import as_rule
+
+logger = logging.getLogger(__name__)
+
+_NOT_OPTIONS = {"domain", "horizon", "seed", "maximize"}  # of an engine: it has its own
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an engine makes a :class:`botorch_delay.BPEDelayOptimizer`, whatever the space.
+
+    A rule does not repeat pending points unless ``Exploit`` says so: to an engine an equal trial
+    looks like a mistake. Without a horizon rounds grow by a factor of 2, unless given.
+
+    Args:
+        horizon: how many asks are planned; None where no end is planned.
+        seed: of everything random.
+        options: of the optimizer.
+
+    Raises:
+        InputError: if horizon or seed are out of their ranges.
+        InputTypeError: if there is no such option, or ``exploit`` is of another type.
+        NotSupportedError: for a regret budget, which depends on when answers came; engines do not
+            tell.
+    """
+
+    horizon: int | None = None
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.horizon is not None:
+            validation.whole(self.horizon, "horizon", 1)
+        validation.seed(self.seed)
+        known = sorted(inspect.signature(BPEDelayOptimizer).parameters.keys() - _NOT_OPTIONS)
+        for name in self.options:
+            if name not in known:
+                raise InputTypeError(
+                    f"BPEDelayOptimizer has no option {name!r}; there are {', '.join(known)}."
+                )
+        exploit = self.options.get("exploit", Exploit(repeat_pending=False))
+        if isinstance(exploit, WithinBudget):
+            raise NotSupportedError("WithinBudget needs ask and tell; leave it out here.")
+        if not isinstance(exploit, Exploit | None):
+            exploit = Exploit(as_rule(exploit, "exploit"), repeat_pending=False)
+        rounds = OPEN_ENDED if self.horizon is None else None
+        options = {"rounds": rounds, **self.options, "exploit": exploit}
+        object.__setattr__(self, "options", options)
+
+    def make(self, domain: BoxDomain, maximize: bool) -> BPEDelayOptimizer:
+        """An optimizer before any ask."""
+        return BPEDelayOptimizer(
+            domain, self.horizon, seed=self.seed, maximize=maximize, **self.options
+        )
+
+
+class EngineRun:
+    """An optimizer that follows the trials of one search space in an engine's study.
+
+    The engine keeps, with each trial that was asked here, the record of its ask. A record of a
+    study of another name, another space, or other settings does not count: its trial is a result
+    obtained elsewhere.
+
+    Args:
+        name: of the study.
+        space: what is searched.
+        settings: how the optimizer is made.
+        maximize: whether larger answers are better.
+
+    Attributes:
+        space: what is searched.
+        replica: the optimizer, kept in step.
+        ended: numbers of the trials about which nothing new can come; the engine adds those whose
+            end says nothing to an optimizer.
+    """
+
+    def __init__(self, name: str, space: Space, settings: Settings, maximize: bool) -> None:
+        self.space = space
+        self.replica = Replica(lambda: settings.make(space.domain, maximize))
+        self.ended: set[int] = set()
+        config = self.replica.optimizer.state_dict()["config"]
+        told = [name, repr(space.parameters), space.domain.fingerprint(), json.dumps(config)]
+        self._key = hashlib.blake2b("\n".join(told).encode(), digest_size=12).hexdigest()
+        self._warned = False
+
+    def ask(self, number: int, before: int = 0, skip: int = 0) -> dict[str, Any]:
+        """The record of an ask, JSON-ready, for the engine to keep; as :meth:`Replica.ask`."""
+        asked = self.replica.ask(number, before, skip)
+        x = asked.trial.x.tolist()
+        return {"run": self._key, "number": number, "x": x, "ask": asked.record}
+
+    def point(self, record: Mapping[str, Any]) -> Tensor:
+        """The point of a record, ``d``."""
+        return self.space.domain.like.new_tensor(record["x"])
+
+    def own(self, record: Any, *, running: bool) -> Mapping[str, Any] | None:
+        """A trial's record if it is of this run; warns once of a running trial whose is not."""
+        if not isinstance(record, Mapping):
+            return None
+        if record.get("run") == self._key:
+            return record
+        if running and not self._warned:
+            self._warned = True
+            logger.warning(
+                "trial %s runs for another search space or other arguments, and its point is not "
+                "known to be pending here; give every worker the same arguments",
+                record.get("number"),
+            )
+        return None
+
+    def asked(
+        self, record: Mapping[str, Any], state: TrialState, value: float | None = None, **more: Any
+    ) -> PastTrial:
+        """A trial that was asked here; one whose answer cannot be used has failed."""
+        number = record["number"]
+        if state is TrialState.COMPLETED:
+            try:
+                validation.answer(value, self.space.domain.like)
+            except InputError as error:
+                state, more["reason"] = TrialState.FAILED, str(error)
+        if state in (TrialState.COMPLETED, TrialState.FAILED):
+            self.ended.add(number)
+        return PastTrial(number, self.point(record), state, value, record["ask"], **more)
+
+    def result(
+        self, number: int, params: Mapping[str, Any], value: float | None, **more: Any
+    ) -> PastTrial | None:
+        """A result obtained elsewhere, from any parameters; None if it cannot be used."""
+        self.ended.add(number)
+        params = {name: params[name] for name in self.space.parameters if name in params}
+        try:
+            validation.answer(value, self.space.domain.like)
+            x = self.space.encode(params, outside=True)
+        except InputError as error:
+            logger.warning("the result of trial %s is not used: %s", number, error)
+            return None
+        return PastTrial(number, x, TrialState.COMPLETED, value, **more)
