@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -241,22 +241,26 @@ class ActiveSet(ABC):
         """The factor on sigma in the bounds of a round that eliminates nothing."""
 
     @abstractmethod
-    def arrays(self) -> dict[str, Tensor]:
-        """What :meth:`rebuilt` needs beside the records of rounds."""
-
-    @abstractmethod
-    def rebuilt(
-        self,
-        arrays: Mapping[str, Any],
-        records: Sequence[RoundRecord],
-        judged: Callable[[RoundRecord], tuple[Surrogate, Answers, RoundBounds]],
-    ) -> ActiveSet:
-        """The active set that closed rounds left of this one, the whole domain.
+    def left_of(self, before: ActiveSet) -> list[Any]:
+        """What :meth:`after_record` needs beside the record of a round, JSON-ready.
 
         Args:
-            arrays: as :meth:`arrays` gave them.
-            records: of the closed rounds.
-            judged: gives what a round was judged with.
+            before: the active set when the round opened.
+        """
+
+    @abstractmethod
+    def after_record(
+        self,
+        record: RoundRecord,
+        left: Any,
+        judged: Callable[[], tuple[Surrogate, Answers, RoundBounds]],
+    ) -> ActiveSet:
+        """What a round left of this set; no bounds are computed before they are needed.
+
+        Args:
+            record: of the round.
+            left: what :meth:`left_of` gave.
+            judged: gives what the round was judged with.
 
         Raises:
             StorageError: if what is stored is malformed.

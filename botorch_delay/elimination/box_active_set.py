@@ -8,7 +8,7 @@ search, so that it may be too small, never too large: points are kept rather tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import BoxBounds
+from botorch_delay.confidence.box_bounds import BoxBounds
 from botorch_delay.confidence.nets import largest_deviation
 from botorch_delay.design.ascent import maximize, snapped, stretched
 from botorch_delay.design.box import BoxDesign, corners
@@ -40,6 +40,7 @@ from botorch_delay.gp.data import Data
 from botorch_delay.gp.posterior import Posterior
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
+from botorch_delay.history.events import finite
 from botorch_delay.history.trials import Attached, Choice, Trial
 
 # Of the sample that a closed round's search and the next round's pool begin with.
@@ -49,23 +50,35 @@ STARTS = 64
 
 @dataclass(frozen=True)
 class Condition:
-    """The bounds of one round.
+    """The bounds of one round from its answers, made when they are first needed.
 
     Attributes:
         number: of the round.
-        surrogate: that the round was judged with.
-        evidence: its answers, in units of the surrogate.
-        bounds: how wide its bounds are.
-        needs_weights: whether the width uses the weights of answers.
+        surrogate: that judges.
+        evidence: the answers, in units of the surrogate.
+        domain: the box.
+        round_bounds: how wide the bounds are.
         cutoff: the largest lower bound, in units of the values, to be maximised.
     """
 
     number: int
     surrogate: Surrogate
     evidence: Data
-    bounds: BoxBounds
-    needs_weights: bool
+    domain: BoxDomain
+    round_bounds: RoundBounds
     cutoff: float = -torch.inf
+
+    @cached_property
+    def bounds(self) -> BoxBounds:
+        """How wide the bounds are on this box."""
+        kernel, in_values = self.surrogate.in_values(self.evidence)
+        counts = {dim: len(values) for dim, values in self.domain.lists.items()}
+        ends = self.domain.bounds
+        if self.surrogate.learned:  # encoded and normalised columns; nothing is promised there
+            counts, width = {}, self.surrogate.width
+            ends = torch.stack([torch.zeros_like(width), torch.ones_like(width)])
+        confidence, rounds = self.round_bounds.confidence, self.round_bounds.rounds
+        return confidence.on_box(kernel, in_values, ends, counts, rounds, self.round_bounds.delta)
 
     @cached_property
     def _posterior(self) -> Posterior:
@@ -73,7 +86,8 @@ class Condition:
 
     def interval(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds at points, ``n x d`` to ``n`` each."""
-        posterior = self._posterior.at(X, weights=self.needs_weights)
+        weights = self.round_bounds.confidence.needs_weights
+        posterior = self._posterior.at(X, weights=weights)
         half = self.bounds.half_width(posterior)
         return posterior.mean - half, posterior.mean + half
 
@@ -86,34 +100,11 @@ class Condition:
         """By how much the upper bound reaches above the cut-off, ``n``."""
         return self.interval(X)[1] - self.cutoff
 
-
-def make_condition(
-    surrogate: Surrogate,
-    evidence: Data,
-    domain: BoxDomain,
-    bounds: RoundBounds,
-    number: int,
-    cutoff: float = -torch.inf,
-) -> Condition:
-    """The bounds of a round from its answers.
-
-    Args:
-        surrogate: that judges.
-        evidence: the answers.
-        domain: the box.
-        bounds: how wide they are.
-        number: of the round.
-        cutoff: the largest lower bound, if it is known already.
-    """
-    kernel, in_values = surrogate.in_values(evidence)
-    counts = {dim: len(values) for dim, values in domain.lists.items()}
-    ends = domain.bounds
-    if surrogate.learned:  # encoded and normalised columns; nothing is promised there
-        counts = {}
-        ends = torch.stack([torch.zeros_like(surrogate.width), torch.ones_like(surrogate.width)])
-    confidence = bounds.confidence
-    widths = confidence.on_box(kernel, in_values, ends, counts, bounds.rounds, bounds.delta)
-    return Condition(number, surrogate, evidence, widths, confidence.needs_weights, cutoff)
+    def at(self, cutoff: float) -> Condition:
+        """The same with a cut-off."""
+        condition = replace(self, cutoff=cutoff)
+        condition.__dict__["bounds"] = self.bounds  # they take long
+        return condition
 
 
 class BoxActiveSet(ActiveSet):
@@ -329,7 +320,7 @@ class BoxActiveSet(ActiveSet):
         """Make the bounds of no answers, and look for a point that may be asked."""
         if surrogate is not None:
             nothing = surrogate.data(Answers.of([], 1.0, self.domain.bounds))
-            make_condition(surrogate, nothing, self.domain, bounds, 0)
+            _ = Condition(0, surrogate, nothing, self.domain, bounds).bounds
         if self.domain.constraints or self.domain.feasible is not None:
             _ = self.pool
 
@@ -343,7 +334,7 @@ class BoxActiveSet(ActiveSet):
         others: Data | None = None,
     ) -> Elimination:
         """Where the round's upper bound reaches its largest lower bound, which is searched for."""
-        condition = make_condition(surrogate, evidence, self.domain, bounds, number)
+        condition = Condition(number, surrogate, evidence, self.domain, bounds)
         X = torch.cat([tried, self.pool.points])
         X = X[self._holds(X)]
         lower, _ = condition.interval(X)
@@ -359,50 +350,36 @@ class BoxActiveSet(ActiveSet):
         cutoff = min(lower[best].item(), upper[best].item())
         if not math.isfinite(cutoff):  # not as a tensor, which would be in single precision
             raise not_finite(number)
-        conditions = (*self.conditions, replace(condition, cutoff=cutoff))
+        conditions = (*self.conditions, condition.at(cutoff))
         active = self._with(conditions, X[best : best + 1], self._excluded)
         return Elimination(active, cutoff, condition.bounds.multiplier)
 
     def multiplier(self, surrogate: Surrogate, evidence: Data, bounds: RoundBounds) -> float:
         """As in the bounds."""
-        return make_condition(surrogate, evidence, self.domain, bounds, 0).bounds.multiplier
+        return Condition(0, surrogate, evidence, self.domain, bounds).bounds.multiplier
 
-    def arrays(self) -> dict[str, Tensor]:
-        """The rounds whose conditions count, and a point inside."""
-        numbers = [condition.number for condition in self.conditions]
-        arrays = {"conditions": torch.tensor(numbers, dtype=torch.long)}
-        return arrays if self.anchors is None else arrays | {"anchor": self.anchors.clone()}
+    def left_of(self, before: ActiveSet) -> list[list[float]]:
+        """A point that is known to be inside."""
+        return [] if self.anchors is None else self.anchors.tolist()
 
-    def rebuilt(
+    def after_record(
         self,
-        arrays: Mapping[str, Any],
-        records: Sequence[RoundRecord],
-        judged: Callable[[RoundRecord], tuple[Surrogate, Answers, RoundBounds]],
+        record: RoundRecord,
+        left: Any,
+        judged: Callable[[], tuple[Surrogate, Answers, RoundBounds]],
     ) -> BoxActiveSet:
-        """The region of the stored cut-offs, each with the bounds of its round's answers."""
-        conditions = []
-        for number in arrays["conditions"].tolist():
-            record = records[number - 1]
-            surrogate, answers, bounds = judged(record)
-            if bool(answers.y.isnan().any()):
-                raise StorageError(f"Stored round {number} uses trials without answer.")
-            if record.cutoff is None or not math.isfinite(record.cutoff):
-                raise StorageError(f"Stored round {number} has no finite cut-off.")
-            evidence, cutoff = surrogate.data(answers), bounds.sign * float(record.cutoff)
-            conditions.append(
-                make_condition(surrogate, evidence, self.domain, bounds, number, cutoff)
-            )
-        if not conditions:
+        """The set with one more condition, where there is a cut-off."""
+        if record.cutoff is None:
             return self
-        anchor = arrays.get("anchor")
-        if not isinstance(anchor, Tensor) or anchor.shape != (1, self.domain.dim):
-            raise StorageError("The stored active set has no point that is known to be in it.")
-        anchor = anchor.to(self.domain.bounds)
-        active = self._with(tuple(conditions), anchor, self._excluded)
-        inside = bool(self.domain.contains(anchor)[0])
-        if not inside or float(active._margin(anchor)[0]) < -1e-6:  # but for rounding
-            raise StorageError("The stored active set does not match the stored answers.")
-        return active
+        anchor = self.domain.bounds.new_tensor([[finite(value) for value in x] for x in left])
+        if anchor.shape != (1, self.domain.dim) or not bool(self.domain.contains(anchor)[0]):
+            raise StorageError("the active set has no point that is known to be in it.")
+        surrogate, answers, bounds = judged()
+        if bool(answers.y.isnan().any()):
+            raise StorageError(f"round {record.number} uses trials without answer.")
+        evidence, cutoff = surrogate.data(answers), bounds.sign * finite(record.cutoff)
+        condition = Condition(record.number, surrogate, evidence, self.domain, bounds, cutoff)
+        return self._with((*self.conditions, condition), anchor, self._excluded)
 
     def union(self, *, whole: bool) -> int:
         """1: bounds hold at every point."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
+from botorch_delay.history.events import whole
 from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import Attached, Choice, Trial
 
@@ -262,27 +263,25 @@ class FiniteActiveSet(ActiveSet):
         """As in the bounds."""
         return bounds.confidence.multiplier(surrogate.noise_ratio(evidence), bounds.side)
 
-    def arrays(self) -> dict[str, Tensor]:
-        """The round that took each point out."""
-        return {"eliminated": self.eliminated}
+    def left_of(self, before: ActiveSet) -> list[int]:
+        """The eliminated rows."""
+        assert before.rows is not None
+        rows: list[int] = before.rows[~torch.isin(before.rows, self._rows)].tolist()
+        return rows
 
-    def rebuilt(
+    def after_record(
         self,
-        arrays: Mapping[str, Any],
-        records: Sequence[RoundRecord],
-        judged: Callable[[RoundRecord], tuple[Surrogate, Answers, RoundBounds]],
+        record: RoundRecord,
+        left: Any,
+        judged: Callable[[], tuple[Surrogate, Answers, RoundBounds]],
     ) -> FiniteActiveSet:
-        """The rows that no round took out."""
-        eliminated = arrays["eliminated"]
-        if (
-            not isinstance(eliminated, Tensor)
-            or eliminated.dtype != torch.int64
-            or eliminated.shape != (len(self._domain),)
-            or eliminated.min() != 0
-            or eliminated.max() > len(records) + 1
-        ):
-            raise StorageError("The stored active set is not a set of points of the domain.")
-        return FiniteActiveSet(self._domain, eliminated=eliminated.to(self._rows.device, copy=True))
+        """The rows that were not eliminated."""
+        device = self._rows.device
+        out = torch.tensor([whole(row) for row in left], dtype=torch.long, device=device)
+        rows = self._rows[~torch.isin(self._rows, out)]
+        if not len(rows) or len(rows) + len(out) != len(self._rows):
+            raise StorageError(f"round {record.number} eliminates points that were not active.")
+        return self._left(record.number, rows)
 
     def union(self, *, whole: bool) -> int:
         """The number of points."""

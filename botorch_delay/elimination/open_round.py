@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 
 from botorch_delay.elimination.active_set import ActiveSet, Design
 from botorch_delay.elimination.rounds import Departure
-from botorch_delay.exceptions import ExhaustedDesignError, StorageError
+from botorch_delay.exceptions import ExhaustedDesignError
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.point_status import MAX_FAILURES, Standing
 from botorch_delay.history.trials import Trial, TrialState
 
-# How many slots may be missing below one that was served elsewhere.
-FURTHEST_SLOT = 10_000
 NO_SLOT = -1  # of a trial that serves no design point
 WAITING_SLOT = -2  # likewise, asked while a budget says no or the next design point has to wait
 
@@ -132,31 +130,17 @@ class OpenRound:
                 design.exclude(key)
             return pick
 
-    def make_room(self, slot: int, key: int) -> bool:
-        """Whether a point that was chosen elsewhere can serve a slot; earlier slots are opened.
+    def deal(self, key: int) -> None:
+        """The next slot is for a point whose trial is not known yet, or never came to be."""
+        self._append(Slot(key, outcome=TrialState.FAILED))
+        self._refresh(len(self.slots) - 1)
 
-        Those wait to be asked: their trials are not known yet, or never came to be. A slot that
-        is further away than any run leaves them is none: a damaged note must not cost hours.
-
-        Args:
-            slot: as the trial's note has it.
-            key: of its point.
-        """
-        if slot > len(self.slots) + FURTHEST_SLOT:
-            return False
-        try:
-            while slot > len(self.slots):
-                self._append(Slot(self.next_key(), outcome=TrialState.FAILED))
-                self._refresh(len(self.slots) - 1)
-        except ExhaustedDesignError:
-            return False
-        if slot == len(self.slots):
-            return True
+    def admits(self, slot: int, key: int) -> bool:
+        """Whether a trial of a point can serve a slot."""
+        if slot >= len(self.slots):
+            return slot == len(self.slots)
         found = self.slots[slot]
-        if not found.trials and found.key != key:  # failures that only its maker knew of
-            found.key = key
-            self._forget_design()
-        return found.key == key and found.state is SlotState.RETRY
+        return not found.trials or (found.key == key and found.state is SlotState.RETRY)
 
     def is_served(self, slot: int) -> bool:
         """Whether a slot has a trial."""
@@ -174,6 +158,9 @@ class OpenRound:
         if trial.slot == len(self.slots):
             self._append(Slot(key))
         slot = self.slots[trial.slot]
+        if slot.key != key:  # it was dealt before failures were known that change the design
+            slot.key = key
+            self._forget_design()
         slot.trials.append(trial.id)
         slot.outcome = TrialState.RUNNING
         self._refresh(trial.slot)
@@ -288,22 +275,6 @@ class OpenRound:
         """Trials whose answers count, of the first so many slots or of all, increasing."""
         slots = self.slots if first is None else self.slots[:first]
         return sorted(s.trials[-1] for s in slots if s.state is SlotState.ANSWERED)
-
-    def replay(self, trials: list[Trial]) -> None:
-        """Take over stored trials of this round, in the order of their ids.
-
-        Raises:
-            StorageError: if they are not a possible history.
-        """
-        for trial in trials:
-            key = self._active.key(trial)
-            fits = 0 <= trial.slot < len(self.slots) and self.slots[trial.slot].key == key
-            if not (fits or trial.slot in (len(self.slots), NO_SLOT, WAITING_SLOT)):
-                raise StorageError(f"Stored trial {trial.id} has an impossible slot {trial.slot}.")
-            self.take(trial)
-        for trial in trials:
-            if trial.state is not TrialState.RUNNING:
-                self.settle(trial)
 
     def _append(self, slot: Slot) -> None:
         self.slots.append(slot)

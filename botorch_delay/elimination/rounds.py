@@ -6,7 +6,7 @@ import enum
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from botorch_delay import validation
@@ -115,6 +115,18 @@ class RoundRecord:
     waits: int = 0
     departures: tuple[Departure, ...] = ()
     half_width: float | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """The record as plain values, JSON-ready."""
+        departures = [str(departure) for departure in self.departures]
+        return asdict(self) | {"trial_ids": list(self.trial_ids), "departures": departures}
+
+    @classmethod
+    def read(cls, record: Mapping[str, Any]) -> RoundRecord:
+        """The record of plain values; TypeError or ValueError if they are malformed."""
+        ids = tuple(validation.whole(number, "trial_ids", 0) for number in record["trial_ids"])
+        departures = tuple(map(Departure, record["departures"]))
+        return cls(**{**record, "trial_ids": ids, "departures": departures})
 
 
 class RoundRule(ABC):

@@ -61,11 +61,11 @@ class Columns:
                 real.append(math.nan)
             self.change(row, **fields)
         except BaseException:
-            self.cut(row)
+            self.truncate(row)
             raise
         return row
 
-    def cut(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         """Drop the rows from some number on."""
         if len(self.source) <= length:
             return

@@ -66,11 +66,6 @@ def difference(
     return None
 
 
-def agree(own: Any, stored: Any) -> bool:
-    """Whether two JSON-ready values agree, see :func:`difference`."""
-    return difference(own, stored) is None
-
-
 def check_array(domain: Domain, state: Mapping[str, Any]) -> None:
     """Refuse a state of other points or bounds.
 

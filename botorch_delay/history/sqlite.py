@@ -1,9 +1,12 @@
 """The SQLite file that holds a state.
 
-A file is written in transactions: a kill at any moment leaves the last committed state, and
-one more answer costs one row. Anyone can read it with SQL. Nothing in it is executed: it is
-read as numbers and JSON, its schema must be exactly the one below, and SQLite's own triggers,
-views and virtual tables are refused.
+A file is a table of events that only ever grows, written in transactions: one more answer is one
+row, and a kill at any moment leaves the last committed state. Anyone can read it with SQL; the
+views ``trials``, ``attached`` and ``rounds`` show what the events come to. Each event has the
+digest of all up to it, so that a file is known to hold an earlier state of a run, or another one.
+
+Nothing in a file is executed: it is read as numbers and JSON, from its tables and never from its
+views, and its schema must be exactly the one below.
 """
 
 from __future__ import annotations
@@ -22,9 +25,10 @@ import torch
 from torch import Tensor
 
 from botorch_delay.exceptions import InputTypeError, StorageError
-from botorch_delay.history.differences import agree
-from botorch_delay.history.states import FORMAT, brief, check_state, cut, is_whole
-from botorch_delay.history.trials import Ledger, Trial
+from botorch_delay.history.differences import difference
+from botorch_delay.history.events import brief, truncated, whole
+from botorch_delay.history.states import FORMAT, check_format, check_state
+from botorch_delay.history.trials import Ledger
 
 APPLICATION_ID = 0x42444C59  # "BDLY"
 BUSY_SECONDS = 10.0
@@ -35,48 +39,45 @@ _SCHEMA = {
         "CREATE TABLE arrays (name TEXT PRIMARY KEY, dtype TEXT NOT NULL, shape TEXT NOT NULL, "
         "data BLOB NOT NULL)"
     ),
-    "trials": (
-        "CREATE TABLE trials (id INTEGER PRIMARY KEY, x TEXT NOT NULL, point INTEGER, "
-        "round INTEGER NOT NULL, slot INTEGER NOT NULL, state TEXT NOT NULL, value REAL, "
-        "noise_var REAL, late INTEGER NOT NULL, reason TEXT NOT NULL, asked_at REAL NOT NULL, "
-        "answered_at REAL, answered_step INTEGER)"
+    "events": (
+        "CREATE TABLE events (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, time REAL NOT NULL, "
+        "trial INTEGER, value REAL, data TEXT NOT NULL, digest TEXT NOT NULL)"
     ),
-    "attached": (
-        "CREATE TABLE attached (id INTEGER PRIMARY KEY, x TEXT NOT NULL, point INTEGER, "
-        "value REAL NOT NULL)"
-    ),
-    "rounds": "CREATE TABLE rounds (number INTEGER PRIMARY KEY, record TEXT NOT NULL)",
+    "events_of_trials": "CREATE INDEX events_of_trials ON events (trial)",
+    "trials": """CREATE VIEW trials AS SELECT
+        asked.trial AS id,
+        json_extract(asked.data, '$.x') AS x,
+        json_extract(asked.data, '$.point') AS point,
+        json_extract(asked.data, '$.round') AS round,
+        json_extract(asked.data, '$.slot') AS slot,
+        coalesce(ended.kind, 'running') AS state,
+        ended.value AS value,
+        json_extract(ended.data, '$.noise_var') AS noise_var,
+        json_extract(ended.data, '$.reason') AS reason,
+        asked.time AS asked_at,
+        ended.time AS answered_at
+        FROM events AS asked LEFT JOIN events AS ended ON ended.number =
+        (SELECT max(number) FROM events WHERE trial = asked.trial AND kind <> 'asked')
+        WHERE asked.kind = 'asked'""",
+    "attached": """CREATE VIEW attached AS SELECT
+        number AS event,
+        json_extract(data, '$.x') AS x,
+        json_extract(data, '$.point') AS point,
+        value
+        FROM events WHERE kind = 'attached'""",
+    "rounds": """CREATE VIEW rounds AS SELECT
+        json_extract(data, '$.record.number') AS number,
+        json_extract(data, '$.record.design_size') AS design_size,
+        json_extract(data, '$.record.length') AS length,
+        json_extract(data, '$.record.observed') AS observed,
+        json_extract(data, '$.record.active_before') AS active_before,
+        json_extract(data, '$.record.active_after') AS active_after,
+        json_extract(data, '$.record.cutoff') AS cutoff,
+        json_extract(data, '$.record') AS record
+        FROM events WHERE kind = 'closed'""",
 }
-_DTYPES = {"float64": torch.float64, "float32": torch.float32, "int64": torch.int64}
-_TRIAL_COLUMNS = (
-    "id",
-    "x",
-    "point",
-    "round",
-    "slot",
-    "state",
-    "value",
-    "noise_var",
-    "late",
-    "reason",
-    "asked_at",
-    "answered_at",
-    "answered_step",
-)
-
-
-def dump_notes(notes: Any) -> str:
-    """A user's notes as JSON.
-
-    Raises:
-        StorageError: if they are no dict of JSON-ready values.
-    """
-    try:
-        if not isinstance(notes, dict):
-            raise TypeError(f"they are a {type(notes).__name__}, not a dict")
-        return json.dumps(notes, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise StorageError(f"notes must be JSON-ready: {error}.") from error
+_DTYPES = {"float64": torch.float64, "float32": torch.float32}
+_COLUMNS = ("kind", "time", "trial", "value", "data")
 
 
 def save(
@@ -86,12 +87,33 @@ def save(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write a state in one transaction; see ``Optimizer.save``."""
+    """Write a state in one transaction; see ``Optimizer.save``.
+
+    Args:
+        path: the file.
+        header: the state but its events.
+        ledger: the events.
+        overwrite: whether another study in the file may be replaced.
+    """
     file = _as_path(path)
     if not file.parent.is_dir():
         raise StorageError(f"Cannot write {file}: the folder {file.parent} does not exist.")
     with _errors(file, "write"), _transaction(file, "rwc") as db:
         _write(db, file, header, ledger, overwrite)
+
+
+@dataclass(frozen=True)
+class FileLock:
+    """A file that no other process can change.
+
+    Attributes:
+        state: what it holds.
+        write: takes a header and a ledger that continue that state, and commits them; to be
+            called once. Without it the file stays as it is.
+    """
+
+    state: dict[str, Any]
+    write: Callable[[Mapping[str, Any], Ledger], None]
 
 
 @contextmanager
@@ -118,154 +140,12 @@ def editing(path: str | os.PathLike[str]) -> Iterator[FileLock]:
         yield FileLock(state, write)
 
 
-@dataclass(frozen=True)
-class FileLock:
-    """A file that no other process can change.
-
-    Attributes:
-        state: what it holds.
-        write: takes a header and a ledger that continue that state, and commits them; to be
-            called once. Without it the file stays as it is.
-    """
-
-    state: dict[str, Any]
-    write: Callable[[Mapping[str, Any], Ledger], None]
-
-
-@contextmanager
-def _transaction(file: Path, mode: str) -> Iterator[sqlite3.Connection]:
-    with closing(_connect(f"{file.resolve().as_uri()}?mode={mode}")) as db:
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            yield db
-            if db.in_transaction:
-                db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
-
-
-def _as_path(path: Any) -> Path:
-    try:
-        return Path(path)
-    except TypeError:
-        raise InputTypeError(f"path must be a str or a Path, got {type(path).__name__}.") from None
-
-
-def _write(
-    db: sqlite3.Connection, file: Path, header: Mapping[str, Any], ledger: Ledger, overwrite: bool
-) -> None:
-    since = -1
-    if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-        for statement in _SCHEMA.values():
-            db.execute(statement)
-        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        db.execute(f"PRAGMA user_version = {FORMAT}")
-    else:
-        _check_schema(db, file)
-        meta = _read_meta(db)
-        if ledger.continues(meta.get("revision", -1), meta.get("digest", "")):
-            since = meta["revision"]
-        elif overwrite or _holds_earlier_state(db, header, ledger):
-            for table in _SCHEMA:
-                db.execute(f"DELETE FROM {table}")
-        else:
-            raise StorageError(
-                f"{file} holds another study, or another continuation of this one; it was left as "
-                "it is. Choose another file, or pass overwrite=True to replace it."
-            )
-    progress = header["progress"]
-    first = db.execute("SELECT count(*) FROM rounds").fetchone()[0]
-    rounds = progress["rounds"]
-    db.executemany(
-        "INSERT INTO rounds VALUES (?, ?)",
-        [(record["number"], json.dumps(record)) for record in rounds[first:]],
-    )
-    if since < 0:
-        key = "points" if "points" in header else "bounds"
-        _write_array(db, key, header[key])
-    if since < 0 or _read_meta(db)["arrays_version"] != progress["arrays_version"]:
-        for name, array in progress["arrays"].items():
-            _write_array(db, name, array)
-    _write_meta(db, header, since)
-    changed = ledger.trials if since < 0 else ledger.changed_since(since)
-    marks = ", ".join("?" * len(_TRIAL_COLUMNS))
-    db.executemany(
-        f"INSERT OR REPLACE INTO trials VALUES ({marks})",
-        [_trial_row(trial) for trial in changed],
-    )
-    first = db.execute("SELECT count(*) FROM attached").fetchone()[0]
-    db.executemany(
-        "INSERT INTO attached VALUES (?, ?, ?, ?)",
-        [
-            (first + number, json.dumps(result.x.tolist()), result.index, result.value)
-            for number, result in enumerate(ledger.attached[first:])
-        ],
-    )
-
-
-def _holds_earlier_state(db: sqlite3.Connection, header: Mapping[str, Any], ledger: Ledger) -> bool:
-    """Whether what the file says is an earlier state of this ledger, row by row.
-
-    It is asked where the chain of digests does not reach back to the file: after a state was
-    moved to another optimizer, for instance.
-    """
-    meta = _read_meta(db)
-    same = agree(header["config"], meta.get("config", {}))
-    if meta.get("optimizer") != header["optimizer"] or not same:
-        return False
-    if meta.get("notes") != header["notes"] or (meta.get("finished") and not header["finished"]):
-        return False
-    own = [_trial_row(trial) for trial in ledger.trials]
-    stored = db.execute(f"SELECT {', '.join(_TRIAL_COLUMNS)} FROM trials ORDER BY id").fetchall()
-    if len(stored) > len(own):
-        return False
-    for ours, theirs in zip(own, stored, strict=False):
-        now, then = (dict(zip(_TRIAL_COLUMNS, row, strict=True)) for row in (ours, theirs))
-        if any(now[key] != then[key] for key in ("id", "x", "round", "slot", "asked_at")):
-            return False
-        open_then = then["state"] == "running" or (then["state"] == "abandoned" and now["late"])
-        if now != then and not open_then:
-            return False
-    results = db.execute("SELECT x, value FROM attached ORDER BY id").fetchall()
-    mine = [(json.dumps(result.x.tolist()), result.value) for result in ledger.attached]
-    closed = [json.loads(row[0]) for row in db.execute("SELECT record FROM rounds ORDER BY number")]
-    return results == mine[: len(results)] and closed == header["progress"]["rounds"][: len(closed)]
-
-
-def _write_meta(db: sqlite3.Connection, header: Mapping[str, Any], since: int) -> None:
-    keys = ["revision", "digest", "finished", "notes"]
-    if since < 0:
-        keys += ["optimizer", "config"]
-    rows = [(key, json.dumps(header[key])) for key in keys]
-    rows += [(key, json.dumps(header["progress"][key])) for key in ("values", "arrays_version")]
-    db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
-
-
-def _write_array(db: sqlite3.Connection, name: str, array: Tensor) -> None:
-    array = array.detach().cpu().contiguous()
-    dtype = str(array.dtype).removeprefix("torch.")
-    data = array.numpy().astype(array.numpy().dtype.newbyteorder("<"), copy=False).tobytes()
-    db.execute(
-        "INSERT OR REPLACE INTO arrays VALUES (?, ?, ?, ?)",
-        (name, dtype, json.dumps(list(array.shape)), data),
-    )
-
-
-def _trial_row(trial: Trial) -> tuple[Any, ...]:
-    record = trial.record()
-    record["x"] = json.dumps(record["x"])
-    record["late"] = int(record["late"])
-    return tuple(record[column] for column in _TRIAL_COLUMNS)
-
-
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The state in a file.
 
     Raises:
-        StorageError: if the file does not exist, is truncated, is not a study, or is of a
-            newer version.
+        StorageError: if the file does not exist, is truncated, is not a study, or is of another
+            version.
     """
     file = _existing(path)
     with _errors(file, "read"), _reading(file) as db:
@@ -283,15 +163,144 @@ def holds_study(path: str | os.PathLike[str]) -> bool:
         return False
     file = _existing(path)
     with _errors(file, "read"), _reading(file) as db:
-        return db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
+        return not _is_blank(db)
 
 
-@contextmanager
-def _reading(file: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that reads, and may roll back what a killed process left half written."""
-    with closing(_connect(f"{file.resolve().as_uri()}?mode=rw")) as db:
-        db.execute("BEGIN")
-        yield db
+def _write(
+    db: sqlite3.Connection, file: Path, header: Mapping[str, Any], ledger: Ledger, overwrite: bool
+) -> None:
+    stored: tuple[int, str] | None = None
+    if _is_blank(db):
+        for statement in _SCHEMA.values():
+            db.execute(statement)
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {FORMAT}")
+    else:
+        _check_schema(db, file)
+        stored = _last(db)
+        if not _continues(db, stored, header, ledger):
+            if not overwrite:
+                raise StorageError(
+                    f"{file} holds another study, or another continuation of this one; it was left "
+                    "as it is. Choose another file, or pass overwrite=True to replace it."
+                )
+            for table in ("meta", "arrays", "events"):
+                db.execute(f"DELETE FROM {table}")
+            stored = None
+    if stored is None:
+        key = "points" if "points" in header else "bounds"
+        _write_array(db, key, header[key])
+        for part in ("optimizer", "config"):
+            _write_meta(db, part, json.dumps(header[part]))
+        _write_meta(db, "origin", json.dumps(ledger.digest(0)))
+    noted, first = stored is None, 0 if stored is None else stored[0]
+    for number, (event, digest) in enumerate(ledger.linked(first), first + 1):
+        row = (number, event.kind, event.time, event.trial, event.value, json.dumps(event.data))
+        db.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, digest))
+        noted |= event.kind == "noted"
+    if noted:
+        _write_meta(db, "notes", json.dumps(header["notes"]))
+
+
+def _continues(
+    db: sqlite3.Connection, stored: tuple[int, str], header: Mapping[str, Any], ledger: Ledger
+) -> bool:
+    """Whether a file with so many events, and their digest, holds an earlier state of a run."""
+    count, digest = stored
+    if count > ledger.event_count or ledger.digest(count) != digest:
+        return False
+    meta = _read_meta(db)
+    same = header["optimizer"] == meta.get("optimizer")
+    return same and difference(header["config"], meta.get("config"), 1e-5) is None
+
+
+def _last(db: sqlite3.Connection) -> tuple[int, str]:
+    """How many events a file holds, and their digest."""
+    found = db.execute("SELECT number, digest FROM events ORDER BY number DESC LIMIT 1").fetchone()
+    if found is None:
+        return 0, _read_meta(db).get("origin", "")
+    return found
+
+
+def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
+    _check_schema(db, file)
+    problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if problem != "ok":
+        raise StorageError(f"{file} is damaged: {brief(problem)}.")
+    arrays = {row[0]: _read_array(*row) for row in db.execute("SELECT * FROM arrays")}
+    records: list[dict[str, Any]] = []
+    query = f"SELECT number, {', '.join(_COLUMNS)} FROM events ORDER BY number"
+    for number, *fields in db.execute(query):
+        if number != len(records) + 1:
+            raise StorageError(f"{file} is damaged: event {len(records) + 1} is missing.")
+        record = dict(zip(_COLUMNS, fields, strict=True))
+        records.append(record | {"data": _parsed(record["data"])})
+    state = {"format": FORMAT, **arrays, **_read_meta(db), "events": records}
+    check_state(state)
+    return state | {"digest": _last(db)[1]}
+
+
+def _read_meta(db: sqlite3.Connection) -> dict[str, Any]:
+    return {key: _parsed(value) for key, value in db.execute("SELECT key, value FROM meta")}
+
+
+def _write_meta(db: sqlite3.Connection, key: str, text: str) -> None:
+    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, text))
+
+
+def _parsed(text: Any) -> Any:
+    """The value of JSON; of text alone, since bytes would choose a codec."""
+    if not isinstance(text, str):
+        raise TypeError(f"{brief(text)} is no JSON")
+    return json.loads(text)
+
+
+def _write_array(db: sqlite3.Connection, name: str, array: Tensor) -> None:
+    array = array.detach().cpu().contiguous()
+    dtype = str(array.dtype).removeprefix("torch.")
+    data = array.numpy().astype(array.numpy().dtype.newbyteorder("<"), copy=False).tobytes()
+    shape = json.dumps(list(array.shape))
+    db.execute("INSERT INTO arrays VALUES (?, ?, ?, ?)", (name, dtype, shape, data))
+
+
+def _read_array(name: str, dtype: str, shape: str, data: bytes) -> Tensor:
+    sizes = _parsed(shape)
+    if dtype not in _DTYPES or not isinstance(data, bytes) or not isinstance(sizes, list):
+        raise StorageError(f"The stored array {name!r} is malformed.")
+    kind = _DTYPES[dtype]
+    if math.prod(map(whole, sizes)) * kind.itemsize != len(data):
+        raise StorageError(
+            f"The stored array {name!r} has shape {brief(sizes)} and {len(data)} bytes."
+        )
+    if not data:
+        return torch.empty(sizes, dtype=kind)
+    return torch.frombuffer(bytearray(data), dtype=kind).reshape(sizes)
+
+
+def _is_blank(db: sqlite3.Connection) -> bool:
+    return not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+
+
+def _check_schema(db: sqlite3.Connection, file: Path) -> None:
+    """Refuse what is no study of this format, with our tables and views and nothing else in it."""
+    if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise StorageError(f"{file} is not a study of botorch_delay.")
+    check_format(db.execute("PRAGMA user_version").fetchone()[0], str(file))
+    found = {
+        name: sql
+        for name, sql in db.execute("SELECT name, sql FROM sqlite_master")
+        if not name.startswith("sqlite_autoindex_")
+    }
+    if found != _SCHEMA:
+        odd = sorted(found.keys() ^ _SCHEMA.keys()) or sorted(_SCHEMA)
+        raise StorageError(f"{file} is damaged or foreign: its schema differs in {odd[0]!r}.")
+
+
+def _as_path(path: Any) -> Path:
+    try:
+        return Path(path)
+    except TypeError:
+        raise InputTypeError(f"path must be a str or a Path, got {type(path).__name__}.") from None
 
 
 def _existing(path: Any) -> Path:
@@ -302,106 +311,32 @@ def _existing(path: Any) -> Path:
     return file
 
 
-def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
-    _check_schema(db, file)
-    problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if problem != "ok":
-        raise StorageError(f"{file} is damaged: {brief(problem)}.")
-    meta = _read_meta(db)
-    arrays = {row[0]: _read_array(*row) for row in db.execute("SELECT * FROM arrays")}
-    rounds = []
-    for number, text in db.execute("SELECT number, record FROM rounds ORDER BY number"):
-        rounds.append(_parsed(text))
-        if number != len(rounds):
-            raise StorageError(f"{file} is damaged: round {len(rounds)} is missing.")
-    trials = []
-    for row in db.execute(f"SELECT {', '.join(_TRIAL_COLUMNS)} FROM trials ORDER BY id"):
-        record = dict(zip(_TRIAL_COLUMNS, row, strict=True))
-        record["x"] = _parsed(record["x"])
-        record["late"] = {0: False, 1: True}.get(record["late"], record["late"])
-        trials.append(record)
-    attached = [
-        {"x": _parsed(x), "point": point, "value": value}
-        for x, point, value in db.execute("SELECT x, point, value FROM attached ORDER BY id")
-    ]
-    domain = {key: arrays.pop(key) for key in ("points", "bounds") if key in arrays}
-    try:
-        return check_state(
-            {
-                "format": FORMAT,
-                **domain,
-                "trials": trials,
-                "attached": attached,
-                "progress": {
-                    "rounds": rounds,
-                    "arrays": arrays,
-                    "values": meta.pop("values"),
-                    "arrays_version": meta.pop("arrays_version"),
-                },
-                **meta,
-            }
-        )
-    except KeyError as error:
-        raise StorageError(f"{file} is damaged: it has no {error.args[0]}.") from error
-
-
-def _read_meta(db: sqlite3.Connection) -> dict[str, Any]:
-    return {key: _parsed(value) for key, value in db.execute("SELECT key, value FROM meta")}
-
-
-def _parsed(text: Any) -> Any:
-    """The value of JSON; of text alone, since bytes would choose a codec."""
-    if not isinstance(text, str):
-        raise TypeError(f"{brief(text)} is no JSON")
-    return json.loads(text)
-
-
-def _read_array(name: str, dtype: str, shape: str, data: bytes) -> Tensor:
-    sizes = _parsed(shape)
-    if dtype not in _DTYPES or not isinstance(data, bytes) or not isinstance(sizes, list):
-        raise StorageError(f"The stored array {name!r} is malformed.")
-    if not all(is_whole(size, 0) for size in sizes):
-        raise StorageError(f"The stored array {name!r} has shape {brief(sizes)}.")
-    kind = _DTYPES[dtype]
-    if math.prod(sizes) * kind.itemsize != len(data):
-        raise StorageError(
-            f"The stored array {name!r} has shape {brief(sizes)} and {len(data)} bytes."
-        )
-    if not data:
-        return torch.empty(sizes, dtype=kind)
-    return torch.frombuffer(bytearray(data), dtype=kind).reshape(sizes)
-
-
 def _connect(uri: str) -> sqlite3.Connection:
     db = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
     db.execute("PRAGMA trusted_schema = OFF")
     return db
 
 
-def _check_schema(db: sqlite3.Connection, file: Path) -> None:
-    """Refuse what is no study of this format, with our tables and nothing else in it."""
-    application = db.execute("PRAGMA application_id").fetchone()[0]
-    version = db.execute("PRAGMA user_version").fetchone()[0]
-    if application != APPLICATION_ID:
-        raise StorageError(f"{file} is not a study of botorch_delay.")
-    if version > FORMAT:
-        raise StorageError(
-            f"{file} has format {version}, newer than the {FORMAT} that this version of "
-            "botorch_delay reads; upgrade it with pip install -U botorch-delay."
-        )
-    if version < FORMAT:
-        raise StorageError(
-            f"{file} has format {version}, of a version before the first release. Its results are "
-            "in its table of trials: hand them to a new optimizer with attach(x, y)."
-        )
-    found = {
-        name: sql
-        for name, sql in db.execute("SELECT name, sql FROM sqlite_master")
-        if not name.startswith("sqlite_autoindex_")
-    }
-    if found != _SCHEMA:
-        odd = sorted(found.keys() ^ _SCHEMA.keys()) or sorted(_SCHEMA)
-        raise StorageError(f"{file} is damaged or foreign: its schema differs in {odd[0]!r}.")
+@contextmanager
+def _reading(file: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that reads, and may roll back what a killed process left half written."""
+    with closing(_connect(f"{file.resolve().as_uri()}?mode=rw")) as db:
+        db.execute("BEGIN")
+        yield db
+
+
+@contextmanager
+def _transaction(file: Path, mode: str) -> Iterator[sqlite3.Connection]:
+    with closing(_connect(f"{file.resolve().as_uri()}?mode={mode}")) as db:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            yield db
+            if db.in_transaction:
+                db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
 
 
 @contextmanager
@@ -418,7 +353,7 @@ def _errors(file: Path, verb: str) -> Iterator[None]:
         raise StorageError(f"Cannot {verb} {file}: {text}.") from error
     except sqlite3.Error as error:
         raise StorageError(
-            f"Cannot {verb} {file}, it is damaged or no study: {cut(error)}."
+            f"Cannot {verb} {file}, it is damaged or no study: {truncated(error)}."
         ) from error
     except (ValueError, TypeError, RecursionError, OverflowError, OSError) as error:
-        raise StorageError(f"Cannot {verb} {file}, it is damaged: {cut(error)}.") from error
+        raise StorageError(f"Cannot {verb} {file}, it is damaged: {truncated(error)}.") from error

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import enum
 import hashlib
-import json
+import itertools
 import operator
 import time
 from array import array
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,9 +17,9 @@ from torch import Tensor
 
 from botorch_delay.exceptions import StorageError, TrialError
 from botorch_delay.history.columns import FIELDS, Columns
+from botorch_delay.history.events import KINDS, Event, brief, chained, finite, whole
 
-DIGEST_BYTES = 16
-NO_TRIAL = -1  # of a change that is not of a trial
+LINKS = 8  # of a chain of digests that are kept
 
 
 class TrialState(enum.Enum):
@@ -242,10 +241,6 @@ class Attached:
     index: int | None
     value: float
 
-    def record(self) -> dict[str, Any]:
-        """The result as plain numbers."""
-        return {"x": self.x.tolist(), "point": self.index, "value": self.value}
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -256,36 +251,35 @@ class Choice:
         round: counted from 1.
         slot: which design point of the round it serves.
         x: the point on a box, ``d``.
+        data: what else is to be known of the ask, JSON-ready.
     """
 
     index: int | None
     round: int
     slot: int
     x: Tensor | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Ledger:
-    """Every trial and every attached result, in order, and the number of changes so far.
+    """The events of a run in order, and the trials and attached results that they made.
 
-    Each change extends a chain of digests. A file that holds the digest of an earlier change
-    is thereby known to hold an earlier state of this very ledger, so that only what changed
-    since needs to be written.
+    Events are packed: what the columns of the trials say of one is not kept twice.
+
+    Args:
+        origin: what the run is of; with the events it makes their chain of digests.
     """
 
     def __init__(self, origin: str) -> None:
         self._columns = Columns()
         self.trials: list[Trial] = []
         self.attached: list[Attached] = []
-        # One entry for each revision since the first that is known, packed: there are many.
-        self._digests = bytearray(_digest(origin))
-        self._changed = array("q", [NO_TRIAL])
-        self._first = self.revision = 0
+        self._kinds = bytearray()
+        self._subjects = array("q")  # the trial, or the attached result, that an event is of
+        self._whole: dict[int, Event] = {}  # events that the columns do not tell
+        self._origin = hashlib.blake2b(origin.encode(), digest_size=16).digest()
+        self._chain: dict[int, bytes] = {}  # digests by the number of events, of the last uses
         self._seen: tuple[int, set[tuple[float, ...]]] = (0, set())  # of so many attached results
-
-    @property
-    def digest(self) -> str:
-        """Digest of everything up to the last change."""
-        return self._digest_of(self.revision).hex()
 
     def __getitem__(self, trial_id: int) -> Trial:
         return self.trials[trial_id]
@@ -293,26 +287,116 @@ class Ledger:
     def __len__(self) -> int:
         return len(self.trials)
 
-    def open(self, **fields: Any) -> Trial:
-        """Append a running trial."""
-        fields.setdefault("asked_at", time.time())
-        self._columns.cut(len(self.trials))  # what an interrupt left of an ask that was not made
-        row = self._columns.append(id=len(self.trials), **fields)
+    @property
+    def event_count(self) -> int:
+        """How many events there are."""
+        return len(self._kinds)
+
+    def events(self, start: int = 0) -> Iterator[Event]:
+        """The events from some number on."""
+        for number in range(start, len(self._kinds)):
+            yield self._whole.get(number) or self._unpacked(number)
+
+    def digest(self, count: int) -> str:
+        """The digest of the first so many events."""
+        if count and count not in self._chain:
+            known = max((number for number in self._chain if number <= count), default=0)
+            for _ in itertools.islice(self.linked(known), count - known):
+                pass
+        return (self._chain[count] if count else self._origin).hex()
+
+    def linked(self, start: int) -> Iterator[tuple[Event, str]]:
+        """The events from some number on, each with the digest of all up to it."""
+        link = bytes.fromhex(self.digest(start))
+        for number, event in enumerate(self.events(start), start + 1):
+            link = chained(link, event)
+            self._know(number, link)
+            yield event, link.hex()
+
+    def know_digest(self, digest: str) -> None:
+        """Take the digest of all events from where they were stored.
+
+        Raises:
+            ValueError: if it is none.
+        """
+        link = bytes.fromhex(digest)
+        if len(link) != len(self._origin):
+            raise ValueError(f"the digest is {brief(digest)}")
+        self._know(len(self._kinds), link)
+
+    def _know(self, count: int, link: bytes) -> None:
+        self._chain.pop(count, None)
+        self._chain[count] = link
+        if len(self._chain) > LINKS:
+            del self._chain[next(iter(self._chain))]
+
+    def ask(self, event: Event, like: Tensor) -> Trial:
+        """Append a trial that was asked.
+
+        Args:
+            event: of the ask.
+            like: the points of a finite domain, or a tensor of a box's kind.
+
+        Raises:
+            StorageError: if its id is not the next one.
+        """
+        if event.trial != len(self.trials):
+            raise StorageError(f"trial {event.trial} was asked after {len(self.trials)} others.")
+        data = event.data
+        index, round_number, slot = data["point"], data["round"], data["slot"]
+        self._columns.truncate(len(self.trials))  # what an interrupt left of an ask
+        row = self._columns.append(
+            like.new_tensor(data["x"]) if index is None else like,
+            id=event.trial,
+            index=index,
+            round=whole(round_number, 1),
+            slot=whole(slot, -2),
+            asked_at=event.time,
+        )
         trial = Trial._at(self._columns, row)
         self.trials.append(trial)
-        self._note(trial)
+        self._append(event, event.trial, packed=len(data) == 4)
         return trial
 
-    def settle(self, trial: Trial, state: TrialState, **fields: Any) -> None:
-        """Change a trial's state and the given fields, and note the time and the step."""
-        noted = {"answered_at": time.time(), "answered_step": len(self.trials)}
-        self._columns.change(trial._row, **{**fields, "state": _CODES[state], **noted})
-        self._note(trial)
+    def settle(self, event: Event) -> Trial:
+        """Enter what became of a trial.
 
-    def attach(self, results: list[Attached]) -> None:
-        """Append results obtained elsewhere."""
-        self.attached.extend(results)
-        self._advance(json.dumps([result.record() for result in results]))
+        Raises:
+            StorageError: if the trial is unknown, or cannot be settled so.
+        """
+        if event.trial is None or event.trial >= len(self.trials):
+            raise StorageError(f"trial {event.trial} is {event.kind} and was never asked.")
+        trial, before, data = self.trials[event.trial], self.trials[event.trial].state, event.data
+        late = before is TrialState.ABANDONED and event.kind == "completed"
+        if before is not TrialState.RUNNING and not late:
+            raise StorageError(f"trial {trial.id} is {event.kind} after it was {before.value}.")
+        noise_var, reason = data.get("noise_var"), data.get("reason", "")
+        if not isinstance(reason, str) or not (noise_var is None or finite(noise_var) > 0.0):
+            raise ValueError(f"noise_var is {brief(noise_var)}, reason is {brief(reason)}")
+        self._columns.change(
+            trial._row,
+            state=_CODES[TrialState(event.kind)],
+            value=event.value,
+            noise_var=noise_var,
+            late=late,
+            reason=reason,
+            answered_at=event.time,
+            answered_step=len(self.trials),
+        )
+        self._append(event, trial.id, packed=event.kind != "abandoned")  # its time may be replaced
+        return trial
+
+    def attach(self, event: Event, like: Tensor) -> Attached:
+        """Append a result obtained elsewhere."""
+        assert event.value is not None
+        x = like.new_tensor(event.data["x"])
+        self.attached.append(Attached(x, event.data["point"], event.value))
+        self._append(event, len(self.attached) - 1, packed=False)
+        return self.attached[-1]
+
+    def append(self, event: Event) -> None:
+        """Append an event that is of no trial."""
+        self._append(event, 0, packed=False)
 
     def repeated(self, last: int) -> int:
         """How many of the last so many attached results had been attached before."""
@@ -324,10 +408,6 @@ class Ledger:
             repeats += number >= first and len(seen) == before
         self._seen = (len(self.attached), seen)
         return repeats
-
-    def note(self, change: str) -> None:
-        """A change that is not of a trial."""
-        self._advance(change)
 
     def find(self, trial: Trial | int) -> Trial:
         """The trial that is meant by a trial or its id.
@@ -375,72 +455,32 @@ class Ledger:
     def _rows_in(self, state: TrialState) -> list[int]:
         return self._columns.rows_in(_CODES[state], len(self.trials))
 
-    def changed_since(self, revision: int) -> list[Trial]:
-        """Trials that changed after a revision, each once, in the order of their ids."""
-        ids = set(self._changed[max(revision + 1 - self._first, 0) :]) - {NO_TRIAL}
-        return [self.trials[trial_id] for trial_id in sorted(ids)]
+    def _append(self, event: Event, subject: int, *, packed: bool) -> None:
+        if not packed:
+            self._whole[len(self._kinds)] = event
+        self._subjects.append(subject)
+        self._kinds.append(KINDS.index(event.kind))
 
-    def continues(self, revision: int, digest: str) -> bool:
-        """Whether a state with this revision and digest is an earlier state of this ledger."""
-        known = self._first <= revision <= self.revision
-        return known and self._digest_of(revision).hex() == digest
-
-    def restore(
-        self,
-        trials: list[Trial],
-        attached: list[Attached],
-        revision: int,
-        digest: str,
-    ) -> None:
-        """Replace everything by a stored state.
-
-        Raises:
-            StorageError: if it is malformed; then nothing is changed.
-        """
-        if [trial.id for trial in trials] != list(range(len(trials))):
-            raise StorageError("The stored trials are not numbered 0, 1, 2, ...")
-        try:
-            packed = bytearray.fromhex(digest)
-        except ValueError:
-            packed = bytearray()
-        if len(packed) != DIGEST_BYTES or packed.hex() != digest:
-            raise StorageError(f"The stored digest is malformed: {digest[:40]!r}.")
-        self._take(trials)
-        self.attached = attached
-        self._seen = (0, set())
-        self.revision = self._first = revision
-        self._digests = packed
-        self._changed = array("q", [NO_TRIAL])
-
-    def __copy__(self) -> Ledger:
-        return copy.deepcopy(self)  # trials belong to one ledger
+    def _unpacked(self, number: int) -> Event:
+        """An event that the columns tell."""
+        kind, trial = KINDS[self._kinds[number]], self.trials[self._subjects[number]]
+        if kind == "asked":
+            place: dict[str, Any] = {"x": trial._own.tolist(), "point": trial.index}
+            place |= {"round": trial.round, "slot": trial.slot}
+            return Event(kind, trial.asked_at, trial.id, data=place)
+        said = {"noise_var": trial.noise_var, "reason": trial.reason}
+        assert trial.answered_at is not None
+        data = {name: value for name, value in said.items() if value}  # a variance is above 0
+        return Event(kind, trial.answered_at, trial.id, trial.value, data)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_columns"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._take(self.trials)  # a copied trial has columns of its own
-
-    def _take(self, trials: list[Trial]) -> None:
-        """Make these the trials: from now on they are rows of one set of columns."""
-        columns = Columns()
-        for trial in trials:
-            trial._move(columns)
-        self._columns, self.trials = columns, trials
-
-    def _note(self, trial: Trial) -> None:
-        self._advance(json.dumps(trial.record()), trial.id)
-
-    def _advance(self, change: str, trial_id: int = NO_TRIAL) -> None:
-        digest = _digest(self.digest + change)
-        self._digests += digest
-        self._changed.append(trial_id)
-        self.revision += 1
-
-    def _digest_of(self, revision: int) -> bytes:
-        start = DIGEST_BYTES * (revision - self._first)
-        return bytes(self._digests[start : start + DIGEST_BYTES])
+        self._columns = Columns()  # a copied trial has some of its own
+        for trial in self.trials:
+            trial._move(self._columns)
 
 
 def _as_id(value: Any) -> int:
@@ -452,10 +492,6 @@ def _as_id(value: Any) -> int:
         raise TrialError(
             f"Expected a Trial or its id, got {type(value).__name__}; ask() returns trials."
         ) from None
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
 
 
 def _same_ask(own: Trial, other: Trial) -> bool:

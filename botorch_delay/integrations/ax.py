@@ -225,8 +225,8 @@ class DelayGenerationNode(ExternalGenerationNode):
             if run.replica.optimizer.pending:
                 raise DataRequiredError(str(error)) from error
             raise GenerationStrategyCompleted(str(error)) from error
-        record["note"] = _with_openings(record["note"], run.open.values())
-        run.open[run.next_number] = record["note"]
+        record["ask"] = _with_decisions(record["ask"], run.open.values())
+        run.open[run.next_number] = record["ask"]
         run.next_number += 2
         run.record = record
         return run.parameters(run.point(record))
@@ -279,7 +279,7 @@ class _ExperimentRun(EngineRun):
 
     Attributes:
         next_number: of the next ask; asks have even numbers, other arms odd ones.
-        open: notes of asks that have no trial yet, by their numbers.
+        open: records of asks that have no trial yet, by their numbers.
         record: of the last ask, for its generator run.
     """
 
@@ -348,14 +348,19 @@ def _arms(experiment: Experiment) -> Iterator[tuple[Any, int, Arm, GeneratorRun]
                 place += 1
 
 
-def _with_openings(note: dict[str, Any], before: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """A note that says what asks before it brought about, of which no trial may be made."""
-    chain = [other for other in before if "openings" in other]
-    if not chain:
-        return note
-    # The last of them tells of those before it already.
-    openings = [*chain[-1]["openings"], *note.get("openings", [])]
-    return note | {"openings": openings, "parent": chain[0]["parent"]}
+def _with_decisions(record: dict[str, Any], before: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """A record that says what asks before it decided, of which no trial may be made."""
+    earlier = [*before]
+    if not earlier:
+        return record
+    last = earlier[-1]  # it tells of those before it already
+    decided = [event for event in last["events"] if event["kind"] != "asked"]
+    opened = any(event["kind"] in ("opened", "closed") for event in decided)
+    return record | {
+        "events": [*decided, *record["events"]],
+        "told": [*last["told"], *record["told"]],
+        "parent": (last if opened else record)["parent"],
+    }
 
 
 def _translate(search_space: SearchSpace) -> Space:

@@ -110,7 +110,7 @@ class EngineRun:
         """The record of an ask, JSON-ready, for the engine to keep; as :meth:`Replica.ask`."""
         asked = self.replica.ask(number, before, skip)
         x = asked.trial.x.tolist()
-        return {"run": self._key, "number": number, "x": x, "note": asked.note}
+        return {"run": self._key, "number": number, "x": x, "ask": asked.record}
 
     def point(self, record: Mapping[str, Any]) -> Tensor:
         """The point of a record, ``d``."""
@@ -143,7 +143,7 @@ class EngineRun:
                 state, more["reason"] = TrialState.FAILED, str(error)
         if state in (TrialState.COMPLETED, TrialState.FAILED):
             self.ended.add(number)
-        return PastTrial(number, self.point(record), state, value, record["note"], **more)
+        return PastTrial(number, self.point(record), state, value, record["ask"], **more)
 
     def result(
         self, number: int, params: Mapping[str, Any], value: float | None, **more: Any

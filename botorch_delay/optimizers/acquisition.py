@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from botorch.acquisition.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.confidence.bounds import Confidence, FixedBeta, Guarantee
+from botorch_delay.confidence.bounds import Confidence, FixedBeta
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.finite import Domain
-from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.surrogate import Learned, Surrogate
-from botorch_delay.history.states import is_whole
-from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
+from botorch_delay.history.events import finite
+from botorch_delay.history.trials import Attached, Choice, Trial
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import AcquisitionConfig
 from botorch_delay.optimizers.fitting import Fitting
@@ -117,8 +116,15 @@ class AcquisitionOptimizer(Optimizer):
             maximize=maximize,
         )
         super().__init__(config)
+        self._config: AcquisitionConfig = config
         self._rule, self._pending = config.rule, config.pending
-        self._fitting = Fitting(config, self._ledger, worst_value=config.worst_value)
+        self._start()
+        self._policy.check()
+
+    def _start(self) -> None:
+        super()._start()
+        config = self._config
+        self._fitting: Fitting = Fitting(config, self._ledger, worst_value=config.worst_value)
         self._policy = make_policy(config, self._ledger, self._fitting)
 
     @property
@@ -152,6 +158,7 @@ class AcquisitionOptimizer(Optimizer):
         In the user's units and sign; pending points enter as ``pending`` says. On a box the
         points are those of ``pool``.
         """
+        self._policy.update()
         scale, offset = self._policy.surrogate.scale, self._policy.surrogate.offset
         mean = self._sign * (offset + scale * self._policy.mean)
         return mean, scale * self._policy.deviation
@@ -162,64 +169,24 @@ class AcquisitionOptimizer(Optimizer):
         return self._policy.pool
 
     def _choose(self) -> Choice:
+        self._fit_if_due()
         point = self._policy.choose()
-        slot = len(self._ledger)
+        slot, width = len(self._ledger), self._policy.data.width_at(point)
+        data = {} if width is None else {"width": width}
         if isinstance(point, int):
-            return Choice(point, round=1, slot=slot)
-        return Choice(None, round=1, slot=slot, x=point)
+            return Choice(point, round=1, slot=slot, data=data)
+        return Choice(None, round=1, slot=slot, x=point, data=data)
 
-    def _asked(self, trial: Trial) -> None:
-        self._policy.data.asked(trial)
+    def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+        width = data.get("width")
+        self._policy.data.asked(trial, None if width is None else finite(width))
 
     def _settled(self, trial: Trial) -> None:
         self._policy.data.settled(trial)
 
-    def _attached(self, results: list[Attached]) -> None:
-        self._policy.data.attached(results)
+    def _attached(self, result: Attached) -> None:
+        self._policy.data.attached()
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         beta = self._rule.beta if isinstance(self._rule, UCB) else 6.0
         return self._fitting.current(), FixedBeta(beta), 0.1
-
-    def _progress(self) -> dict[str, Any]:
-        values = {
-            "censored": sorted(self._policy.data.censored),
-            "widths": list(self._policy.data.widths),
-            **self._fitting.describe(),
-        }
-        return {"rounds": [], "arrays": {}, "arrays_version": 0, "values": values}
-
-    def _check_progress(
-        self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
-    ) -> _Progress:
-        values = progress["values"]
-        censored, widths = values.get("censored"), values.get("widths")
-        answered = {t.id for t in trials if t.state is TrialState.COMPLETED}
-        if not isinstance(censored, list) or any(i not in answered for i in map(_whole, censored)):
-            raise StorageError("The stored censored trials are not answered trials.")
-        if not isinstance(widths, list) or not all(isinstance(w, float) for w in widths):
-            raise StorageError("The stored widths are no numbers.")
-        known = len(answered) + len(attached)
-        surrogate, fitted_to = self._fitting.read(values, known)
-        return _Progress(set(censored), widths, surrogate, fitted_to)
-
-    def _restore(self, progress: _Progress) -> None:
-        self._policy.data.censored = progress.censored
-        self._policy.data.widths = list(progress.widths)
-        self._fitting.resume(progress.surrogate, progress.fitted_to)
-        self._policy.restart()
-
-
-def _whole(value: Any) -> int:
-    """A stored trial's id, or -1, which is none."""
-    return value if is_whole(value, 0) else -1
-
-
-@dataclass(frozen=True)
-class _Progress:
-    """What cannot be derived from the trials."""
-
-    censored: set[int]
-    widths: list[float]
-    surrogate: Surrogate
-    fitted_to: int

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import json
 import logging
 import os
+import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
@@ -15,11 +18,13 @@ import torch
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import Confidence, Guarantee
+from botorch_delay.confidence.bounds import Confidence
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.exceptions import (
+    BotorchDelayError,
     FewerTrialsWarning,
     HorizonError,
     InputError,
@@ -33,14 +38,28 @@ from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
 from botorch_delay.history import differences, sqlite, states
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
+from botorch_delay.history.events import SETTLED, Event, read_events, truncated
 from botorch_delay.history.trials import Attached, Choice, Ledger, Trial, TrialState
 from botorch_delay.optimizers.config import Config
+from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.forecasts import Straggler, describe_running
 from botorch_delay.optimizers.locks import Lock, exclusive
 from botorch_delay.optimizers.recommendation import Recommendation, best_of, intervals
 from botorch_delay.optimizers.replicates import Replicates, replicates
 
 logger = logging.getLogger(__name__)
+
+# What a forged event may lead to.
+_MALFORMED = (
+    BotorchDelayError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 class Optimizer(ABC):
@@ -57,16 +76,20 @@ class Optimizer(ABC):
         notes: JSON-ready values of the user's own, kept with the state.
     """
 
+    _fitting: Fitting | None = None  # of optimizers that may learn kernel and noise
+
     def __init__(self, config: Config) -> None:
-        domain = config.domain
         self._config = config
-        self._domain, self._horizon = domain, config.horizon
+        self._domain, self._horizon = config.domain, config.horizon
         self._seed, self._maximize, self._exact = config.seed, config.maximize, config.exact
-        self._finished = False
         self._lock = Lock()
+
+    def _start(self) -> None:
+        """Make the state of a run that begins; what is made is shared with no earlier state."""
+        self._finished = False
         self.notes: dict[str, Any] = {}
         self._noted = "{}"
-        self._ledger = Ledger(origin=f"{type(self).__name__} {domain.fingerprint()}")
+        self._ledger = Ledger(origin=f"{type(self).__name__} {self._domain.fingerprint()}")
 
     @property
     def domain(self) -> Domain:
@@ -198,7 +221,7 @@ class Optimizer(ABC):
         asked: list[Trial] = []
         for _ in range(count):
             try:
-                asked.append(self._open_trial(self._choose()))
+                asked.append(self._ask_for(self._choose()))
             except Exception as error:
                 if not asked:
                     raise
@@ -239,11 +262,8 @@ class Optimizer(ABC):
             raise InputError("Evaluations are exact, so that an answer has no noise_var.")
         if noise_var is not None:
             noise_var = validation.noise_variance(noise_var, "noise_var", self._domain.like)
-        late = found.state is TrialState.ABANDONED
-        self._ledger.settle(
-            found, TrialState.COMPLETED, value=value, noise_var=noise_var, late=late
-        )
-        self._settled(found)
+        data = {} if noise_var is None else {"noise_var": noise_var}
+        self._settle(found, "completed", value, data)
 
     @exclusive
     def mark_failed(self, trial: Trial | int, reason: str = "") -> None:
@@ -259,8 +279,7 @@ class Optimizer(ABC):
         if not isinstance(reason, str):
             raise InputTypeError(f"reason must be a str, got {type(reason).__name__}.")
         reason = reason.encode("utf-8", "backslashreplace").decode()  # or no file could keep it
-        self._ledger.settle(found, TrialState.FAILED, reason=reason)
-        self._settled(found)
+        self._settle(found, "failed", None, {"reason": reason} if reason else {})
 
     @exclusive
     def mark_abandoned(self, trial: Trial | int) -> None:
@@ -272,9 +291,7 @@ class Optimizer(ABC):
         Raises:
             TrialError: if the trial is unknown, foreign or not running.
         """
-        found = self._running(trial, "abandoned")
-        self._ledger.settle(found, TrialState.ABANDONED)
-        self._settled(found)
+        self._settle(self._running(trial, "abandoned"), "abandoned", None, {})
 
     @exclusive
     def attach(self, x: Tensor, y: float | Tensor) -> None:
@@ -308,13 +325,9 @@ class Optimizer(ABC):
             )
         numbers = [validation.answer(number, X) for number in values.tolist()]
         rows = self._domain.find(X).tolist()
-        self._ledger.attach(
-            [
-                Attached(x=point.clone(), index=None if row < 0 else row, value=value)
-                for point, row, value in zip(X, rows, numbers, strict=True)
-            ]
-        )
-        self._attached(self._ledger.attached[-len(X) :])
+        for point, row, value in zip(X.tolist(), rows, numbers, strict=True):
+            self._happen("attached", value, {"x": point, "point": None if row < 0 else row})
+        self._after_attached(len(X))
 
     @exclusive
     def finish(self) -> None:
@@ -325,8 +338,7 @@ class Optimizer(ABC):
         """
         if not self._finished:
             self._close_last()
-            self._finished = True
-            self._ledger.note("finished")
+            self._happen("finished")
 
     @exclusive
     def recommend(self, among: str = "answered") -> Recommendation:
@@ -386,11 +398,8 @@ class Optimizer(ABC):
     @exclusive
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to go on: plain values and tensors."""
-        return {
-            **self._header(),
-            "trials": [trial.record() for trial in self._ledger.trials],
-            "attached": [result.record() for result in self._ledger.attached],
-        }
+        header = self._header()
+        return header | {"events": [event.record() for event in self._ledger.events()]}
 
     @exclusive
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -400,7 +409,7 @@ class Optimizer(ABC):
             StorageError: if the state is malformed, or of another optimizer, domain or
                 configuration; then nothing is changed.
         """
-        state = states.check_state(state)
+        states.check_state(state)
         if state["optimizer"] != type(self).__name__:
             raise StorageError(
                 f"The state is of a {state['optimizer']}, this is a {type(self).__name__}."
@@ -412,13 +421,18 @@ class Optimizer(ABC):
             # Hyperparameters in single precision are a transform away from what is stored.
             tolerance=1e-9 if self._domain.like.dtype is torch.float64 else 1e-5,
         )
-        trials, attached = states.revive(state, self._domain)
-        progress = self._check_progress(state["progress"], trials, attached)
-        self._ledger.restore(trials, attached, state["revision"], state["digest"])
-        self._finished = bool(state["finished"])
-        self.notes = json.loads(json.dumps(state["notes"]))
-        self._noted = json.dumps(state["notes"])
-        self._restore(progress)
+        loaded = copy.copy(self)
+        loaded._start()
+        loaded._replay(read_events(state["events"], self._domain))
+        if self._horizon is not None and len(loaded._ledger) > self._horizon:
+            raise StorageError(
+                f"{len(loaded._ledger)} trials are stored for a horizon of {self._horizon}."
+            )
+        loaded._noted = json.dumps(state["notes"])
+        loaded.notes = json.loads(loaded._noted)
+        if "digest" in state and state["events"]:
+            loaded._ledger.know_digest(state["digest"])
+        self.__dict__.update(loaded.__dict__)
 
     @exclusive
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -443,9 +457,10 @@ class Optimizer(ABC):
 
     def _header(self) -> dict[str, Any]:
         """The state without trials and attached results."""
-        notes = sqlite.dump_notes(self.notes)
+        notes = states.notes_text(self.notes)
         if notes != self._noted:  # a change like any other, or another holder could drop it
-            self._ledger.note(notes)
+            digest = hashlib.blake2b(notes.encode(), digest_size=16).hexdigest()
+            self._happen("noted", data={"digest": digest})
             self._noted = notes
         key, array = states.domain_array(self._domain)
         return {
@@ -454,24 +469,105 @@ class Optimizer(ABC):
             key: array.clone(),
             "config": self._described(),
             "notes": json.loads(notes),
-            "revision": self._ledger.revision,
-            "digest": self._ledger.digest,
-            "finished": self._finished,
-            "progress": self._progress(),
         }
+
+    def _happen(
+        self, kind: str, value: float | None = None, data: Mapping[str, Any] | None = None
+    ) -> None:
+        """Let something happen that is of no trial."""
+        self._apply(Event(kind, time.time(), value=value, data=data or {}))
+
+    def _ask_for(self, choice: Choice) -> Trial:
+        point = self._domain.like[choice.index] if choice.x is None else choice.x
+        data = {"x": point.tolist(), "point": choice.index}
+        data |= {"round": choice.round, "slot": choice.slot, **choice.data}
+        self._apply(Event("asked", time.time(), len(self._ledger), data=data))
+        return self._ledger[-1]
+
+    def _settle(self, trial: Trial, kind: str, value: float | None, data: dict[str, Any]) -> None:
+        self._apply(Event(kind, time.time(), trial.id, value, data))
+        self._after_settled(trial)
+
+    def _apply(self, event: Event) -> None:
+        """Take in an event, as it happens or when it is replayed: nothing is decided here.
+
+        Raises:
+            StorageError: if it cannot follow those before it.
+        """
+        if event.kind == "asked":
+            self._asked(self._ledger.ask(event, self._domain.like), event.data)
+        elif event.kind in SETTLED:
+            self._settled(self._ledger.settle(event))
+        elif event.kind == "attached":
+            self._attached(self._ledger.attach(event, self._domain.like))
+        else:
+            self._decided(event)
+            self._ledger.append(event)
+
+    def _replay(self, events: Iterable[Event]) -> None:
+        """Apply stored events to a state that begins.
+
+        Raises:
+            StorageError: if one is malformed, or cannot follow those before it.
+        """
+        for number, event in enumerate(events):
+            try:
+                self._apply(event)
+            except _MALFORMED as error:
+                raise StorageError(
+                    f"Stored event {number}, {event.kind}, cannot be: {truncated(error)}"
+                ) from error
+
+    @property
+    def event_count(self) -> int:
+        """How many events there are."""
+        return self._ledger.event_count
+
+    def events(self, start: int = 0) -> list[Event]:
+        """What happened so far, in order; see :mod:`botorch_delay.history.events`.
+
+        Args:
+            start: how many events to leave out.
+        """
+        return list(self._ledger.events(start))
 
     @abstractmethod
     def _choose(self) -> Choice:
         """The next point. Rounds close here and nowhere else, but for the last."""
 
-    def _asked(self, trial: Trial) -> None:
-        """Note that a choice has become a trial."""
+    def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+        """Take in that a trial was asked, with the data of the event."""
 
     def _settled(self, trial: Trial) -> None:
-        """Note that a trial was answered, failed or abandoned."""
+        """Take in that a trial was answered, failed or abandoned."""
 
-    def _attached(self, results: list[Attached]) -> None:
-        """Note that results from elsewhere were handed over."""
+    def _attached(self, result: Attached) -> None:
+        """Take in a result from elsewhere."""
+
+    def _decided(self, event: Event) -> None:
+        """Take in an event of another kind.
+
+        Raises:
+            StorageError: if there is none of this kind here.
+        """
+        if event.kind == "finished":
+            self._finished = True
+        elif event.kind == "fitted" and self._fitting is not None:
+            self._fitting.take(event.data)
+        elif event.kind != "noted":
+            raise StorageError(f"A {type(self).__name__} has no such event.")
+
+    def _after_settled(self, trial: Trial) -> None:
+        """Decide what follows from a trial's end."""
+
+    def _after_attached(self, count: int) -> None:
+        """Say what there is to be said of the last so many attached results."""
+
+    def _fit_if_due(self) -> None:
+        """Learn kernel and noise again where that is due."""
+        fitted = None if self._fitting is None else self._fitting.fit()
+        if fitted is not None:
+            self._happen("fitted", data=fitted)
 
     def _close_last(self) -> None:
         """Close what is open, at the end of the run."""
@@ -483,25 +579,6 @@ class Optimizer(ABC):
     def _described(self) -> dict[str, Any]:
         """What it was made with, JSON-ready."""
         return self._config.describe() | self._domain.describe()
-
-    @abstractmethod
-    def _progress(self) -> dict[str, Any]:
-        """What cannot be derived from the trials.
-
-        ``rounds``: JSON-ready records of closed rounds, append-only. ``arrays``: tensors, and
-        ``arrays_version``, a whole number that changes when they do. ``values``: anything else,
-        JSON-ready and small.
-        """
-
-    @abstractmethod
-    def _check_progress(
-        self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
-    ) -> Any:
-        """Validate what ``_progress`` gave, without changing anything."""
-
-    @abstractmethod
-    def _restore(self, progress: Any) -> None:
-        """Take over what ``_check_progress`` returned; the ledger is restored already."""
 
     def _estimated_law(self) -> EmpiricalDelay | None:
         """The law of delays, if there is an answer to estimate it from."""
@@ -525,16 +602,6 @@ class Optimizer(ABC):
     def _active_points(self) -> ActiveSet:
         """The points that may still be the maximiser."""
         return whole_set(self._domain, self._seed)
-
-    def _open_trial(self, choice: Choice) -> Trial:
-        trial = self._ledger.open(
-            source=self._domain.like if choice.x is None else choice.x.clone(),
-            index=choice.index,
-            round=choice.round,
-            slot=choice.slot,
-        )
-        self._asked(trial)
-        return trial
 
     def _running(self, trial: Trial | int, verb: str) -> Trial:
         found = self._ledger.find(trial)

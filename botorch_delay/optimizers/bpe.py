@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import Confidence, FixedBeta, Guarantee, RKHSConfidence
+from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidence
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.elimination.active_set import ActiveSet, RoundBounds
@@ -40,25 +41,26 @@ from botorch_delay.exceptions import (
 )
 from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.answers import Answers
+from botorch_delay.history.events import Event, finite, flag, whole
 from botorch_delay.history.point_status import Feasibility, row_of
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.budget import Budget
-from botorch_delay.optimizers.claims import History, claim, departures, waits_of
+from botorch_delay.optimizers.claims import History, claim, departures, least_norm, waits_of
 from botorch_delay.optimizers.config import BPEConfig
-from botorch_delay.optimizers.events import Note, Notebook, Opening
 from botorch_delay.optimizers.exploit import DEFAULT_EXPLOIT, Exploit, WithinBudget, as_exploit
 from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.locks import exclusive
 from botorch_delay.optimizers.policies import make_policy
 from botorch_delay.optimizers.policy import Policy
-from botorch_delay.optimizers.progress import Progress, read_progress, write_progress
-from botorch_delay.optimizers.replica import PastTrial, Replica
 from botorch_delay.optimizers.rules import Rule
 from botorch_delay.optimizers.stragglers import EarlyClose, LateReport, forecast, holding
 
 logger = logging.getLogger(__name__)
+
+# How many slots may be missing below one that was served elsewhere.
+FURTHEST_SLOT = 10_000
 
 _Exploits = Exploit | WithinBudget | Rule | Callable[..., AcquisitionFunction] | None
 
@@ -168,19 +170,26 @@ class BPEDelayOptimizer(Optimizer):
         domain = config.domain
         self._fixed, self._confidence = config.fixed, config.confidence
         self._delta = config.delta
-        self._fitting = Fitting(config, self._ledger)
         self._rule = config.round_rule()
-        self._active: ActiveSet = whole_set(domain, self._seed)
+        self._start()
         self._active.check(self._fixed, self._round_bounds(1))
+        if self._policy is not None:
+            self._policy.check()
+
+    def _start(self) -> None:
+        super()._start()
+        config, domain = self._config, self._domain
+        self._fitting: Fitting = Fitting(config, self._ledger)
+        self._active: ActiveSet = whole_set(domain, self._seed)
         self._resets = 0
         self._records: list[RoundRecord] = []
+        self._judged: ActiveSet | None = None  # what a round leaves, until its end is applied
         self._open: OpenRound | None = None
         self._feasibility = Feasibility(key=self._active.key, exact=self._exact)
         self._late = LateReport()
         factor = config.straggler_factor
         self._early = None if factor is None else EarlyClose(factor, domain.like)
         self._designed = 0  # design points asked, in all rounds
-        self._notebook = Notebook(self._fitting.surrogate)
         self._past = History()
         self._budget = self._make_budget()
         self._policy: Policy | None = None
@@ -288,29 +297,6 @@ class BPEDelayOptimizer(Optimizer):
             seed=seed,
             maximize=maximize,
         )
-
-    @classmethod
-    def from_trials(
-        cls, domain: Domain, horizon: int | None, trials: Iterable[PastTrial], **options: Any
-    ) -> BPEDelayOptimizer:
-        """The optimizer that would exist had these asks been made and answered here.
-
-        A :class:`Replica` takes in newer trials without beginning anew, and asks with notes.
-
-        Args:
-            domain: as in the constructor.
-            horizon: likewise.
-            trials: with the notes of their asks; those without one are results from elsewhere.
-            options: of the constructor.
-
-        Raises:
-            InputError: if a point does not fit the domain, or an option is out of its range.
-            NotSupportedError: with :class:`WithinBudget`.
-            StorageError: if a note is malformed, or rests on trials that are missing.
-        """
-        replica = Replica(lambda: cls(domain, horizon, **options))
-        replica.sync(trials)
-        return replica.optimizer
 
     @property
     @exclusive
@@ -465,19 +451,20 @@ class BPEDelayOptimizer(Optimizer):
         )
 
     def _choose(self) -> Choice:
-        self._fitting.update()
-        if self._open is not None:
-            self._open.use(self._fitting.surrogate)
+        self._fit_if_due()
         if self._open is None:
-            self._begin(self._view())
+            self._happen("opened")
         elif self._is_due(self._open):
             if not self._rule.on_arrival and self._open.is_overdue():
                 self._open.departures.add(Departure.OVERDUE)
             if self._open.gave_up():
                 self._open.departures.add(Departure.GIVEN_UP)
-            self._close(self._view(), open_next=True)
+            self._close(self._round_answers(), last=False)
         assert self._open is not None
         choice = self._next_choice(self._open)
+        if self._budget is not None:
+            assert choice.index is not None
+            choice = replace(choice, data={"price": self._budget.price(choice.index)})
         if self._rule.on_arrival:
             self._late.look(self._open, self._feasibility, self._ledger)
         return choice
@@ -574,79 +561,110 @@ class BPEDelayOptimizer(Optimizer):
         return policy.choose(active)
 
     @exclusive
-    def note(self, trial: Trial) -> Note:
-        """What the ask of a trial brought about, from which :meth:`ask_again` makes it again.
+    def follow(self, events: Sequence[Event]) -> Trial:
+        """Take in an ask that was made elsewhere, with all that it brought about.
 
-        Raises:
-            TrialError: if the trial is unknown, foreign, or was asked before a state was loaded.
-        """
-        return self._notebook.read(self._ledger.find(trial))
-
-    @exclusive
-    def ask_again(self, x: Tensor, note: Note) -> Trial:
-        """Make an ask that was made before, elsewhere: rounds open as they did there.
-
-        A design point that another trial serves already becomes one outside the design.
+        What does not fit here any more is left out: a round that has opened already, or a fit to
+        fewer answers. A design point that another trial serves becomes an ask outside the design.
 
         Args:
-            x: the point that was asked, ``d``.
-            note: of that ask, with the ids of the trials here.
+            events: of the ask, the ask itself last, with the ids of the trials here.
 
         Raises:
             InputError: if the point is not in the domain.
-            NotSupportedError: with :class:`WithinBudget`, which counts when answers came.
-            StorageError: if the note does not fit what was asked before.
+            NotSupportedError: with :class:`WithinBudget`, whose prices are of the time of an ask.
+            StorageError: if the events do not fit what was asked before.
         """
         if self._budget is not None:
             raise NotSupportedError(
-                "With WithinBudget every ask counts with the bounds of its time, which notes do "
-                "not tell; use save and load."
+                "With WithinBudget every ask counts with the bounds of its time, which other "
+                "processes do not share; use save and load."
             )
-        X = validation.matrix(x.unsqueeze(0), "x")
-        validation.matches(X, "x", self._domain.like)
+        *before, asked = events
+        for event in before:
+            if self._fits(event):
+                self._replay([event])
+        data = dict(asked.data)
+        X = self._domain.like.new_tensor([data["x"]])
         if not bool(self._domain.contains(X)):
-            raise InputError(f"x must be a point of the domain, got {x.tolist()}.")
-        for opening in note.openings:
-            if self._open is None and opening.number == 1 and not self._finished:
-                self._begin(opening)
-            elif self._open is not None and opening.number == self._open.number + 1:
-                self._open.departures |= set(opening.departures)
-                self._close(opening, open_next=True)
+            raise InputError(f"x must be a point of the domain, got {data['x']}.")
         key = self._active.key_of(X[0])
-        choice = self._active.choice(key, note.round, note.slot)
-        current = self._open
-        if current is None and self._finished:  # asked elsewhere while the last ask was out
-            return self._open_trial(replace(choice, round=len(self._records), slot=NO_SLOT))
-        if current is None:
+        data["point"] = self._active.choice(key, 1, 0).index
+        current, number, slot = self._open, data["round"], data["slot"]
+        if current is not None:
+            if number > current.number or (number == current.number and slot >= 0):
+                fits = number == current.number and self._make_room(current, slot, key)
+                # One that does not fit comes on top of the design, as while a round waits.
+                data |= {"round": current.number, "slot": slot if fits else WAITING_SLOT}
+        elif self._finished:  # asked elsewhere while the last ask was out
+            data |= {"round": len(self._records), "slot": NO_SLOT}
+        else:
             raise StorageError("The ask that opened the first round is missing.")
-        while self._resets < note.resets:
-            self._reset_active(current)
-        fit = note.fit
-        if fit is not None and fit.answers > self._fitting.fitted_to:
-            self._fitting.resume(Surrogate.rebuild(fit.surrogate, self._domain), fit.answers)
-        current.use(self._fitting.surrogate)
-        number, slot = note.round, note.slot
-        if number > current.number or (number == current.number and slot >= 0):
-            fits = number == current.number and current.make_room(slot, key)
-            # One that does not fit comes on top of the design, as an ask while a round waits does.
-            choice = replace(choice, round=current.number, slot=slot if fits else WAITING_SLOT)
-        return self._open_trial(choice)
+        self._replay([replace(asked, trial=len(self._ledger), data=data)])
+        return self._ledger[-1]
 
-    def _asked(self, trial: Trial) -> None:
-        policy = self._policy
-        fitting = self._fitting
-        self._notebook.write(trial, self._resets, fitting.surrogate, fitting.fitted_to)
-        if policy is not None:
-            policy.data.asked(trial)
+    def _fits(self, event: Event) -> bool:
+        """Whether what an ask elsewhere brought about is news here."""
+        if event.kind == "opened":
+            return self._open is None and not self._finished
+        if event.kind == "fitted":
+            return bool(event.data["answers"] > self._fitting.fitted_to)
+        return self._open is not None and (
+            event.kind != "closed" or event.data["record"]["number"] == self._open.number
+        )
+
+    def _make_room(self, current: OpenRound, slot: int, key: int) -> bool:
+        """Whether a point that was chosen elsewhere can serve a slot; earlier slots are opened.
+
+        Those wait to be asked: their trials are not known yet, or never came to be. A slot that
+        is further away than any run leaves them is none: a damaged event must not cost hours.
+        """
+        if slot > len(current.slots) + FURTHEST_SLOT:
+            return False
+        try:
+            while slot > len(current.slots):
+                missing = self._active.choice(current.next_key(), current.number, slot)
+                point = self._domain.like[missing.index] if missing.x is None else missing.x
+                self._happen("dealt", data={"x": point.tolist(), "point": missing.index})
+        except ExhaustedDesignError:
+            return False
+        return current.admits(slot, key)
+
+    def _decided(self, event: Event) -> None:
+        data, current = event.data, self._open
+        if event.kind == "opened" and current is None and not (self._records or self._finished):
+            self._open = self._new_round(1, 1)
+        elif event.kind == "closed" and current is not None:
+            self._take_closing(current, data)
+        elif event.kind == "reset" and current is not None:
+            self._take_reset(current, entirely=flag(data["whole"]))
+        elif event.kind == "dealt" and current is not None:
+            current.deal(self._active.key_of(self._domain.like.new_tensor(data["x"])))
+        elif event.kind == "tested" and self._config.proves:
+            self._past = self._past.tested_norm(finite(data["norm"]), whole(data["answers"]))
+        else:
+            super()._decided(event)
+            if event.kind == "fitted" and current is not None:
+                current.use(self._fitting.surrogate)
+
+    def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         # An ask made elsewhere may be of an earlier round, or come after the last one.
         current = self._open if self._open and trial.round == self._open.number else None
+        if current is None and trial.round > len(self._records):
+            raise StorageError(f"trial {trial.id} is of round {trial.round}, which is not open.")
+        key = self._active.key(trial)
+        if current is not None and trial.slot >= 0 and not current.admits(trial.slot, key):
+            raise StorageError(f"trial {trial.id} has an impossible slot, {trial.slot}.")
+        if self._policy is not None:
+            self._policy.data.asked(trial)
         new = trial.slot >= 0 and not (current is not None and current.is_served(trial.slot))
         self._designed += new
         if self._budget is not None:
             # Of BPE-Delay's own asks these are none that its bound counts.
             beyond = current is not None and trial.slot >= current.design_size
             again = trial.slot >= 0 and (not new or beyond)
-            self._budget.ask(row_of(trial), waiting=again or trial.slot == WAITING_SLOT)
+            waiting = again or trial.slot == WAITING_SLOT
+            self._budget.ask(row_of(trial), finite(data["price"]), waiting=waiting)
         if current is not None:
             current.take(trial)
         elif self._config.proves:
@@ -655,9 +673,6 @@ class BPEDelayOptimizer(Optimizer):
         self._update_standing(trial)
 
     def _settled(self, trial: Trial) -> None:
-        taken = len(self._ledger) - 1 - trial.id
-        if trial.state is TrialState.COMPLETED:
-            self._late.answered(taken)
         self._feasibility.note(trial)
         if self._policy is not None:
             self._policy.data.settled(trial)
@@ -668,13 +683,9 @@ class BPEDelayOptimizer(Optimizer):
             current.settle(trial)
         self._update_standing(trial)
         if self._config.proves:
-            self._look_back(trial, taken)
-        if current is None:
-            return
-        if len(self._ledger) == self._horizon and current.all_settled():
-            self._close_last()
+            self._look_back(trial)
 
-    def _look_back(self, trial: Trial, taken: int) -> None:
+    def _look_back(self, trial: Trial) -> None:
         """Keep what a claim may not survive of a trial that was settled."""
         assert self._fixed is not None
         current = self._open
@@ -686,17 +697,10 @@ class BPEDelayOptimizer(Optimizer):
             and trial.round == current.number
             and 0 <= trial.slot < current.design_size
         )
+        taken = len(self._ledger) - 1 - trial.id
         past = self._past.settled(trial, again=again, taken=taken, wait=wait, over=over)
         if trial.noise_var is not None:
             past = past.told(trial.noise_var, self._fixed, self._confidence)
-        if isinstance(self._confidence, RKHSConfidence):
-            past = past.tested_norm(
-                self._fixed,
-                self._confidence,
-                self._delta,
-                self._ledger.answer_count,
-                self._told_answers,
-            )
         self._past = past
         if current is not None and not over:
             on_arrival = self._rule.on_arrival
@@ -704,9 +708,19 @@ class BPEDelayOptimizer(Optimizer):
                 current, trial, self._fixed, on_arrival=on_arrival, exact=self._exact
             )
 
-    def inherit(self, other: BPEDelayOptimizer) -> None:
-        """Take over what another one knows of the same run that ends a claim."""
-        self._past = self._past.joined(other._past)
+    def _after_settled(self, trial: Trial) -> None:
+        if trial.state is TrialState.COMPLETED:
+            self._late.answered(len(self._ledger) - 1 - trial.id)
+        confidence, count = self._confidence, self._ledger.answer_count
+        tests = self._config.proves and isinstance(confidence, RKHSConfidence)
+        if tests and self._past.needs_test(count):
+            assert self._fixed is not None
+            assert isinstance(confidence, RKHSConfidence)
+            norm = least_norm(self._fixed, confidence, self._delta, self._told_answers)
+            self._happen("tested", data={"norm": norm, "answers": count})
+        current = self._open
+        if current is not None and len(self._ledger) == self._horizon and current.all_settled():
+            self._close_last()
 
     def _told_answers(self, largest: float) -> tuple[Answers, int]:
         """The answers that were told with a noise variance of at most so much.
@@ -725,9 +739,18 @@ class BPEDelayOptimizer(Optimizer):
         if self._open is not None and (self._exact or key in self._feasibility.suspects):
             self._open.set_standing(key, self._feasibility.standing(key))
 
-    def _attached(self, results: list[Attached]) -> None:
+    def _attached(self, result: Attached) -> None:
+        if self._policy is not None:
+            self._policy.data.attached()
+        if self._exact:
+            for key in self._active.keys_of([result]):
+                self._feasibility.know(key)
+                if self._open is not None:
+                    self._open.set_standing(key, self._feasibility.standing(key))
+
+    def _after_attached(self, count: int) -> None:
         if self._config.proves and self._config.evidence == "all" and not self._exact:
-            repeats = self._ledger.repeated(len(results))
+            repeats = self._ledger.repeated(count)
             if repeats:
                 warnings.warn(
                     f"{repeats} of the attached results were attached before, with the same point "
@@ -736,20 +759,13 @@ class BPEDelayOptimizer(Optimizer):
                     RepeatedResultWarning,
                     stacklevel=4,
                 )
-        if self._policy is not None:
-            self._policy.data.attached(results)
-        if self._exact:
-            for key in self._active.keys_of(results):
-                self._feasibility.know(key)
-                if self._open is not None:
-                    self._open.set_standing(key, self._feasibility.standing(key))
 
     def _close_last(self) -> None:
         if self._open is not None:
-            view = self._view()
+            answers = self._round_answers()
             if self._config.proves and not self._exact and not self._ends_as_planned(self._open):
-                view = replace(view, used=())
-            self._close(view, open_next=False)
+                answers = replace(answers, ids=(), own=self._data(()))
+            self._close(answers, last=True)
         self._finished = True
 
     def _ends_as_planned(self, current: OpenRound) -> bool:
@@ -777,56 +793,31 @@ class BPEDelayOptimizer(Optimizer):
         assert rows is not None
         return self._early.allows(current, rows)
 
-    def _view(self) -> Opening:
-        """What there is to judge the open round by, if it closes now."""
-        current = self._open
-        number = 1 if current is None else current.number + 1
-        infeasible = tuple(map(self._feasibility.first, self._feasibility.infeasible()))
-        view = Opening(number, infeasible=infeasible)
-        if current is None:
-            return view
-        used = tuple(current.answered(current.design_size if self._rule.on_arrival else None))
-        view = replace(view, used=used, departures=tuple(sorted(current.departures)))
+    def _round_answers(self) -> RoundAnswers:
+        """The answers by which the open round is judged, if it closes now."""
+        assert self._open is not None
+        used = tuple(self._open.answered(self._open.design_size if self._rule.on_arrival else None))
         if self._config.evidence != "all":
-            return view
-        pool = tuple(self._ledger.answered())
-        attached = tuple(range(len(self._ledger.attached)))
-        return replace(view, used=pool if self._merges else used, pool=pool, attached=attached)
+            return RoundAnswers(used, self._data(used), merged=self._merges)
+        # On a box an active set is made again from the answers of trials alone.
+        pooled = None if self._active.rows is None else self._all_data()
+        used = tuple(self._ledger.answered()) if self._merges else used
+        return RoundAnswers(used, self._data(used), pooled, self._merges)
 
     @property
     def _merges(self) -> bool:
         """Whether bounds from all answers take the place of the round's own."""
         return not self._config.proves or self._exact
 
-    def _begin(self, view: Opening) -> None:
-        """Open the first round."""
-        self._open = self._new_round(1, 1, self._active, self._surrogate_of(view))
-        self._notebook.opened(view, self._open.surrogate)
-
-    def _surrogate_of(self, view: Opening) -> Surrogate:
-        """The surrogate that was in use when a round opened."""
-        if self._fixed is not None or view.surrogate is None:
-            return self._fitting.surrogate
-        return Surrogate.rebuild(view.surrogate, self._domain)
-
-    def _new_round(
-        self, number: int, previous_size: int, active: ActiveSet, surrogate: Surrogate
-    ) -> OpenRound:
-        size = self._rule.design_size(number, previous_size)
-        return self._make_round(number, size, surrogate, active, self._feasibility)
-
-    def _make_round(
-        self,
-        number: int,
-        design_size: int,
-        surrogate: Surrogate,
-        active: ActiveSet,
-        feasibility: Feasibility,
-    ) -> OpenRound:
-        standings = {key: feasibility.standing(key) for key in feasibility.marked()}
-        length = self._rule.length(number)
+    def _new_round(self, number: int, previous_size: int) -> OpenRound:
         return OpenRound(
-            number, design_size, length, surrogate, active, standings, needs_all=self._needs_all
+            number,
+            self._rule.design_size(number, previous_size),
+            self._rule.length(number),
+            self._fitting.surrogate,
+            self._active,
+            {key: self._feasibility.standing(key) for key in self._feasibility.marked()},
+            needs_all=self._needs_all,
         )
 
     @property
@@ -852,40 +843,16 @@ class BPEDelayOptimizer(Optimizer):
             self._sign,
         )
 
-    def _round_answers(self, view: Opening) -> RoundAnswers:
-        """The answers by which a round is judged."""
-        pooled = None
-        # On a box a region is made again from the answers of trials alone.
-        if self._config.evidence == "all" and self._active.rows is not None:
-            pooled = self._data(view.pool, [self._ledger.attached[i] for i in view.attached])
-        return RoundAnswers(view.used, self._data(view.used), pooled, self._merges)
-
-    def _close(self, view: Opening, *, open_next: bool) -> None:
-        """Close the open round and, unless it was the last, open the next.
-
-        All that can fail is done before anything is changed.
-        """
+    def _close(self, answers: RoundAnswers, *, last: bool) -> None:
+        """Close the open round and, unless it was the last, open the next."""
         current = self._open
         assert current is not None
-        current.use(self._surrogate_of(view))
-        infeasible = sorted(self._active.key(self._ledger[i]) for i in view.infeasible)
-        record, active = close_round(
-            current,
-            self._round_answers(view),
-            self._active,
-            infeasible,
-            self._round_bounds(current.number),
-        )
-        following = None
-        if open_next:
-            following = self._new_round(
-                current.number + 1, current.design_size, active, current.surrogate
-            )
-            self._notebook.opened(view, following.surrogate)
-        self._open = following
-        self._active = active
-        self._records.append(record)
-        self._follow_active()
+        infeasible = self._feasibility.infeasible()
+        bounds = self._round_bounds(current.number)
+        record, active = close_round(current, answers, self._active, infeasible, bounds)
+        self._judged = active
+        left = active.left_of(self._active)
+        self._happen("closed", data={"record": record.describe(), "left": left, "last": last})
         logger.info(
             "round %d closed after %d asks: %d answers used, %.6g of %.6g %s stay active",
             record.number,
@@ -896,18 +863,47 @@ class BPEDelayOptimizer(Optimizer):
             active.unit,
         )
 
+    def _take_closing(self, current: OpenRound, data: Mapping[str, Any]) -> None:
+        """The end of a round as it was decided, here or elsewhere."""
+        active, self._judged = self._judged, None  # it is made where it happens now
+        record, last = RoundRecord.read(data["record"]), flag(data["last"])
+        known = all(trial_id < len(self._ledger) for trial_id in record.trial_ids)
+        whole_design = last or record.design_size == current.design_size
+        if record.number != current.number or not (known and whole_design):
+            raise StorageError(f"round {record.number} cannot have closed so.")
+
+        def judged() -> tuple[Surrogate, Answers, RoundBounds]:
+            used = [self._ledger[trial_id] for trial_id in record.trial_ids]
+            answers = Answers.of(used, self._sign, self._domain.like)
+            surrogate = self._fixed or Surrogate.rebuild(record.surrogate or {}, self._domain)
+            bounds = self._round_bounds(record.number)
+            return surrogate.standardized(answers.y), answers, bounds
+
+        if active is None:
+            active = self._active.after_record(record, data["left"], judged)
+        self._active = active
+        self._records.append(record)
+        self._finished |= last
+        self._open = None if last else self._new_round(record.number + 1, current.design_size)
+        self._follow_active()
+
     def _follow_active(self) -> None:
         """On a box, let the asks outside the design choose among points of the active set."""
         if self._policy is not None:
-            self._policy.use_pool(self._active.spread)
+            self._policy.use_active(self._active)
 
     def _reset_active(self, current: OpenRound) -> None:
         """Go on with every feasible point where none of the active ones may be asked.
 
         Where they may not because their values are known exactly, they stay the active ones.
         """
-        left = everything_left(self._active, self._feasibility, current.number)
-        if self._active.without(self._feasibility.infeasible()).is_empty:
+        everything_left(self._active, self._feasibility, current.number)  # says so if none is left
+        feasible = self._active.without(self._feasibility.infeasible())
+        self._happen("reset", data={"whole": feasible.is_empty})
+
+    def _take_reset(self, current: OpenRound, *, entirely: bool) -> None:
+        left = self._active.restored(self._feasibility.infeasible(), current.number)
+        if entirely:
             self._active = left
         self._resets += 1
         current.restart(left)
@@ -923,74 +919,6 @@ class BPEDelayOptimizer(Optimizer):
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self._fitting.current(), self._confidence, self._delta
-
-    def _progress(self) -> dict[str, Any]:
-        written = write_progress(
-            Progress(
-                self._records,
-                self._resets,
-                self._open,
-                self._active,
-                self._fitting.describe(),
-                self._past,
-            )
-        )
-        if self._budget is not None:  # its arrays change with every ask and answer
-            written["arrays"] |= self._budget.arrays()
-            written["arrays_version"] = self._ledger.revision
-        return written
-
-    def _check_progress(
-        self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
-    ) -> Progress:
-        whole = whole_set(self._domain, self._seed)
-        feasibility = Feasibility(trials, whole.key, exact=self._exact)
-        for key in whole.keys_of(attached):
-            feasibility.know(key)
-
-        def surrogate_of(learned: Any) -> Surrogate:
-            return self._fixed or Surrogate.rebuild(learned, self._domain)
-
-        known = len(attached) + sum(t.state is TrialState.COMPLETED for t in trials)
-        fitted = self._fitting.read(progress["values"].get("fit"), known)
-
-        def make_round(number: int, size: int, active: ActiveSet) -> OpenRound:
-            current = self._make_round(number, size, fitted[0], active, feasibility)
-            current.replay([t for t in trials if t.round == number])
-            return current
-
-        def judged(record: RoundRecord) -> tuple[Surrogate, Answers, RoundBounds]:
-            answers = Answers.of(
-                [trials[i] for i in record.trial_ids], self._sign, self._domain.like
-            )
-            surrogate = surrogate_of(record.surrogate).standardized(answers.y)
-            return surrogate, answers, self._round_bounds(record.number)
-
-        found = read_progress(
-            progress, trials, whole, self._rule, self._horizon, judged, make_round
-        )
-        budget = self._make_budget()
-        if budget is not None:
-            budget.restore(progress["arrays"], trials)
-        return replace(found, fitted=fitted, budget=budget)
-
-    def _restore(self, progress: Progress) -> None:
-        self._active = progress.active
-        self._records = progress.records
-        self._resets = progress.resets
-        self._open = progress.open
-        self._feasibility = Feasibility(self._ledger.trials, self._active.key, exact=self._exact)
-        for key in self._active.keys_of(self._ledger.attached):
-            self._feasibility.know(key)
-        self._late = LateReport()
-        self._designed = len({(t.round, t.slot) for t in self._ledger.trials if t.slot >= 0})
-        self._fitting.resume(*progress.fitted)
-        self._notebook = Notebook(self._fitting.surrogate, len(self._ledger))
-        self._past = progress.history
-        self._budget = progress.budget
-        if self._policy is not None:
-            self._policy.restart()
-            self._follow_active()
 
     def _make_budget(self) -> Budget | None:
         if self._config.budget_factor is None:

@@ -41,23 +41,22 @@ point that eliminates, are both at most 2 h_r off.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from botorch_delay.confidence.anytime import Ellipsoid
-from botorch_delay.confidence.bounds import BudgetTerms, RKHSConfidence, side_delta
+from botorch_delay.confidence.bounds import RKHSConfidence, side_delta
+from botorch_delay.confidence.guarantee import BudgetTerms
 from botorch_delay.design.greedy import greedy_max_variance
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.elimination.rounds import RoundRule
-from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import row_of
-from botorch_delay.history.trials import Trial, TrialState
+from botorch_delay.history.trials import Trial
 
 
 class Budget:
@@ -110,11 +109,21 @@ class Budget:
         self.waits, self.waiting = 0.0, 0
         self._rows: list[int] = []
         self._caps: list[float] = []
+        self._told: list[tuple[int, float, int]] = []  # answers that the bounds do not have yet
+
+    @property
+    def bounds(self) -> Ellipsoid:
+        """On f at every point, from all answers, taken in one by one as they came."""
+        for row, y, ask in self._told:
+            self._ellipsoid.tell(row, y, ask)
+            self._ellipsoid.update()
+        self._told = []
+        return self._ellipsoid
 
     @property
     def refuted(self) -> bool:
         """Whether the answers contradict the assumptions."""
-        return self._ellipsoid.refuted
+        return self.bounds.refuted
 
     @property
     def certified(self) -> float:
@@ -137,19 +146,15 @@ class Budget:
         return BudgetTerms(self._factor, self.bound, bound, self.waits, excess, self.trivial)
 
     def tell(self, trial: Trial) -> None:
-        """A trial was answered: the bounds follow at once, so that reading them changes nothing."""
-        self._tell(trial)
-        self._ellipsoid.update()
-
-    def _tell(self, trial: Trial) -> None:
+        """A trial was answered."""
         assert trial.value is not None
-        self._ellipsoid.tell(row_of(trial), self._sign * trial.value, trial.id + 1)
+        self._told.append((row_of(trial), self._sign * trial.value, trial.id + 1))
 
     def active(self, rows: Tensor) -> Tensor:
         """Those of some rows (LongTensor) that may be the best of them; all if none seems to be."""
         if not len(rows):
             return rows
-        upper, lower = self._ellipsoid.upper[rows], self._ellipsoid.lower[rows]
+        upper, lower = self.bounds.upper[rows], self.bounds.lower[rows]
         kept = rows[upper >= lower.max()]
         return kept if len(kept) else rows
 
@@ -166,66 +171,33 @@ class Budget:
         left = self._horizon - len(self._rows) - 1
         sizes = [*self._sizes[number - 1 : -1], 2 * self._horizon]
         future = _charge(sizes, self._rates[number - 1 :], done, left)
-        spent = self.certified + self._price(row)
+        spent = self.certified + self.price(row)
         return spent + future - self.waits <= self._factor * self.bound
 
-    def ask(self, row: int, *, waiting: bool = False) -> None:
+    def price(self, row: int) -> float:
+        """What an ask of a point is charged at most: a bound on its regret."""
+        gap = float(self.bounds.upper.max()) - float(self.bounds.lower[row])
+        return max(min(self._rates[0], gap), 0.0)
+
+    def ask(self, row: int, price: float, *, waiting: bool = False) -> None:
         """An ask was made.
 
         Args:
             row: its point.
+            price: of the point at that time.
             waiting: whether it is counted under waits.
         """
-        price = self._price(row)
         self._rows.append(row)
         self._caps.append(price)
         if waiting:
             self.waits += price
             self.waiting += 1
 
-    def arrays(self) -> dict[str, Tensor]:
-        """What cannot be derived from the trials: bounds of the past, and prices."""
-        like = self._ellipsoid.upper
-        return {
-            "upper": like.clone(),
-            "lower": self._ellipsoid.lower.clone(),
-            "prices": like.new_tensor(self._caps),
-            "waits": like.new_tensor([self.waits, self.waiting, float(self.refuted)]),
-        }
-
-    def restore(self, arrays: Mapping[str, Any], trials: list[Trial]) -> None:
-        """Go on from stored trials and :meth:`arrays`, on a fresh object.
-
-        Raises:
-            StorageError: if they are malformed.
-        """
-        like = self._ellipsoid.upper
-        shapes = {"upper": len(like), "lower": len(like), "prices": len(trials), "waits": 3}
-        for name, length in shapes.items():
-            array = arrays.get(name)
-            if not isinstance(array, Tensor) or array.shape != (length,) or array.isnan().any():
-                raise StorageError(f"The stored budget has no proper {name!r}.")
-        for trial in trials:
-            self._rows.append(row_of(trial))
-            if trial.state is TrialState.COMPLETED:
-                self._tell(trial)
-        self._ellipsoid.update(tighten=False)
-        self._ellipsoid.upper = arrays["upper"].to(like).clone()
-        self._ellipsoid.lower = arrays["lower"].to(like).clone()
-        self._caps = arrays["prices"].tolist()
-        self.waits, waiting, refuted = arrays["waits"].tolist()
-        self.waiting = int(waiting)
-        self._ellipsoid.refuted = bool(refuted)
-
-    def _price(self, row: int) -> float:
-        gap = float(self._ellipsoid.upper.max()) - float(self._ellipsoid.lower[row])
-        return max(min(self._rates[0], gap), 0.0)
-
     def _bills(self) -> Tensor:
-        lower = self._ellipsoid.lower
+        lower = self.bounds.lower
         if not self._rows:
             return lower[:0]
-        now = self._ellipsoid.upper.max() - lower[torch.tensor(self._rows, device=lower.device)]
+        now = self.bounds.upper.max() - lower[torch.tensor(self._rows, device=lower.device)]
         return torch.minimum(lower.new_tensor(self._caps), now).clamp_min(0.0)
 
 

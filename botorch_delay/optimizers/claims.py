@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from gpytorch.kernels import Kernel, LinearKernel, ScaleKernel
 
 from botorch_delay.confidence.anytime import norm_at_least
-from botorch_delay.confidence.bounds import BudgetTerms, Confidence, Guarantee, RKHSConfidence
+from botorch_delay.confidence.bounds import Confidence, RKHSConfidence
+from botorch_delay.confidence.guarantee import BudgetTerms, Guarantee
 from botorch_delay.delays import SubExponentialDelay
 from botorch_delay.elimination.open_round import OpenRound
 from botorch_delay.elimination.rounds import Departure, RoundRecord
-from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import MAX_FAILURES
-from botorch_delay.history.states import brief, is_whole
 from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers.config import BPEConfig
 
@@ -86,11 +84,6 @@ class History:
             overdue=self.overdue + late,
         )
 
-    def joined(self, other: History) -> History:
-        """What either tells."""
-        pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
-        return History(**{name: max(pair) for name, pair in pairs.items()})
-
     def told(self, noise_var: float, surrogate: Surrogate, confidence: Confidence) -> History:
         """The history after an answer came with its own noise variance."""
         return replace(
@@ -99,55 +92,34 @@ class History:
             noisier=self.noisier or noise_var > _largest_noise(confidence),
         )
 
-    def tested_norm(
-        self,
-        surrogate: Surrogate,
-        confidence: RKHSConfidence,
-        delta: float,
-        count: int,
-        answers: Callable[[float], tuple[Answers, int]],
-    ) -> History:
-        """The history after the answers have been held against the bound on the norm.
+    def needs_test(self, count: int) -> bool:
+        """Whether so many answers are to be held against the bound on the norm."""
+        return count > self.tested and not FIRST_TESTS < count < GROWTH_TO_TEST * self.tested
 
-        Args:
-            surrogate: kernel and noise, as given.
-            confidence: the bounds.
-            delta: failure probability of what is said of the norm.
-            count: how many answers there are.
-            answers: gives those that were told with a noise variance of at most so much, and how
-                many asks had been made up to the last of all.
-        """
-        if count <= self.tested or FIRST_TESTS < count < GROWTH_TO_TEST * self.tested:
-            return self
-        (data, asks), found = answers(_largest_noise(confidence)), 0.0
-        if len(data):
-            found = norm_at_least(surrogate.covar_module, data, confidence.noise_std, asks, delta)
-        return replace(self, norm=max(self.norm, found), tested=count)
+    def tested_norm(self, norm: float, count: int) -> History:
+        """The history after so many answers have called for a norm."""
+        return replace(self, norm=max(self.norm, norm), tested=count)
 
-    def describe(self) -> dict[str, Any]:
-        """As plain values, JSON-ready."""
-        return asdict(self)
 
-    @classmethod
-    def read(cls, record: Any) -> History:
-        """From plain values.
+def least_norm(
+    surrogate: Surrogate,
+    confidence: RKHSConfidence,
+    delta: float,
+    answers: Callable[[float], tuple[Answers, int]],
+) -> float:
+    """The least norm that the answers call for.
 
-        Raises:
-            StorageError: if they are malformed.
-        """
-        counts = ("failed", "abandoned", "overdue", "strays", "tested")
-        flags = ("own_noise", "noisier")
-        fits = (
-            isinstance(record, Mapping)
-            and record.keys() == {*counts, *flags, "norm"}
-            and all(is_whole(record[name], 0) for name in counts)
-            and all(isinstance(record[name], bool) for name in flags)
-            and isinstance(record["norm"], int | float)
-            and record["norm"] >= 0.0
-        )
-        if not fits:
-            raise StorageError(f"The stored history of the run is malformed: {brief(record)}.")
-        return cls(**record)
+    Args:
+        surrogate: kernel and noise, as given.
+        confidence: the bounds.
+        delta: failure probability of what is said of the norm.
+        answers: gives those that were told with a noise variance of at most so much, and how many
+            asks had been made up to the last of all.
+    """
+    data, asks = answers(_largest_noise(confidence))
+    if not len(data):
+        return 0.0
+    return norm_at_least(surrogate.covar_module, data, confidence.noise_std, asks, delta)
 
 
 def _largest_noise(confidence: Confidence) -> float:

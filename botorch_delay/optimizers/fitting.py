@@ -15,7 +15,7 @@ from botorch_delay.gp.surrogate import (
     fit_surrogate,
 )
 from botorch_delay.history.answers import Answers
-from botorch_delay.history.states import brief, is_whole
+from botorch_delay.history.events import whole
 from botorch_delay.history.trials import Ledger
 from botorch_delay.optimizers.config import Config
 
@@ -54,12 +54,6 @@ class Fitting:
         """Whether kernel and noise are learned."""
         return self.fixed is None
 
-    def update(self) -> None:
-        """Fit again if that is due. What can fail is done before anything changes."""
-        surrogate, answers = self.current(), self._answers
-        if surrogate is not self.surrogate:
-            self.surrogate, self.fitted_to, self._ahead = surrogate, answers, None
-
     def current(self) -> Surrogate:
         """The surrogate that the next ask would use."""
         answers = self._answers
@@ -69,37 +63,27 @@ class Fitting:
             self._ahead = (answers, self._fit(self.surrogate))
         return self._ahead[1]
 
-    def resume(self, surrogate: Surrogate, fitted_to: int) -> None:
-        """Use a surrogate that was fitted before, or elsewhere, to so many answers."""
-        self.surrogate, self.fitted_to, self._ahead = surrogate, fitted_to, None
+    def fit(self) -> dict[str, Any] | None:
+        """What :meth:`take` needs to use a new surrogate, JSON-ready; None if there is none."""
+        surrogate = self.current()
+        if surrogate is self.surrogate:
+            return None
+        return {"surrogate": surrogate.describe(), "answers": self._answers}
 
-    def describe(self) -> dict[str, Any]:
-        """What cannot be derived from the trials, JSON-ready."""
-        return {
-            "surrogate": self.surrogate.describe() if self.learned else None,
-            "fitted_to": self.fitted_to,
-        }
-
-    def read(self, values: Any, answers: int) -> tuple[Surrogate, int]:
-        """Surrogate and number of answers of a stored :meth:`describe`; nothing is changed.
+    def take(self, fitted: Mapping[str, Any]) -> None:
+        """Use a surrogate that was fitted.
 
         Args:
-            values: as stored.
-            answers: how many are stored, attached results included.
+            fitted: what :meth:`fit` gave, here or elsewhere.
 
         Raises:
-            StorageError: if they are malformed.
+            StorageError: if it is malformed.
         """
-        if not isinstance(values, Mapping):
-            raise StorageError(f"A fit is stored as {brief(values)}.")
-        fitted_to, record = values.get("fitted_to"), values.get("surrogate")
-        if not isinstance(fitted_to, int) or not is_whole(fitted_to, 0) or fitted_to > answers:
-            raise StorageError(f"The last fit was to {brief(fitted_to)} answers, it says.")
-        if self.fixed is not None and (record is not None or fitted_to):
-            raise StorageError("A fit is stored, and the kernel is not learned.")
-        if self.fixed is None and not isinstance(record, Mapping):
-            raise StorageError("The learned kernel is missing.")
-        return self.fixed or Surrogate.rebuild(record or {}, self._config.domain), fitted_to
+        answers = whole(fitted["answers"])
+        if not self.learned or answers > self._answers:
+            raise StorageError(f"a fit to {answers} answers, of {self._answers}.")
+        self.surrogate = Surrogate.rebuild(fitted["surrogate"], self._config.domain)
+        self.fitted_to, self._ahead = answers, None
 
     @property
     def _answers(self) -> int:

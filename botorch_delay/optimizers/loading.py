@@ -18,7 +18,7 @@ from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.exceptions import InputError, InputTypeError, StorageError
 from botorch_delay.history import sqlite
-from botorch_delay.history.states import brief, cut
+from botorch_delay.history.events import brief, truncated
 from botorch_delay.optimizers.acquisition import AcquisitionOptimizer
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
@@ -116,11 +116,11 @@ def _make(path: str | os.PathLike[str], state: Mapping[str, Any], parts: Parts) 
         optimizer = _build(state["optimizer"], state["config"], domain, parts)
         optimizer.load_state_dict(state)
     except StorageError as error:
-        raise StorageError(f"{path}: {cut(error)}") from error
+        raise StorageError(f"{path}: {truncated(error)}") from error
     except Warning:  # where the user has made errors of them
         raise
     except Exception as error:  # whatever a forged file leads to
-        raise StorageError(f"{path}: what is stored cannot be used: {cut(error)}") from error
+        raise StorageError(f"{path}: what is stored cannot be used: {truncated(error)}") from error
     return optimizer
 
 

@@ -55,10 +55,12 @@ class Policy(ABC):
         self._paths: PriorPaths | None = None
         self.surrogate = fitting.surrogate
         self.pool = self._own_pool = self._make_pool()
-        self.data = PolicyData(
-            ledger, self._pending, self.surrogate, self.pool, sign=config.sign, exact=self._exact
-        )
-        self._prepare()
+        self._active: ActiveSet | None = None  # what rounds have left of a box
+        self.data = PolicyData(ledger, self._pending, sign=config.sign, exact=self._exact)
+
+    def check(self) -> None:
+        """Make ready for the first ask; refuse a BoTorch rule that cannot be evaluated."""
+        self.update()
         if isinstance(self._rule, BotorchRule):
             hallucinate = isinstance(self._pending, Hallucinate)
             try_out(self._rule, self.surrogate, self.pool, hallucinate)
@@ -72,6 +74,7 @@ class Policy(ABC):
     @property
     def approximate(self) -> bool:
         """Whether Thompson samples are."""
+        self.update()
         return self._paths is not None and not self._paths.exact
 
     @property
@@ -94,7 +97,7 @@ class Policy(ABC):
             EmptyDomainError: if nothing may be asked.
             NumericsError: if the rule is finite nowhere.
         """
-        self._refit()
+        self.update()
         scores = self._first_order() if self._is_blind else self.scores()
         return self._best(scores, active)
 
@@ -108,7 +111,7 @@ class Policy(ABC):
         Args:
             active: where it may be; anywhere if None.
         """
-        self._refit()
+        self.update()
         if self._is_blind:
             return None
         closed = self.data.feasibility.closed()
@@ -136,17 +139,20 @@ class Policy(ABC):
             return self.mean + self._factor * self.deviation
         return self.mean + self._factor * self._path()
 
-    def use_pool(self, pool: Tensor | None) -> None:
-        """Other candidates on a box, ``N x d``, thinned; those of the beginning if None."""
-        before, self.pool = self.pool, self._own_pool
-        if pool is not None:
-            self.pool = pool[:: max(len(pool) // BOX_POOL, 1)]
-        if self.pool is not before:
-            self.restart()
+    def use_active(self, active: ActiveSet) -> None:
+        """Take candidates on a box from what rounds have left of it."""
+        narrowed = active if active.inside is not None else None
+        if narrowed is not None or self._active is not None:
+            self._active, self.data.behind = narrowed, True
 
-    def restart(self) -> None:
-        """Count all trials anew, with the present surrogate."""
-        self.surrogate = self._fitting.surrogate
+    def update(self) -> None:
+        """Count all trials, with the present surrogate and candidates, where that is not done."""
+        if not self.data.behind and self.surrogate is self._fitting.surrogate:
+            return
+        self.surrogate, self.pool = self._fitting.surrogate, self._own_pool
+        left = None if self._active is None else self._active.spread
+        if left is not None:
+            self.pool = left[:: max(len(left) // BOX_POOL, 1)]
         self.data.restart(self.surrogate, self.pool)
         self._prepare()
 
@@ -183,12 +189,6 @@ class Policy(ABC):
         self._order: Tensor | None = None  # of the asks that nothing has been learned for
         if isinstance(self._rule, ThompsonSampling):
             self._paths = self._make_paths(self._rule)
-
-    def _refit(self) -> None:
-        """Learn kernel, noise and scale again where the answers have grown enough."""
-        self._fitting.update()
-        if self.surrogate is not self._fitting.surrogate:
-            self.restart()
 
     @property
     def _factor(self) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -24,8 +23,6 @@ class PolicyData:
     Args:
         ledger: the trials; read, never written.
         pending: how pending points enter.
-        surrogate: whose units, kernel and noise count.
-        candidates: ``N x d``.
         sign: -1 where the user minimises.
         exact: whether evaluations are, so that no point is asked twice.
 
@@ -33,7 +30,7 @@ class PolicyData:
         answers: give the mean.
         feasibility: of the points.
         running: by key, how many trials are.
-        censored: trials whose answers came too late.
+        behind: whether all trials are to be counted by :meth:`restart` before anything is read.
         widths: sigma at the last points, when they were asked.
     """
 
@@ -41,16 +38,13 @@ class PolicyData:
         self,
         ledger: Ledger,
         pending: Pending,
-        surrogate: Surrogate,
-        candidates: Tensor,
         *,
         sign: float,
         exact: bool,
     ) -> None:
         self._ledger, self._pending, self._sign, self._exact = ledger, pending, sign, exact
-        self.censored: set[int] = set()
         self.widths: list[float] = []
-        self.restart(surrogate, candidates)
+        self.behind = True
 
     def restart(self, surrogate: Surrogate, candidates: Tensor) -> None:
         """Count all trials anew, with another surrogate or other candidates."""
@@ -66,6 +60,7 @@ class PolicyData:
             self._count(trial)
         for number, result in enumerate(self._ledger.attached):
             self._count_attached(number, result)
+        self.behind = False
 
     @property
     def design(self) -> Averages:
@@ -83,31 +78,38 @@ class PolicyData:
         """The key of a trial's point."""
         return -1 - self._keys.of(trial.x) if trial.index is None else trial.index
 
-    def asked(self, trial: Trial) -> None:
-        """A new trial was asked."""
-        if isinstance(self._pending, Censor) and self._pending.inflate:
+    def width_at(self, point: int | Tensor) -> float | None:
+        """Sigma at the point that is about to be asked, where the rule adds it up; else None."""
+        if not (isinstance(self._pending, Censor) and self._pending.inflate):
+            return None
+        if isinstance(point, int):
+            return self.design.at_candidates.deviation[point].item()
+        inputs = self._surrogate.inputs(point.unsqueeze(0))
+        return self.design.anywhere.at(inputs).deviation.item()
+
+    def asked(self, trial: Trial, width: float | None = None) -> None:
+        """A new trial was asked; :meth:`width_at` said so much of its point."""
+        if width is not None:
+            assert isinstance(self._pending, Censor)
             assert self._pending.max_delay is not None
-            self.widths.append(self._deviation_at(trial))
-            excess = max(len(self.widths) - self._pending.max_delay, 0)
-            self.widths = self.widths[excess:]
-        self.feasibility.add(trial)
-        self.running[self.key(trial)] += 1
-        self._count(trial)
+            self.widths = [*self.widths, width][-self._pending.max_delay :]
+        if not self.behind:
+            self.feasibility.add(trial)
+            self.running[self.key(trial)] += 1
+            self._count(trial)
 
     def settled(self, trial: Trial) -> None:
         """A trial was answered, failed or abandoned."""
-        limit = self._pending.max_delay if isinstance(self._pending, Censor) else None
-        taken = len(self._ledger) - 1 - trial.id  # asks since it was asked
-        if trial.state is TrialState.COMPLETED and limit is not None and taken > limit:
-            self.censored.add(trial.id)
-        self.feasibility.note(trial)
-        self.running[self.key(trial)] -= not trial.late
-        self._count(trial)
+        if not self.behind:
+            self.feasibility.note(trial)
+            self.running[self.key(trial)] -= not trial.late
+            self._count(trial)
 
-    def attached(self, results: Sequence[Attached]) -> None:
-        """Results came from elsewhere, which the ledger holds already."""
-        for number, result in enumerate(results, len(self._ledger.attached) - len(results)):
-            self._count_attached(number, result)
+    def attached(self) -> None:
+        """A result came from elsewhere, the last one that the ledger holds."""
+        if not self.behind:
+            number = len(self._ledger.attached) - 1
+            self._count_attached(number, self._ledger.attached[number])
 
     def pending_points(self) -> Tensor | None:
         """Points that count as pending in a model, ``p x e`` in its inputs; None without any."""
@@ -119,19 +121,14 @@ class PolicyData:
         points += [self._asked.point(key) for key in failed]
         return self._surrogate.inputs(torch.stack(points)) if points else None
 
-    def _deviation_at(self, trial: Trial) -> float:
-        if trial.index is not None:
-            return self.design.at_candidates.deviation[trial.index].item()
-        inputs = self._surrogate.inputs(trial.x.unsqueeze(0))
-        return self.design.anywhere.at(inputs).deviation.item()
-
     def _count(self, trial: Trial) -> None:
         """Enter a trial where its state says that it counts, and take it out elsewhere."""
         key, x, value = self.key(trial), trial.x, trial.value
         counted = trial.state is not TrialState.ABANDONED
-        missing = value is None or trial.id in self.censored
-        if isinstance(self._pending, Censor) and counted and missing:
-            value = self._pending.worst_value
+        if isinstance(self._pending, Censor) and counted:
+            limit, delay = self._pending.max_delay, trial.delay
+            if value is None or (limit is not None and delay is not None and delay > limit):
+                value = self._pending.worst_value
         if value is not None:
             self.answers.put(key, trial.id, x, self._sign * value, trial.noise_var)
         else:

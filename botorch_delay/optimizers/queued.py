@@ -5,12 +5,11 @@ from __future__ import annotations
 import bisect
 import copy
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from botorch_delay.confidence.bounds import Confidence, Guarantee
+from botorch_delay.confidence.bounds import Confidence
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.exceptions import (
     InputError,
@@ -19,7 +18,7 @@ from botorch_delay.exceptions import (
     StorageError,
 )
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.history.states import is_whole
+from botorch_delay.history.events import SETTLED, Event, read_events, whole
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.locks import exclusive
@@ -35,8 +34,7 @@ class QueuedOptimizer(Optimizer):
     the largest number of answers outstanding (their theorem 6). With many dependent points it
     says little: answers of neighbours are not used while it waits.
 
-    A failure is passed on like an answer. An abandoned trial is not. A file holds what the
-    base was told, in order, and loading plays that again: it takes as long as the base took.
+    A failure is passed on like an answer. An abandoned trial is not.
 
     Args:
         base: a fresh optimizer on a finite domain; it belongs to the wrapper from now on.
@@ -83,11 +81,15 @@ class QueuedOptimizer(Optimizer):
                 "attached results. Attach them to the QueuedOptimizer instead."
             )
         self._base = base
-        self._pristine = copy.deepcopy(base)
+        self._start()
+
+    def _start(self) -> None:
+        super()._start()
+        self._base = copy.copy(self._base)
+        self._base._start()
         self._queues: dict[int, deque[Trial]] = defaultdict(deque)
-        self._consumed: list[int] = []  # trials that the base was told of, in order
-        self._attached_at: list[int] = []  # after how many asks and tells of the base
         self._waiting: Trial | None = None  # the base's own trial
+        self._calling = False  # whether what happens to the base happens now
 
     @property
     def base(self) -> Optimizer:
@@ -115,22 +117,51 @@ class QueuedOptimizer(Optimizer):
     def _choose(self) -> Choice:
         while True:
             if self._waiting is None:
-                self._waiting = self._base.ask()
+                self._call(self._base.ask)
+            assert self._waiting is not None
             index = self._waiting.index
             assert index is not None
             if not self._queues[index]:
                 return Choice(index, round=self._waiting.round, slot=len(self._ledger))
-            self._feed(self._queues[index].popleft())
+            self._feed(self._waiting, self._queues[index][0])
 
-    def _feed(self, trial: Trial) -> None:
+    def _feed(self, waiting: Trial, trial: Trial) -> None:
         """Tell the base what became of the point that it waits for."""
-        assert self._waiting is not None
-        waiting, self._waiting = self._waiting, None
-        self._consumed.append(trial.id)
         if trial.value is None:
-            self._base.mark_failed(waiting, trial.reason)
+            self._call(self._base.mark_failed, waiting, trial.reason, fed=trial.id)
         else:
-            self._base.tell(waiting, trial.value, trial.noise_var)
+            self._call(self._base.tell, waiting, trial.value, trial.noise_var, fed=trial.id)
+
+    def _call(self, call: Callable[..., Any], *arguments: Any, fed: int | None = None) -> None:
+        """Call the base, and keep what happened there."""
+        start, self._calling = self._base.event_count, True
+        try:
+            call(*arguments)
+        finally:  # what was decided before an error counts as well
+            events = [event.record() for event in self._base.events(start)]
+            if events:
+                self._happen("base", data={"fed": fed, "events": events})
+            self._calling = False
+
+    def _decided(self, event: Event) -> None:
+        if event.kind != "base":
+            super()._decided(event)
+            return
+        base, data = self._base, event.data
+        told = [record for record in data["events"] if record["kind"] in SETTLED]
+        if (data["fed"] is None) == bool(told):
+            raise StorageError("what the base was told is missing.")
+        if not self._calling:
+            base._replay(read_events(data["events"], self._domain))
+        if data["fed"] is not None:
+            trial = self._ledger[whole(data["fed"])]
+            assert trial.index is not None
+            queue = self._queues[trial.index]
+            if self._waiting is None or not queue or queue.popleft() is not trial:
+                raise StorageError(f"trial {trial.id} is not next in its queue.")
+            self._waiting = None
+        if any(record["kind"] == "asked" for record in data["events"]):
+            self._waiting = base.trials[-1]
 
     def _settled(self, trial: Trial) -> None:
         assert trial.index is not None
@@ -138,13 +169,15 @@ class QueuedOptimizer(Optimizer):
             # By id: what the base is told does not depend on the order of answers between asks.
             bisect.insort(self._queues[trial.index], trial, key=lambda t: t.id)
 
-    def _attached(self, results: list[Attached]) -> None:
-        for result in results:
-            self._attached_at.append(2 * len(self._consumed) + (self._waiting is not None))
-            self._base.attach(result.x, result.value)
+    def _attached(self, result: Attached) -> None:
+        place = {"x": result.x.tolist(), "point": result.index}
+        self._base._happen("attached", result.value, place)
+
+    def _after_attached(self, count: int) -> None:
+        self._base._after_attached(count)
 
     def _close_last(self) -> None:
-        self._base.finish()
+        self._call(self._base.finish)
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self._base._judgement()
@@ -152,68 +185,3 @@ class QueuedOptimizer(Optimizer):
     def _described(self) -> dict[str, Any]:
         base = {"optimizer": type(self._base).__name__, "config": self._config.describe()}
         return {"base": base} | self._domain.describe()
-
-    def _progress(self) -> dict[str, Any]:
-        return {
-            "rounds": [],
-            "arrays": {"consumed": torch.tensor(self._consumed, dtype=torch.long)},
-            "arrays_version": len(self._consumed),
-            "values": {
-                "attached_at": list(self._attached_at),
-                "waiting": self._waiting is not None,
-                "queued": [t.id for queue in self._queues.values() for t in queue],
-            },
-        }
-
-    def _check_progress(
-        self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
-    ) -> QueuedOptimizer:
-        """Play the base's history again: it is a function of what it was told, in order."""
-        consumed, values = progress["arrays"].get("consumed"), progress["values"]
-        if consumed is None or consumed.dtype is not torch.long or consumed.dim() != 1:
-            raise StorageError("The stored queue is malformed: consumed is no list of trials.")
-        told, queued = consumed.tolist(), _whole_numbers(values, "queued")
-        settled = [t.id for t in trials if t.state in (TrialState.COMPLETED, TrialState.FAILED)]
-        if sorted(told + queued) != settled:
-            raise StorageError("The stored queue does not match the settled trials.")
-        waiting = values.get("waiting")
-        if not isinstance(waiting, bool):
-            raise StorageError("The stored queue is malformed: waiting is no truth value.")
-        calls = 2 * len(told) + waiting
-        attached_at = _whole_numbers(values, "attached_at")
-        if len(attached_at) != len(attached) or any(at > calls for at in attached_at):
-            raise StorageError("The stored queue does not match the attached results.")
-        again = QueuedOptimizer(copy.deepcopy(self._pristine))
-        for call in range(calls + 1):
-            for at, result in zip(attached_at, attached, strict=True):
-                if at == call:
-                    again._attached([result])
-            if call == calls:
-                break
-            if again._waiting is None:
-                again._waiting = again._base.ask()
-                continue
-            trial = trials[told[call // 2]]
-            if trial.index != again._waiting.index:
-                raise StorageError(
-                    f"The stored queue cannot be replayed: trial {trial.id} is not of the point "
-                    "that the wrapped optimizer asks for."
-                )
-            again._feed(trial)
-        for trial_id in queued:
-            again._settled(trials[trial_id])
-        return again
-
-    def _restore(self, progress: QueuedOptimizer) -> None:
-        self._base, self._queues = progress._base, progress._queues
-        self._consumed, self._attached_at = progress._consumed, progress._attached_at
-        self._waiting = progress._waiting
-        if self._finished:
-            self._base.finish()
-
-
-def _whole_numbers(values: Mapping[str, Any], key: str) -> list[int]:
-    numbers = values.get(key)
-    if not isinstance(numbers, list) or not all(is_whole(number, 0) for number in numbers):
-        raise StorageError(f"The stored queue is malformed: {key} is no list of whole numbers.")
-    return numbers

@@ -11,7 +11,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from botorch_delay.confidence.bounds import Confidence, FixedBeta, Guarantee
+from botorch_delay.confidence.bounds import Confidence, FixedBeta
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.domains.generators import generator_for
@@ -69,14 +70,19 @@ class RandomOptimizer(Optimizer):
     ) -> None:
         config = Config(domain, horizon, covar_module, noise_var, exact, seed, maximize)
         super().__init__(config)
-        self._fitting = Fitting(config, self._ledger)
+        self._start()
+
+    def _start(self) -> None:
+        super()._start()
+        self._fitting: Fitting = Fitting(self._config, self._ledger)
+        self._asks: Counter[int] = Counter()  # of each point, but for abandoned trials
+        self._feasibility = Feasibility(exact=self._exact)
         self._number = self._cursor = 0  # the pass, and the places done in its order
         self._pass: tuple[int, list[int]] | None = None  # its number and order
         self._engine: SobolEngine | None = None
         self._found: list[Tensor] = []  # points of the sequence that may be asked
         self._thin_from: int | None = None  # how many of them, where the rest are uniform
         self._uniform: tuple[int, Tensor] | None = None  # a batch of those, and its number
-        self._restart()
 
     @property
     def guarantee(self) -> Guarantee:
@@ -141,8 +147,10 @@ class RandomOptimizer(Optimizer):
             self._uniform = (turn, region.draw(BATCH, generator).points)
         return self._uniform[1][place]
 
-    def _asked(self, trial: Trial) -> None:
+    def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         if trial.index is not None:
+            if trial.round - 1 != self._number:
+                self._number, self._cursor = trial.round - 1, 0
             self._asks[trial.index] += 1
             self._feasibility.add(trial)
 
@@ -156,33 +164,9 @@ class RandomOptimizer(Optimizer):
             if trial.state is TrialState.ABANDONED or trial.index in self._feasibility.suspects:
                 self._cursor = 0  # the point may come again in this pass
 
-    def _attached(self, results: list[Attached]) -> None:
-        for result in results:
-            if result.index is not None:
-                self._feasibility.know(result.index)
-
-    def _restart(self) -> None:
-        trials = self._ledger.trials
-        counted = (t.index for t in trials if t.state is not TrialState.ABANDONED)
-        self._asks: Counter[int] = Counter(i for i in counted if i is not None)
-        inside = (t for t in trials if t.index is not None)
-        self._feasibility = Feasibility(inside, exact=self._exact)
-        self._attached(self._ledger.attached)
-        self._number = trials[-1].round - 1 if trials else 0
-        self._cursor = 0
-        self._pass = None
+    def _attached(self, result: Attached) -> None:
+        if result.index is not None:
+            self._feasibility.know(result.index)
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self._fitting.current(), FixedBeta(6.0), 0.1
-
-    def _progress(self) -> dict[str, Any]:
-        return {"rounds": [], "arrays": {}, "arrays_version": 0, "values": {}}
-
-    def _check_progress(
-        self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
-    ) -> None:
-        pass
-
-    def _restore(self, progress: None) -> None:
-        self._fitting.resume(self._fitting.surrogate, 0)
-        self._restart()

@@ -1,14 +1,15 @@
 """An optimizer kept in step with trials that another system keeps.
 
 Trial databases of other systems know points, states and values. When rounds closed, and with
-which answers, follows from none of them, so every ask made here comes with a note for the
-other system to keep with the trial. From trials and notes the optimizer is made again,
-anywhere, as if every call had been made there; newer trials are taken in for what they cost.
+which answers, follows from none of them, so the events of every ask made here are for the other
+system to keep with the trial. From trials and these events the optimizer is made again, anywhere,
+as if every call had been made there; newer trials are taken in for what they cost.
 
-Several processes may ask at once. What each of them notes is made consistent by rules that
-depend on the notes alone: asks are taken in an order in which each comes after those its maker
-knew; where two open the same round, the trial with the lower number counts, and a design point
-asked under the other's round is one outside the design.
+Several processes may ask at once. What each of them decides is made consistent by rules that
+depend on the events alone: asks are taken in an order in which each comes after those its maker
+knew, and after the ends of trials that its maker was the first to know; where two open the same
+round, the trial with the lower number counts, and a design point asked under the other's round is
+one outside the design.
 """
 
 from __future__ import annotations
@@ -16,17 +17,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.open_round import WAITING_SLOT
-from botorch_delay.exceptions import InputError, StorageError
-from botorch_delay.history.states import brief, is_whole
+from botorch_delay.exceptions import BotorchDelayError, InputError, StorageError
+from botorch_delay.history.events import Event, truncated, whole
 from botorch_delay.history.trials import Trial, TrialState
-from botorch_delay.optimizers.events import Note, merged
+from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +38,8 @@ class PastTrial:
         x: the point, ``d``.
         state: where it stands.
         value: its answer, where it is completed.
-        note: what :meth:`Replica.ask` gave with the point; None if it was obtained elsewhere. A
-            result without a note is attached, and anything else without one is passed over.
+        record: what :meth:`Replica.ask` gave with the point; None if it was obtained elsewhere. A
+            result without one is attached, and anything else without one is passed over.
         noise_var: the known noise variance of the answer, or None.
         late: whether it was answered after it had been abandoned.
         reason: why it failed.
@@ -49,7 +49,7 @@ class PastTrial:
     x: Tensor
     state: TrialState
     value: float | None = None
-    note: Mapping[str, Any] | None = None
+    record: Mapping[str, Any] | None = None
     noise_var: float | None = None
     late: bool = False
     reason: str = ""
@@ -61,49 +61,64 @@ class Asked:
 
     Attributes:
         trial: of the optimizer.
-        note: JSON-ready, to be kept with the other system's trial.
+        record: of what the ask decided, JSON-ready, to be kept with the other system's trial.
     """
 
     trial: Trial
-    note: dict[str, Any]
+    record: dict[str, Any]
 
 
-class Replayable(Protocol):
-    """An optimizer whose asks leave notes, and can be made again from them."""
+@dataclass(frozen=True)
+class _Ask:
+    """What the record of an ask says, trials named as the other system does.
+
+    Attributes:
+        events: what it decided, and the ask itself at the end.
+        after: how many asks its maker knew.
+        told: trials that had ended by then, as no record before it says.
+        opener: the trial that opened its round, as its maker knew.
+        parent: likewise, of the round before its events.
+    """
+
+    events: tuple[Event, ...]
+    after: int
+    told: tuple[int, ...]
+    opener: int | None
+    parent: int | None
+
+    @classmethod
+    def read(cls, past: PastTrial) -> _Ask:
+        """The record of a trial.
+
+        Raises:
+            StorageError: if it is malformed.
+        """
+        assert past.record is not None
+        try:
+            events = tuple(map(Event.read, past.record["events"]))
+            told = tuple(map(whole, past.record["told"]))
+            opener, parent = past.record["opener"], past.record["parent"]
+            for number in (opener, parent):
+                _ = None if number is None else whole(number)
+            for event in events:
+                _ = _opens(event)
+            data = events[-1].data
+            _ = whole(data["round"], 1), whole(data["slot"], -2)
+            if [event.kind == "asked" for event in events] != [False] * (len(events) - 1) + [True]:
+                raise ValueError("its events are not those of one ask")
+            return cls(events, whole(past.record["after"]), told, opener, parent)
+        except (BotorchDelayError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise StorageError(
+                f"The record of trial {past.number} is malformed: {truncated(error)}"
+            ) from error
 
     @property
-    def domain(self) -> Domain:
-        """Where points may be asked."""
-
-    def ask(self) -> Trial:
-        """The next trial."""
-
-    def tell(self, trial: Trial | int, y: float, noise_var: float | None = None) -> None:
-        """The answer of a trial."""
-
-    def mark_failed(self, trial: Trial | int, reason: str = "") -> None:
-        """The trial crashed."""
-
-    def mark_abandoned(self, trial: Trial | int) -> None:
-        """The trial will not come back."""
-
-    def attach(self, x: Tensor, y: float) -> None:
-        """A result obtained elsewhere."""
-
-    def note(self, trial: Trial) -> Note:
-        """What the ask of a trial brought about."""
-
-    def ask_again(self, x: Tensor, note: Note) -> Trial:
-        """An ask that was made before, elsewhere."""
-
-    def inherit(self, other: Self) -> None:
-        """Take over what another one knows of the same run that ends a claim."""
+    def opened(self) -> list[int]:
+        """The rounds that it opened."""
+        return [number for event in self.events if (number := _opens(event)) is not None]
 
 
-Played = TypeVar("Played", bound=Replayable)
-
-
-class Replica(Generic[Played]):
+class Replica:
     """An optimizer kept in step with trials that another system keeps.
 
     Args:
@@ -115,10 +130,12 @@ class Replica(Generic[Played]):
             round at once or a trial's point was changed.
     """
 
-    def __init__(self, make: Callable[[], Played]) -> None:
+    def __init__(self, make: Callable[[], BPEDelayOptimizer]) -> None:
         self._make = make
         self.rebuilds = 0
+        self._unrecorded: list[int] = []  # trials that ended, as no record of an ask says yet
         self._past: dict[int, PastTrial] = {}
+        self._asks: dict[int, _Ask] = {}  # of trials that have a record
         self._openers: list[int] = []  # the trial that opened each round, from the first
         self._applied: list[int] = []  # likewise, of the rounds that have opened here
         self._restart()
@@ -136,23 +153,28 @@ class Replica(Generic[Played]):
 
         Args:
             trials: in any order. Together with those of earlier calls they must be all that the
-                asks noted with them rest on.
+                asks recorded with them rest on.
 
         Raises:
             InputError: if a point does not fit the domain.
-            StorageError: if a note is malformed, or rests on trials that are missing.
+            StorageError: if a record is malformed, or rests on trials that are missing.
         """
         changed = [past for past in trials if self._is_news(past)]
         if not changed:
             return
         rewritten = any(self._is_rewritten(past) for past in changed)
+        asks = {
+            past.number: _Ask.read(past)
+            for past in changed
+            if past.record is not None and (rewritten or past.number not in self._asks)
+        }
         self._past.update({past.number: past for past in changed})
+        self._asks.update(asks)
         self._openers = self._find_openers()
         if rewritten or self._openers[: len(self._applied)] != self._applied:
             self._rebuild()
             return
-        for past in sorted(changed, key=_order):
-            self._take(past)
+        self._take(changed)
 
     def ask(self, number: int, before: int = 0, skip: int = 0) -> Asked:
         """The point for a trial that the other system has opened.
@@ -173,36 +195,45 @@ class Replica(Generic[Played]):
         if number in self._ids:
             raise InputError(f"Trial {number} has its point already; ask for another trial.")
         optimizer, after = self.optimizer, len(self._numbers)
+        start = optimizer.event_count
         if before or skip:
             ahead = copy.deepcopy(optimizer, {id(optimizer.domain): optimizer.domain})
             # One by one: an ask for several gives fewer where one fails, and this has to raise.
-            asked = [ahead.ask() for _ in range(before + skip + 1)]
-            note = merged([ahead.note(trial) for trial in asked])
+            for _ in range(before + skip + 1):
+                ahead.ask()
+            *decided, asked = ahead.events(start)
             if skip:
-                note = replace(note, slot=WAITING_SLOT)
-            trial = optimizer.ask_again(asked[-1].x, note)
+                asked = replace(asked, data={**asked.data, "slot": WAITING_SLOT})
+            events = [*(event for event in decided if event.kind != "asked"), asked]
+            trial = optimizer.follow(events)
         else:
-            trial = optimizer.ask()
-            note = optimizer.note(trial)
+            try:
+                trial = optimizer.ask()
+            except BaseException:
+                if optimizer.event_count > start:  # of what was decided no other process knows
+                    self._rebuild()
+                raise
+            events = optimizer.events(start)
         parent = self._openers[-1] if self._openers else None
-        self._know(number, trial)
-        names = [*self._attached]
-        opened = bool(note.openings)
+        opened = any(_opens(event) is not None for event in events)
         record = {
-            **note.renamed(self._numbers.__getitem__, names.__getitem__).record(),
+            "events": [self._as_stored(event, number) for event in events],
             "after": after,
+            "told": self._unrecorded,
             "opener": number if opened else parent,
+            "parent": parent,
         }
-        if opened:
-            record["parent"] = parent
-            self._openers = self._openers + [number] * len(note.openings)
-            self._applied = list(self._openers)
-        self._past[number] = PastTrial(number, trial.x, TrialState.RUNNING, note=record)
+        self._unrecorded = []
+        self._know(number, trial)
+        past = PastTrial(number, trial.x, TrialState.RUNNING, record=record)
+        self._past[number], self._asks[number] = past, _Ask.read(past)
+        self._applied += [number] * len(self._asks[number].opened)
+        self._openers = list(self._applied)
         return Asked(trial, record)
 
     def forget(self, number: int) -> None:
         """Take back an ask that no other process has seen: its trial can ask again."""
-        del self._past[number]
+        del self._past[number], self._asks[number]
         self._rebuild()
 
     def trial(self, number: int) -> Trial | None:
@@ -212,20 +243,18 @@ class Replica(Generic[Played]):
 
     def _rebuild(self) -> None:
         self.rebuilds += 1
-        before = self.optimizer
         self._restart()
         self._openers = self._find_openers()
-        for past in sorted(self._past.values(), key=_order):
-            self._take(past)
-        self.optimizer.inherit(before)  # when answers came is not in the notes
+        self._take(self._past.values())
 
     def _restart(self) -> None:
         self.optimizer = self._make()
         self._ids: dict[int, int] = {}  # of the optimizer's trials, by the other system's number
         self._numbers: list[int] = []
         self._trials: list[Trial] = []
-        self._attached: dict[int, int] = {}
-        self._applied = []
+        self._attached: set[int] = set()
+        self._unrecorded, self._applied = [], []
+        self._decided: set[tuple[str, float]] = set()  # kinds and times of events of asks
 
     def _know(self, number: int, trial: Trial) -> None:
         self._ids[number] = trial.id
@@ -240,67 +269,101 @@ class Replica(Generic[Played]):
         known = self._past.get(past.number)
         if known is None:
             return False
-        return known.note != past.note or not torch.equal(known.x, past.x)
+        return known.record != past.record or not torch.equal(known.x, past.x)
 
     def _find_openers(self) -> list[int]:
         """For each round the trial that opened it: the lowest number of those that did so.
 
         Only those count that closed the round before as the trial that counts had opened it.
         """
-        claims: dict[tuple[int, int | None], list[tuple[int, int]]] = {}
-        for past in self._past.values():
-            if past.note is None or "openings" not in past.note:
-                continue
-            parent = past.note.get("parent")
-            for record in past.note["openings"]:
-                round_number = record["number"]
-                claims.setdefault((round_number, parent), []).append((past.number, round_number))
-                parent = past.number
+        found: dict[tuple[int, int | None], list[int]] = {}
+        for number, ask in self._asks.items():
+            parent = ask.parent
+            for opened in ask.opened:
+                found.setdefault((opened, parent), []).append(number)
+                parent = number
         openers: list[int] = []
         while True:
-            found = claims.get((len(openers) + 1, openers[-1] if openers else None))
-            if not found:
+            numbers = found.get((len(openers) + 1, openers[-1] if openers else None))
+            if not numbers:
                 return openers
-            openers.append(min(found)[0])
+            openers.append(min(numbers))
 
-    def _take(self, past: PastTrial) -> None:
-        optimizer = self.optimizer
-        if past.note is None:
-            if past.state is TrialState.COMPLETED and past.number not in self._attached:
+    def _take(self, changed: Iterable[PastTrial]) -> None:
+        """Take in asks in their order, then what became of them."""
+        changed = sorted(changed, key=self._order)
+        for past in changed:
+            if past.record is not None and past.number not in self._ids:
+                ask = self._asks[past.number]
+                for number in ask.told:
+                    self._settle(number)
+                self._unrecorded = [n for n in self._unrecorded if n not in ask.told]
+                events = self._events_that_count(past, ask)
+                self._know(past.number, self.optimizer.follow(events))
+            elif self._is_result(past):
                 assert past.value is not None
-                self._attached[past.number] = len(self._attached)
-                optimizer.attach(past.x, past.value)
-            return
-        if past.number not in self._ids:
-            self._know(past.number, optimizer.ask_again(past.x, self._read(past)))
-        self._settle(self._trials[self._ids[past.number]], past)
+                self._attached.add(past.number)
+                self.optimizer.attach(past.x, past.value)
+        for past in changed:
+            self._settle(past.number)
 
-    def _read(self, past: PastTrial) -> Note:
-        """The note of a trial, as far as it counts."""
-        assert past.note is not None
-        note = Note.read(past.note)
-        if not is_whole(past.note.get("after"), 0):
-            raise StorageError(f"The note of trial {past.number} is malformed: {brief(past.note)}.")
-        mine = [o for o in note.openings if self._opener(o.number) == past.number]
-        # Rounds open one after the other: of a chain the part that counts is its beginning.
-        self._applied += [past.number] * len(mine)
-        note = replace(note, openings=tuple(mine))
-        if past.note.get("opener") != self._opener(note.round):
-            note = replace(note, slot=WAITING_SLOT)
-        try:
-            return note.renamed(self._ids.__getitem__, self._attached.__getitem__)
-        except KeyError as error:
-            raise StorageError(
-                f"Trial {past.number} opened a round with the answer of trial {error}, which is "
-                "missing; hand over every trial."
-            ) from error
+    def _order(self, past: PastTrial) -> tuple[int, int]:
+        """Asks come after those that their makers knew; attached results before all of them."""
+        return (-1 if past.record is None else self._asks[past.number].after), past.number
+
+    def _is_result(self, past: PastTrial) -> bool:
+        """Whether it was obtained elsewhere, and is not known yet."""
+        new = past.number not in self._attached
+        return past.record is None and past.state is TrialState.COMPLETED and new
+
+    def _events_that_count(self, past: PastTrial, ask: _Ask) -> list[Event]:
+        """What an ask decided, as far as it counts, with the ids of the trials here."""
+        events = []
+        for event in ask.events[:-1]:
+            opened = _opens(event)
+            if opened is None:
+                # An ask that came to nothing is told of by the next one of its process, too.
+                counts = (event.kind, event.time) not in self._decided
+            else:
+                counts = self._opener(opened) == past.number
+            if counts:
+                self._applied += [past.number] * (opened is not None)
+                self._decided.add((event.kind, event.time))
+                events.append(self._with_ids(event))
+        asked = ask.events[-1]
+        data = {**asked.data, "x": past.x.tolist()}
+        if ask.opener != self._opener(data["round"]):
+            data["slot"] = WAITING_SLOT
+        return [*events, replace(asked, data=data)]
 
     def _opener(self, round_number: int) -> int | None:
         return self._openers[round_number - 1] if round_number <= len(self._openers) else None
 
-    def _settle(self, trial: Trial, past: PastTrial) -> None:
-        optimizer = self.optimizer
-        running = trial.state is TrialState.RUNNING
+    def _as_stored(self, event: Event, number: int) -> dict[str, Any]:
+        """An event with the other system's numbers of trials; it keeps the point itself."""
+        record = event.record()
+        if event.kind == "asked":
+            kept = {name: event.data[name] for name in ("round", "slot")}
+            return record | {"trial": number, "data": kept}
+        return record | {"data": _renamed(event.data, self._numbers.__getitem__)}
+
+    def _with_ids(self, event: Event) -> Event:
+        try:
+            return replace(event, data=_renamed(event.data, self._ids.__getitem__))
+        except KeyError as error:
+            raise StorageError(
+                f"A round was closed with the answer of trial {error}, which is missing; hand over "
+                "every trial."
+            ) from error
+
+    def _settle(self, number: int) -> None:
+        """Take in what became of a trial, if that is news and its ask is known."""
+        past, known = self._past.get(number), self._ids.get(number)
+        if past is None or known is None:
+            return
+        optimizer, trial = self.optimizer, self._trials[known]
+        before = trial.state
+        running = before is TrialState.RUNNING
         if running and (past.state is TrialState.ABANDONED or past.late):
             optimizer.mark_abandoned(trial)
         if past.state is TrialState.COMPLETED and trial.state is not TrialState.COMPLETED:
@@ -308,9 +371,20 @@ class Replica(Generic[Played]):
             optimizer.tell(trial, past.value, past.noise_var)
         elif past.state is TrialState.FAILED and running:
             optimizer.mark_failed(trial, past.reason)
+        if trial.state is not before:
+            self._unrecorded.append(number)
 
 
-def _order(past: PastTrial) -> tuple[int, int]:
-    """Asks come after those that their makers knew; attached results before all that use them."""
-    after = -1 if past.note is None else past.note.get("after", 0)
-    return after, past.number
+def _opens(event: Event) -> int | None:
+    """The number of the round that begins with an event."""
+    if event.kind == "opened":
+        return 1
+    return whole(event.data["record"]["number"]) + 1 if event.kind == "closed" else None
+
+
+def _renamed(data: Mapping[str, Any], name: Callable[[int], int]) -> Mapping[str, Any]:
+    """The data of an event with other names for the trials of a closed round."""
+    if "record" not in data:
+        return data
+    ids = [name(trial) for trial in data["record"]["trial_ids"]]
+    return {**data, "record": {**data["record"], "trial_ids": ids}}

@@ -20,16 +20,17 @@ the tree splits points at the median, along the widest side.
 
 from __future__ import annotations
 
-import copy
+import functools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.confidence.bounds import Confidence, Guarantee, RKHSConfidence, scaled_gain
+from botorch_delay.confidence.bounds import Confidence, RKHSConfidence, scaled_gain
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.design.ties import lowest_of_largest
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain, FiniteDomain
@@ -40,9 +41,9 @@ from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.posterior import Posterior
 from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.events import Event, whole
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask
-from botorch_delay.history.states import is_whole
-from botorch_delay.history.trials import Attached, Choice, Trial
+from botorch_delay.history.trials import Choice, Trial
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import ThreDSConfig
 from botorch_delay.optimizers.locks import exclusive
@@ -168,17 +169,18 @@ class ThreDSOptimizer(Optimizer):
         self._delta, self._patience = config.delta, config.patience
         self._points = self._discretize()
         self._on_host = self._points.cpu()  # for what is decided there, copied once
-        self._start = self._first_interval(config)
+        self._ends = self._first_interval(config)
         self._levels = min(domain.dim, MAX_LEVELS)
         self._nodes: dict[int, Tensor] = {1: torch.arange(len(self._points))}
-        self._reset()
+        self._start()
 
-    def _reset(self) -> None:
-        self._sampled: dict[int, int] = {}  # on a box: the row of each trial, by its id
-        low, high = sorted(self._sign * end for end in self._start)
+    def _start(self) -> None:
+        super()._start()
+        low, high = sorted(self._sign * end for end in self._ends)
         self._search = _Search(low, high)
         self._records: list[Epoch] = []
-        self._feasibility = Feasibility(self._ledger.trials, self._row)
+        self._rows_asked: dict[int, int] = {}  # by trial
+        self._feasibility = Feasibility(key=_Lookup(self._rows_asked))
 
     def _first_interval(self, config: ThreDSConfig) -> tuple[float, float]:
         if config.interval is not None:
@@ -221,9 +223,9 @@ class ThreDSOptimizer(Optimizer):
             search = self._search
             candidates = self._candidates()
             if not len(candidates):
-                self._end_region()
+                self._happen("searched")
                 continue
-            answered = [i for i in search.trials if self._ledger[i].value is not None]
+            answered = self._answered()
             if not answered:
                 index = self._middle(candidates)
                 break
@@ -232,20 +234,19 @@ class ThreDSOptimizer(Optimizer):
             threshold = (search.a + search.b) / 2.0
             best = lowest_of_largest(mean - half)
             if float((mean + half).max()) < threshold - self._slack():
-                self._end_region()
+                self._happen("searched")
             elif (
                 float((mean - half)[best]) > threshold
                 or len(answered) - search.mark >= self._patience
             ):
-                search.accepted.append(self._descendant_of(int(candidates[best])))
-                search.mark = len(answered)
+                node = self._descendant_of(int(candidates[best]))
+                self._happen("accepted", data={"node": node})
             else:
                 index = int(candidates[lowest_of_largest(mean + half)])
                 break
         number, slot = len(self._records) + 1, len(search.trials)
         if isinstance(self._domain, FiniteDomain):
             return Choice(index, round=number, slot=slot)
-        self._sampled[len(self._ledger)] = index
         return Choice(None, round=number, slot=slot, x=self._points[index])
 
     def _discretize(self) -> Tensor:
@@ -257,27 +258,9 @@ class ThreDSOptimizer(Optimizer):
         found = BoxActiveSet(self._domain, seed=self._seed).draw(BOX_POINTS, generator)
         return torch.unique(found.points, dim=0)
 
-    def _row(self, trial: Trial) -> int:
-        """The row of a trial's point."""
-        return self._sampled[trial.id] if trial.index is None else trial.index
-
-    def _find(self, trials: list[Trial]) -> dict[int, int]:
-        """On a box the rows of stored trials, by their ids; nothing where trials know them.
-
-        Raises:
-            ValueError: if the point of one is none of those that are played on.
-        """
-        if not trials or isinstance(self._domain, FiniteDomain):
-            return {}
-        row_at = {x.tobytes(): row for row, x in enumerate(self._on_host.numpy())}
-        asked = torch.stack([trial.x for trial in trials]).cpu().numpy()
-        found = {
-            trial.id: row_at.get(x.tobytes(), -1) for trial, x in zip(trials, asked, strict=True)
-        }
-        missing = [trial_id for trial_id, row in found.items() if row < 0]
-        if missing:
-            raise ValueError(f"trial {missing[0]} is at none of the points that are played on")
-        return found
+    def _answered(self) -> list[int]:
+        """The answered trials of this search."""
+        return [i for i in self._search.trials if self._ledger[i].value is not None]
 
     def _bounds(self, evidence: Data, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and half-width at some rows of the domain."""
@@ -289,7 +272,7 @@ class ThreDSOptimizer(Optimizer):
         return posterior.mean, half
 
     def _slack(self) -> float:
-        low, high = self._start
+        low, high = self._ends
         return SLACK * (high - low) * 0.5**self._search.depth
 
     def _candidates(self) -> Tensor:
@@ -364,53 +347,46 @@ class ThreDSOptimizer(Optimizer):
             self._nodes[node // 2 * 2 + 1] = rows[order[half:]].sort().values
         return self._nodes[node]
 
-    def _asked(self, trial: Trial) -> None:
+    def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+        row = trial.index
+        if row is None:
+            row = self._row_at.get(tuple(data["x"]))
+        if row is None:
+            raise StorageError(f"trial {trial.id} is at none of the points that are played on.")
+        self._rows_asked[trial.id] = row
         self._search.trials.append(trial.id)
         self._feasibility.add(trial)
+
+    @functools.cached_property
+    def _row_at(self) -> dict[tuple[float, ...], int]:
+        """On a box, the points that are played on."""
+        return {tuple(x): row for row, x in enumerate(self._on_host.tolist())}
 
     def _settled(self, trial: Trial) -> None:
         self._feasibility.note(trial)
 
+    def _decided(self, event: Event) -> None:
+        if event.kind == "searched":
+            self._end_region()
+        elif event.kind == "accepted":
+            node = whole(event.data["node"], 1)
+            path = [node >> shift for shift in range(1, node.bit_length())]
+            if any(len(self._rows(parent)) < 2 for parent in reversed(path)):
+                raise StorageError(f"{node} is no node of the tree.")
+            self._search.accepted.append(node)
+            self._search.mark = len(self._answered())
+        else:
+            super()._decided(event)
+
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self._surrogate, self._confidence, self._delta
 
-    def _progress(self) -> dict[str, Any]:
-        return {
-            "rounds": [asdict(record) for record in self._records],
-            "arrays": {},
-            "arrays_version": 0,
-            "values": asdict(self._search),
-        }
 
-    def _check_progress(
-        self, progress: Mapping[str, Any], trials: list[Trial], attached: list[Attached]
-    ) -> tuple[_Search, list[Epoch], dict[int, int]]:
-        try:
-            sampled = self._find(trials)
-            search = _Search(**copy.deepcopy(dict(progress["values"])))
-            records = [Epoch(**record) for record in progress["rounds"]]
-            low, high = float(search.a), float(search.b)
-            lists = (search.regions, search.found, search.accepted, search.trials)
-            counts = (search.place, search.mark, search.begin, search.depth)
-            if not low < high or not all(is_whole(count, 0) for count in counts):
-                raise ValueError("the interval or a count is malformed")
-            if not all(is_whole(number, 0) for numbers in lists for number in numbers):
-                raise ValueError("a list of nodes or trials is malformed")
-            if search.place >= len(search.regions) or search.trials != sorted(search.trials):
-                raise ValueError("the region that is searched is not in the list")
-            if any(number >= len(trials) for number in search.trials):
-                raise ValueError("it names trials that are not there")
-            for node in (*search.regions, *search.found, *search.accepted):
-                self._check_node(node)
-        except (TypeError, ValueError, KeyError) as error:
-            raise StorageError(f"The stored search is malformed: {error}.") from error
-        return search, records, sampled
+class _Lookup:
+    """The row of a trial's point."""
 
-    def _check_node(self, node: int) -> None:
-        path = [node >> shift for shift in range(node.bit_length())]
-        if not path or any(len(self._rows(parent)) < 2 for parent in reversed(path[1:])):
-            raise ValueError(f"{node} is no node of the tree")
+    def __init__(self, rows: Mapping[int, int]) -> None:
+        self._rows = rows
 
-    def _restore(self, progress: tuple[_Search, list[Epoch], dict[int, int]]) -> None:
-        self._search, self._records, self._sampled = progress
-        self._feasibility = Feasibility(self._ledger.trials, self._row)
+    def __call__(self, trial: Trial) -> int:
+        return self._rows[trial.id]

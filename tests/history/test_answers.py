@@ -6,7 +6,8 @@ from cases import scattered
 
 from botorch_delay import BoxDomain, FiniteDomain
 from botorch_delay.history.answers import Answers
-from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
+from botorch_delay.history.events import Event
+from botorch_delay.history.trials import Attached, Ledger, Trial
 
 POINTS = scattered(6)
 BOX = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
@@ -16,14 +17,12 @@ def ledger_of(rows, source=None):
     """Trials on some rows of the points; the one with number 1 still runs."""
     ledger = Ledger("origin")
     for number, row in enumerate(rows):
-        place = POINTS if source is None else POINTS[row].clone()
         index = row if source is None else None
-        trial = ledger.open(source=place, index=index, round=1, slot=number)
+        data = {"x": POINTS[row].tolist(), "point": index, "round": 1, "slot": number}
+        ledger.ask(Event("asked", 1.0, number, data=data), POINTS)
         if number != 1:
-            known = 0.25 if number == 2 else None
-            ledger.settle(
-                trial, TrialState.COMPLETED, value=10.0 + number, noise_var=known, late=False
-            )
+            known = {"noise_var": 0.25} if number == 2 else {}
+            ledger.settle(Event("completed", 2.0, number, 10.0 + number, known))
     return ledger
 
 

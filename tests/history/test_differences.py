@@ -7,11 +7,15 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
 import botorch_delay as bd
 from botorch_delay.exceptions import StorageError
-from botorch_delay.history.differences import agree, difference
+from botorch_delay.history.differences import difference
 
 POINTS = scattered(8)
 NAMES = ["lr", "batch", "layer"]
 BOUNDS = torch.tensor([[1.0, 16.0, 0.0], [2.0, 256.0, 1.0]], dtype=torch.double)
+
+
+def agree(own, stored):
+    return difference(own, stored) is None
 
 
 def test_numbers_agree_up_to_rounding():

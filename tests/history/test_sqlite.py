@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 from botorch.exceptions.warnings import InputDataWarning
-from cases import KERNELS, scattered, se, with_values
+from cases import KERNELS, plain, scattered, se, with_values
 from gpytorch.kernels import CosineKernel, MaternKernel, RBFKernel, ScaleKernel
 
 import botorch_delay as bd
 from botorch_delay.exceptions import InputError, InputTypeError, StorageError
-from botorch_delay.history import sqlite
+from botorch_delay.history import sqlite, trials
 
 LAWS = [
     None,
@@ -64,11 +64,9 @@ def play(opt, asks, rng):
 
 def same(one, other):
     """Equal states, to the last bit."""
-    a, b = one.state_dict(), other.state_dict()
-    assert torch.equal(a.pop("points"), b.pop("points"))
-    arrays, others = (s["progress"].pop("arrays")["eliminated"] for s in (a, b))
-    assert torch.equal(arrays, others)
-    assert a == b
+    assert plain(one.state_dict()) == plain(other.state_dict())
+    assert torch.equal(one.eliminated, other.eliminated)
+    assert one.rounds == other.rounds
 
 
 def goes_on_alike(one, other, asks=15):
@@ -173,18 +171,38 @@ def rows(path, query):
 
 def test_anyone_can_read_it_with_sql(tmp_path):
     opt, path = make(), tmp_path / "study.db"
-    trials = opt.ask(8)
-    for trial in trials:
+    asked = opt.ask(8)
+    for trial in asked:
         opt.tell(trial, value(trial))
     opt.ask()
+    opt.attach(asked[0].x, 0.5)
     opt.save(path)
     best = rows(path, "SELECT id, value, x FROM trials ORDER BY value DESC LIMIT 1")[0]
-    top = max(trials, key=value)
+    top = max(asked, key=value)
     assert best[:2] == (top.id, value(top))
     assert json.loads(best[2]) == top.x.tolist()
     assert rows(path, "SELECT count(*) FROM rounds") == [(1,)]
     states = rows(path, "SELECT state, count(*) FROM trials GROUP BY state ORDER BY state")
     assert states == [("completed", 8), ("running", 1)]
+    assert rows(path, "SELECT point, value FROM attached") == [(asked[0].index, 0.5)]
+    (number, length, record) = rows(path, "SELECT number, length, record FROM rounds")[0]
+    assert (number, length) == (1, opt.rounds[0].length)
+    assert json.loads(record)["trial_ids"] == list(opt.rounds[0].trial_ids)
+
+
+def test_a_view_shows_what_became_of_a_trial_last(tmp_path):
+    opt, path = make(), tmp_path / "study.db"
+    late, failed = opt.ask(2)
+    opt.mark_abandoned(late)
+    opt.mark_failed(failed, "crashed")
+    opt.tell(late, 0.5, noise_var=0.25)
+    opt.save(path)
+    query = "SELECT id, state, value, noise_var, reason, asked_at, answered_at FROM trials"
+    expected = [
+        (t.id, t.state.value, t.value, t.noise_var, t.reason or None, t.asked_at, t.answered_at)
+        for t in opt.trials
+    ]
+    assert rows(path, query) == expected
 
 
 def test_one_more_answer_costs_one_row(tmp_path):
@@ -207,11 +225,30 @@ def test_one_more_answer_costs_one_row(tmp_path):
     finally:
         sqlite._connect = original
     written = [s for s in statements if s.startswith(("INSERT", "DELETE", "UPDATE", "REPLACE"))]
-    assert len([s for s in written if "trials" in s]) == 1
-    others = ("INTO arrays", "INTO rounds", "INTO attached")
-    assert not [s for s in written if any(table in s for table in others)]
-    assert len(written) <= 8
+    assert len(written) == 1
+    assert "INTO events" in written[0]
     same(opt, bd.load(path))
+
+
+def count(monkeypatch, module, name, calls):
+    """Note every call of a function."""
+    function = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *a: calls.append(1) or function(*a))
+
+
+def test_saving_again_reads_and_links_what_is_new_alone(tmp_path, monkeypatch):
+    opt, path = make(), tmp_path / "study.db"
+    play(opt, 30, random.Random(2))
+    opt.ask(2)
+    opt.save(path)
+    for make_study in (lambda: opt, lambda: bd.load(path)):  # also after loading
+        study = make_study()
+        links: list[int] = []
+        count(monkeypatch, trials, "chained", links)
+        study.tell(study.pending[0], 0.1)
+        study.save(path)
+        monkeypatch.undo()
+        assert len(links) == 1
 
 
 def test_saving_at_every_step_equals_saving_at_the_end(tmp_path):
@@ -220,7 +257,8 @@ def test_saving_at_every_step_equals_saving_at_the_end(tmp_path):
         play(opt, 1, rng)
         opt.save(tmp_path / "often.db")
     opt.save(tmp_path / "once.db")
-    for query in ("SELECT * FROM trials", "SELECT * FROM rounds", "SELECT * FROM attached"):
+    for table in ("events", "meta", "arrays", "trials", "rounds", "attached"):
+        query = f"SELECT * FROM {table}"
         assert rows(tmp_path / "often.db", query) == rows(tmp_path / "once.db", query)
     same(bd.load(tmp_path / "often.db"), bd.load(tmp_path / "once.db"))
 
@@ -262,10 +300,11 @@ def test_an_interrupted_save_leaves_the_last_state(tmp_path, monkeypatch):
     before = bd.load(path)
     play(opt, 5, random.Random(1))
 
-    def interrupted(trial):
+    def interrupted(ledger, start):
+        yield next(ledger.events(start)), "0" * 32
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sqlite, "_trial_row", interrupted)
+    monkeypatch.setattr(trials.Ledger, "linked", interrupted)
     with pytest.raises(KeyboardInterrupt):
         opt.save(path)
     same(before, bd.load(path))
@@ -398,7 +437,7 @@ def test_a_state_shares_nothing_with_the_optimizers_that_load_it():
 KILLED = """
 import os, signal, sys
 import test_sqlite
-from botorch_delay.history import sqlite
+from botorch_delay.history import sqlite, trials
 
 opt = test_sqlite.make()
 if sys.argv[2] == "later":
@@ -458,7 +497,7 @@ def test_a_state_that_turns_out_to_be_broken_changes_nothing():
     opt, target = make(), make()
     opt.ask(3)
     state = opt.state_dict()
-    state["trials"][1]["slot"] = 7
+    state["events"][2]["data"]["slot"] = 7
     target.ask(2)
     before = str(target.state_dict())
     with pytest.raises(StorageError, match="impossible slot"):
@@ -543,7 +582,7 @@ def test_files_that_are_none(tmp_path, stored):
     with pytest.raises(StorageError, match="newer"):
         bd.load(newer)
     with closing(sqlite3.connect(newer)) as db:
-        db.execute("PRAGMA user_version = 2")
+        db.execute("PRAGMA user_version = 3")
     with pytest.raises(StorageError, match=r"before the first release.*attach\(x, y\)"):
         bd.load(newer)
 
@@ -567,27 +606,64 @@ def test_flipped_bytes_never_do_more_than_an_error(stored):
             bd.load(stored)
 
 
+def data_of(kind, path, value):
+    """A change of the data of one event of a kind."""
+    first = f"(SELECT min(number) FROM events WHERE kind = '{kind}' AND number > 4)"
+    return f"UPDATE events SET data = json_set(data, '$.{path}', {value}) WHERE number = {first}"
+
+
 CHANGES = [
-    "UPDATE trials SET point = 9999 WHERE id = 3",
-    "UPDATE trials SET point = point + 1 WHERE id = 3",
-    "UPDATE trials SET x = '[1.0]' WHERE id = 3",
-    "UPDATE trials SET x = 'x' WHERE id = 3",
-    "UPDATE trials SET x = '[NaN, 0.0]' WHERE id = 3",
-    f"UPDATE trials SET x = '[1{'0' * 400}, 0.0]' WHERE id = 3",
-    f"UPDATE trials SET state = '{'x' * 100_000}' WHERE id = 3",
-    "UPDATE meta SET value = CAST('{}' AS BLOB) WHERE key = 'notes'",
-    "UPDATE trials SET state = 'lost' WHERE id = 3",
-    "UPDATE trials SET state = 'running', value = 1.0 WHERE id = 3",
-    "UPDATE trials SET value = 'much' WHERE state = 'completed'",
-    "UPDATE trials SET value = 9e999 WHERE state = 'completed'",
-    "UPDATE trials SET round = 0 WHERE id = 3",
-    "UPDATE trials SET round = 99 WHERE id = 3",
-    "UPDATE trials SET slot = 1000 WHERE id = 24",
-    "UPDATE trials SET late = 7 WHERE id = 3",
-    "UPDATE trials SET asked_at = 'then' WHERE id = 3",
-    "DELETE FROM trials WHERE id = 3",
+    data_of("asked", "point", "9999"),
+    data_of("asked", "point", "'one'"),
+    data_of("asked", "point", "-1"),
+    data_of("asked", "x", "json('[1.0]')"),
+    data_of("asked", "x", "'x'"),
+    data_of("asked", "x", "json('[0.5, 0.5]')"),
+    data_of("asked", "round", "0"),
+    data_of("asked", "round", "99"),
+    data_of("asked", "slot", "1000"),
+    data_of("asked", "slot", "-3"),
+    data_of("failed", "reason", "7"),
+    data_of("completed", "noise_var", "-1.0"),
+    data_of("completed", "noise_var", "'much'"),
+    data_of("closed", "record", "json('{}')"),
+    data_of("closed", "record", "3"),
+    data_of("closed", "record.number", "7"),
+    data_of("closed", "record.trial_ids", "json('[999]')"),
+    data_of("closed", "record.departures", "json('[\"gone\"]')"),
+    data_of("closed", "left", "json('[999]')"),
+    data_of("closed", "left", "json('[0, 0]')"),
+    data_of("closed", "left", "7"),
+    data_of("closed", "last", "1"),
+    data_of("attached", "x", "json('[1.0]')"),
+    "UPDATE events SET data = replace(data, '[', '[NaN, ') WHERE kind = 'asked'",
+    f"UPDATE events SET data = '[1{'0' * 400}, 0.0]' WHERE number = 3",
+    "UPDATE events SET data = '{' WHERE number = 3",
+    "UPDATE events SET data = '[]' WHERE number = 3",
+    "UPDATE events SET data = CAST(data AS BLOB) WHERE number = 3",
+    f"UPDATE events SET kind = '{'x' * 100_000}' WHERE number = 3",
+    "UPDATE events SET kind = 'lost' WHERE number = 3",
+    "UPDATE events SET kind = 'accepted' WHERE number = 1",
+    "UPDATE events SET kind = 'asked' WHERE kind = 'completed'",
+    "UPDATE events SET kind = 'finished' WHERE kind = 'closed'",
+    "UPDATE events SET value = 'much' WHERE kind = 'completed'",
+    "UPDATE events SET value = 9e999 WHERE kind = 'completed'",
+    "UPDATE events SET value = NULL WHERE kind = 'completed'",
+    "UPDATE events SET value = 1.0 WHERE kind = 'asked'",
+    "UPDATE events SET trial = 9999 WHERE kind = 'completed'",
+    "UPDATE events SET trial = trial + 1 WHERE kind = 'asked'",
+    "UPDATE events SET trial = -1 WHERE kind = 'failed'",
+    "UPDATE events SET trial = 0 WHERE kind = 'completed'",
+    "UPDATE events SET trial = NULL WHERE kind = 'asked'",
+    "UPDATE events SET time = 'then' WHERE number = 3",
+    "UPDATE events SET digest = 'x'",
+    "UPDATE events SET number = number + 1000 WHERE number > 20",
+    "DELETE FROM events WHERE number = 3",
+    "DELETE FROM events WHERE number = 1",
+    "DELETE FROM events WHERE kind = 'closed'",
     "DELETE FROM meta WHERE key = 'config'",
-    "DELETE FROM meta WHERE key = 'values'",
+    "DELETE FROM meta WHERE key = 'notes'",
+    "UPDATE meta SET value = CAST('{}' AS BLOB) WHERE key = 'notes'",
     "UPDATE meta SET value = '{' WHERE key = 'config'",
     "UPDATE meta SET value = '{}' WHERE key = 'config'",
     "UPDATE meta SET value = '[]' WHERE key = 'config'",
@@ -595,7 +671,6 @@ CHANGES = [
     "UPDATE meta SET value = json_set(value, '$.covar_module', 5) WHERE key = 'config'",
     "UPDATE meta SET value = json_set(value, '$.covar_module.structure.class', "
     "'ScaleKernel', '$.covar_module.structure.parts', json('[]')) WHERE key = 'config'",
-    "UPDATE meta SET value = '-1' WHERE key = 'revision'",
     "UPDATE meta SET value = '\"Unknown\"' WHERE key = 'optimizer'",
     "UPDATE meta SET value = replace(value, '\"horizon\": 60', '\"horizon\": 1e9')",
     "UPDATE meta SET value = replace(value, '\"horizon\": 60', '\"horizon\": 5')",
@@ -606,15 +681,11 @@ CHANGES = [
     "UPDATE arrays SET data = 'text' WHERE name = 'points'",
     "UPDATE arrays SET data = zeroblob(640) WHERE name = 'points'",
     "DELETE FROM arrays WHERE name = 'points'",
-    "DELETE FROM arrays WHERE name = 'eliminated'",
-    "UPDATE arrays SET data = randomblob(length(data)) WHERE name = 'eliminated'",
-    "UPDATE rounds SET record = '{}'",
-    "UPDATE rounds SET record = '3'",
-    "UPDATE rounds SET number = 7",
-    "CREATE TRIGGER t AFTER INSERT ON trials BEGIN DELETE FROM trials; END",
+    "CREATE TRIGGER t AFTER INSERT ON events BEGIN DELETE FROM events; END",
     "CREATE VIEW v AS SELECT * FROM trials",
     "CREATE TABLE extra (x)",
-    "DROP TABLE attached",
+    "DROP VIEW attached",
+    "DROP INDEX events_of_trials",
 ]
 
 
@@ -631,7 +702,7 @@ def test_valid_sqlite_with_wrong_contents(stored, statement):
 def test_a_trigger_is_never_run(stored):
     opt = bd.load(stored)
     with closing(sqlite3.connect(stored)) as db:
-        db.execute("CREATE TRIGGER t AFTER INSERT ON trials BEGIN DELETE FROM trials; END")
+        db.execute("CREATE TRIGGER t AFTER INSERT ON events BEGIN DELETE FROM events; END")
         db.commit()
     opt.ask()
     with pytest.raises(StorageError, match="schema"):
@@ -647,12 +718,12 @@ def test_malformed_states(broken):
         make().load_state_dict(broken)
 
 
-@pytest.mark.parametrize("name", ["round", "slot", "answered_step"])
+@pytest.mark.parametrize("name", ["round", "slot", "point"])
 def test_whole_numbers_that_no_run_comes_to(stored, name):
     opt = bd.load(stored)
     state = opt.state_dict()
-    trial = next(t for t in state["trials"] if t["answered_step"] is not None)
-    trial[name] = 10**30
+    asked = next(event for event in state["events"] if event["kind"] == "asked")
+    asked["data"][name] = 10**30
     with pytest.raises(StorageError):
         opt.load_state_dict(state)
 

@@ -1,19 +1,31 @@
 import copy
+import json
 import pickle
 
 import pytest
 from cases import line
 
 import botorch_delay as bd
-from botorch_delay.exceptions import InputTypeError, TrialError
-from botorch_delay.history.trials import Attached, Ledger, TrialState
+from botorch_delay.exceptions import InputTypeError, StorageError, TrialError
+from botorch_delay.history.events import Event
+from botorch_delay.history.trials import Ledger, TrialState
+
+
+def ask(ledger, index=0, **data):
+    x = line(5)[index].tolist()
+    placed = {"x": x, "point": index, "round": 1, "slot": len(ledger)}
+    return ledger.ask(Event("asked", 1.0, len(ledger), data=placed | data), line(5))
+
+
+def settle(ledger, trial_id, kind, value=None, **data):
+    return ledger.settle(Event(kind, 2.0, trial_id, value, data))
 
 
 @pytest.fixture
 def ledger():
     ledger = Ledger("test")
     for index in range(4):
-        ledger.open(source=line(5), index=index, round=1, slot=index)
+        ask(ledger, index)
     return ledger
 
 
@@ -22,7 +34,7 @@ def test_trials_are_numbered_and_live(ledger):
     assert trial.id == 2
     assert trial.state is TrialState.RUNNING
     assert trial.answered_at is None
-    ledger.settle(trial, TrialState.COMPLETED, value=0.5)
+    settle(ledger, 2, "completed", 0.5)
     assert trial.value == 0.5
     assert trial.answered_at >= trial.asked_at
     assert [t.id for t in ledger.running()] == [0, 1, 3]
@@ -46,24 +58,80 @@ def test_trials_are_found_by_object_and_by_id(ledger):
             ledger.find(wrong)
     with pytest.raises(TrialError, match="none yet"):
         Ledger("empty").find(0)
-    other = Ledger("other").open(source=line(5), index=3, round=1, slot=0)
+    other = ask(Ledger("other"), 3)
     with pytest.raises(TrialError, match="another optimizer"):
         ledger.find(other)
 
 
-def test_changes_are_known_since_any_revision(ledger):
-    assert ledger.revision == 4
-    before = ledger.digest
-    ledger.settle(ledger[1], TrialState.FAILED, reason="x")
-    ledger.attach([Attached(x=line(5)[0], index=0, value=1.0)])
-    ledger.settle(ledger[0], TrialState.ABANDONED)
-    assert [t.id for t in ledger.changed_since(4)] == [0, 1]
-    assert [t.id for t in ledger.changed_since(6)] == [0]
-    assert [t.id for t in ledger.changed_since(7)] == []
-    assert [t.id for t in ledger.changed_since(0)] == [0, 1, 2, 3]
-    assert ledger.continues(4, before)
-    assert not ledger.continues(5, before)
-    assert not ledger.continues(99, before)
+def everything(ledger):
+    """One event of each kind that the columns of the trials tell, and others."""
+    settle(ledger, 1, "failed", reason="x")
+    ledger.attach(Event("attached", 3.0, value=1.0, data={"x": [0.0], "point": 0}), line(5))
+    settle(ledger, 0, "abandoned")
+    ledger.append(Event("noted", 4.0, data={"digest": "0"}))
+    settle(ledger, 0, "completed", 0.25, noise_var=0.5)
+    ask(ledger, 2, width=0.5)
+    settle(ledger, 2, "completed", 2.0)
+
+
+def test_events_are_given_back_as_they_came(ledger):
+    everything(ledger)
+    events = list(ledger.events())
+    assert len(events) == ledger.event_count == 11
+    again = Ledger("test")
+    for event in map(Event.read, json.loads(json.dumps([event.record() for event in events]))):
+        if event.kind == "asked":
+            again.ask(event, line(5))
+        elif event.kind in ("completed", "failed", "abandoned"):
+            again.settle(event)
+        elif event.kind == "attached":
+            again.attach(event, line(5))
+        else:
+            again.append(event)
+    assert list(again.events()) == events
+    assert list(again.events(7)) == events[7:]
+    assert [t.record() for t in again.trials] == [t.record() for t in ledger.trials]
+    assert [(e.kind, e.time, e.trial) for e in events[6:9]] == [
+        ("abandoned", 2.0, 0),
+        ("noted", 4.0, None),
+        ("completed", 2.0, 0),
+    ]
+
+
+def test_digests_are_of_all_events_so_far(ledger):
+    four = ledger.digest(4)
+    everything(ledger)
+    assert ledger.digest(4) == four
+    assert len({ledger.digest(count) for count in range(12)}) == 12
+    linked = [digest for _, digest in ledger.linked(4)]
+    assert linked == [ledger.digest(count) for count in range(5, 12)]
+    other = Ledger("test")
+    for index in (0, 1, 3):  # another point at the third ask
+        ask(other, index)
+    assert other.digest(2) == ledger.digest(2)
+    assert other.digest(3) != ledger.digest(3)
+    assert Ledger("elsewhere").digest(0) != ledger.digest(0)
+    known = Ledger("test")
+    known.append(Event("finished", 1.0))
+    known.know_digest(four)
+    assert known.digest(1) == four
+    with pytest.raises(ValueError, match="digest"):
+        known.know_digest("ab")
+
+
+@pytest.mark.parametrize(
+    ("kind", "trial"),
+    [("completed", 9), ("failed", 0), ("abandoned", 2), ("completed", 2), ("failed", 2)],
+)
+def test_what_cannot_have_happened_is_refused(ledger, kind, trial):
+    settle(ledger, 2, "completed", 0.5)
+    settle(ledger, 0, "abandoned")
+    before = ledger.event_count
+    with pytest.raises(StorageError, match=f"trial {trial} is {kind}"):
+        settle(ledger, trial, kind, 1.0 if kind == "completed" else None)
+    assert ledger.event_count == before
+    with pytest.raises(StorageError, match="trial 7 was asked after 4 others"):
+        ledger.ask(Event("asked", 1.0, 7), line(5))
 
 
 def test_what_a_holder_does_to_a_point_changes_nothing(ledger):
@@ -72,7 +140,7 @@ def test_what_a_holder_does_to_a_point_changes_nothing(ledger):
 
 
 def test_copies_take_their_point_along_and_not_the_domain(ledger):
-    ledger.settle(ledger[3], TrialState.COMPLETED, value=0.5)
+    settle(ledger, 3, "completed", 0.5)
     for copied in (copy.deepcopy(ledger[3]), pickle.loads(pickle.dumps(ledger[3]))):
         assert copied.record() == ledger[3].record()
         assert copied.source.shape == (1,)
@@ -88,38 +156,37 @@ def test_states_have_names():
     }
 
 
-@pytest.mark.parametrize("field", ["slot", "round"])
-def test_an_ask_that_cannot_be_noted_leaves_nothing_behind(ledger, field):
-    with pytest.raises(OverflowError):
-        ledger.open(**({"source": line(5), "index": 4, "round": 1, "slot": 4} | {field: 2**70}))
-    trial = ledger.open(source=line(5), index=4, round=1, slot=4)
-    ledger.settle(trial, TrialState.COMPLETED, value=2.0)
+@pytest.mark.parametrize("field", ["slot", "round", "point"])
+def test_an_ask_that_cannot_be_kept_leaves_nothing_behind(ledger, field):
+    with pytest.raises((OverflowError, ValueError)):
+        ask(ledger, 4, **{field: 2**70})
+    trial = ask(ledger, 4)
+    settle(ledger, 4, "completed", 2.0)
     assert (trial.id, trial.state, trial.value) == (4, TrialState.COMPLETED, 2.0)
     assert [t.id for t in ledger.running()] == [0, 1, 2, 3]
 
 
 def test_an_unknown_field_is_refused_and_nothing_is_changed(ledger):
     with pytest.raises(InputTypeError, match=r"fields id, .*late, reason; got 'answer'"):
-        ledger.settle(ledger[0], TrialState.COMPLETED, value=1.0, answer=2.0)
+        ledger._columns.change(0, value=1.0, answer=2.0)
     assert (ledger[0].state, ledger[0].value, ledger[0].reason) == (TrialState.RUNNING, None, "")
     with pytest.raises(InputTypeError, match="got 'place'"):
-        ledger.open(source=line(5), index=4, round=1, slot=4, place="left")
-    assert ledger.open(source=line(5), index=4, round=1, slot=4).id == 4
+        ledger._columns.append(line(5), index=4, place="left")
+    assert ask(ledger, 4).id == 4
 
 
 def test_an_interrupted_ask_leaves_nothing_behind(ledger):
     ledger._columns.append(line(5), id=4, index=4, round=1, slot=4, reason="x")  # and then Ctrl-C
     assert [t.id for t in ledger.running()] == [0, 1, 2, 3]
-    trial = ledger.open(source=line(5), index=3, round=1, slot=4)
+    trial = ask(ledger, 3)
     assert (trial.id, trial.index, trial.reason) == (4, 3, "")
     assert len(list(ledger.running())) == 5
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
-def test_trials_of_a_copied_ledger_are_its_own(ledger, copied):
-    other = copied(ledger)
-    ledger.settle(ledger[1], TrialState.COMPLETED, value=1.0)
-    other.settle(other[2], TrialState.FAILED, reason="x")
+def test_trials_of_a_copied_ledger_are_its_own(ledger):
+    other = copy.deepcopy(ledger)
+    settle(ledger, 1, "completed", 1.0)
+    settle(other, 2, "failed", reason="x")
     assert [t.id for t in ledger.running()] == [0, 2, 3]
     assert [t.id for t in other.running()] == [0, 1, 3]
     assert (ledger[1].value, other[1].value, other[2].reason) == (1.0, None, "x")

@@ -71,7 +71,7 @@ def run_workers(folder, url, study, plan, monkeypatch):
         assert trial.number < len(trials) + 30
     assert study.sampler.optimizer(study).pending == []
     views = [study.sampler, DelaySampler(**optuna_worker.ARGUMENTS)]
-    records = [view.optimizer(study).state_dict()["progress"]["rounds"] for view in views]
+    records = [view.optimizer(study).rounds for view in views]
     assert records[0] == records[1]
 
 

@@ -156,22 +156,40 @@ def _feasible(X):
     return X[:, 2] < 0.9
 
 
-def test_records_that_were_tampered_with_are_refused():
+def test_rounds_that_were_tampered_with_are_refused():
     opt = make(horizon=30)
     play(opt, 20)
     state = opt.state_dict()
-    for change in ({"cutoff": 1e6}, {"cutoff": "x"}, {"trial_ids": [999]}, {"cutoff": math.nan}):
-        rounds = [dict(r) for r in state["progress"]["rounds"]]
-        rounds[0] |= change
-        with pytest.raises(StorageError):
-            make(horizon=30).load_state_dict(
-                state | {"progress": state["progress"] | {"rounds": rounds}}
-            )
-    for arrays in ({}, {"anchor": torch.zeros(2, 2)}, {"anchor": torch.full((1, 2), 5.0).double()}):
-        with pytest.raises(StorageError):
-            make(horizon=30).load_state_dict(
-                state | {"progress": state["progress"] | {"arrays": arrays}}
-            )
+    number = next(n for n, event in enumerate(state["events"]) if event["kind"] == "closed")
+    closed = state["events"][number]
+    data = closed["data"]
+    assert data["record"]["cutoff"] is not None
+    changes = [{"cutoff": "x"}, {"cutoff": math.nan}, {"trial_ids": [999]}, {"trial_ids": [19]}]
+    forged = [data | {"record": data["record"] | change} for change in changes]
+    forged += [data | {"left": left} for left in ([], [[0.0, 0.0], [0.0, 0.0]], [[5.0, 5.0]])]
+    for wrong in forged:
+        events = [*state["events"]]
+        events[number] = closed | {"data": wrong}
+        with pytest.raises(StorageError, match="Stored event"):
+            make(horizon=30).load_state_dict(state | {"events": events})
+
+
+def test_nothing_is_factorized_while_a_state_is_loaded(monkeypatch):
+    opt = make(horizon=30)
+    play(opt, 25)
+    assert len(opt.rounds) >= 2
+    state, again = opt.state_dict(), make(horizon=30)
+
+    def never(*_, **__):
+        raise AssertionError("a matrix is factorized")
+
+    for name in ("cholesky", "cholesky_ex", "eigh", "solve_triangular"):
+        monkeypatch.setattr(torch.linalg, name, never)
+    monkeypatch.setattr(torch, "cholesky_solve", never)
+    again.load_state_dict(state)
+    monkeypatch.undo()
+    assert again.rounds == opt.rounds
+    assert torch.equal(again.ask().x, opt.ask().x)
 
 
 def test_learned_kernels_with_categories_find_the_good_one():

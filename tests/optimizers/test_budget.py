@@ -1,6 +1,7 @@
 """Asks under a budget: never more than certified, BPE-Delay where the budget says so."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -89,7 +90,7 @@ def test_every_price_is_what_the_documentation_says():
     noise = NOISE * torch.randn(HORIZON, generator=generator(3), dtype=torch.double)
     for _ in range(60):
         trial = opt.ask()
-        bounds = opt._budget._ellipsoid
+        bounds = opt._budget.bounds
         if trial.slot == -1:
             gap = bounds.upper.max() - bounds.lower[trial.index]
             expected = min(opt._budget._rates[0], gap.item())
@@ -132,16 +133,13 @@ def test_a_budget_that_was_tampered_with_is_refused():
     opt = optimizer(problem, norm)
     opt.tell(opt.ask(), 0.3)
     state = opt.state_dict()
-    for name, value in (
-        ("upper", torch.zeros(3)),
-        ("prices", torch.zeros(9)),
-        ("waits", None),
-        ("lower", torch.full((200,), torch.nan)),
-    ):
-        arrays = dict(state["progress"]["arrays"]) | {name: value}
-        forged = state | {"progress": state["progress"] | {"arrays": arrays}}
-        with pytest.raises(bd.exceptions.StorageError):
-            optimizer(problem, norm).load_state_dict(forged)
+    number = next(n for n, event in enumerate(state["events"]) if event["kind"] == "asked")
+    asked = state["events"][number]
+    for price in ("much", None, math.nan, [1.0]):
+        forged = asked | {"data": asked["data"] | {"price": price}}
+        events = [*state["events"][:number], forged, *state["events"][number + 1 :]]
+        with pytest.raises(bd.exceptions.StorageError, match="Stored event"):
+            optimizer(problem, norm).load_state_dict(state | {"events": events})
 
 
 def test_reading_and_saving_change_nothing():

@@ -160,7 +160,7 @@ def test_a_copy_made_from_the_trials_knows_of_a_missing_answer():
     for number in range(12):
         kept.sync(store.values())
         asked = kept.ask(number)
-        store[number] = PastTrial(number, asked.trial.x, TrialState.RUNNING, note=asked.note)
+        store[number] = PastTrial(number, asked.trial.x, TrialState.RUNNING, record=asked.record)
         if number == 7:  # q_1 = 8
             store = {i: replace(past, **done) for i, past in store.items()}
         if number in (7, 8, 9):  # the last one, and twice its point again
@@ -488,7 +488,7 @@ def shared(asks, options, horizon=60, before=0, skip=0):
     for number in range(asks):
         kept.sync(store.values())
         asked = kept.ask(number, before=before, skip=skip)
-        store[number] = PastTrial(number, asked.trial.x, TrialState.RUNNING, note=asked.note)
+        store[number] = PastTrial(number, asked.trial.x, TrialState.RUNNING, record=asked.record)
         yield kept, store
 
 

@@ -287,7 +287,7 @@ class Machine(RuleBasedStateMachine):
             lambda: self.opt.attach(self.opt.domain.bounds[0], math.inf),
             lambda: self.opt.attach(self.opt.domain.bounds[0, :-1], 1.0),
             lambda: self.opt.recommend(among="the best"),
-            lambda: self.opt.load_state_dict(self.opt.state_dict() | {"trials": [{}]}),
+            lambda: self.opt.load_state_dict(self.opt.state_dict() | {"events": [{}]}),
             lambda: self.opt.save(self.folder.name),
             lambda: self.opt.mark_failed(0, reason=3),
             lambda: self.opt.tell(0, "much"),
@@ -451,24 +451,47 @@ def test_another_configuration_is_told_apart(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_progress_that_was_tampered_with_is_refused(name):
+def test_events_that_were_tampered_with_are_refused(name):
     opt = OPTIMIZERS[name]()
     for trial in opt.ask(6):
         opt.tell(trial, value(trial))
     opt.ask()
     state = opt.state_dict()
-    for key, before in state["progress"]["values"].items():
-        for forged in ("text", [10**9], -1, None, {"a": 1}):
-            if forged == before or (before is None and forged in ("text", -1)):
-                continue
-            if isinstance(before, float) and forged == -1:
-                continue
-            values = state["progress"]["values"] | {key: forged}
+    for number, event in enumerate(state["events"]):
+        wrong = [event | {key: "text"} for key in event if event[key] is not None]
+        wrong += [event | {"trial": 10**9}, event | {"value": math.nan}, event | {"kind": "base"}]
+        wrong += [{key: event[key] for key in event if key != "kind"}, None, 7]
+        wrong += [
+            event | {"data": event["data"] | {key: [10**9]}}
+            for key, before in event["data"].items()
+            if not isinstance(before, list)
+        ]
+        for forged in wrong:
+            events = [*state["events"][:number], forged, *state["events"][number + 1 :]]
             with pytest.raises(StorageError):
-                OPTIMIZERS[name]().load_state_dict(
-                    state | {"progress": state["progress"] | {"values": values}}
-                )
+                OPTIMIZERS[name]().load_state_dict(state | {"events": events})
     opt.load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_loading_decides_nothing(name, monkeypatch):
+    opt = OPTIMIZERS[name]()
+    for trial in opt.ask(12):
+        opt.tell(trial, value(trial))
+    for trial in opt.ask(3)[1:]:
+        opt.tell(trial, value(trial))
+    state, again = opt.state_dict(), OPTIMIZERS[name]()
+
+    def never(*_, **__):
+        raise AssertionError("something is decided")
+
+    for kind in {type(again), type(getattr(again, "base", again))}:
+        for method in ("_choose", "_after_settled", "_after_attached", "_fit_if_due", "_happen"):
+            monkeypatch.setattr(kind, method, never)
+    again.load_state_dict(state)
+    monkeypatch.undo()
+    assert plain(again.state_dict()) == plain(state)
+    assert plain(again.ask().x) == plain(opt.ask().x)
 
 
 def test_rules_that_cannot_be_rebuilt_are_passed_again(tmp_path):

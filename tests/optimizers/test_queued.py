@@ -103,20 +103,47 @@ def test_a_queue_that_does_not_match_is_refused():
         trial = opt.ask()
         opt.tell(trial, trial.x[0].item())
     opt.ask()
-    for change in (
-        {"attached_at": [3]},
-        {"queued": [17]},
-        {"queued": "none"},
-        {"waiting": 1},
-    ):
-        state = opt.state_dict()
-        state["progress"]["values"] = state["progress"]["values"] | change
-        with pytest.raises(StorageError, match="queue"):
-            bd.QueuedOptimizer(index_base()).load_state_dict(state)
     state = opt.state_dict()
-    state["progress"]["arrays"]["consumed"] = torch.tensor([3, 2, 1, 0])
-    with pytest.raises(StorageError, match="queue"):
-        bd.QueuedOptimizer(index_base()).load_state_dict(state)
+
+    def refused(number, change):
+        events = list(state["events"])
+        data = events[number]["data"] | change
+        events[number] = events[number] | {"data": data}
+        with pytest.raises(StorageError, match="Stored event"):
+            bd.QueuedOptimizer(index_base()).load_state_dict(state | {"events": events})
+
+    calls = [n for n, event in enumerate(state["events"]) if event["kind"] == "base"]
+    fed = [n for n in calls if state["events"][n]["data"]["fed"] is not None]
+    assert fed
+    for change in (
+        {"fed": 17},
+        {"fed": "none"},
+        {"fed": None},
+        {"events": []},
+        {"events": [{}]},
+        {"events": "none"},
+    ):
+        refused(fed[1], change)
+    bd.QueuedOptimizer(index_base()).load_state_dict(state)
+
+
+def test_loading_plays_nothing_again(monkeypatch):
+    """The base's decisions are in the state."""
+    opt = bd.QueuedOptimizer(BASES["BPE"]())
+    for _ in range(20):
+        trial = opt.ask()
+        opt.tell(trial, trial.x[0].item())
+    state, again = opt.state_dict(), bd.QueuedOptimizer(BASES["BPE"]())
+
+    def never(*_):
+        raise AssertionError("it decides anew")
+
+    for name in ("_choose", "_close"):
+        monkeypatch.setattr(bd.BPEDelayOptimizer, name, never)
+    again.load_state_dict(state)
+    monkeypatch.undo()
+    assert again.base.rounds == opt.base.rounds
+    assert again.ask().index == opt.ask().index
 
 
 def test_bad_bases():

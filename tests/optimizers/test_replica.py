@@ -1,5 +1,6 @@
 """Optimizers made again from trials and notes, and processes that ask at once."""
 
+import dataclasses
 import json
 import math
 import random
@@ -18,7 +19,6 @@ from botorch_delay.exceptions import (
     StorageError,
 )
 from botorch_delay.optimizers import bpe, fitting
-from botorch_delay.optimizers.events import Note
 from botorch_delay.optimizers.replica import PastTrial, Replica
 
 HORIZON = 40
@@ -68,8 +68,13 @@ def value(x):
 def stored(past):
     """As another system has it: through JSON."""
     x = torch.tensor(json.loads(json.dumps(past.x.tolist())), dtype=torch.double)
-    note = None if past.note is None else json.loads(json.dumps(past.note))
-    return replace(past, x=x, note=note)
+    record = None if past.record is None else json.loads(json.dumps(past.record))
+    return replace(past, x=x, record=record)
+
+
+def kinds(record):
+    """What an ask decided."""
+    return [event["kind"] for event in record["events"]]
 
 
 class Workers:
@@ -81,7 +86,7 @@ class Workers:
         self.running = []
 
     def begin(self, number, asked):
-        past = PastTrial(number, asked.trial.x, RUNNING, note=asked.note)
+        past = PastTrial(number, asked.trial.x, RUNNING, record=asked.record)
         self.store[number] = stored(past)
         self.running.append(number)
 
@@ -114,15 +119,24 @@ def carry_over(optimizer, past):
 
 
 def summary(optimizer):
-    """What an optimizer has come to, apart from when it was told."""
-    when = ("asked_at", "answered_at", "answered_step")
+    """What an optimizer has come to, apart from the times."""
+    when = ("asked_at", "answered_at")
     trials = [
         {name: value for name, value in t.record().items() if name not in when}
         for t in optimizer.trials
     ]
-    progress = optimizer.state_dict()["progress"]
-    arrays = {name: array.tolist() for name, array in progress["arrays"].items()}
-    return json.dumps([trials, progress["rounds"], progress["values"], arrays])
+    decided = [
+        event.record() | {"time": 0.0}
+        for event in optimizer.events()
+        if event.kind in ("fitted", "opened", "closed", "reset")
+    ]
+    claimed = dataclasses.asdict(optimizer.guarantee)
+    return json.dumps([trials, decided, claimed], default=str)
+
+
+def timeless(record):
+    events = [event | {"time": 0.0} for event in record["events"]]
+    return json.dumps(record | {"events": events})
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -137,7 +151,7 @@ def test_an_optimizer_made_again_asks_what_the_live_one_asks(plan):
             again.sync(workers.store.values())
             other = again.ask(number)
             assert torch.equal(other.trial.x, asked.trial.x)
-            assert json.dumps(other.note) == json.dumps(asked.note)
+            assert timeless(other.record) == timeless(asked.record)
             assert summary(again.optimizer) == summary(kept.optimizer)
         assert torch.equal(live.ask().x, asked.trial.x)
         workers.begin(number, asked)
@@ -149,28 +163,27 @@ def test_an_optimizer_made_again_asks_what_the_live_one_asks(plan):
     assert kept.rebuilds == 0
 
 
-def test_from_trials_goes_on_as_the_live_optimizer():
+def test_the_order_of_what_is_handed_over_makes_no_difference():
     kept, workers = Replica(maker("finite, learned")), Workers()
     for number in range(12):
         kept.sync(workers.store.values())
         workers.begin(number, kept.ask(number))
         workers.some_end()
-    made = bd.BPEDelayOptimizer.from_trials(
-        FINITE, HORIZON, reversed(workers.store.values()), maximize=False
-    )
+    made = Replica(maker("finite, learned"))
+    made.sync(reversed(workers.store.values()))
     kept.sync(workers.store.values())
-    assert [t.x.tolist() for t in made.ask(3)] == [t.x.tolist() for t in kept.optimizer.ask(3)]
+    assert [t.x.tolist() for t in made.optimizer.ask(3)] == [
+        t.x.tolist() for t in kept.optimizer.ask(3)
+    ]
 
 
 def test_what_is_known_is_not_taken_in_again(monkeypatch):
     """Work grows with what is new: no fit is repeated, no trial entered twice."""
     make, workers = maker("box, learned"), Workers()
     fits, entered = [], []
-    fit, enter = fitting.fit_surrogate, bpe.BPEDelayOptimizer.ask_again
+    fit, enter = fitting.fit_surrogate, bpe.BPEDelayOptimizer.follow
     monkeypatch.setattr(fitting, "fit_surrogate", lambda *a, **k: fits.append(1) or fit(*a, **k))
-    monkeypatch.setattr(
-        bpe.BPEDelayOptimizer, "ask_again", lambda *a: entered.append(1) or enter(*a)
-    )
+    monkeypatch.setattr(bpe.BPEDelayOptimizer, "follow", lambda *a: entered.append(1) or enter(*a))
     first, second = Replica(make), Replica(make)
     for number in range(30):
         for replica in (first, second):
@@ -178,7 +191,7 @@ def test_what_is_known_is_not_taken_in_again(monkeypatch):
         asking = first if number % 2 else second
         before = len(fits)
         workers.begin(number, asking.ask(number))
-        if "fit" not in workers.store[number].note and number:
+        if "fitted" not in kinds(workers.store[number].record) and number:
             assert len(fits) == before
         workers.some_end()
     assert len(entered) == 29  # each process what the other asked but the last
@@ -220,7 +233,7 @@ def test_a_design_point_waits_for_the_trial_it_was_dealt_to():
         replica = Replica(make)
         replica.sync(store.values())
         asked = replica.ask(number, before)
-        store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, note=asked.note))
+        store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, record=asked.record))
         return asked.trial.x.tolist()
 
     assert ask(3, before=3) == alone[3]  # it is the fastest
@@ -237,6 +250,15 @@ def test_a_design_point_waits_for_the_trial_it_was_dealt_to():
     assert replica.optimizer.round == 1
 
 
+def slot_of(record):
+    return record["events"][-1]["data"]["slot"]
+
+
+def closing_of(record):
+    (closed,) = (event["data"] for event in record["events"] if event["kind"] == "closed")
+    return closed
+
+
 def two_that_close_at_once(make):
     """A store in which trials 20 and 21 have closed round 1, each with other answers."""
     kept, store = Replica(make), {}
@@ -245,9 +267,9 @@ def two_that_close_at_once(make):
     while True:
         kept.sync(store.values())
         asked = kept.ask(number)
-        if "openings" in asked.note and number:
+        if "closed" in kinds(asked.record):
             break
-        store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, note=asked.note))
+        store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, record=asked.record))
         if number > 4:
             store[number - 5] = replace(
                 store[number - 5], state=DONE, value=value(store[number - 5].x)
@@ -269,15 +291,15 @@ def test_where_two_open_a_round_at_once_the_lower_number_counts(plan):
     q, store, first, second = two_that_close_at_once(make)
     higher = second.ask(q + 1)
     lower = first.ask(q)
-    assert higher.note["openings"] != lower.note["openings"]
-    store[q + 1] = stored(PastTrial(q + 1, higher.trial.x, RUNNING, note=higher.note))
+    assert closing_of(higher.record) != closing_of(lower.record)
+    store[q + 1] = stored(PastTrial(q + 1, higher.trial.x, RUNNING, record=higher.record))
     others = range(q + 2, q + 5)  # asked in the round that does not count
     asked = [second.ask(number) for number in others]
     for number, one in zip(others, asked, strict=True):
-        store[number] = stored(PastTrial(number, one.trial.x, RUNNING, note=one.note))
+        store[number] = stored(PastTrial(number, one.trial.x, RUNNING, record=one.record))
     if "mixed" in plan:
-        assert any(one.note["slot"] >= 0 for one in asked)
-    both = {**store, q: stored(PastTrial(q, lower.trial.x, RUNNING, note=lower.note))}
+        assert any(slot_of(one.record) >= 0 for one in asked)
+    both = {**store, q: stored(PastTrial(q, lower.trial.x, RUNNING, record=lower.record))}
     onlooker, late = Replica(make), Replica(make)
     onlooker.sync(both.values())
     late.sync(store.values())  # saw the higher one first
@@ -295,14 +317,14 @@ def test_where_two_open_a_round_at_once_the_lower_number_counts(plan):
 
 
 def summary_of_rounds(replica):
-    return replica.optimizer.state_dict()["progress"]["rounds"]
+    return [record.describe() for record in replica.optimizer.rounds]
 
 
 def test_a_point_that_is_changed_is_taken_in_anew():
     make = maker("finite, learned")
     kept = Replica(make)
     asked = [kept.ask(n) for n in range(3)]
-    store = {n: PastTrial(n, a.trial.x, RUNNING, note=a.note) for n, a in enumerate(asked)}
+    store = {n: PastTrial(n, a.trial.x, RUNNING, record=a.record) for n, a in enumerate(asked)}
     other = Replica(make)
     other.sync(store.values())
     free = next(x for x in FINITE.points if not any(torch.equal(x, p.x) for p in store.values()))
@@ -337,7 +359,7 @@ def test_results_without_a_note_are_attached_and_others_passed_over():
     )
     assert [a.index for a in kept.optimizer.attached] == [3]
     asked = [kept.ask(number) for number in (3, 4)]
-    assert asked[0].note["openings"][0]["number"] == 1
+    assert kinds(asked[0].record) == ["fitted", "opened", "asked"]
     kept.sync([PastTrial(2, points[5], DONE, 0.5)])
     assert [a.index for a in kept.optimizer.attached] == [3, 5]
 
@@ -345,7 +367,7 @@ def test_results_without_a_note_are_attached_and_others_passed_over():
 def test_late_answers_are_late_again():
     kept = Replica(maker("finite, design"))
     asked = kept.ask(0)
-    past = PastTrial(0, asked.trial.x, ABANDONED, note=asked.note)
+    past = PastTrial(0, asked.trial.x, ABANDONED, record=asked.record)
     kept.sync([past])
     past = replace(past, state=DONE, value=1.0, late=True)
     kept.sync([past])
@@ -357,32 +379,45 @@ def test_late_answers_are_late_again():
 
 
 @pytest.mark.parametrize("field", ["round", "slot"])
-def test_notes_of_what_no_run_comes_to_are_refused(field):
+def test_records_of_what_no_run_comes_to_are_refused(field):
+    make = maker("finite, design")
+    kept = Replica(make)
+    first, second = kept.ask(0), kept.ask(1)
+    store = [
+        PastTrial(n, a.trial.x, RUNNING, record=a.record) for n, a in enumerate((first, second))
+    ]
+    asked = second.record["events"][-1]
+
+    def with_field(value):
+        data = asked["data"] | {field: value}
+        return replace(store[1], record=second.record | {"events": [asked | {"data": data}]})
+
     with pytest.raises(StorageError, match="malformed"):
-        Note.read({"round": 1, "slot": 0} | {field: 2**70})
-    opt = maker("finite, design")()
-    opt.ask()
-    far = opt.ask_again(FINITE.points[3], Note(1, 2**50))  # at once
-    assert far.slot < 0
-    opt.tell(far, 0.5)
-    assert opt.trials[far.id].value == 0.5
+        Replica(make).sync([store[0], with_field(2**70)])
+    far = Replica(make)
+    far.sync([store[0], with_field(2**50)])  # at once
+    assert far.trial(1).slot < 0
+    far.sync([replace(with_field(2**50), state=DONE, value=0.5)])
+    assert far.trial(1).value == 0.5
 
 
 def test_what_does_not_fit_is_refused():
     make = maker("finite, learned")
     kept = Replica(make)
     asked = kept.ask(0)
-    past = PastTrial(0, asked.trial.x, RUNNING, note=asked.note)
+    past = PastTrial(0, asked.trial.x, RUNNING, record=asked.record)
     with pytest.raises(InputError, match="must be a point of the domain"):
         Replica(make).sync([replace(past, x=past.x + 0.5)])
-    with pytest.raises(StorageError, match="note of an ask is malformed"):
-        Replica(make).sync([replace(past, note={"round": "one"})])
-    note = {k: v for k, v in past.note.items() if k != "openings"}
+    for wrong in ({"events": 7}, {"events": [{}]}, {"events": []}, {"parent": []}, {"after": "x"}):
+        with pytest.raises(StorageError, match="malformed"):
+            Replica(make).sync([replace(past, record=past.record | wrong)])
+    *decided, ask = past.record["events"]
     with pytest.raises(StorageError, match="opened the first round is missing"):
-        Replica(make).sync([replace(past, note=note)])
-    opening = {"number": 1, "used": [7]}
+        Replica(make).sync([replace(past, record=past.record | {"events": [ask]})])
+    closed = {"record": {"number": 1, "trial_ids": [7]}, "left": [], "last": False}
+    events = [*decided, decided[0] | {"kind": "closed", "data": closed}, ask]
     with pytest.raises(StorageError, match="answer of trial 7, which is missing"):
-        Replica(make).sync([replace(past, note=past.note | {"openings": [opening]})])
+        Replica(make).sync([replace(past, record=past.record | {"events": events})])
     few = Replica(lambda: bd.BPEDelayOptimizer(FINITE, 2))
     with pytest.raises(HorizonError):
         few.ask(2, before=2)
@@ -392,17 +427,40 @@ def test_what_does_not_fit_is_refused():
         "exploit": bd.WithinBudget(factor=2.0),
     }
     with pytest.raises(NotSupportedError, match="use save and load"):
-        bd.BPEDelayOptimizer.from_trials(domain, 20, [past], **options)
+        Replica(lambda: bd.BPEDelayOptimizer(domain, 20, **options)).sync([past])
 
 
-def test_a_loaded_state_has_no_notes_of_earlier_asks():
-    optimizer = bd.BPEDelayOptimizer(FINITE, 10)
-    trial = optimizer.ask()
-    other = bd.BPEDelayOptimizer(FINITE, 10)
-    other.load_state_dict(optimizer.state_dict())
-    with pytest.raises(bd.exceptions.TrialError, match="a state was loaded"):
-        other.note(other.trials[0])
-    assert optimizer.note(trial).round == 1
+def test_what_was_made_from_trials_can_be_stored_and_goes_on():
+    """Also where slots of the design are left to trials that are not known yet."""
+    make, store = maker("finite, design"), {}
+    for number, before in ((2, 2), (0, 0)):
+        asking = Replica(make)
+        asking.sync(store.values())
+        asked = asking.ask(number, before)
+        store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, record=asked.record))
+    kept, other = Replica(make), make()
+    kept.sync(store.values())
+    assert "dealt" in [event.kind for event in kept.optimizer.events()]
+    other.load_state_dict(kept.optimizer.state_dict())
+    assert [t.x.tolist() for t in other.ask(3)] == [t.x.tolist() for t in kept.optimizer.ask(3)]
+
+
+def test_a_copy_made_from_the_trials_knows_when_answers_came():
+    """That they were overdue is told by no state of a trial."""
+    make = maker("finite, a delay law")
+    kept, store = Replica(make), {}
+    for number in range(12):
+        kept.sync(store.values())
+        asked = kept.ask(number)
+        store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, record=asked.record))
+        if number == 9:
+            store[0] = replace(store[0], state=DONE, value=0.3)
+        if number == 10:
+            store[10] = replace(store[10], state=DONE, value=0.1)
+    anew = Replica(make)
+    anew.sync(store.values())
+    assert kept.trial(0).delay == anew.trial(0).delay == 9
+    assert kept.trial(10).delay == anew.trial(10).delay == 0
 
 
 @pytest.mark.parametrize("plan", ["finite, design", "box, learned, mixed"])
@@ -417,11 +475,11 @@ def test_workers_that_ask_for_the_last_point_at_once_go_beyond_the_horizon(plan)
     for number in range(5):
         one.sync(store.values())
         asked = one.ask(number)
-        store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, note=asked.note))
+        store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, record=asked.record))
     other.sync(store.values())
     for number, replica in ((5, one), (6, other)):
         asked = replica.ask(number)
-        store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, note=asked.note))
+        store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, record=asked.record))
     one.sync(store.values())
     store = {n: replace(past, state=DONE, value=value(past.x)) for n, past in store.items()}
     for replica in (one, Replica(make)):
@@ -444,7 +502,7 @@ def test_noise_variances_count_where_the_answer_is_used():
 
     def ask(replica, number):
         asked = replica.ask(number)
-        store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, note=asked.note))
+        store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, record=asked.record))
 
     for number in range(8):  # q_1 = 8
         ask(one, number)
@@ -458,8 +516,8 @@ def test_noise_variances_count_where_the_answer_is_used():
     store[8] = replace(store[8], state=DONE, value=0.1, noise_var=5e-4)
     one.sync(store.values())
     ask(one, 10)
-    store[9] = stored(PastTrial(9, late.trial.x, RUNNING, note=late.note))
-    assert store[9].note["slot"] == store[8].note["slot"] == 0
+    store[9] = stored(PastTrial(9, late.trial.x, RUNNING, record=late.record))
+    assert slot_of(store[9].record) == slot_of(store[8].record) == 0
     anew = Replica(make)
     for replica in (one, anew):
         replica.sync(store.values())

@@ -194,7 +194,8 @@ def test_on_a_box_failures_count_by_point_also_after_loading():
 
 def test_a_stored_trial_elsewhere_on_the_box_is_refused():
     state = on_a_box(3).state_dict()
-    state["trials"][1]["x"] = [0.123, 0.456]
+    asked = [event for event in state["events"] if event["kind"] == "asked"]
+    asked[1]["data"]["x"] = [0.123, 0.456]
     with pytest.raises(StorageError, match="trial 1 is at none of the points"):
         on_a_box().load_state_dict(state)
 

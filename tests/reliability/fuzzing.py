@@ -97,11 +97,8 @@ BYTES: list[Callable[[random.Random, bytearray], bytearray]] = [
 COLUMNS = {
     "meta": ["key", "value"],
     "arrays": ["name", "dtype", "shape", "data"],
-    "trials": ["id", "x", "point", "round", "slot", "state", "value", "noise_var", "late"],
-    "attached": ["id", "x", "point", "value"],
-    "rounds": ["number", "record"],
+    "events": ["number", "kind", "time", "trial", "value", "data", "digest"],
 }
-COLUMNS["trials"] += ["reason", "asked_at", "answered_at"]
 
 
 def storable(value: Any) -> Any:
@@ -114,7 +111,7 @@ def storable(value: Any) -> Any:
 
 
 def some_cell(rng: random.Random, db: sqlite3.Connection) -> tuple[str, str, int, Any]:
-    table = rng.choice(["meta", "meta", "arrays", "trials", "trials", "attached", "rounds"])
+    table = rng.choice(["meta", "meta", "arrays", "events", "events", "events"])
     column = rng.choice(COLUMNS[table])
     rows = db.execute(f"SELECT rowid, {column} FROM {table}").fetchall()
     if not rows:
@@ -139,9 +136,7 @@ def swap_cells(rng: random.Random, db: sqlite3.Connection) -> None:
 
 def some_document(rng: random.Random, db: sqlite3.Connection) -> tuple[str, str, int, Any]:
     table, column = rng.choice(
-        [("meta", "value")] * 6
-        + [("rounds", "record")] * 2
-        + [("trials", "x"), ("arrays", "shape")]
+        [("meta", "value")] * 4 + [("events", "data")] * 6 + [("arrays", "shape")]
     )
     rows = db.execute(f"SELECT rowid, {column} FROM {table}").fetchall()
     if not rows:
@@ -221,31 +216,31 @@ def wrong_rows(rng: random.Random, db: sqlite3.Connection) -> None:
         db.execute(f"DELETE FROM {table} WHERE rowid = ?", (row,))
     elif kind == 1:
         db.execute(f"DELETE FROM {table}")
-    elif table in ("trials", "attached", "rounds"):
+    elif table == "events":
         first = COLUMNS[table][0]
         copied = rng.choice([10**6, -1, 2**62, 50])
         select = f"SELECT ?, {names} FROM {table} WHERE rowid = ?"
         db.execute(f"INSERT OR REPLACE INTO {table} ({first}, {names}) {select}", (copied, row))
 
 
-HARMFUL = "DELETE FROM trials; UPDATE trials SET value = 9; INSERT INTO meta VALUES ('x', 'y');"
+HARMFUL = "DELETE FROM events; UPDATE events SET value = 9; INSERT INTO meta VALUES ('x', 'y');"
 SCHEMAS = [
-    f"CREATE TRIGGER t AFTER INSERT ON trials BEGIN {HARMFUL} END",
+    f"CREATE TRIGGER t AFTER INSERT ON events BEGIN {HARMFUL} END",
     f"CREATE TRIGGER t BEFORE UPDATE ON meta BEGIN {HARMFUL} END",
     "CREATE TRIGGER t AFTER INSERT ON meta BEGIN SELECT load_extension('/tmp/evil.so'); END",
     "CREATE VIEW v AS SELECT * FROM trials",
-    "ALTER TABLE trials RENAME TO hidden; CREATE VIEW trials AS SELECT * FROM hidden",
-    "DROP TABLE rounds; CREATE VIEW rounds AS SELECT 1 AS number, "
-    "readfile('/etc/passwd') AS record",
-    "DROP TABLE attached; CREATE VIRTUAL TABLE attached USING fts5(id, x, point, value)",
-    "DROP TABLE rounds; CREATE TABLE rounds (number INTEGER PRIMARY KEY, "
-    "record TEXT AS (hex(randomblob(1000000))))",
-    "CREATE INDEX i ON trials (abs(value))",
+    "ALTER TABLE events RENAME TO hidden; CREATE VIEW events AS SELECT * FROM hidden",
+    "DROP VIEW trials; CREATE VIEW trials AS SELECT load_extension('/tmp/evil.so')",
+    "DROP VIEW rounds; CREATE VIEW rounds AS SELECT 1 AS number, readfile('/etc/passwd') AS record",
+    "DROP VIEW attached; CREATE VIRTUAL TABLE attached USING fts5(id, x, point, value)",
+    "DROP TABLE arrays; CREATE TABLE arrays (name TEXT PRIMARY KEY, "
+    "data BLOB AS (hex(randomblob(1000000))))",
+    "CREATE INDEX i ON events (abs(value))",
     "CREATE TABLE extra (x)",
     "CREATE TEMP TABLE trials2 (x); CREATE TABLE sqlite_stat (x)",
-    "DROP TABLE trials",
+    "DROP TABLE events",
     "DROP TABLE meta; CREATE TABLE meta (key, value)",
-    "ALTER TABLE trials ADD COLUMN extra",
+    "ALTER TABLE events ADD COLUMN extra",
     "ALTER TABLE meta RENAME COLUMN value TO payload",
     "PRAGMA user_version = 2",
     "PRAGMA user_version = 0",
@@ -254,11 +249,11 @@ SCHEMAS = [
     "PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = 'CREATE TABLE meta (x)' "
     "WHERE name = 'meta'",
     "PRAGMA writable_schema = ON; UPDATE sqlite_master SET rootpage = 2",
-    "PRAGMA writable_schema = ON; UPDATE sqlite_master SET rootpage = 999 WHERE name = 'trials'",
-    "PRAGMA writable_schema = ON; DELETE FROM sqlite_master WHERE name = 'rounds'",
+    "PRAGMA writable_schema = ON; UPDATE sqlite_master SET rootpage = 999 WHERE name = 'events'",
+    "PRAGMA writable_schema = ON; DELETE FROM sqlite_master WHERE name = 'arrays'",
     "PRAGMA writable_schema = ON; UPDATE sqlite_master SET name = 'x' || name",
     "PRAGMA journal_mode = WAL",
-    "DROP TABLE rounds; CREATE TABLE rounds AS WITH RECURSIVE n(number) AS (SELECT 1 UNION ALL "
+    "DROP VIEW rounds; CREATE TABLE rounds AS WITH RECURSIVE n(number) AS (SELECT 1 UNION ALL "
     "SELECT number + 1 FROM n LIMIT 20000) SELECT number, '{}' AS record FROM n",
 ]
 
@@ -272,7 +267,7 @@ def wrong_schema(rng: random.Random, db: sqlite3.Connection) -> None:
 
 def many_rows(rng: random.Random, db: sqlite3.Connection) -> None:
     """More of everything than there can be."""
-    table = rng.choice(["trials", "attached", "rounds", "meta"])
+    table = rng.choice(["events", "events", "meta"])
     (row,) = rng.choice(db.execute(f"SELECT rowid FROM {table}").fetchall() or [(0,)])
     names = ", ".join(COLUMNS[table][1:])
     key = "'k' || n" if table == "meta" else "n + 1000"

@@ -1,0 +1,184 @@
+"""What happened in a run: the events that every state of an optimizer is the replay of.
+
+An event says what was decided, never how: to apply it nothing is computed that it says already. So
+the same events give the same state, in this process, in one that loads a file, or in several that
+share the trials of another system.
+
+| kind | what happened | data |
+|---|---|---|
+| asked | a trial was asked | ``x``, ``point`` (row of a finite set), ``round``, ``slot`` |
+| completed, failed, abandoned | what became of a trial | ``noise_var``, ``reason`` |
+| attached | a result came from elsewhere | ``x``, ``point`` |
+| finished | the run was ended | |
+| noted | the user's notes changed | ``digest`` of them |
+| fitted | kernel and noise were learned | ``surrogate``, ``answers`` |
+| opened | the first round began | |
+| closed | a round ended | ``record``, ``left`` (of the active set), ``last`` |
+| reset | no active point could be asked | ``whole`` (the domain became active again) |
+| dealt | a design point is left to another process | ``x``, ``point`` |
+| tested | the least norm of the answers was found | ``norm``, ``answers`` |
+| accepted, searched | a step of GP-ThreDS | ``node`` |
+| base | calls of a wrapped optimizer | ``events`` of it |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.exceptions import StorageError
+
+KINDS = (
+    *("asked", "completed", "failed", "abandoned", "attached", "finished", "noted", "fitted"),
+    *("opened", "closed", "reset", "dealt", "tested", "accepted", "searched", "base"),
+)
+SETTLED = ("completed", "failed", "abandoned")
+LARGEST = 2**53  # of a whole number
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened.
+
+    Attributes:
+        kind: one of the kinds above.
+        time: seconds since the epoch (UTC).
+        trial: id of the trial that it concerns, or None.
+        value: of a completed trial or an attached result, or None.
+        data: everything else, JSON-ready.
+    """
+
+    kind: str
+    time: float
+    trial: int | None = None
+    value: float | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def record(self) -> dict[str, Any]:
+        """The event as plain values, JSON-ready."""
+        return {
+            "kind": self.kind,
+            "time": self.time,
+            "trial": self.trial,
+            "value": self.value,
+            "data": dict(self.data),
+        }
+
+    def text(self) -> str:
+        """The same as JSON."""
+        return json.dumps([self.kind, self.time, self.trial, self.value, self.data])
+
+    @classmethod
+    def read(cls, record: Any) -> Event:
+        """From plain values.
+
+        Raises:
+            StorageError: if they are malformed.
+        """
+        try:
+            kind, trial, value, data = (record[key] for key in ("kind", "trial", "value", "data"))
+            time = finite(record["time"])
+            if kind not in KINDS or not isinstance(data, Mapping):
+                raise ValueError("its kind or its data are unknown")
+            if (trial is not None) != (kind == "asked" or kind in SETTLED):
+                raise ValueError(f"trial is {brief(trial)}")
+            if (value is not None) != (kind in ("completed", "attached")):
+                raise ValueError(f"value is {brief(value)}")
+            trial = None if trial is None else whole(trial)
+            value = None if value is None else finite(value)
+        except (LookupError, TypeError, ValueError) as error:
+            raise StorageError(f"A stored event is malformed: {truncated(error)}.") from error
+        return cls(kind, time, trial, value, data)
+
+
+def read_events(records: Sequence[Any], domain: Domain) -> list[Event]:
+    """Events from plain values; their points are compared with the domain, all at once.
+
+    Raises:
+        StorageError: if one is malformed, or a point is not where it says.
+    """
+    events = [Event.read(record) for record in records]
+    placed = [event for event in events if event.kind in ("asked", "attached", "dealt")]
+    if not placed:
+        return events
+    try:
+        points = [[finite(number) for number in event.data["x"]] for event in placed]
+        X = domain.like.new_tensor(points)
+        if X.shape != (len(placed), domain.dim):
+            raise ValueError(f"points have {domain.dim} columns")
+        rows = [event.data["point"] for event in placed]
+        asked = torch.tensor([event.kind != "attached" for event in placed])
+        inside = torch.tensor([row is not None for row in rows])
+        if not isinstance(domain, FiniteDomain):
+            fits = not bool(inside.any()) and bool(domain.contains(X[asked]).all())
+        elif bool((asked & ~inside).any()) or any(whole(r) >= len(domain) for r in rows if r):
+            fits = False
+        else:
+            named = domain.points[[row for row in rows if row is not None]]
+            fits = torch.equal(X[inside], named) and bool((domain.find(X[~inside]) < 0).all())
+        if not fits:
+            raise ValueError("x is not the point of the domain that is named")
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise StorageError(f"A stored point is malformed: {truncated(error)}.") from error
+    return events
+
+
+def results(records: Sequence[Mapping[str, Any]]) -> list[tuple[list[float], float]]:
+    """Point and value of every answer, by trial, and of every attached result in stored events."""
+    asked = {
+        record["trial"]: record["data"]["x"] for record in records if record["kind"] == "asked"
+    }
+    told = [(r["trial"], r["value"]) for r in records if r["kind"] == "completed"]
+    attached = [(r["data"]["x"], r["value"]) for r in records if r["kind"] == "attached"]
+    return [(asked[trial], value) for trial, value in sorted(told)] + attached
+
+
+def chained(digest: bytes, event: Event) -> bytes:
+    """The digest of a sequence of events, from that of the sequence without its last one."""
+    return hashlib.blake2b(digest + event.text().encode(), digest_size=16).digest()
+
+
+def finite(value: Any) -> float:
+    """A stored number; ValueError if it is none, or not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{brief(value)} is no number")
+    try:
+        number = float(value)
+    except OverflowError:  # of a whole number
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{brief(value)} is no finite number")
+    return number
+
+
+def whole(value: Any, minimum: int = 0) -> int:
+    """A stored whole number; ValueError if it is none, below ``minimum``, or beyond all runs."""
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= LARGEST:
+        raise ValueError(f"{brief(value)} is no whole number from {minimum} to {LARGEST}")
+    return value
+
+
+def flag(value: Any) -> bool:
+    """A stored truth value; ValueError if it is none."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{brief(value)} is neither true nor false")
+    return value
+
+
+def brief(value: Any) -> str:
+    """A stored value for a message, of at most 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def truncated(error: BaseException) -> str:
+    """An error's message, which may quote what is stored, of at most 500 characters."""
+    text = str(error)
+    return text if len(text) <= 500 else f"{text[:497]}..."
