@@ -19,7 +19,7 @@ its own alone, which the import contracts of ``pyproject.toml`` make law.
   ``active_set.ActiveSet``, which
   is a ``finite_active_set.FiniteActiveSet`` or a ``box_active_set.BoxActiveSet``.
 * ``confidence``: ``bounds.RKHSConfidence`` (Lemma 1 and Theorem 1's half-width),
-  ``bounds.Guarantee``, ``nets.Net``, ``anytime.Ellipsoid`` and ``anytime.norm_at_least``,
+  ``guarantee.Guarantee``, ``nets.Net``, ``anytime.Ellipsoid`` and ``anytime.norm_at_least``,
   ``information.information_gain``.
 * ``design``: ``greedy.GreedyDesign``, ``box.BoxDesign``, ``ascent.maximize``,
   ``climbing.BoundClimb``.
@@ -52,13 +52,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from botorch_delay import benchmarks, exceptions
     from botorch_delay.acquisition import FantasyUpperConfidenceBound, MaxVariance
-    from botorch_delay.confidence.bounds import (
-        Confidence,
-        FixedBeta,
-        Guarantee,
-        RKHSConfidence,
-        rkhs_bounds,
-    )
+    from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidence, rkhs_bounds
+    from botorch_delay.confidence.guarantee import Guarantee
     from botorch_delay.confidence.information import effective_dimension, information_gain
     from botorch_delay.delays import (
         ConstantDelay,
@@ -178,7 +173,8 @@ _MODULES = ("benchmarks", "exceptions")
 _NAMES = {
     "acquisition": "FantasyUpperConfidenceBound MaxVariance",
     "domains.box": "BoxDomain",
-    "confidence.bounds": "Confidence FixedBeta Guarantee RKHSConfidence rkhs_bounds",
+    "confidence.bounds": "Confidence FixedBeta RKHSConfidence rkhs_bounds",
+    "confidence.guarantee": "Guarantee",
     "delays": """
         ConstantDelay DelayLaw GeometricDelay NoDelay PoissonDelay SubExponentialDelay
     """,

@@ -18,6 +18,7 @@ from botorch_delay.benchmarks.results import (
     Results,
     against_factor,
     against_mean_delay,
+    recommended,
 )
 
 if TYPE_CHECKING:
@@ -53,20 +54,12 @@ def draw_figures(folder: Path, results: Results, reference: str) -> list[Path]:
             _draw_curves(drawn[-1], problem, delays[part : part + COLUMNS], curves, styles)
         if lines := against_mean_delay(runs, mean_delays()):
             drawn.append(folder / f"{problem}-delays.png")
-            labels = {
-                "title": problem,
-                "xlabel": "mean delay, in steps",
-                "ylabel": "cumulative regret",
-            }
-            _draw_against(drawn[-1], lines, labels)
+            x, y = "mean delay, in steps", "cumulative regret"
+            _draw_against(drawn[-1], lines, problem, x, y, log=False)
         if lines := against_factor(runs, FACTORS, BASELINE):
             drawn.append(folder / f"{problem}-frontier.png")
-            labels = {
-                "title": f"{problem}: what a guarantee costs",
-                "xlabel": "factor on BPE-Delay's regret bound",
-                "ylabel": f"cumulative regret / that of {BASELINE}, which promises nothing",
-            }
-            _draw_against(drawn[-1], lines, labels, log=True)
+            x, y = "factor on BPE-Delay's regret bound", f"cumulative regret / that of {BASELINE}"
+            _draw_against(drawn[-1], lines, f"{problem}: what a guarantee costs", x, y, log=True)
     return drawn
 
 
@@ -80,7 +73,9 @@ def _styles(methods: Iterable[str], reference: str) -> dict[str, Style]:
         }
         for place, method in enumerate(method for method in methods if method != reference)
     }
-    return styles | {reference: {"color": "black", "linewidth": 2.4}}
+    styles[reference] = {"color": "black", "linewidth": 2.4}
+    thin = {"linestyle": "-.", "linewidth": 1.0}
+    return styles | {method + BY_MODEL: style | thin for method, style in styles.items()}
 
 
 def _draw_curves(
@@ -110,37 +105,28 @@ def _draw_recommended(ax: Any, curves: pd.DataFrame, styles: dict[str, Style]) -
     begin, end = time[time > 0.0].min(), time.max()
     in_steps = bool((time == time.round()).all())  # durations are spread over orders of magnitude
     grid = np.linspace(begin, end, _GRID) if in_steps else np.geomspace(begin, end, _GRID)
-    shown: dict[str, tuple[Array, Style]] = {}
-    for method, mine in curves.groupby("method", sort=False):
-        for name, column, style in (
-            (method, "recommended_regret", styles[method]),
-            (
-                method + BY_MODEL,
-                "recommended_regret_by_model",
-                styles[method] | {"linestyle": "-.", "linewidth": 1.0},
-            ),
-        ):
-            runs = [run for _, run in mine.groupby("seed") if run[column].notna().any()]
-            if runs:
-                shown[name] = np.mean([_at(grid, run, column) for run in runs], axis=0), style
-    positive = [regret for mean, _ in shown.values() for regret in mean if regret > 0.0]
+    means = {
+        method: np.mean([_at(grid, run) for _, run in mine.groupby("seed")], axis=0)
+        for method, mine in recommended(curves).groupby("method", sort=False)
+    }
+    positive = [regret for mean in means.values() for regret in mean if regret > 0.0]
     smallest = min(positive, default=1.0)
     ax.set_xscale("linear" if in_steps else "log")
     ax.set_xlabel("time, in steps" if in_steps else "time, in the problem's unit")
     ax.set_yscale("symlog", linthresh=smallest, linscale=0.3)
     ax.set_ylim(-0.1 * smallest, 1.3 * max(positive, default=1.0))
-    return {name: ax.plot(grid, mean, **style)[0] for name, (mean, style) in shown.items()}
+    return {method: ax.plot(grid, mean, **styles[method])[0] for method, mean in means.items()}
 
 
-def _at(grid: Array, run: pd.DataFrame, column: str) -> Array:
+def _at(grid: Array, run: pd.DataFrame) -> Array:
     """What was recommended last at each time; before the first recommendation, the first one."""
-    # Before the first answer the model recommends nothing of its own.
-    values: Array = run[column].fillna(run["recommended_regret"]).to_numpy()
-    return values[np.maximum(np.searchsorted(run["time"], grid, side="right") - 1, 0)]
+    last = np.searchsorted(run["time"], grid, side="right") - 1
+    values: Array = run["regret"].to_numpy()[np.maximum(last, 0)]
+    return values
 
 
 def _draw_against(
-    path: Path, lines: Mapping[str, Points], labels: Mapping[str, str], *, log: bool = False
+    path: Path, lines: Mapping[str, Points], title: str, xlabel: str, ylabel: str, *, log: bool
 ) -> None:
     """Estimates with their intervals against a number."""
     figure, ((ax,),) = _canvas(8.5, 4.5, (1, 1))
@@ -157,7 +143,7 @@ def _draw_against(
             capsize=2,
             label=label,
         )
-    ax.set(**labels)
+    ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
     if log:
         ax.axhline(1.0, color="black", linewidth=1.0)
         ax.set(xscale="log", yscale="log")

@@ -120,10 +120,10 @@ def write_whole(path: Path, text: str) -> None:
 def _prepare(folder: Path, suite: Suite) -> None:
     """Make a folder that holds this suite, or nothing, ready for its runs."""
     setting = f"{suite.name}, {suite.steps} steps, {suite.recommendations} recommendations\n"
-    note = folder / "setting.txt"
+    setting_file = folder / "setting.txt"
     try:
-        if note.exists():
-            if (known := note.read_text()) != setting:
+        if setting_file.exists():
+            if (known := setting_file.read_text()) != setting:
                 raise InputError(
                     f"{folder} holds another benchmark ({known.strip()}); choose another folder, "
                     "or delete it."
@@ -132,7 +132,7 @@ def _prepare(folder: Path, suite: Suite) -> None:
             raise InputError(f"{folder} is not empty and holds no benchmark; choose another.")
         (folder / RUNS).mkdir(parents=True, exist_ok=True)
         # Rights alone do not tell of a file system that is mounted read-only, or full.
-        write_whole(note, setting)
+        write_whole(setting_file, setting)
         write_whole(folder / RUNS / ".writable", "")
     except OSError as error:
         raise InputError(f"Cannot write to {folder}: {error.strerror}.") from error

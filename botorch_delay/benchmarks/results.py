@@ -129,21 +129,24 @@ def _ordered(table: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def final_regrets(runs: pd.DataFrame, measure: str) -> Finals:
-    """What every run came to in the end.
-
-    Optuna's runs count once in cumulative regret, and twice where a point is recommended.
-    """
+def recommended(table: pd.DataFrame) -> pd.DataFrame:
+    """Regret of the recommended points as a column ``regret``; Optuna's runs are there twice."""
     import pandas as pd
 
+    run, by_model = ["problem", "delay", "method", "seed"], "recommended_regret_by_model"
+    ours = table[table.groupby(run)[by_model].transform("count") > 0]
+    # Before the first answer the model recommends nothing of its own.
+    regret = ours[by_model].fillna(ours["recommended_regret"])
+    ours = ours.assign(method=ours["method"] + BY_MODEL, regret=regret)
+    return pd.concat([table.assign(regret=table["recommended_regret"]), ours])
+
+
+def final_regrets(runs: pd.DataFrame, measure: str) -> Finals:
+    """What every run came to in the end."""
     if measure == CUMULATIVE:
         table = runs.assign(regret=runs["cumulative_regret"])
     else:
-        ours = runs.dropna(subset="recommended_regret_by_model")
-        ours = ours.assign(
-            method=ours["method"] + BY_MODEL, regret=ours["recommended_regret_by_model"]
-        )
-        table = pd.concat([runs.assign(regret=runs["recommended_regret"]), ours])
+        table = recommended(runs)
     return {
         place: part.pivot(index="seed", columns="method", values="regret")
         for place, part in table.groupby(["problem", "delay"], sort=False)

@@ -11,19 +11,17 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import torch
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.nets import Net, largest_deviation, nets
-from botorch_delay.exceptions import InputError, NotSupportedError
+from botorch_delay.confidence.box_bounds import BoxBounds, by_net, by_theorem_2, by_trace
+from botorch_delay.exceptions import InputError
 from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import check_kernel, covariance
-from botorch_delay.gp.posterior import Moments, Posterior, factorize
+from botorch_delay.gp.posterior import Moments, Posterior
 
 
 def side_delta(delta: float, rounds: int, points: int) -> float:
@@ -32,126 +30,6 @@ def side_delta(delta: float, rounds: int, points: int) -> float:
     Two sides, N points and R rounds use delta / 2; the other half is for the delays.
     """
     return delta / (4.0 * rounds * points)
-
-
-@dataclass(frozen=True)
-class BoxBounds:
-    """Half-widths that hold at every point of a box at once, from one round's evidence.
-
-    Attributes:
-        multiplier: factor on sigma.
-        slack: what is added, in units of the values.
-        norm_bound: C_k where bias and noise are also bounded apart; None where they are not.
-        tight_tail: factor on ``noise_norm`` for the noise apart; None where the noise is
-            bounded by ``(multiplier - norm_bound) sigma`` there too.
-        tight_slack: what is added to bias and noise, in units of the values.
-        net: the net over which the bounds were taken, if there is one.
-    """
-
-    multiplier: float
-    slack: float = 0.0
-    norm_bound: float | None = None
-    tight_tail: float | None = None
-    tight_slack: float = 0.0
-    net: Net | None = None
-
-    def half_width(self, posterior: Moments) -> Tensor:
-        """Half-width at each point of the posterior, ``n``, in units of the values.
-
-        Args:
-            posterior: of the evidence from which these bounds were made.
-        """
-        # The differences under the roots cancel; what rounding may have taken is given back.
-        deviation = (posterior.variance + posterior.rounding).sqrt()
-        width = self.multiplier * deviation + self.slack
-        if self.norm_bound is not None:
-            if self.tight_tail is None:
-                noise = (self.multiplier - self.norm_bound) * deviation
-            else:
-                noise = self.tight_tail * posterior.noise_norm
-            bias = self.norm_bound * _bias(posterior)
-            width = torch.minimum(width, bias + noise + self.tight_slack)
-        return width + posterior.mean_rounding
-
-
-@dataclass(frozen=True)
-class BudgetTerms:
-    """What a regret budget claims: regret of at most ``max(F B, B') + W + E``.
-
-    All but F in units of the values; W and E are of the run so far.
-
-    Attributes:
-        factor: F.
-        plan: B, what BPE-Delay's own regret bound is for its plan on the whole set, no wait in it.
-        bound: ``max(F B, B')``, where B' is B with the bounds' smaller share of delta.
-        waits: W, the bills of asks while a round waited, or of points again, as priced when asked.
-        excess: E, what rounds on the active set have come to beyond the plan.
-        trivial: D T, what any asks can cost at most.
-    """
-
-    factor: float
-    plan: float
-    bound: float
-    waits: float
-    excess: float
-    trivial: float
-
-    @property
-    def vacuous_from(self) -> float:
-        """D T / B: from this factor on any asks whatever keep the bound."""
-        return self.trivial / self.plan
-
-
-@dataclass(frozen=True)
-class Guarantee:
-    """What is claimed for a configuration and its run so far.
-
-    Once a claim has ended it stays so, whatever comes later, in the optimizer and in what is saved
-    of it from then on.
-
-    Attributes:
-        holds: whether a regret bound is claimed, with probability 1 - delta: ``factor`` times that
-            of Theorem 1 plus what waits cost, or with a budget ``budget.bound`` plus its W and E.
-        delta: that probability's complement.
-        assumptions: what it rests on; to be judged by the user.
-        missing: why not more is claimed; empty if and only if ``holds``.
-        factor: how many times the bound of Theorem 1 the claimed regret bound is, without waits.
-        waits: without a delay law, how many asks so far were made while a round waited for its last
-            design points, or of design points again. They come on top of Theorem 1's bound.
-        waits_cost: what these can have cost at most, in units of the values; None where no valid
-            bounds say so.
-        norm_at_least: the largest RKHS norm that the answers have called for so far, with
-            probability 1 - delta, in units of the values; None without valid bounds.
-        budget: the terms of a regret budget, where there is one.
-    """
-
-    holds: bool
-    delta: float
-    assumptions: tuple[str, ...]
-    missing: tuple[str, ...]
-    factor: float = 1.0
-    waits: int = 0
-    waits_cost: float | None = None
-    norm_at_least: float | None = None
-    budget: BudgetTerms | None = None
-
-    def __str__(self) -> str:
-        times = "" if self.factor == 1.0 else f", at {self.factor:.3g} times the regret bound"
-        if self.budget is not None:
-            total = self.budget.bound + self.budget.waits + self.budget.excess
-            times += f", {total:.6g} for the run so far"
-        elif self.waits and self.waits_cost is not None:
-            times += (
-                f", plus at most {self.waits_cost:.4g} for the {self.waits} asks while rounds "
-                "waited"
-            )
-        head = (
-            f"Guaranteed with probability {1.0 - self.delta:g}{times}, assuming:"
-            if self.holds
-            else "No guarantee of the regret bound:"
-        )
-        lines = self.assumptions if self.holds else self.missing
-        return "\n".join([head, *(f"- {line}" for line in lines)])
 
 
 class Confidence(ABC):
@@ -345,12 +223,10 @@ class RKHSConfidence(Confidence):
 
     def half_width(self, posterior: Moments, noise_ratio: float, delta: float) -> Tensor:
         """The half-width of Lemma 1, or the tight one where that is asked for."""
-        # The differences under the roots cancel; what rounding may have taken is given back.
-        deviation = (posterior.variance + posterior.rounding).sqrt()
-        width = self.multiplier(noise_ratio, delta) * deviation
+        width = self.multiplier(noise_ratio, delta) * posterior.deviation_at_most
         if self.tight:
             noise = self.noise_std * posterior.noise_norm * _tail(delta)
-            width = torch.minimum(width, self.norm_bound * _bias(posterior) + noise)
+            width = torch.minimum(width, self.norm_bound * posterior.bias + noise)
         return width + posterior.mean_rounding
 
     def all_data(
@@ -368,9 +244,7 @@ class RKHSConfidence(Confidence):
             f"self-normalised confidence interval, level {1.0 - delta:g}, uniform over points, if "
             "delays and failures do not depend on the noise"
         )
-        # As in half_width: what rounding may have taken is given back.
-        deviation = (posterior.variance + posterior.rounding).sqrt()
-        return factor * deviation + posterior.mean_rounding, label
+        return factor * posterior.deviation_at_most + posterior.mean_rounding, label
 
     def on_box(
         self,
@@ -391,127 +265,10 @@ class RKHSConfidence(Confidence):
         """
         with torch.no_grad():
             if self.uniform == "trace":
-                return self._on_box_by_trace(covar_module, evidence, rounds, delta)
+                return by_trace(self, covar_module, evidence, rounds, delta)
             if self.uniform == "theorem2":
-                return self._on_box_by_theorem_2(covar_module, evidence, bounds, rounds, delta)
-            return self._on_box_by_net(covar_module, evidence, bounds, discrete, rounds, delta)
-
-    def _on_box_by_net(
-        self,
-        covar_module: Kernel,
-        evidence: Data,
-        bounds: Tensor,
-        discrete: Mapping[int, int],
-        rounds: int,
-        delta: float,
-    ) -> BoxBounds:
-        """Lemma 1 on a net of n points and radius eps, carried over to the box by continuity.
-
-        With rho^2 the largest spread / noise variance (1 / lambda^2) and
-        ``tail = sqrt(2 log(4 n R / delta))``, all in the kernel's distance:
-
-        * f is C_k-Lipschitz and mu is ||mu||-Lipschitz, so that a half-width w that holds on
-          the net and is L-Lipschitz gives ``w(x) + (C_k + ||mu|| + L) eps`` everywhere.
-        * Let F map a function to its values at the answered points divided by the roots of
-          their noise variances. The squared deviation is ``<k_x, (I + F'F)^-1 k_x>`` and the
-          bias is ``||(I + F'F)^-1 k_x||`` per unit norm: both are 1-Lipschitz. Hence
-          L = C_k + sigma rho tail in the plain form.
-        * The weights, in units of the noise, are ``(I + F F')^-1 F k_x``, whose singular values
-          s / (1 + s^2) are at most 1 / 2: ``noise_norm`` is rho / 2-Lipschitz. Hence
-          L = C_k + sigma rho tail / 2 where bias and noise are apart.
-
-        The radius is chosen from the points and noise variances alone, for if it depended on
-        answers the net would: it minimises
-        ``(C_k + sigma rho tail) s + (3 C_k + sigma rho tail) eps`` over powers of sqrt(2), with s
-        the smallest posterior deviation at the answered points.
-        """
-        top = largest_deviation(covar_module, bounds)
-        if not len(evidence.y):
-            return BoxBounds(self.norm_bound)
-        mean_norm, smallest = _norm_and_deviation(covar_module, evidence)
-        noise = self.noise_std * evidence.spread_ratio**0.5
-        level = math.log(4.0 * rounds / delta)
-
-        def tail(net: Net) -> float:
-            return math.sqrt(2.0 * (net.log_size + level))
-
-        def cost(net: Net) -> float:
-            scaled = noise * tail(net)
-            return (self.norm_bound + scaled) * smallest + (3 * self.norm_bound + scaled) * net.eps
-
-        choices = nets(covar_module, bounds, discrete, [top * 2 ** (-j / 2) for j in range(81)])
-        net = min(choices, key=cost)
-        slopes = 2.0 * self.norm_bound + mean_norm
-        return BoxBounds(
-            multiplier=self.norm_bound + noise * tail(net),
-            slack=(slopes + noise * tail(net)) * net.eps,
-            norm_bound=self.norm_bound if self.tight else None,
-            tight_tail=self.noise_std * tail(net),
-            tight_slack=(slopes + 0.5 * noise * tail(net)) * net.eps,
-            net=net,
-        )
-
-    def _on_box_by_trace(
-        self, covar_module: Kernel, evidence: Data, rounds: int, delta: float
-    ) -> BoxBounds:
-        """One event for all points: the noise as a whole is small, seen through the kernel.
-
-        The noise in the mean is ``<k_x, v>`` with ``v = F' (I + F F')^-1 e``, e the noise in
-        units of lambda. It is at most sigma(x) times the root of ``<v, (I + F'F) v> = e' A e``,
-        where ``A = F F' (I + F F')^-1 = K (K + D)^-1``, up to similarity. With probability
-        1 - exp(-L) that form is at most ``sigma^2 rho^2 (tr A + 2 sqrt(L tr A^2) + 2 L)``
-        (Hsu, Kakade, Zhang 2012). The event has no sides, so L = log(2 R / delta).
-
-        With a linear kernel ``tr A <= d``: the multiplier grows as sqrt(d), which is what the
-        paper's Corollary 1 has for that kernel.
-        """
-        if not len(evidence.y):
-            return BoxBounds(self.norm_bound)
-        K = covariance(covar_module, evidence.X, evidence.X)
-        _, variance = factorize(K, evidence.noise_var)  # as the posterior has it
-        weight = variance.rsqrt()
-        scaled = torch.linalg.eigvalsh((weight.unsqueeze(-1) * K * weight).double()).clamp_min(0.0)
-        shares = scaled / (1.0 + scaled)
-        level = math.log(2.0 * rounds / delta)
-        square = shares.sum() + 2.0 * (level * shares.square().sum()).sqrt() + 2.0 * level
-        noise = self.noise_std * evidence.spread_ratio**0.5
-        return BoxBounds(
-            multiplier=self.norm_bound + noise * math.sqrt(square.item()),
-            norm_bound=self.norm_bound if self.tight else None,
-        )
-
-    def _on_box_by_theorem_2(
-        self, covar_module: Kernel, evidence: Data, bounds: Tensor, rounds: int, delta: float
-    ) -> BoxBounds:
-        """``2 / t + beta' (sigma(x) + 2 / sqrt(t))`` with t answers (Lemma 2 and Theorem 2).
-
-        beta' is Lemma 1's multiplier at ``side / (2 Gamma)``, ``side = delta / (4 R)``, with
-        ``Gamma = c (C t)^d`` and ``C`` the paper's bound at ``side / 2`` on the norm of mu:
-        ``C_k + max(sigma, max k) (sqrt(t) / lambda) sqrt(2 log(4 t / side))``. Where the paper
-        takes c for granted and a fraction of a point, the root of Gamma is rounded up, and C is
-        at least the root of the largest k(x, x), which the proof needs for sigma.
-        """
-        for part in covar_module.modules():
-            if isinstance(part, MaternKernel) and part.nu <= 1.0:
-                raise NotSupportedError(
-                    f"Theorem 2 assumes functions that are continuous enough, Matern kernels "
-                    f"with nu > 1; this one has nu = {part.nu}. Use "
-                    'RKHSConfidence(..., uniform="net") or uniform="trace".'
-                )
-        d = bounds.shape[-1]
-        root = _continuity(covar_module, bounds) if self.c is None else self.c ** (1.0 / d)
-        top = largest_deviation(covar_module, bounds)
-        if not len(evidence.y):
-            return BoxBounds(self.norm_bound)
-        t = (1.0 / evidence.spread).sum().item()
-        side = delta / (4.0 * rounds)
-        ratio = evidence.spread_ratio**0.5
-        largest = max(self.noise_std, top**2) * math.sqrt(t) * ratio
-        norm = self.norm_bound + largest * math.sqrt(2.0 * math.log(4.0 * t / side))
-        points = d * math.log(math.ceil(root * max(norm, top) * t))
-        tail = math.sqrt(2.0 * (points + math.log(2.0 / side)))
-        beta = self.norm_bound + self.noise_std * ratio * tail
-        return BoxBounds(multiplier=beta, slack=2.0 / t + 2.0 * beta / math.sqrt(t))
+                return by_theorem_2(self, covar_module, evidence, bounds, rounds, delta)
+            return by_net(self, covar_module, evidence, bounds, discrete, rounds, delta)
 
     @property
     def needs_weights(self) -> bool:
@@ -608,44 +365,3 @@ def scaled_gain(covar_module: Kernel, evidence: Data) -> float:
 
 def _tail(delta: float) -> float:
     return math.sqrt(2.0 * math.log(1.0 / delta))
-
-
-def _bias(posterior: Moments) -> Tensor:
-    """The largest bias per unit norm, ``n``, with what rounding may have taken."""
-    square = (posterior.variance - posterior.penalty).clamp_min(0.0) + posterior.rounding
-    return square.sqrt()
-
-
-def _norm_and_deviation(covar_module: Kernel, evidence: Data) -> tuple[float, float]:
-    """The RKHS norm of mu, rounded up, and the smallest sigma at the answered points."""
-    K = covariance(covar_module, evidence.X, evidence.X)
-    factor, noise = factorize(K, evidence.noise_var)
-    alpha = torch.cholesky_solve(evidence.y.unsqueeze(-1), factor).squeeze(-1)
-    white = torch.linalg.solve_triangular(factor, K, upper=False)
-    variance = K.diagonal() - white.square().sum(dim=0)
-    # As for the posterior: alpha solves a system that is off by m eps max k.
-    m = len(alpha)
-    backward = (m + 1) * torch.finfo(K.dtype).eps * K.diagonal().max()
-    square = (alpha @ K @ alpha).clamp_min(0.0) + m * backward * alpha.square().sum()
-    norm = square.sqrt() + 0.5 * backward * alpha.norm() * noise.min().rsqrt()
-    return norm.item(), variance.min().clamp_min(0.0).sqrt().item()
-
-
-def _continuity(kernel: Any, bounds: Tensor) -> float:
-    """``c^(1/d)`` of a squared exponential kernel: a function of norm C is C s / l-Lipschitz.
-
-    s^2 is the output scale, l the shortest lengthscale; a grid with spacing h on each side is
-    within ``h sqrt(d) / 2`` of every point.
-    """
-    scale = 1.0
-    while type(kernel) is ScaleKernel:
-        scale *= math.sqrt(kernel.outputscale.item())
-        kernel = kernel.base_kernel
-    if type(kernel) is not RBFKernel:
-        raise InputError(
-            f"Theorem 2 needs its constant for a {type(kernel).__name__}: pass c to "
-            "RKHSConfidence, or leave it out with another uniform."
-        )
-    side = (bounds[1] - bounds[0]).max().item()
-    shortest = kernel.lengthscale.min().item()
-    return scale * side * math.sqrt(bounds.shape[-1]) / (2.0 * shortest)

@@ -18,7 +18,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import BoxBounds
+from botorch_delay.confidence.box_bounds import BoxBounds
 from botorch_delay.confidence.nets import largest_deviation
 from botorch_delay.design.ascent import maximize, snapped, stretched
 from botorch_delay.design.box import BoxDesign, corners

@@ -56,6 +56,16 @@ class Moments:
         """Sigma."""
         return self.variance.sqrt()
 
+    @property
+    def deviation_at_most(self) -> Tensor:
+        """Sigma, with what rounding may have taken where the difference under the root cancels."""
+        return (self.variance + self.rounding).sqrt()
+
+    @property
+    def bias(self) -> Tensor:
+        """The largest bias per unit of RKHS norm, with what rounding may have taken."""
+        return ((self.variance - self.penalty).clamp_min(0.0) + self.rounding).sqrt()
+
     def rescaled(self, offset: float, scale: float) -> Moments:
         """The posterior of ``offset + scale * g`` where this is the posterior of g."""
         if offset == 0.0 and scale == 1.0:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import Guarantee
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.space import Choice, Float, Int, Space
 from botorch_delay.exceptions import (
     EmptyDomainError,

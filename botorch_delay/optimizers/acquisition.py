@@ -9,19 +9,18 @@ from botorch.acquisition.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.confidence.bounds import Confidence, FixedBeta, Guarantee
+from botorch_delay.confidence.bounds import Confidence, FixedBeta
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.finite import Domain
 from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.events import finite
 from botorch_delay.history.trials import Attached, Choice, Trial
 from botorch_delay.optimizers.base import Optimizer
-from botorch_delay.optimizers.botorch_scores import try_out
 from botorch_delay.optimizers.config import AcquisitionConfig
 from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.policies import make_policy
 from botorch_delay.optimizers.rules import (
     UCB,
-    BotorchRule,
     Hallucinate,
     Pending,
     Rule,
@@ -120,26 +119,13 @@ class AcquisitionOptimizer(Optimizer):
         self._config: AcquisitionConfig = config
         self._rule, self._pending = config.rule, config.pending
         self._start()
-        self._policy.update()
-        if isinstance(self._rule, BotorchRule):
-            hallucinate = isinstance(self._pending, Hallucinate)
-            try_out(self._rule, self._policy.surrogate, self._policy.pool, hallucinate)
+        self._policy.check()
 
     def _start(self) -> None:
         super()._start()
         config = self._config
         self._fitting: Fitting = Fitting(config, self._ledger, worst_value=config.worst_value)
-        self._policy = make_policy(
-            self._domain,
-            self._ledger,
-            self._rule,
-            self._pending,
-            seed=self._seed,
-            sign=self._sign,
-            fitting=self._fitting,
-            exact=self._exact,
-            repeat_pending=config.repeat_pending,
-        )
+        self._policy = make_policy(config, self._ledger, self._fitting)
 
     @property
     def rule(self) -> Rule:

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import Confidence, Guarantee
+from botorch_delay.confidence.bounds import Confidence
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import whole_set
@@ -417,7 +418,6 @@ class Optimizer(ABC):
         differences.check_options(
             self._described(),
             state["config"],
-            self._domain.names,
             # Hyperparameters in single precision are a transform away from what is stored.
             tolerance=1e-9 if self._domain.like.dtype is torch.float64 else 1e-5,
         )

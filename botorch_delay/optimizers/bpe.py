@@ -14,7 +14,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import Confidence, FixedBeta, Guarantee, RKHSConfidence
+from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidence
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.elimination.active_set import ActiveSet, RoundBounds
@@ -44,7 +45,6 @@ from botorch_delay.history.events import Event, finite, flag, whole
 from botorch_delay.history.point_status import Feasibility, row_of
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
-from botorch_delay.optimizers.botorch_scores import try_out
 from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.claims import History, claim, departures, least_norm, waits_of
 from botorch_delay.optimizers.config import BPEConfig
@@ -54,7 +54,7 @@ from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.locks import exclusive
 from botorch_delay.optimizers.policies import make_policy
 from botorch_delay.optimizers.policy import Policy
-from botorch_delay.optimizers.rules import BotorchRule, Hallucinate, Rule
+from botorch_delay.optimizers.rules import Rule
 from botorch_delay.optimizers.stragglers import EarlyClose, LateReport, forecast, holding
 
 logger = logging.getLogger(__name__)
@@ -156,33 +156,25 @@ class BPEDelayOptimizer(Optimizer):
         maximize: bool = True,
     ) -> None:
         config = BPEConfig(
-            domain=domain,
-            horizon=horizon,
-            covar_module=covar_module,
-            noise_var=noise_var,
+            *(domain, horizon, covar_module, noise_var, exact, seed, maximize),
             confidence=FixedBeta(6.0) if confidence is None else confidence,
-            delay=delay,
             delta=delta,
+            delay=delay,
             rounds=HorizonRounds() if rounds is None else rounds,
             exploit=as_exploit(exploit),
             explore_fraction=explore_fraction,
             evidence=evidence,
-            exact=exact,
-            seed=seed,
-            maximize=maximize,
         )
         super().__init__(config)
         self._config: BPEConfig = config
         domain = config.domain
         self._fixed, self._confidence = config.fixed, config.confidence
-        self._delay, self._delta = config.delay, config.delta
+        self._delta = config.delta
         self._rule = config.round_rule()
         self._start()
         self._active.check(self._fixed, self._round_bounds(1))
         if self._policy is not None:
-            self._policy.update()
-            if isinstance(config.rule, BotorchRule):
-                try_out(config.rule, self._policy.surrogate, self._policy.pool, True)
+            self._policy.check()
 
     def _start(self) -> None:
         super()._start()
@@ -202,17 +194,7 @@ class BPEDelayOptimizer(Optimizer):
         self._budget = self._make_budget()
         self._policy: Policy | None = None
         if config.rule is not None:
-            self._policy = make_policy(
-                domain,
-                self._ledger,
-                config.rule,
-                Hallucinate(),
-                seed=self._seed,
-                sign=self._sign,
-                fitting=self._fitting,
-                exact=self._exact,
-                repeat_pending=config.repeat_pending,
-            )
+            self._policy = make_policy(config, self._ledger, self._fitting)
 
     @classmethod
     def as_published(
@@ -437,7 +419,11 @@ class BPEDelayOptimizer(Optimizer):
         departed: set[Departure] = set()
         departed.update(*(record.departures for record in self._records))
         waits = None
-        if self._proves and self._rule.on_arrival and isinstance(self._confidence, RKHSConfidence):
+        if (
+            self._config.proves
+            and self._rule.on_arrival
+            and isinstance(self._confidence, RKHSConfidence)
+        ):
             strays = self._past.strays
             waits = waits_of(self._records, self._open, self._most_costly, strays)
         past = self._past
@@ -455,14 +441,8 @@ class BPEDelayOptimizer(Optimizer):
                 sizes.append(min(len(self._open.slots), self._open.design_size))
             terms = budget.terms([record.half_width for record in self._records], sizes)
         return claim(
-            self._confidence,
-            self._delay,
-            self._delta,
             self._config,
-            surrogate=self._fixed,
             resets=self._resets,
-            horizon=self._horizon,
-            on_box=self._active.rows is None,
             history=past,
             departed=departed,
             waits=waits,
@@ -660,7 +640,7 @@ class BPEDelayOptimizer(Optimizer):
             self._take_reset(current, entirely=flag(data["whole"]))
         elif event.kind == "dealt" and current is not None:
             current.deal(self._active.key_of(self._domain.like.new_tensor(data["x"])))
-        elif event.kind == "tested" and self._proves:
+        elif event.kind == "tested" and self._config.proves:
             self._past = self._past.tested_norm(finite(data["norm"]), whole(data["answers"]))
         else:
             super()._decided(event)
@@ -687,7 +667,7 @@ class BPEDelayOptimizer(Optimizer):
             self._budget.ask(row_of(trial), finite(data["price"]), waiting=waiting)
         if current is not None:
             current.take(trial)
-        elif self._proves:
+        elif self._config.proves:
             self._past = replace(self._past, strays=self._past.strays + 1)
         self._feasibility.add(trial)
         self._update_standing(trial)
@@ -702,7 +682,7 @@ class BPEDelayOptimizer(Optimizer):
         if current is not None and trial.round == current.number:
             current.settle(trial)
         self._update_standing(trial)
-        if self._proves:
+        if self._config.proves:
             self._look_back(trial)
 
     def _look_back(self, trial: Trial) -> None:
@@ -732,7 +712,7 @@ class BPEDelayOptimizer(Optimizer):
         if trial.state is TrialState.COMPLETED:
             self._late.answered(len(self._ledger) - 1 - trial.id)
         confidence, count = self._confidence, self._ledger.answer_count
-        tests = self._proves and isinstance(confidence, RKHSConfidence)
+        tests = self._config.proves and isinstance(confidence, RKHSConfidence)
         if tests and self._past.needs_test(count):
             assert self._fixed is not None
             assert isinstance(confidence, RKHSConfidence)
@@ -769,7 +749,7 @@ class BPEDelayOptimizer(Optimizer):
                     self._open.set_standing(key, self._feasibility.standing(key))
 
     def _after_attached(self, count: int) -> None:
-        if self._proves and self._config.evidence == "all" and not self._exact:
+        if self._config.proves and self._config.evidence == "all" and not self._exact:
             repeats = self._ledger.repeated(count)
             if repeats:
                 warnings.warn(
@@ -783,7 +763,7 @@ class BPEDelayOptimizer(Optimizer):
     def _close_last(self) -> None:
         if self._open is not None:
             answers = self._round_answers()
-            if self._proves and not self._exact and not self._ends_as_planned(self._open):
+            if self._config.proves and not self._exact and not self._ends_as_planned(self._open):
                 answers = replace(answers, ids=(), own=self._data(()))
             self._close(answers, last=True)
         self._finished = True
@@ -825,13 +805,9 @@ class BPEDelayOptimizer(Optimizer):
         return RoundAnswers(used, self._data(used), pooled, self._merges)
 
     @property
-    def _proves(self) -> bool:
-        return not self._confidence.missing and self._fixed is not None
-
-    @property
     def _merges(self) -> bool:
         """Whether bounds from all answers take the place of the round's own."""
-        return not self._proves or self._exact
+        return not self._config.proves or self._exact
 
     def _new_round(self, number: int, previous_size: int) -> OpenRound:
         return OpenRound(
@@ -848,7 +824,7 @@ class BPEDelayOptimizer(Optimizer):
     def _needs_all(self) -> bool:
         """Whether the regret bound needs the answer of every design point of a round."""
         waits = self._rule.on_arrival and self._early is None
-        return self._proves and not self._exact and waits
+        return self._config.proves and not self._exact and waits
 
     def _round_bounds(self, number: int) -> RoundBounds:
         """How wide the bounds of a round are."""
@@ -859,7 +835,12 @@ class BPEDelayOptimizer(Optimizer):
             delta /= 2.0  # the other half is for the bounds from all answers
         points = self._active.union(whole=self._config.as_published)
         return RoundBounds(
-            self._confidence, delta, self._rule.share(number), points, self._proves, self._sign
+            self._confidence,
+            delta,
+            self._rule.share(number),
+            points,
+            self._config.proves,
+            self._sign,
         )
 
     def _close(self, answers: RoundAnswers, *, last: bool) -> None:

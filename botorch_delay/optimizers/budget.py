@@ -47,7 +47,8 @@ import torch
 from torch import Tensor
 
 from botorch_delay.confidence.anytime import Ellipsoid
-from botorch_delay.confidence.bounds import BudgetTerms, RKHSConfidence, side_delta
+from botorch_delay.confidence.bounds import RKHSConfidence, side_delta
+from botorch_delay.confidence.guarantee import BudgetTerms
 from botorch_delay.design.greedy import greedy_max_variance
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.elimination.rounds import RoundRule

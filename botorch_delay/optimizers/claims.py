@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from gpytorch.kernels import Kernel, LinearKernel, ScaleKernel
 
 from botorch_delay.confidence.anytime import norm_at_least
-from botorch_delay.confidence.bounds import BudgetTerms, Confidence, Guarantee, RKHSConfidence
-from botorch_delay.delays import DelayLaw, SubExponentialDelay
+from botorch_delay.confidence.bounds import Confidence, RKHSConfidence
+from botorch_delay.confidence.guarantee import BudgetTerms, Guarantee
+from botorch_delay.delays import SubExponentialDelay
 from botorch_delay.elimination.open_round import OpenRound
 from botorch_delay.elimination.rounds import Departure, RoundRecord
 from botorch_delay.gp.surrogate import Surrogate
@@ -187,15 +188,9 @@ def waits_of(
 
 
 def claim(
-    confidence: Confidence,
-    delay: DelayLaw | None,
-    delta: float,
     config: BPEConfig,
     *,
-    surrogate: Surrogate | None,
     resets: int = 0,
-    horizon: int | None = None,
-    on_box: bool = False,
     history: History | None = None,
     departed: Iterable[Departure] = (),
     waits: tuple[int, float] | None = None,
@@ -205,14 +200,8 @@ def claim(
     """The regret bound of Theorem 1 and what comes on top of it, or what is missing for it.
 
     Args:
-        confidence: the bounds.
-        delay: the law that gives the rounds their lengths, or None if they close on arrival.
-        delta: failure probability.
         config: what the optimizer was made with.
-        surrogate: kernel and noise as given; None where they are learned.
         resets: how often all active points turned out to be infeasible.
-        horizon: T, or None.
-        on_box: whether points are searched for on a box.
         history: of the run; None before it.
         departed: how its rounds departed from what is proved.
         waits: asks while rounds waited and what they can have cost; None where none are counted.
@@ -220,28 +209,24 @@ def claim(
         refuted: whether its bounds contradict each other.
     """
     history = history or History()
-    exact, exploits = config.exact, config.exploit is not None
-    pooled = config.evidence == "all"
-    missing = list(confidence.missing)
-    missing += _configuration(confidence, delay, config, surrogate, resets, on_box=on_box)
-    proves = not confidence.missing and surrogate is not None
+    missing = [*config.confidence.missing, *_configuration(config, resets)]
     departed = set(departed)
     told: list[str] = []
-    if proves:
+    if config.proves:
         contradicted = refuted or Departure.CONTRADICTED in departed
-        told = _refutation(confidence, history, contradicted and not history.noisier)
+        told = _refutation(config.confidence, history, contradicted and not history.noisier)
     if not missing:
         told += _what_happened(
             history,
             departed,
-            delta,
+            config.delta,
             refuted=bool(told),
-            exploits=exploits and not exact,
-            pooled=pooled,
+            exploits=config.exploit is not None and not config.exact,
+            pooled=config.evidence == "all",
             budgeted=budget is not None,
         )
     missing += told
-    assumptions = _assumptions(confidence, delay, config, horizon, history, on_box=on_box)
+    assumptions = _assumptions(config, history)
     factor = config.fraction**-0.5 * (config.straggler_factor or 1.0)
     if config.geometric is not None:
         factor *= _geometric_factor(config.geometric.growth)
@@ -257,29 +242,21 @@ def claim(
         )
     return Guarantee(
         holds=not missing,
-        delta=delta,
+        delta=config.delta,
         assumptions=tuple(assumptions),
         missing=tuple(missing),
         factor=factor,
         waits=0 if waits is None else waits[0],
         waits_cost=None if waits is None else waits[1],
-        norm_at_least=history.norm if proves else None,
+        norm_at_least=history.norm if config.proves else None,
         budget=budget,
     )
 
 
-def _configuration(
-    confidence: Confidence,
-    delay: DelayLaw | None,
-    config: BPEConfig,
-    surrogate: Surrogate | None,
-    resets: int,
-    *,
-    on_box: bool,
-) -> list[str]:
+def _configuration(config: BPEConfig, resets: int) -> list[str]:
     """What a configuration lacks for the claim."""
-    missing = []
-    if surrogate is None:
+    confidence, delay, missing = config.confidence, config.delay, []
+    if config.learned:
         missing.append(
             "kernel and noise are learned from the answers, and a learned kernel proves nothing; "
             "pass covar_module and noise_var."
@@ -303,7 +280,8 @@ def _configuration(
             "length has; leave out delay, or repeat_pending."
         )
     by_trace = isinstance(confidence, RKHSConfidence) and confidence.uniform == "trace"
-    if on_box and by_trace and surrogate is not None and not _is_linear(surrogate.covar_module):
+    kernel = config.covar_module
+    if not config.finite and by_trace and isinstance(kernel, Kernel) and not _is_linear(kernel):
         missing.append(
             'the multiplier of uniform="trace" grows with the root of the information gain, so '
             "that regret grows faster than in Theorem 2 unless the kernel is linear; use "
@@ -325,16 +303,9 @@ def _refutation(confidence: Confidence, history: History, contradicted: bool) ->
     return []
 
 
-def _assumptions(
-    confidence: Confidence,
-    delay: DelayLaw | None,
-    config: BPEConfig,
-    horizon: int | None,
-    history: History,
-    *,
-    on_box: bool,
-) -> list[str]:
+def _assumptions(config: BPEConfig, history: History) -> list[str]:
     """What the claim rests on, for the user to judge."""
+    confidence, delay = config.confidence, config.delay
     exact, exploits = config.exact, config.exploit is not None
     pooled, straggler_factor = config.evidence == "all", config.straggler_factor
     again = ""
@@ -355,7 +326,7 @@ def _assumptions(
     ]
     if history.own_noise:
         assumptions.append("the noise variances that answers were told with do not depend on them")
-    if on_box:
+    if not config.finite:
         assumptions.append(
             "the search for the largest deviation on the box finds at least a constant share of "
             "it, which enters the regret bound as a factor; elimination does not rest on it"
@@ -397,7 +368,7 @@ def _assumptions(
         )
     if config.geometric is not None:
         first = math.ceil(config.geometric.first / config.fraction)
-        first = first if horizon is None else min(first, horizon)
+        first = min(first, config.horizon or first)
         assumptions.append(
             f"rounds grow by the factor {config.geometric.growth:g}: each has its own share of "
             f"delta in the regret bound, and the first {first} asks come on top of it, at the most "

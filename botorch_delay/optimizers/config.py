@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -25,7 +26,7 @@ from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedErr
 from botorch_delay.gp.kernels import check_kernel, prior_variance
 from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate, exact_noise
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
-from botorch_delay.optimizers.rules import Censor, Pending, Rule, check_combination
+from botorch_delay.optimizers.rules import Censor, Hallucinate, Pending, Rule, check_combination
 from botorch_delay.optimizers.specs import describe_part
 
 # Of the asks that are design points, where a rule plays the others: chosen with its beta.
@@ -36,30 +37,21 @@ DEFAULT_FRACTION = 0.005
 DEFAULT_CONFIRM = 0.2
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Config:
     """What every optimizer is made with, checked, and with defaults filled in.
 
-    The fields are arguments of the optimizer's constructor and have their names, so that it can
-    be made again from :meth:`describe` and the domain.
-
-    Attributes:
-        domain: where points may be asked.
-        horizon: T, how many asks are planned; None where no end is planned.
-        covar_module: a copy of the kernel, or how it is learned.
-        noise_var: lambda^2; None where it is learned, or evaluations are exact.
-        exact: whether evaluations have no noise.
-        seed: of everything random.
-        maximize: whether large values are good.
+    The fields are arguments of the optimizer's constructor, described there, and have their names,
+    so that it can be made again from :meth:`describe` and the domain. The kernel is a copy.
     """
 
     domain: Domain
     horizon: int | None
-    covar_module: Kernel | Learned | None = None
-    noise_var: float | None = None
-    exact: bool = False
-    seed: int = 0
-    maximize: bool = True
+    covar_module: Kernel | Learned | None
+    noise_var: float | None
+    exact: bool
+    seed: int
+    maximize: bool
 
     def __post_init__(self) -> None:
         if not isinstance(self.domain, Domain):
@@ -143,19 +135,13 @@ class Config:
         return {name: describe_part(getattr(self, name), like) for name in names}
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class AcquisitionConfig(Config):
-    """What an :class:`AcquisitionOptimizer` is made with.
-
-    Attributes:
-        rule: what is maximised.
-        pending: how pending points enter.
-        repeat_pending: whether a point with a running trial may be asked again.
-    """
+    """What an :class:`AcquisitionOptimizer` is made with."""
 
     rule: Rule
     pending: Pending
-    repeat_pending: bool = True
+    repeat_pending: bool
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -170,14 +156,9 @@ class AcquisitionConfig(Config):
         return self.pending.worst_value if isinstance(self.pending, Censor) else None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class BoundsConfig(Config):
-    """What an optimizer that decides by confidence bounds is made with.
-
-    Attributes:
-        confidence: the bounds.
-        delta: their failure probability.
-    """
+    """What an optimizer that decides by confidence bounds is made with."""
 
     confidence: Confidence
     delta: float
@@ -188,14 +169,9 @@ class BoundsConfig(Config):
         self._fill(delta=validation.probability(self.delta, "delta"))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ThreDSConfig(BoundsConfig):
-    """What a :class:`ThreDSOptimizer` is made with.
-
-    Attributes:
-        interval: where the best value is known to lie; None to take it from the confidence.
-        patience: answers after which a descendant is accepted although nothing is certain.
-    """
+    """What a :class:`ThreDSOptimizer` is made with."""
 
     interval: tuple[float, float] | None
     patience: int
@@ -224,18 +200,9 @@ class ThreDSConfig(BoundsConfig):
         self._fill(interval=ends)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class BPEConfig(BoundsConfig):
-    """What a :class:`BPEDelayOptimizer` is made with; the attributes are described there.
-
-    Attributes:
-        delay: the law that gives rounds their lengths; None if they close on arrival.
-        rounds: how many design points each round has.
-        exploit: what plays the other asks; None to continue the design.
-        explore_fraction: rho, the share of asks that are design points.
-        evidence: "round" or "all".
-        as_published: whether this is Algorithm 1 as printed.
-    """
+    """What a :class:`BPEDelayOptimizer` is made with, and whether it is Algorithm 1 as printed."""
 
     delay: DelayLaw | None
     rounds: HorizonRounds | GeometricRounds
@@ -250,26 +217,18 @@ class BPEConfig(BoundsConfig):
             _check_type(self.delay, DelayLaw, "delay", "a delay law such as PoissonDelay")
         known = HorizonRounds | GeometricRounds
         _check_type(self.rounds, known, "rounds", "HorizonRounds() or GeometricRounds(...)")
-        if self.evidence not in (None, "round", "all"):
-            raise InputError(f"evidence must be 'round' or 'all', got {self.evidence!r}.")
-        if self.exact and self.evidence == "round":
-            raise InputError(
-                "Exact evaluations are all used, for none of them is asked again; leave out "
-                "evidence, or exact."
-            )
-        if isinstance(self.exploit, WithinBudget):
-            self._check_budget(self.exploit)
         self._fill_defaults()
-        self._check_rounds()
-        if isinstance(self.exploit, Exploit):
-            self._check_confirming()
-        if self.straggler_factor is not None:
-            self._check_stragglers()
-        proves = not self.confidence.missing
-        if self.evidence == "all" and proves and not (self.finite or self.exact):
-            raise NotSupportedError(
-                "evidence='all' with RKHSConfidence needs a FiniteDomain; on a box use 'round'."
-            )
+        for contradicts, message in self._contradictions():
+            if contradicts:
+                raise InputError(message)
+        pooled = self.evidence == "all" and not self.exact and not self.confidence.missing
+        for name, used in {
+            "WithinBudget": isinstance(self.exploit, WithinBudget),
+            "straggler_factor": self.straggler_factor is not None,
+            "evidence='all' with RKHSConfidence": pooled,
+        }.items():
+            if used and not self.finite:
+                raise NotSupportedError(f"{name} needs a FiniteDomain; leave it out on a box.")
 
     def _fill_defaults(self) -> None:
         exploits = isinstance(self.exploit, Exploit) and self.delay is None
@@ -284,78 +243,74 @@ class BPEConfig(BoundsConfig):
             share = DEFAULT_CONFIRM if unsure else 0.0
             self._fill(exploit=replace(self.exploit, confirm_fraction=share))
 
-    def _check_budget(self, exploit: WithinBudget) -> None:
-        if not self.finite:
-            raise NotSupportedError("WithinBudget needs a FiniteDomain; use Exploit on a box.")
+    def _contradictions(self) -> Iterator[tuple[bool, str]]:
+        """What must not be, and what is then to be done."""
+        rho, on_arrival = self.fraction, self.delay is None
+        yield (
+            self.evidence not in ("round", "all"),
+            f"evidence must be 'round' or 'all', got {self.evidence!r}.",
+        )
+        yield not 0.0 < rho <= 1.0, f"explore_fraction must be above 0 and at most 1, got {rho:g}."
+        yield (
+            rho < 1.0 and self.exploit is None,
+            "An explore_fraction below 1 needs a rule for the other asks; pass exploit=UCB(6.0).",
+        )
+        yield (
+            self.horizon is None and self.geometric is None,
+            "Without a horizon rounds cannot follow from it; pass "
+            "rounds=GeometricRounds(first, growth), or a horizon.",
+        )
+        yield (
+            not on_arrival and (self.geometric is not None or rho < 1.0),
+            "With a delay law rounds have the lengths of Algorithm 1; leave out delay to use "
+            "GeometricRounds or an explore_fraction below 1.",
+        )
         if self.exact:
-            raise InputError(
+            yield (
+                isinstance(self.exploit, WithinBudget),
                 "WithinBudget bills asks that may come again, and exact evaluations do not; use "
-                "Exploit, or leave out exact."
+                "Exploit, or leave out exact.",
             )
-        if self.learned or not isinstance(self.confidence, RKHSConfidence):
-            raise InputError(
+            yield (
+                self.evidence == "round",
+                "Exact evaluations are all used, for none of them is asked again; leave out "
+                "evidence, or exact.",
+            )
+            yield (
+                self.confirm_fraction > 0.0,
+                "Exact evaluations are not asked again; leave out confirm_fraction, or exact.",
+            )
+        yield (
+            self.confirm_fraction > 0.0 and self.horizon is None,
+            "confirm_fraction is a share of the horizon; leave it out, or pass a horizon.",
+        )
+        if isinstance(self.exploit, WithinBudget):
+            yield (
+                self.learned or not isinstance(self.confidence, RKHSConfidence),
                 "WithinBudget needs bounds that are valid; pass covar_module, noise_var and "
-                "confidence=RKHSConfidence(norm_bound, noise_std)."
+                "confidence=RKHSConfidence(norm_bound, noise_std).",
             )
-        closes_on_arrival = self.delay is None and self.horizon is not None
-        if not closes_on_arrival or self.rounds != HorizonRounds():
-            raise InputError(
+            yield (
+                not on_arrival or self.rounds != HorizonRounds(),
                 "WithinBudget needs the rounds of the horizon that close on arrival, with all of "
-                "their design points; pass a horizon, and leave out delay and rounds."
+                "their design points; leave out delay and rounds.",
             )
-        if self.evidence == "all" or self.explore_fraction not in (None, 1.0):
-            raise InputError(
+            yield (
+                self.evidence == "all" or rho < 1.0,
                 "WithinBudget uses bounds from all answers anyway, and the budget decides how many "
-                "asks are design points; leave out evidence and explore_fraction."
+                "asks are design points; leave out evidence and explore_fraction.",
             )
-
-    def _check_rounds(self) -> None:
-        if not 0.0 < self.fraction <= 1.0:
-            raise InputError(
-                f"explore_fraction must be above 0 and at most 1, got {self.fraction:g}."
-            )
-        if self.fraction < 1.0 and self.exploit is None:
-            raise InputError(
-                "An explore_fraction below 1 needs a rule for the other asks; pass "
-                "exploit=UCB(6.0)."
-            )
-        if self.horizon is None and self.geometric is None:
-            raise InputError(
-                "Without a horizon rounds cannot follow from it; pass "
-                "rounds=GeometricRounds(first, growth), or a horizon."
-            )
-        if self.delay is not None and (self.geometric is not None or self.fraction < 1.0):
-            raise InputError(
-                "With a delay law rounds have the lengths of Algorithm 1; leave out delay to use "
-                "GeometricRounds or an explore_fraction below 1."
-            )
-
-    def _check_confirming(self) -> None:
-        if self.confirm_fraction and self.exact:
-            raise InputError(
-                "Exact evaluations are not asked again; leave out confirm_fraction, or exact."
-            )
-        if self.confirm_fraction and self.horizon is None:
-            raise InputError(
-                "confirm_fraction is a share of the horizon; leave it out, or pass a horizon."
-            )
-
-    def _check_stragglers(self) -> None:
-        if not self.finite:
-            raise NotSupportedError(
-                "straggler_factor compares deviations over a finite active set; leave it out on a "
-                "box."
-            )
-        if self.delay is not None:
-            raise InputError(
+        if self.straggler_factor is not None:
+            yield (
+                not on_arrival,
                 "With a delay law rounds have fixed lengths and wait for nobody; leave out delay "
-                "to use straggler_factor."
+                "to use straggler_factor.",
             )
-        if not self.repeat_pending:
-            raise InputError(
+            yield (
+                not self.repeat_pending,
                 "With repeat_pending=False design points wait for trials that values may have led "
                 "to, and then which of them straggle must not decide what a round's bounds use; "
-                "leave out straggler_factor, or repeat_pending."
+                "leave out straggler_factor, or repeat_pending.",
             )
 
     @property
@@ -371,6 +326,11 @@ class BPEConfig(BoundsConfig):
         """Rho, the share of asks that are design points."""
         assert self.explore_fraction is not None
         return self.explore_fraction
+
+    @property
+    def pending(self) -> Pending:
+        """How pending points enter the posterior of the rule."""
+        return Hallucinate()
 
     @property
     def repeat_pending(self) -> bool:
@@ -396,6 +356,11 @@ class BPEConfig(BoundsConfig):
     def geometric(self) -> GeometricRounds | None:
         """The rounds, if they grow by a constant factor."""
         return self.rounds if isinstance(self.rounds, GeometricRounds) else None
+
+    @property
+    def proves(self) -> bool:
+        """Whether the bounds are valid, as far as the configuration tells."""
+        return not self.confidence.missing and not self.learned
 
     def round_rule(self) -> RoundRule:
         """When rounds close."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from botorch_delay.design.ascent import maximize, snapped
 from botorch_delay.design.climbing import BoundClimb
 from botorch_delay.design.ties import lowest_of_largest
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import BoxActiveSet
@@ -20,7 +19,10 @@ from botorch_delay.gp import sample_paths
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.history.point_status import nothing_to_ask
+from botorch_delay.history.trials import Ledger
 from botorch_delay.optimizers.botorch_scores import Score
+from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
+from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.policy import BOX_POOL, Policy
 from botorch_delay.optimizers.rules import BotorchRule, ThompsonSampling
 
@@ -251,7 +253,9 @@ class BoxPolicy(Policy):
         return path
 
 
-def make_policy(domain: Domain, *arguments: Any, **options: Any) -> SetPolicy | BoxPolicy:
+def make_policy(
+    config: AcquisitionConfig | BPEConfig, ledger: Ledger, fitting: Fitting
+) -> SetPolicy | BoxPolicy:
     """The policy of a domain; the arguments are those of :class:`Policy`."""
-    kind = SetPolicy if isinstance(domain, FiniteDomain) else BoxPolicy
-    return kind(domain, *arguments, **options)
+    kind = SetPolicy if config.finite else BoxPolicy
+    return kind(config, ledger, fitting)

@@ -8,21 +8,20 @@ import torch
 from torch import Tensor
 
 from botorch_delay.design.ties import lowest_of_largest
-from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.exceptions import NumericsError
 from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.history.trials import Ledger
-from botorch_delay.optimizers.botorch_scores import Score, build, score
+from botorch_delay.optimizers.botorch_scores import Score, build, score, try_out
+from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
 from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.policy_data import PolicyData
 from botorch_delay.optimizers.rules import (
     UCB,
     BotorchRule,
-    Pending,
-    Rule,
+    Hallucinate,
     ThompsonSampling,
     method_name,
 )
@@ -35,16 +34,9 @@ class Policy(ABC):
     """The next point by a rule, given what has arrived and what is pending.
 
     Args:
-        domain: where points may be asked.
+        config: of the optimizer; it has a rule.
         ledger: the trials; read, never written.
-        rule: what is maximised.
-        pending: how pending points enter.
-        seed: of everything random.
-        sign: -1 where the user minimises.
         fitting: kernel and noise.
-        exact: whether evaluations are, so that no point is asked twice.
-        repeat_pending: whether a point with a running trial may be asked again; if not, only
-            where every point that may be asked has one.
 
     Attributes:
         pool: the candidates, ``N x d``.
@@ -53,27 +45,26 @@ class Policy(ABC):
     """
 
     def __init__(
-        self,
-        domain: Domain,
-        ledger: Ledger,
-        rule: Rule,
-        pending: Pending,
-        *,
-        seed: int,
-        sign: float,
-        fitting: Fitting,
-        exact: bool = False,
-        repeat_pending: bool = True,
+        self, config: AcquisitionConfig | BPEConfig, ledger: Ledger, fitting: Fitting
     ) -> None:
-        self._domain, self._ledger, self._rule, self._pending = domain, ledger, rule, pending
-        self.seed, self._fitting = seed, fitting
-        self._exact, self._repeat_pending = exact, repeat_pending
+        assert config.rule is not None
+        self._domain, self._rule, self._pending = config.domain, config.rule, config.pending
+        self.seed, self._exact = config.seed, config.exact
+        self._repeat_pending = config.repeat_pending
+        self._ledger, self._fitting = ledger, fitting
         self._paths: PriorPaths | None = None
         self.surrogate = fitting.surrogate
         self.pool: Tensor  # made with the first update
         self._own_pool: Tensor | None = None
         self._active: ActiveSet | None = None  # what rounds have left of a box
-        self.data = PolicyData(ledger, pending, sign=sign, exact=exact)
+        self.data = PolicyData(ledger, self._pending, sign=config.sign, exact=self._exact)
+
+    def check(self) -> None:
+        """Make ready for the first ask; refuse a BoTorch rule that cannot be evaluated."""
+        self.update()
+        if isinstance(self._rule, BotorchRule):
+            hallucinate = isinstance(self._pending, Hallucinate)
+            try_out(self._rule, self.surrogate, self.pool, hallucinate)
 
     @property
     def name(self) -> str:

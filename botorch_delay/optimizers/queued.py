@@ -8,7 +8,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
-from botorch_delay.confidence.bounds import Confidence, Guarantee
+from botorch_delay.confidence.bounds import Confidence
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.exceptions import (
     InputError,

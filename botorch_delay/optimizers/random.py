@@ -11,7 +11,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from botorch_delay.confidence.bounds import Confidence, FixedBeta, Guarantee
+from botorch_delay.confidence.bounds import Confidence, FixedBeta
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.domains.generators import generator_for
@@ -67,15 +68,7 @@ class RandomOptimizer(Optimizer):
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
-        config = Config(
-            domain=domain,
-            horizon=horizon,
-            covar_module=covar_module,
-            noise_var=noise_var,
-            exact=exact,
-            seed=seed,
-            maximize=maximize,
-        )
+        config = Config(domain, horizon, covar_module, noise_var, exact, seed, maximize)
         super().__init__(config)
         self._start()
 

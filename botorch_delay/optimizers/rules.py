@@ -17,6 +17,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from botorch.acquisition.acquisition import AcquisitionFunction, OneShotAcquisitionFunction
@@ -33,6 +34,7 @@ class Rule:
     """What is maximised to choose the next point."""
 
 
+@dataclass(frozen=True)
 class UCB(Rule):
     """The upper confidence bound ``mu + sqrt(beta) sigma`` (Srinivas 2010).
 
@@ -43,18 +45,18 @@ class UCB(Rule):
         InputError: if ``beta`` is not above 0.
     """
 
-    def __init__(self, beta: float) -> None:
-        self.beta = validation.positive(beta, "beta")
+    beta: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "beta", validation.positive(self.beta, "beta"))
 
     @property
     def factor(self) -> float:
         """sqrt(beta)."""
         return math.sqrt(self.beta)
 
-    def __repr__(self) -> str:
-        return f"UCB({self.beta:g})"
 
-
+@dataclass(frozen=True)
 class ThompsonSampling(Rule):
     """A sample path of the posterior, maximised: a fresh one for every ask.
 
@@ -71,15 +73,14 @@ class ThompsonSampling(Rule):
         InputError: if ``beta`` is not above 0, or ``n_features`` not even and above 0.
     """
 
-    def __init__(self, beta: float = 1.0, n_features: int = 1024) -> None:
-        self.beta = validation.positive(beta, "beta")
-        self.n_features = validation.whole(n_features, "n_features", 2)
-        if self.n_features % 2:
-            raise InputError(f"n_features must be even, got {n_features}.")
+    beta: float = 1.0
+    n_features: int = 1024
 
-    def __repr__(self) -> str:
-        beta = "" if self.beta == 1.0 else f"{self.beta:g}"
-        return f"ThompsonSampling({beta})"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "beta", validation.positive(self.beta, "beta"))
+        object.__setattr__(self, "n_features", validation.whole(self.n_features, "n_features", 2))
+        if self.n_features % 2:
+            raise InputError(f"n_features must be even, got {self.n_features}.")
 
 
 class BotorchRule(Rule):
@@ -190,37 +191,34 @@ class BotorchRule(Rule):
 
 
 def as_rule(rule: Any, name: str = "rule") -> Rule:
-    """The rule itself, or one around a factory of BoTorch acquisition functions."""
-    if isinstance(rule, type) and issubclass(rule, Rule):
+    """The rule itself, or one around a factory of BoTorch acquisition functions.
+
+    Raises:
+        InputTypeError: if it is neither a rule nor callable.
+    """
+    if isinstance(rule, UCB | ThompsonSampling | BotorchRule):
+        return rule
+    if not callable(rule) or (isinstance(rule, type) and issubclass(rule, Rule)):
         raise InputTypeError(
-            f"{name} must be an instance, such as {rule.__name__}(...), not a class."
+            f"{name} must be a rule such as UCB(6.0) or ThompsonSampling(), or an acquisition "
+            f"function's factory, got {rule!r}."
         )
-    if isinstance(rule, Rule) and not isinstance(rule, UCB | ThompsonSampling | BotorchRule):
-        raise InputTypeError(
-            f"{name} must be UCB, ThompsonSampling or BotorchRule, got {type(rule).__name__}."
-        )
-    if not isinstance(rule, Rule) and not callable(rule):
-        raise InputTypeError(
-            f"{name} must be UCB, ThompsonSampling or an acquisition function's factory, got "
-            f"{type(rule).__name__}."
-        )
-    return rule if isinstance(rule, Rule) else BotorchRule(rule)
+    return BotorchRule(rule)
 
 
 class Pending:
     """How pending points enter the posterior."""
 
 
+@dataclass(frozen=True)
 class Ignore(Pending):
     """Not at all: mu~ and sigma~ from what has arrived.
 
     Without new answers a rule that is not random asks the same point again.
     """
 
-    def __repr__(self) -> str:
-        return "Ignore()"
 
-
+@dataclass(frozen=True)
 class Hallucinate(Pending):
     """The mean from what has arrived, the deviation from everything asked (Desautels 2014).
 
@@ -228,10 +226,8 @@ class Hallucinate(Pending):
     failed stays counted.
     """
 
-    def __repr__(self) -> str:
-        return "Hallucinate()"
 
-
+@dataclass(frozen=True)
 class Censor(Pending):
     """Missing values counted as the worst value of f (Verma et al. 2022).
 
@@ -247,25 +243,21 @@ class Censor(Pending):
             as it was when the point was asked (theorem 1 of Verma et al.).
 
     Raises:
-        InputTypeError: if ``worst_value`` is missing or no number.
+        InputTypeError: if ``worst_value`` is no number.
         InputError: if it is not finite, or ``inflate`` is asked for without ``max_delay``.
     """
 
-    def __init__(
-        self,
-        worst_value: float | None = None,
-        max_delay: int | None = None,
-        inflate: bool = False,
-    ) -> None:
-        if worst_value is None:
-            raise InputTypeError(
-                "Censor needs worst_value, the worst value that f can take; if it is not known, "
-                "use Hallucinate()."
-            )
-        self.worst_value = validation.real(worst_value, "worst_value")
-        self.max_delay = None if max_delay is None else validation.whole(max_delay, "max_delay", 0)
-        self.inflate = bool(inflate)
-        if self.inflate and self.max_delay is None:
+    worst_value: float
+    max_delay: int | None = None
+    inflate: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "worst_value", validation.real(self.worst_value, "worst_value"))
+        validation.flag(self.inflate, "inflate")
+        if self.max_delay is not None:
+            delay = validation.whole(self.max_delay, "max_delay", 0)
+            object.__setattr__(self, "max_delay", delay)
+        elif self.inflate:
             raise InputError(
                 "inflate sums sigma over the last max_delay points; give max_delay, in asks."
             )
@@ -296,20 +288,18 @@ def method_name(rule: Rule, pending: Pending) -> str:
     return f"{label}, {pending!r}"
 
 
-def check_combination(rule: Rule, pending: Any) -> Pending:
-    """The way pending points enter, if the rule can use it.
+def check_combination(rule: Rule, pending: Any) -> None:
+    """Refuse a way for pending points to enter that the rule cannot use.
 
     Raises:
         InputTypeError: if ``pending`` is no :class:`Pending`.
         InputError: if the rule cannot use it.
     """
     if not isinstance(pending, Ignore | Hallucinate | Censor):
-        known = "Ignore(), Hallucinate() or Censor(worst_value)"
-        if pending is Censor:
-            raise InputTypeError(
-                "Censor needs worst_value, the worst value that f can take: Censor(worst_value)."
-            )
-        raise InputTypeError(f"pending must be {known}, got {pending!r}.")
+        raise InputTypeError(
+            "pending must be Ignore(), Hallucinate() or Censor(worst_value), the worst value that "
+            f"f can take; got {pending!r}."
+        )
     if isinstance(pending, Censor) and pending.inflate and not isinstance(rule, UCB):
         raise InputError(f"inflate widens an upper confidence bound; {rule!r} has none.")
     if (
@@ -321,4 +311,3 @@ def check_combination(rule: Rule, pending: Any) -> Pending:
             f"{rule.name} cannot use pending points: it has no parameter X_pending. Add one, or "
             "use pending=Ignore()."
         )
-    return pending

@@ -29,7 +29,8 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.confidence.bounds import Confidence, Guarantee, RKHSConfidence, scaled_gain
+from botorch_delay.confidence.bounds import Confidence, RKHSConfidence, scaled_gain
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.design.ties import lowest_of_largest
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain, FiniteDomain
@@ -156,16 +157,11 @@ class ThreDSOptimizer(Optimizer):
         maximize: bool = True,
     ) -> None:
         config = ThreDSConfig(
-            domain=domain,
-            horizon=horizon,
-            covar_module=covar_module,
-            noise_var=noise_var,
+            *(domain, horizon, covar_module, noise_var, False, seed, maximize),
             confidence=confidence,
+            delta=delta,
             interval=interval,
             patience=patience,
-            delta=delta,
-            seed=seed,
-            maximize=maximize,
         )
         super().__init__(config)
         assert config.fixed is not None

@@ -519,7 +519,7 @@ def test_a_part_passed_for_a_stored_one_must_equal_it(tmp_path):
     ("change", "message"),
     [
         ({"horizon": 61}, "horizon="),
-        ({"seed": 1}, "Row 0 of points"),
+        ({"seed": 1}, "in row 0 and"),
         ({"noise_var": 0.02}, "noise_var="),
         ({"delta": 0.2}, "delta="),
         ({"maximize": False}, "maximize="),

@@ -1,10 +1,15 @@
-"""Options of the optimizer underneath an engine."""
+"""Options of the optimizer underneath an engine, and the optimizer kept in step with trials."""
+
+import json
+import math
 
 import pytest
 
 import botorch_delay as bd
+from botorch_delay.domains.space import Choice, Float, Space
 from botorch_delay.exceptions import InputTypeError, NotSupportedError
-from botorch_delay.integrations.engine_run import Settings
+from botorch_delay.history.trials import TrialState
+from botorch_delay.integrations.engine_run import EngineRun, Settings
 
 
 def test_a_rule_repeats_no_pending_points_unless_that_is_said():
@@ -34,3 +39,52 @@ def test_without_a_horizon_rounds_grow():
 def test_bad_options(options, error, message):
     with pytest.raises(error, match=message):
         Settings(10, 0, options)
+
+
+PLANE = {"x": Float(0.0, 1.0), "kind": Choice(["a", "b"])}
+VARIATIONS = {
+    "same": {},
+    "name": {"name": "other"},
+    "space": {"space": Space({**PLANE, "kind": Choice(["a", "c"])})},
+    "settings": {"settings": Settings(9, 1)},
+    "direction": {"maximize": True},
+}
+
+
+def make_run(name="study", space=None, settings=None, maximize=False):
+    return EngineRun(name, space or Space(PLANE), settings or Settings(9, 0), maximize)
+
+
+@pytest.mark.parametrize("variation", VARIATIONS)
+def test_a_record_counts_where_name_space_settings_and_direction_are_the_same(variation, caplog):
+    record = json.loads(json.dumps(make_run().ask(7)))
+    run = make_run(**VARIATIONS[variation])
+    for _ in range(2):
+        assert run.own(record, running=True) == (record if variation == "same" else None)
+    assert len(caplog.records) == (variation != "same")
+    assert run.own("nothing", running=True) is None
+
+
+def test_a_run_is_made_again_from_records_and_results(caplog):
+    first, second = make_run(), make_run()
+    records = [first.ask(number) for number in range(4)]
+    done = [
+        first.result(10, {"x": 1.5, "kind": "a", "more": 3}, 2.0),
+        first.asked(records[0], TrialState.COMPLETED, 1.0, noise_var=0.25),
+        first.asked(records[1], TrialState.COMPLETED, math.inf),
+        first.asked(records[2], TrialState.ABANDONED),
+        first.asked(records[3], TrialState.RUNNING),
+    ]
+    assert first.ended == {10, 0, 1}
+    assert (
+        first.result(11, {"x": 0.5}, 2.0) is first.result(12, {"x": 0.5, "kind": "z"}, 2.0) is None
+    )
+    assert "trial 11 is not used" in caplog.text
+    for run in (first, second):
+        run.replica.sync(done)
+        trials = run.replica.optimizer.trials
+        assert [t.state.value for t in trials] == ["completed", "failed", "abandoned", "running"]
+        assert "finite" in trials[1].reason
+        assert trials[0].noise_var == 0.25
+        assert run.replica.optimizer.attached[0].x.tolist() == [1.5, 0.0]
+    assert first.ask(20)["x"] == second.ask(20)["x"]

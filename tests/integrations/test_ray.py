@@ -264,7 +264,7 @@ def test_late_results_are_used():
         )
     assert states(search)[1:] == [TrialState.COMPLETED, TrialState.COMPLETED]
     assert [result.value for result in search.optimizer.attached] == [0.1, 0.3]
-    space = search._known_space()
+    space = search._space
     assert space.decode(search.optimizer.attached[0].x) == points["a"]
     assert space.decode(search.optimizer.attached[1].x)["net"] == {"width": 2, "act": "tanh"}
 
@@ -546,6 +546,29 @@ def test_a_new_run_begins_with_the_earlier_answers(tmp_path, num_samples):
     assert search.optimizer.horizon == num_samples
     search.on_trial_complete("t19", error=True)  # nobody it knows
     assert search.suggest("new") != Searcher.FINISHED
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_run_that_began_with_earlier_answers_is_restored_itself(tmp_path, is_told):
+    kept = searcher()
+    played(kept, 0, 5)
+    kept.save(str(tmp_path / "state"))
+    search = DelaySearch("loss", "min", optimizer=RandomOptimizer)
+    search.restore(str(tmp_path / "state"))
+    pickled = cloudpickle.dumps(search)  # as Tuner does
+    search.set_search_properties(None, None, SPACE, num_samples=9)
+    configs = [search.suggest(trial) for trial in "ab"]
+    search.save(str(tmp_path / "new"))
+    again = cloudpickle.loads(pickled)
+    if is_told:
+        assert again.set_search_properties(None, None, SPACE, num_samples=1)
+    again.restore(str(tmp_path / "new"))
+    assert [again.suggest(trial) for trial in "ab"] == configs
+    assert again.optimizer.horizon == 9
+    assert [a.value for a in again.optimizer.attached] == [
+        a.value for a in search.optimizer.attached
+    ]
+    assert again.suggest("c") == search.suggest("c")
 
 
 def test_a_file_is_a_study_and_no_pickle(tmp_path):
@@ -830,7 +853,7 @@ def test_failures_on_a_cluster(cluster, tmp_path):
     losses = [result.metrics["loss"] for result in found if not result.error]
     assert len(answers) == 6
     assert sorted(answers) == sorted(loss for loss in losses if not math.isnan(loss))
-    by_point = {str(search._known_space().decode(trial.x)): trial.value for trial in trials}
+    by_point = {str(search._space.decode(trial.x)): trial.value for trial in trials}
     for result in found:
         if not result.error and not math.isnan(result.metrics["loss"]):
             assert by_point[str(result.config)] == result.metrics["loss"]

@@ -278,9 +278,7 @@ def test_design_sizes_limit_what_counts_as_given_up():
 
 def test_that_the_maximiser_stays_does_not_need_every_answer():
     opt = optimizer(**DESIGN)
-    found = claim(
-        VALID, None, 0.1, opt._config, surrogate=opt._fixed, departed=[Departure.GIVEN_UP]
-    )
+    found = claim(opt._config, departed=[Departure.GIVEN_UP])
     assert "the maximiser is never eliminated all the same" in str(found)
     assert not found.holds
 

@@ -13,7 +13,8 @@ from gpytorch.kernels import Kernel, RBFKernel
 from gpytorch.means import ZeroMean
 from torch import Tensor
 
-from botorch_delay.design.greedy import _Rows
+from botorch_delay.design.ties import lowest_of_largest
+from botorch_delay.gp.kernels import covariance, prior_variance
 
 NOISE_VAR = 4e-4
 
@@ -73,5 +74,13 @@ def plain_design(
     Returns:
         The picks, and the variance of every candidate given them, ``N``.
     """
-    rows = _Rows(kernel, points, noise_var, fold=False)
-    return rows.extend(n), rows.variance
+    variance, W = prior_variance(kernel, points).clone(), points.new_empty(n, len(points))
+    picks = []
+    for k in range(n):
+        pick = lowest_of_largest(variance)
+        row = covariance(kernel, points[pick : pick + 1], points).squeeze(0)
+        row.addmv_(W[:k].mT, W[:k, pick].clone(), alpha=-1.0)
+        W[k] = row.div_((variance[pick] + noise_var).sqrt())
+        variance.addcmul_(row, row, value=-1.0).clamp_min_(0.0)
+        picks.append(pick)
+    return picks, variance

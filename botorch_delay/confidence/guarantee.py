@@ -1,0 +1,85 @@
+"""What is claimed of a run, and on which assumptions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class BudgetTerms:
+    """What a regret budget claims: regret of at most ``max(F B, B') + W + E``.
+
+    All but F in units of the values; W and E are of the run so far.
+
+    Attributes:
+        factor: F.
+        plan: B, what BPE-Delay's own regret bound is for its plan on the whole set, no wait in it.
+        bound: ``max(F B, B')``, where B' is B with the bounds' smaller share of delta.
+        waits: W, the bills of asks while a round waited, or of points again, as priced when asked.
+        excess: E, what rounds on the active set have come to beyond the plan.
+        trivial: D T, what any asks can cost at most.
+    """
+
+    factor: float
+    plan: float
+    bound: float
+    waits: float
+    excess: float
+    trivial: float
+
+    @property
+    def vacuous_from(self) -> float:
+        """D T / B: from this factor on any asks whatever keep the bound."""
+        return self.trivial / self.plan
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What is claimed for a configuration and its run so far.
+
+    Once a claim has ended it stays so, whatever comes later, in the optimizer and in what is saved
+    of it from then on.
+
+    Attributes:
+        holds: whether a regret bound is claimed, with probability 1 - delta: ``factor`` times that
+            of Theorem 1 plus what waits cost, or with a budget ``budget.bound`` plus its W and E.
+        delta: that probability's complement.
+        assumptions: what it rests on; to be judged by the user.
+        missing: why not more is claimed; empty if and only if ``holds``.
+        factor: how many times the bound of Theorem 1 the claimed regret bound is, without waits.
+        waits: without a delay law, how many asks so far were made while a round waited for its last
+            design points, or of design points again. They come on top of Theorem 1's bound.
+        waits_cost: what these can have cost at most, in units of the values; None where no valid
+            bounds say so.
+        norm_at_least: the largest RKHS norm that the answers have called for so far, with
+            probability 1 - delta, in units of the values; None without valid bounds.
+        budget: the terms of a regret budget, where there is one.
+    """
+
+    holds: bool
+    delta: float
+    assumptions: tuple[str, ...]
+    missing: tuple[str, ...]
+    factor: float = 1.0
+    waits: int = 0
+    waits_cost: float | None = None
+    norm_at_least: float | None = None
+    budget: BudgetTerms | None = None
+
+    def __str__(self) -> str:
+        times = "" if self.factor == 1.0 else f", at {self.factor:.3g} times the regret bound"
+        if self.budget is not None:
+            total = self.budget.bound + self.budget.waits + self.budget.excess
+            times += f", {total:.6g} for the run so far"
+        elif self.waits and self.waits_cost is not None:
+            times += (
+                f", plus at most {self.waits_cost:.4g} for the {self.waits} asks while rounds "
+                "waited"
+            )
+        head = (
+            f"Guaranteed with probability {1.0 - self.delta:g}{times}, assuming:"
+            if self.holds
+            else "No guarantee of the regret bound:"
+        )
+        lines = self.assumptions if self.holds else self.missing
+        return "\n".join([head, *(f"- {line}" for line in lines)])
