@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from botorch_delay.exceptions import (
 from botorch_delay.history.trials import TrialState
 from botorch_delay.integrations.engine_run import EngineRun, Settings
 from botorch_delay.optimizers import BPEDelayOptimizer
-from botorch_delay.optimizers.replica import PastTrial
+from botorch_delay.optimizers.replica import PastTrial, with_decisions
 from botorch_delay.optimizers.specs import build_part, describe_part
 
 try:
@@ -225,7 +225,7 @@ class DelayGenerationNode(ExternalGenerationNode):
             if run.replica.optimizer.pending:
                 raise DataRequiredError(str(error)) from error
             raise GenerationStrategyCompleted(str(error)) from error
-        record["ask"] = _with_decisions(record["ask"], run.open.values())
+        record["ask"] = with_decisions(record["ask"], run.open.values())
         run.open[run.next_number] = record["ask"]
         run.next_number += 2
         run.record = record
@@ -346,21 +346,6 @@ def _arms(experiment: Experiment) -> Iterator[tuple[Any, int, Arm, GeneratorRun]
             for arm in generated.arms:
                 yield trial, place, arm, generated
                 place += 1
-
-
-def _with_decisions(record: dict[str, Any], before: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """A record that says what asks before it decided, of which no trial may be made."""
-    earlier = [*before]
-    if not earlier:
-        return record
-    last = earlier[-1]  # it tells of those before it already
-    decided = [event for event in last["events"] if event["kind"] != "asked"]
-    opened = any(event["kind"] in ("opened", "closed") for event in decided)
-    return record | {
-        "events": [*decided, *record["events"]],
-        "told": [*last["told"], *record["told"]],
-        "parent": (last if opened else record)["parent"],
-    }
 
 
 def _translate(search_space: SearchSpace) -> Space:

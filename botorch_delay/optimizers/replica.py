@@ -382,6 +382,29 @@ def _opens(event: Event) -> int | None:
     return whole(event.data["record"]["number"]) + 1 if event.kind == "closed" else None
 
 
+def with_decisions(record: dict[str, Any], before: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The record of an ask that also says what asks before it decided.
+
+    Of those asks the other system may then make no trials, or others first.
+
+    Args:
+        record: what :meth:`Replica.ask` gave.
+        before: what this function gave for the asks just before, in their order.
+    """
+    earlier = [*before]
+    if not earlier:
+        return record
+    last = earlier[-1]  # it tells of those before it already
+    decided = [event for event in last["events"] if event["kind"] != "asked"]
+    opened = any(event["kind"] in ("opened", "closed") for event in decided)
+    return record | {
+        "events": [*decided, *record["events"]],
+        "told": [*last["told"], *record["told"]],
+        "after": last["after"],  # without them it comes before asks that never knew them
+        "parent": (last if opened else record)["parent"],
+    }
+
+
 def _renamed(data: Mapping[str, Any], name: Callable[[int], int]) -> Mapping[str, Any]:
     """The data of an event with other names for the trials of a closed round."""
     if "record" not in data:
