@@ -28,8 +28,8 @@ its own alone, which the import contracts of ``pyproject.toml`` make law.
   fixed ones; ``averages.Averages``, answers that come and go; ``surrogate.Surrogate``;
   ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
 * ``history``: ``trials.Trial`` and ``trials.Ledger``, the record; ``events.Event``, what a run is
-  replayed from; ``answers.Answers``, columns of the record; ``point_status.Feasibility``, failures and repeats; ``states.check_state`` and
-  ``sqlite.save``, the file.
+  replayed from; ``answers.Answers``, columns of the record; ``point_status.Feasibility``, failures
+  and repeats; ``states.check_state`` and ``sqlite.save``, the file.
 * ``domains``: ``finite.FiniteDomain``, ``box.BoxDomain``; ``space.Space``, named
   parameters.
 
