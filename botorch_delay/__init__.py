@@ -13,7 +13,7 @@ its own alone, which the import contracts of ``pyproject.toml`` make law.
   around a rule; ``config.BPEConfig``, its options, ``exploit.Exploit`` one of their parts;
   ``policy.Policy``, a rule on all data; ``fitting.Fitting``, the one
   surrogate in use; ``budget.Budget``; ``claims.claim`` and ``claims.History``, what is claimed
-  and what ended it; ``events.Note`` and ``replica.Replica``, the same asks made again elsewhere.
+  and what ended it; ``replica.Replica``, the same asks made again elsewhere.
 * ``elimination``: ``open_round.OpenRound``, design points and what became of them;
   ``closing.close_round``, its end; ``rounds.RoundRecord``, what is kept of it;
   ``active_set.ActiveSet``, which
@@ -27,9 +27,9 @@ its own alone, which the import contracts of ``pyproject.toml`` make law.
   ``posterior.Posterior``, at any points; ``candidates.CandidatePosterior``, kept up to date on
   fixed ones; ``averages.Averages``, answers that come and go; ``surrogate.Surrogate``;
   ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
-* ``history``: ``trials.Trial`` and ``trials.Ledger``, the record; ``answers.Answers``, columns of
-  it; ``point_status.Feasibility``, failures and repeats; ``states.check_state`` and
-  ``sqlite.save``, the file.
+* ``history``: ``trials.Trial`` and ``trials.Ledger``, the record; ``events.Event``, what a run is
+  replayed from; ``answers.Answers``, columns of the record; ``point_status.Feasibility``, failures
+  and repeats; ``states.check_state`` and ``sqlite.save``, the file.
 * ``domains``: ``finite.FiniteDomain``, ``box.BoxDomain``; ``space.Space``, named
   parameters.
 
