@@ -47,9 +47,9 @@ class Audit:
     rounds: RoundSequence
     history: History = field(default_factory=History)
 
-    def asked(self, trial: Trial) -> None:
-        """Apply an ask."""
-        if self.config.proves and self.rounds.of(trial) is None:
+    def stray(self) -> None:
+        """Apply an ask that is not of the open round."""
+        if self.config.proves:
             self.history = replace(self.history, strays=self.history.strays + 1)
 
     def settled(self, trial: Trial, *, finished: bool) -> None:

@@ -32,10 +32,9 @@ from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.events import Event
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
 from botorch_delay.optimizers.forecasts import Straggler, describe_running
-from botorch_delay.optimizers.locks import exclusive
 from botorch_delay.optimizers.recommendation import Recommendation, best_of, intervals
 from botorch_delay.optimizers.replicates import Replicates, replicates
-from botorch_delay.optimizers.run import Run
+from botorch_delay.optimizers.run import Run, exclusive
 
 logger = logging.getLogger(__name__)
 

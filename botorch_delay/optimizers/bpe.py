@@ -44,11 +44,11 @@ from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.exploit import DEFAULT_EXPLOIT, Exploit, WithinBudget, as_exploit
 from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
-from botorch_delay.optimizers.locks import exclusive
 from botorch_delay.optimizers.policies import make_policy
 from botorch_delay.optimizers.policy import Policy
 from botorch_delay.optimizers.round_sequence import RoundSequence
 from botorch_delay.optimizers.rules import Rule
+from botorch_delay.optimizers.run import exclusive
 from botorch_delay.optimizers.stragglers import LateReport, forecast, holding
 
 logger = logging.getLogger(__name__)
@@ -400,7 +400,7 @@ class BPEDelayOptimizer(Optimizer):
         if self._budget is not None:
             assert choice.index is not None
             choice = replace(choice, data={"price": self._budget.price(choice.index)})
-        if rounds.rule.on_arrival:
+        if rounds.rule.on_arrival and rounds.open.oldest_unsettled() is not None:
             self._late.look(rounds.open, rounds.feasibility, self._ledger)
         return choice
 
@@ -552,7 +552,8 @@ class BPEDelayOptimizer(Optimizer):
             again = trial.slot >= 0 and (not new or beyond)
             waiting = again or trial.slot == WAITING_SLOT
             self._budget.ask(row_of(trial), finite(data["price"]), waiting=waiting)
-        self._audit.asked(trial)
+        if self._rounds.of(trial) is None:
+            self._audit.stray()
 
     def _settled(self, trial: Trial) -> None:
         self._rounds.settled(trial)

@@ -21,7 +21,7 @@ from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.events import SETTLED, Event, read_events, whole
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
-from botorch_delay.optimizers.locks import exclusive
+from botorch_delay.optimizers.run import exclusive
 
 
 class QueuedOptimizer(Optimizer):

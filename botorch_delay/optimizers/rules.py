@@ -18,6 +18,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from botorch.acquisition.acquisition import AcquisitionFunction, OneShotAcquisitionFunction
@@ -50,7 +51,7 @@ class UCB(Rule):
     def __post_init__(self) -> None:
         object.__setattr__(self, "beta", validation.positive(self.beta, "beta"))
 
-    @property
+    @cached_property
     def factor(self) -> float:
         """sqrt(beta)."""
         return math.sqrt(self.beta)

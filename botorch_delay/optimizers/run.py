@@ -3,23 +3,65 @@
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import BotorchDelayError, StorageError
+from botorch_delay.gp.accuracy import heard
 from botorch_delay.history import differences, sqlite, states
 from botorch_delay.history.events import SETTLED, Event, read_events, truncated
 from botorch_delay.history.trials import Attached, Ledger, Trial
 from botorch_delay.optimizers.config import Config
 from botorch_delay.optimizers.fitting import Fitting
-from botorch_delay.optimizers.locks import Lock, exclusive
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Lock:
+    """A reentrant lock that objects with copies can own: each copy gets one of its own.
+
+    Attributes:
+        held: the lock.
+        heard: warnings of lost accuracy that calls of the object have given.
+    """
+
+    def __init__(self) -> None:
+        self.held = threading.RLock()
+        self.heard: list[str] = []
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Lock:
+        return Lock()
+
+    def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
+        return Lock, ()
+
+
+def exclusive(method: F) -> F:
+    """A method during which no other thread is in any such method of the same object.
+
+    The object has its :class:`Lock` as ``_lock``. Where accuracy is lost it warns once in all.
+    """
+
+    @functools.wraps(method)
+    def alone(self: Any, *arguments: Any, **options: Any) -> Any:
+        with self._lock.held:
+            before = heard.set(self._lock.heard)
+            try:
+                return method(self, *arguments, **options)
+            finally:
+                heard.reset(before)
+
+    return cast(F, alone)
+
 
 # What a forged event may lead to.
 _MALFORMED = (
