@@ -246,7 +246,7 @@ class OpenRound:
         slot = self.slots[trial.slot]
         return slot.state is SlotState.ANSWERED and slot.trials[-1] == trial.id
 
-    def is_overdue(self) -> bool:
+    def is_unanswered(self) -> bool:
         """Whether one of the first q_r design points is being evaluated."""
         return any(self.slots[n].state is SlotState.WAITING for n in self._unsettled)
 

@@ -61,7 +61,7 @@ class Departure(enum.StrEnum):
             often.
         SHORTENED: a failure took an ask from a round of fixed length.
         UNEVEN: a design point was answered with a noise variance other than the surrogate's.
-        OVERDUE: a round of fixed length closed before one of its first q_r design points was
+        UNANSWERED: a round of fixed length closed before one of its first q_r design points was
             answered.
         CONTRADICTED: no point's upper bound reached the largest lower bound.
     """
@@ -69,7 +69,7 @@ class Departure(enum.StrEnum):
     GIVEN_UP = "given up"
     SHORTENED = "shortened"
     UNEVEN = "uneven"
-    OVERDUE = "overdue"
+    UNANSWERED = "unanswered"
     CONTRADICTED = "contradicted"
 
 

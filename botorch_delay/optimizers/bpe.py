@@ -49,7 +49,7 @@ from botorch_delay.optimizers.policy import Policy
 from botorch_delay.optimizers.round_sequence import RoundSequence
 from botorch_delay.optimizers.rules import Rule
 from botorch_delay.optimizers.run import exclusive
-from botorch_delay.optimizers.stragglers import LateReport, forecast, holding
+from botorch_delay.optimizers.stragglers import WaitReport, forecast, holding
 
 logger = logging.getLogger(__name__)
 
@@ -170,10 +170,10 @@ class BPEDelayOptimizer(Optimizer):
         self._fitting: Fitting = Fitting(config, self._ledger)
         self._rounds = RoundSequence(config, self._ledger, self._fitting)
         self._audit = Audit(config, self._ledger, self._rounds)
-        self._late = LateReport()
+        self._wait_report = WaitReport()
         self._budget: Budget | None = None
         if config.budget_factor is not None:
-            self._budget = Budget(config, self._rounds.rule)
+            self._budget = Budget(config, self._rounds.round_rule)
         self._policy: Policy | None = None
         if config.rule is not None:
             self._policy = make_policy(config, self._ledger, self._fitting)
@@ -202,7 +202,8 @@ class BPEDelayOptimizer(Optimizer):
             horizon: T.
             covar_module: the kernel.
             noise_var: lambda^2.
-            confidence: the bounds.
+            confidence: the bounds; Theorem 1's printed width is
+                ``RKHSConfidence(..., tight=False)``.
             delay: the law that gives u_T(delta); ``NoDelay()`` for BPE (Li & Scarlett 2022).
             delta: failure probability.
             seed: kept for the common signature; nothing in Algorithm 1 is random.
@@ -355,7 +356,7 @@ class BPEDelayOptimizer(Optimizer):
         answer, has the point asked again first.
         """
         current = self._rounds.open
-        if current is None or not self._rounds.rule.on_arrival:
+        if current is None or not self._rounds.round_rule.on_arrival:
             return []
         return holding(current, self._rounds.feasibility, self._ledger, self._estimated_law())
 
@@ -400,8 +401,8 @@ class BPEDelayOptimizer(Optimizer):
         if self._budget is not None:
             assert choice.index is not None
             choice = replace(choice, data={"price": self._budget.price(choice.index)})
-        if rounds.rule.on_arrival and rounds.open.oldest_unsettled() is not None:
-            self._late.look(rounds.open, rounds.feasibility, self._ledger)
+        if rounds.round_rule.on_arrival and rounds.open.oldest_unsettled() is not None:
+            self._wait_report.look(rounds.open, rounds.feasibility, self._ledger)
         return choice
 
     def _next_choice(self, current: OpenRound) -> Choice:
@@ -565,7 +566,7 @@ class BPEDelayOptimizer(Optimizer):
 
     def _after_settled(self, trial: Trial) -> None:
         if trial.state is TrialState.COMPLETED:
-            self._late.answered(len(self._ledger) - 1 - trial.id)
+            self._wait_report.answered(len(self._ledger) - 1 - trial.id)
         if self._audit.is_test_due:
             found = {"norm": self._audit.least_norm(), "answers": self._ledger.answer_count}
             self._happen("tested", data=found)
@@ -603,7 +604,7 @@ class BPEDelayOptimizer(Optimizer):
         They do where a run is ended early, or where they decide when a design point is asked:
         Lemma 1 says nothing of such a round, unless its design is complete.
         """
-        on_arrival = self._rounds.rule.on_arrival
+        on_arrival = self._rounds.round_rule.on_arrival
         if on_arrival and current.design_is_settled():
             return True
         # A delay law leaves answers out by Algorithm 1's own rule, whatever their noise.

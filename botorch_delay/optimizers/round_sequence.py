@@ -46,12 +46,12 @@ class RoundSequence:
         resets: how often no active point could be asked.
         feasibility: which points may be asked.
         designed: how many design points were asked, in all rounds.
-        rule: when a round closes.
+        round_rule: when a round closes.
     """
 
     def __init__(self, config: BPEConfig, ledger: Ledger, fitting: Fitting) -> None:
         self._config, self._ledger, self._fitting = config, ledger, fitting
-        self.rule = config.round_rule()
+        self.round_rule = config.round_rule()
         self.active: ActiveSet = whole_set(config.domain, config.seed)
         self.open: OpenRound | None = None
         self.records: list[RoundRecord] = []
@@ -64,7 +64,7 @@ class RoundSequence:
     @property
     def needs_all(self) -> bool:
         """Whether the regret bound needs the answer of every design point of a round."""
-        waits = self.rule.on_arrival and self._early is None
+        waits = self.round_rule.on_arrival and self._early is None
         return self._config.proves and not self._config.exact and waits
 
     @property
@@ -110,7 +110,7 @@ class RoundSequence:
             delta /= 2.0  # the other half is for the bounds of the budget
         if config.evidence == "all" and not config.merges:
             delta /= 2.0  # the other half is for the bounds from all answers
-        rounds, points = self.rule.share(number), self.active.union(whole=config.as_published)
+        rounds, points = self.round_rule.share(number), self.active.union(whole=config.as_published)
         return RoundBounds(config.confidence, delta, rounds, points, config.proves, config.sign)
 
     def close(self, *, last: bool, judged: bool = True) -> dict[str, Any]:
@@ -122,8 +122,8 @@ class RoundSequence:
         """
         current = self.open
         assert current is not None
-        if not last and not self.rule.on_arrival and current.is_overdue():
-            current.departures.add(Departure.OVERDUE)
+        if not last and not self.round_rule.on_arrival and current.is_unanswered():
+            current.departures.add(Departure.UNANSWERED)
         if not last and current.gave_up():
             current.departures.add(Departure.GIVEN_UP)
         answers = self._answers(current)
@@ -242,7 +242,7 @@ class RoundSequence:
         """The answers by which the open round is judged, if it closes now."""
         merges = self._config.merges
         used: Sequence[int] = current.answered(
-            current.design_size if self.rule.on_arrival else None
+            current.design_size if self.round_rule.on_arrival else None
         )
         if self._config.evidence != "all":
             return RoundAnswers(tuple(used), self._data(used), merged=merges)
@@ -261,8 +261,8 @@ class RoundSequence:
     def _new_round(self, number: int, previous_size: int) -> OpenRound:
         return OpenRound(
             number,
-            self.rule.design_size(number, previous_size),
-            self.rule.length(number),
+            self.round_rule.design_size(number, previous_size),
+            self.round_rule.length(number),
             self._fitting.surrogate,
             self.active,
             {key: self.feasibility.standing(key) for key in self.feasibility.marked()},

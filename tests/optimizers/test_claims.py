@@ -630,7 +630,7 @@ def test_delays_that_the_law_does_not_allow_end_the_claim():
     assert kept.guarantee.holds
     late_by(broken, 60, 100)
     assert broken.rounds[0].observed == 0
-    assert broken.rounds[0].departures == (Departure.OVERDUE,)
+    assert broken.rounds[0].departures == (Departure.UNANSWERED,)
     missing = broken.guarantee.missing
     assert any("closed before all its design points were answered" in line for line in missing)
     assert any("trials took longer than u_T" in line for line in missing)
