@@ -13,7 +13,7 @@ its own alone, which the import contracts of ``pyproject.toml`` make law.
   around a rule; ``config.BPEConfig``, its options, ``exploit.Exploit`` one of their parts;
   ``policy.Policy``, a rule on all data; ``fitting.Fitting``, the one
   surrogate in use; ``budget.Budget``; ``claims.claim`` and ``claims.History``, what is claimed
-  and what ended it; ``events.Note`` and ``replica.Replica``, the same asks made again elsewhere.
+  and what ended it; ``replica.Replica``, a run whose trials another system keeps.
 * ``elimination``: ``open_round.OpenRound``, design points and what became of them;
   ``closing.close_round``, its end; ``rounds.RoundRecord``, what is kept of it;
   ``active_set.ActiveSet``, which
@@ -27,17 +27,22 @@ its own alone, which the import contracts of ``pyproject.toml`` make law.
   ``posterior.Posterior``, at any points; ``candidates.CandidatePosterior``, kept up to date on
   fixed ones; ``averages.Averages``, answers that come and go; ``surrogate.Surrogate``;
   ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
-* ``history``: ``trials.Trial`` and ``trials.Ledger``, the record; ``answers.Answers``, columns of
-  it; ``point_status.Feasibility``, failures and repeats; ``states.check_state`` and
-  ``sqlite.save``, the file.
+* ``history``: ``events.Event``, what happened, and ``trials.Ledger``, the events in order and the
+  ``trials.Trial`` that they made; ``answers.Answers``, columns of it; ``point_status.Feasibility``,
+  failures and repeats; ``sqlite.save``, the file.
 * ``domains``: ``finite.FiniteDomain``, ``box.BoxDomain``; ``space.Space``, named
   parameters.
 
-The way of an answer. ``Optimizer.tell`` checks it and enters it in the ``Ledger``. Then
+State is the replay of events. ``ask`` and ``tell`` decide, and each decision is an ``Event`` that
+``Optimizer._apply`` takes in. A state, a file or a ``Replica`` hands over the same events, and
+``_apply`` takes them in as it did when they happened: it decides nothing, and computes nothing that
+an event says. What is costly, such as posteriors, is made when the next ask needs it.
+
+The way of an answer. ``Optimizer.tell`` checks it and makes it an event in the ``Ledger``. Then
 ``BPEDelayOptimizer._settled`` hands it to whom it concerns: the ``OpenRound`` (is its design
 point settled?), the ``Policy`` (whose ``Averages`` take it in), the ``Budget`` and the
 ``History`` of the claims. Nothing is decided yet. The next ``ask`` fits the surrogate again if
-that is due (``Fitting.update``). If the round is due, ``close_round`` makes bounds from its
+that is due (``Fitting.fit``). If the round is due, ``close_round`` makes bounds from its
 answers, the points that they eliminate leave the active set, a ``RoundRecord`` is kept, and the
 next ``OpenRound`` begins. Only then a point is chosen: one to be asked again, the next design
 point, or the rule's. An answer that comes after its trial was abandoned (``Trial.late``) goes the
