@@ -28,14 +28,17 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.design.ties import largest_and_tied, lowest_of_largest, tie_tolerance
 from botorch_delay.exceptions import ExhaustedDesignError, NumericsError
-from botorch_delay.gp.candidate_covariance import MAX_FOLDED, CandidateCovariance
+from botorch_delay.gp.candidate_covariance import BLOCK, MAX_FOLDED, CandidateCovariance
 from botorch_delay.gp.candidates import Answer, CandidatePosterior
 from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import check_kernel, prior_variance
-from botorch_delay.gp.posterior import Posterior
+from botorch_delay.gp.posterior import Moments, Posterior
 
 # Picks made at once where one is asked for: the others are there when they are needed.
 AHEAD = 8
+# Precisions that differ by less, as a share of the largest, are the same but for rounding; and what
+# rounding may do where picks without an answer are taken out.
+SAME, LARGEST_ERROR = 1e-12, 1e-8
 # The shortlist holds what is within this share of the largest variance, and at most so many.
 SHORTLIST_SHARE = 0.02
 SHORTLIST_MIN = 64
@@ -123,6 +126,25 @@ class GreedyDesign:
             self._form.add(index)
         self._picks.append(index)
 
+    def moments(self, data: Data, at: Tensor, rows: Tensor) -> Moments | None:
+        """The posterior at some candidates, from the covariance that the design keeps.
+
+        Nothing is factorized: what answers of the design's noise say of candidates is changed
+        where picks have none, or answers are no picks.
+
+        Args:
+            data: answers at candidates.
+            at: which, a LongTensor ``m``.
+            rows: of the candidates where it is wanted, a LongTensor ``n``.
+
+        Returns:
+            Without norms of weights; None where no covariance is kept, or not one close enough.
+        """
+        self._rewind()
+        if not isinstance(self._form, _Tracked):
+            return None
+        return self._form.moments(self._picks, data, at, rows)
+
     def extend(self, n: int) -> list[int]:
         """Pick ``n`` more points by the rule and return their indices."""
         if isinstance(self._form, _Tracked) and len(self._excluded) < len(self._candidates):
@@ -180,6 +202,29 @@ class _Tracked:
         picks: list[int] = torch.cat(made).tolist() if made else []
         _check_finite(self.variance.max())
         return picks
+
+    @torch.no_grad()
+    def moments(self, picks: list[int], data: Data, at: Tensor, rows: Tensor) -> Moments | None:
+        """See :meth:`GreedyDesign.moments`."""
+        kept = self._covariance
+        precision = torch.zeros_like(kept.prior)
+        precision[at] = 1.0 / data.noise_var
+        picked = torch.tensor(picks, device=at.device).bincount(minlength=len(precision))
+        change = precision - picked.to(precision) / self._noise
+        changed = (change.abs() > SAME * precision.max()).nonzero().flatten().tolist()
+        if not kept.folded or len(changed) > BLOCK:
+            return None
+        with kept.scratch():
+            for row in changed:
+                if kept.add_precision(row, change[row].item(), LARGEST_ERROR) is None:
+                    return None
+            sums = torch.zeros_like(precision)
+            sums[at] = data.y / data.noise_var
+            mean, variance, prior = kept.times(sums)[rows], kept.variance[rows], kept.prior[rows]
+        relative = (len(picks) + 1) * torch.finfo(mean.dtype).eps
+        backward = relative * kept.prior.max() * sums.norm()
+        zeros = torch.zeros_like(mean)
+        return Moments(mean, variance, prior, zeros, zeros, relative * prior, zeros + backward)
 
     def largest(self) -> float:
         return self._open_variance().max().item()

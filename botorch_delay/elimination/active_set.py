@@ -19,6 +19,7 @@ from botorch_delay.confidence.bounds import Confidence, side_delta
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import NumericsError
 from botorch_delay.gp.data import Data
+from botorch_delay.gp.posterior import Moments
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.trials import Attached, Choice, Trial
@@ -83,6 +84,9 @@ class Design(Protocol):
 
     def exclude(self, key: int, excluded: bool = True) -> None:
         """Keep a point from being picked, or allow it again."""
+
+    def moments(self, data: Data, answered: Tensor, rows: Tensor) -> Moments | None:
+        """The posterior of answers at rows of a finite set; None if it is not at hand."""
 
 
 class ActiveSet(ABC):
@@ -218,8 +222,9 @@ class ActiveSet(ABC):
         surrogate: Surrogate,
         evidence: Data,
         bounds: RoundBounds,
-        tried: Tensor,
+        own: Answers,
         others: Data | None = None,
+        design: Design | None = None,
     ) -> Elimination:
         """What survives a round.
 
@@ -228,9 +233,10 @@ class ActiveSet(ABC):
             surrogate: that judges.
             evidence: the round's answers.
             bounds: how wide their bounds are.
-            tried: the points that were answered, ``n x d``: where a search on a box begins.
+            own: the same in full; a search on a box begins where they are.
             others: all answers there are, asked with earlier values in view, whose own bounds
                 count as well, with as much of delta.
+            design: of the round, where the answers are of design points.
 
         Raises:
             NumericsError: if a bound is not finite.

@@ -330,12 +330,13 @@ class BoxActiveSet(ActiveSet):
         surrogate: Surrogate,
         evidence: Data,
         bounds: RoundBounds,
-        tried: Tensor,
+        own: Answers,
         others: Data | None = None,
+        design: Design | None = None,
     ) -> Elimination:
         """Where the round's upper bound reaches its largest lower bound, which is searched for."""
         condition = Condition(number, surrogate, evidence, self.domain, bounds)
-        X = torch.cat([tried, self.pool.points])
+        X = torch.cat([own.X, self.pool.points])
         X = X[self._holds(X)]
         lower, _ = condition.interval(X)
         starts = X[lower.topk(min(STARTS, len(X))).indices]
@@ -451,6 +452,9 @@ class _KeyedDesign:
 
     def exclude(self, key: int, excluded: bool = True) -> None:
         self._design.exclude(key, self._keys.points[key], excluded)
+
+    def moments(self, data: Data, answered: Tensor, rows: Tensor) -> None:
+        return None
 
 
 def whole_set(domain: Domain, seed: int = 0) -> FiniteActiveSet | BoxActiveSet:

@@ -59,16 +59,16 @@ def close_round(
     own, pooled = answers.own, answers.pooled
     surrogate = current.surrogate.standardized((own if pooled is None else pooled).y)
     others = None if pooled is None else surrogate.data(pooled)
-    if others is not None and answers.merged:
-        evidence, others = others, None
+    if others is None or not answers.merged:
+        evidence, design = surrogate.data(own), current.design
     else:
-        evidence = surrogate.data(own)
+        evidence, others, design = others, None, None
     stay, cutoff, half_width, departures = active.without(infeasible), None, None, set[Departure]()
     if stay.is_empty:  # all failed: the next ask goes on with every feasible point
         stay = active
         multiplier = stay.multiplier(surrogate, evidence, bounds)
     elif surrogate.scaled and (len(evidence.y) or others is not None):
-        found = stay.eliminate(current.number, surrogate, evidence, bounds, own.X, others)
+        found = stay.eliminate(current.number, surrogate, evidence, bounds, own, others, design)
         stay, cutoff, multiplier = found.active, bounds.sign * found.cutoff, found.multiplier
         half_width = found.half_width
         if found.contradicted and bounds.valid:

@@ -25,6 +25,7 @@ from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import prior_variance
+from botorch_delay.gp.posterior import Moments
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import whole
@@ -32,6 +33,10 @@ from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import Attached, Choice, Trial
 
 logger = logging.getLogger(__name__)
+
+# Up to so many distinct points a round's bounds rest on a factorization, whatever else is at hand:
+# they then are the same to the last bit wherever they are computed again.
+MAX_FACTORIZED = 512
 
 
 def surviving(lower: Tensor, upper: Tensor) -> Tensor:
@@ -205,7 +210,7 @@ class FiniteActiveSet(ActiveSet):
         candidates = surrogate.inputs(self.points)
         positions = map(self._position, picks)
         made = GreedyDesign(surrogate.covar_module, candidates, surrogate.noise_var, positions)
-        design = _RowsDesign(self, made)
+        design = _RowsDesign(self, surrogate, made)
         for key in closed:
             design.exclude(key)
         return design
@@ -219,12 +224,18 @@ class FiniteActiveSet(ActiveSet):
         surrogate: Surrogate,
         evidence: Data,
         bounds: RoundBounds,
-        tried: Tensor,
+        own: Answers,
         others: Data | None = None,
+        design: Design | None = None,
     ) -> Elimination:
         """Rows whose upper bound reaches the largest lower bound (Algorithm 1, the last line)."""
         confidence, ratio = bounds.confidence, surrogate.noise_ratio(evidence)
-        posterior = surrogate.posterior(evidence).at(self.points, weights=confidence.needs_weights)
+        posterior = None
+        if design is not None and len(evidence) > MAX_FACTORIZED and not confidence.needs_weights:
+            posterior = design.moments(evidence, own.group.unique(), self._rows)
+        if posterior is None:
+            weights = confidence.needs_weights
+            posterior = surrogate.posterior(evidence).at(self.points, weights=weights)
         half = confidence.half_width(posterior, ratio, bounds.side)
         lower, upper = posterior.mean - half, posterior.mean + half
         if others is not None:
@@ -299,8 +310,8 @@ class FiniteActiveSet(ActiveSet):
 class _RowsDesign:
     """A greedy design over positions among the active rows, by rows of the domain."""
 
-    def __init__(self, active: FiniteActiveSet, design: GreedyDesign) -> None:
-        self._active, self._design = active, design
+    def __init__(self, active: FiniteActiveSet, surrogate: Surrogate, design: GreedyDesign) -> None:
+        self._active, self._surrogate, self._design = active, surrogate, design
 
     def next(self) -> int:
         return int(self._active.rows[self._design.next()])
@@ -310,3 +321,12 @@ class _RowsDesign:
 
     def exclude(self, key: int, excluded: bool = True) -> None:
         self._design.exclude(self._active._position(key), excluded)
+
+    def moments(self, data: Data, answered: Tensor, rows: Tensor) -> Moments | None:
+        active = self._active.rows
+        if not bool(torch.isin(answered, active).all()):
+            return None
+        at, where = torch.searchsorted(active, answered), torch.searchsorted(active, rows)
+        found = self._design.moments(data, at, where)
+        surrogate = self._surrogate
+        return None if found is None else found.rescaled(surrogate.offset, surrogate.scale)

@@ -210,6 +210,11 @@ class OpenRound:
         self._active = active
         self._forget_design()
 
+    @property
+    def design(self) -> Design | None:
+        """The design so far, where it is at hand."""
+        return self._design
+
     def is_due(self) -> bool:
         """Whether it closes before the next point is chosen."""
         return self.design_is_settled() if self.length is None else self.asks >= self.length

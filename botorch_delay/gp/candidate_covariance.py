@@ -15,6 +15,9 @@ the kernel in the same way, with the first block.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -39,6 +42,7 @@ class CandidateCovariance:
         points: ``N x d``.
 
     Attributes:
+        prior: variance of every candidate without answers, ``N``.
         variance: of every candidate, ``N``, never negative; not to be written to.
         folded: how many blocks have been folded in full.
     """
@@ -48,7 +52,7 @@ class CandidateCovariance:
         self._kernel, self._points = covar_module, points
         with torch.no_grad():
             self.variance = prior_variance(covar_module, points).clone()
-        self._prior = self.variance
+        self.prior = self.variance
         self._blocks: list[tuple[Tensor, Tensor]] = []  # rows and their signs; the last is open
         self._used = BLOCK  # rows of the last block
         self._marked = self.variance, 0
@@ -56,20 +60,25 @@ class CandidateCovariance:
         self._is_new = True  # whether the matrix still has to come from the kernel
         self._height = max(-(-len(points) // STRIPES), 1)
         self._unfolded: dict[int, None] = {}  # stripes that lack the block being folded, in order
-        self._folding: tuple[Tensor, Tensor] | None = None
+        self._folding = points.new_empty(0, len(points)), points.new_empty(0)
+        self._is_scratch = False
 
     @torch.no_grad()
     def column(self, index: Tensor) -> Tensor:
         """Covariances of a candidate (LongTensor of shape 1) with all of them, ``N``."""
+        blocks = self._rows()
         if self._unfolded:
             stripe = int(index) // self._height
-            self._fold(stripe if stripe in self._unfolded else next(iter(self._unfolded)))
+            if self._is_scratch and not self._is_new:
+                blocks += [self._folding] if stripe in self._unfolded else []
+            else:
+                self._fold(stripe if stripe in self._unfolded else next(iter(self._unfolded)))
         if self._matrix is None:
             point = self._points.index_select(0, index)
             column = covariance(self._kernel, point, self._points).squeeze(0)
         else:
             column = self._matrix.index_select(0, index).squeeze(0)
-        for rows, signs in self._rows():
+        for rows, signs in blocks:
             at = rows.index_select(1, index).squeeze(1)
             column.addmv_(rows.mT, signs * at, alpha=-1.0)
         return column
@@ -86,7 +95,7 @@ class CandidateCovariance:
         column = self.column(torch.tensor([row], device=self.variance.device))
         variance = max(column[row].item(), 0.0)
         growth = 1.0 + precision * variance
-        rounding = torch.finfo(column.dtype).eps * self._prior[row].item()
+        rounding = torch.finfo(column.dtype).eps * self.prior[row].item()
         if -precision * rounding > largest_error * growth:
             return None
         if precision:
@@ -107,16 +116,32 @@ class CandidateCovariance:
     @torch.no_grad()
     def times(self, weights: Tensor) -> Tensor:
         """``C weights``, ``N``."""
-        while self._unfolded:
+        while self._unfolded and self._is_new:
             self._fold(next(iter(self._unfolded)))
         if self._matrix is None:
             at = weights.nonzero().flatten()
             product = covariance(self._kernel, self._points, self._points[at]) @ weights[at]
         else:
             product = self._matrix @ weights
+            rows, signs = self._folding
+            moments = signs * (rows @ weights)
+            for stripe in self._unfolded:
+                part = slice(stripe * self._height, (stripe + 1) * self._height)
+                product[part] -= moments @ rows[:, part]
         for rows, signs in self._rows():
             product = product - (signs * (rows @ weights)) @ rows
         return product
+
+    @contextmanager
+    def scratch(self) -> Iterator[None]:
+        """Up to ``BLOCK`` rows that are taken off inside are taken back at the end."""
+        before = self._blocks, self._used, self.variance
+        self._blocks, self._used, self._is_scratch = self._rows(), BLOCK, True
+        self._add_block()
+        try:
+            yield
+        finally:
+            (self._blocks, self._used, self.variance), self._is_scratch = before, False
 
     def mark(self, rows: int) -> int:
         """Remember the present, for :meth:`rewind`; returns for how many of so many rows."""
@@ -142,7 +167,6 @@ class CandidateCovariance:
         return [*self._blocks[:-1], (rows[: self._used], signs[: self._used])]
 
     def _begin_block(self) -> None:
-        self._used = 0
         n = len(self._points)
         if n <= MAX_FOLDED and self._blocks:
             while self._unfolded:
@@ -153,13 +177,16 @@ class CandidateCovariance:
             self._unfolded = dict.fromkeys(range(-(-n // self._height)))
             while self._unfolded and self._points.is_cuda:
                 self._fold(next(iter(self._unfolded)))
-        new = self._points.new_empty(BLOCK, n)
-        self._blocks.append((new, new.new_empty(BLOCK)))
+        self._add_block()
+
+    def _add_block(self) -> None:
+        rows = self._points.new_empty(BLOCK, len(self._points))
+        self._blocks.append((rows, rows.new_empty(BLOCK)))
+        self._used = 0
 
     @torch.no_grad()
     def _fold(self, stripe: int) -> None:
         assert self._matrix is not None
-        assert self._folding is not None
         rows, signs = self._folding
         part = slice(stripe * self._height, (stripe + 1) * self._height)
         target = self._matrix[part]
@@ -168,5 +195,5 @@ class CandidateCovariance:
         target.addmm_((signs.unsqueeze(1) * rows[:, part]).mT, rows, alpha=-1.0)
         del self._unfolded[stripe]
         if not self._unfolded:
-            self._is_new, self._folding = False, None
+            self._is_new = False
             self.folded += 1

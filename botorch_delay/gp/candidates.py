@@ -121,7 +121,9 @@ class CandidatePosterior:
             else:
                 self._answers[key] = change
         noise = (change[2] for change in changes.values() if change is not None)
-        self._folds &= min(changes) >= 0 and min(noise, default=torch.inf) >= self._smallest
+        self._folds &= (
+            min(changes, default=0) >= 0 and min(noise, default=torch.inf) >= self._smallest
+        )
         if isinstance(self._kept, _Covariance):
             if self._folds and self._kept.update(changes):
                 return

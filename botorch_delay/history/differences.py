@@ -59,7 +59,7 @@ def difference(
         return None if own == stored else here
     for key, one, other in entries:
         dot = "." if option and not key.startswith("[") else ""
-        place = option if key in _LAYERS else f"{option}{dot}{key.removeprefix('has ')}"
+        place = option if key in _LAYERS else f"{option}{dot}{key}"
         found = difference(one, other, tolerance, place)
         if found is not None:
             return found
@@ -128,7 +128,7 @@ def _text(value: Any) -> str:
         given = ", ".join(f"{name}={_text(entry)}" for name, entry in value["arguments"].items())
         text = f"{value['class']}({given})"
     elif isinstance(value, Mapping) and "class" in value:
-        text = str(value.get("repr", value.get("factory", value["class"])))
+        text = str(value.get("factory", value["class"]))
     else:
         text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

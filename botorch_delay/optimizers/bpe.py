@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -18,35 +17,29 @@ from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidenc
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.finite import Domain, FiniteDomain
-from botorch_delay.elimination.active_set import ActiveSet, RoundBounds
-from botorch_delay.elimination.box_active_set import whole_set
-from botorch_delay.elimination.closing import RoundAnswers, close_round, everything_left
+from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.finite_active_set import FiniteActiveSet
 from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, OpenRound
 from botorch_delay.elimination.rounds import (
-    Departure,
     GeometricRounds,
     HorizonRounds,
     RoundRecord,
-    ScheduledRounds,
 )
 from botorch_delay.exceptions import (
     EmptyDomainError,
     ExhaustedDesignError,
     InputError,
     NotSupportedError,
-    RefutedError,
     RepeatedResultWarning,
     StorageError,
 )
 from botorch_delay.gp.surrogate import Learned, Surrogate
-from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import Event, finite, flag, whole
-from botorch_delay.history.point_status import Feasibility, row_of
+from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
+from botorch_delay.optimizers.audit import Audit
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.budget import Budget
-from botorch_delay.optimizers.claims import History, claim, departures, least_norm, waits_of
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.exploit import DEFAULT_EXPLOIT, Exploit, WithinBudget, as_exploit
 from botorch_delay.optimizers.fitting import Fitting
@@ -54,13 +47,12 @@ from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.locks import exclusive
 from botorch_delay.optimizers.policies import make_policy
 from botorch_delay.optimizers.policy import Policy
+from botorch_delay.optimizers.round_sequence import RoundSequence
 from botorch_delay.optimizers.rules import Rule
-from botorch_delay.optimizers.stragglers import EarlyClose, LateReport, forecast, holding
+from botorch_delay.optimizers.stragglers import LateReport, forecast, holding
 
 logger = logging.getLogger(__name__)
 
-# How many slots may be missing below one that was served elsewhere.
-FURTHEST_SLOT = 10_000
 
 _Exploits = Exploit | WithinBudget | Rule | Callable[..., AcquisitionFunction] | None
 
@@ -167,31 +159,21 @@ class BPEDelayOptimizer(Optimizer):
         )
         super().__init__(config)
         self._config: BPEConfig = config
-        domain = config.domain
-        self._fixed, self._confidence = config.fixed, config.confidence
-        self._delta = config.delta
-        self._rule = config.round_rule()
         self._start()
-        self._active.check(self._fixed, self._round_bounds(1))
+        self._rounds.active.check(config.fixed, self._rounds.bounds(1))
         if self._policy is not None:
             self._policy.check()
 
     def _start(self) -> None:
         super()._start()
-        config, domain = self._config, self._domain
+        config = self._config
         self._fitting: Fitting = Fitting(config, self._ledger)
-        self._active: ActiveSet = whole_set(domain, self._seed)
-        self._resets = 0
-        self._records: list[RoundRecord] = []
-        self._judged: ActiveSet | None = None  # what a round leaves, until its end is applied
-        self._open: OpenRound | None = None
-        self._feasibility = Feasibility(key=self._active.key, exact=self._exact)
+        self._rounds = RoundSequence(config, self._ledger, self._fitting)
+        self._audit = Audit(config, self._ledger, self._rounds)
         self._late = LateReport()
-        factor = config.straggler_factor
-        self._early = None if factor is None else EarlyClose(factor, domain.like)
-        self._designed = 0  # design points asked, in all rounds
-        self._past = History()
-        self._budget = self._make_budget()
+        self._budget: Budget | None = None
+        if config.budget_factor is not None:
+            self._budget = Budget(config, self._rounds.rule)
         self._policy: Policy | None = None
         if config.rule is not None:
             self._policy = make_policy(config, self._ledger, self._fitting)
@@ -246,6 +228,7 @@ class BPEDelayOptimizer(Optimizer):
             maximize=maximize,
         )
         optimizer._config = replace(optimizer._config, as_published=True)
+        optimizer._start()
         return optimizer
 
     @classmethod
@@ -312,20 +295,7 @@ class BPEDelayOptimizer(Optimizer):
         """
         if self._budget is None:
             raise NotSupportedError("Regret is certified with exploit=WithinBudget() alone.")
-        assert isinstance(self._confidence, RKHSConfidence)
-        if self._past.noisier:
-            raise RefutedError(
-                "No regret can be certified: an answer was told with a noise variance above "
-                f"noise_std squared, {self._confidence.noise_std**2:g}. Make the optimizer with "
-                "the largest scale of the noise."
-            )
-        if self._budget.refuted or self._past.norm > self._confidence.norm_bound:
-            raise RefutedError(
-                f"No regret can be certified: the answers contradict {self._confidence!r}; they "
-                f"need a norm of at least {self._past.norm:.4g} at noise of that scale. Make the "
-                "optimizer with a larger norm_bound or noise_std, or another kernel."
-            )
-        return self._budget.certified
+        return self._audit.certified(self._budget)
 
     @property
     def explore_fraction(self) -> float:
@@ -349,7 +319,7 @@ class BPEDelayOptimizer(Optimizer):
         Raises:
             NotSupportedError: on a box, where ``active_set.contains(X)`` tells.
         """
-        return self._active.eliminated
+        return self._rounds.active.eliminated
 
     @exclusive
     def round_that_eliminated(self, X: Tensor) -> Tensor:
@@ -362,18 +332,18 @@ class BPEDelayOptimizer(Optimizer):
         validation.matches(X, "X", self._domain.like)
         if not bool(self._domain.contains(X).all()):
             raise InputError("X holds points that are not in the domain.")
-        return self._active.round_that_eliminated(X)
+        return self._rounds.active.round_that_eliminated(X)
 
     @property
     def round(self) -> int | None:
         """The number of the open round; None before the first ask and after the last round."""
-        return None if self._open is None else self._open.number
+        return None if self._rounds.open is None else self._rounds.open.number
 
     @property
     @exclusive
     def rounds(self) -> list[RoundRecord]:
         """The closed rounds."""
-        return list(self._records)
+        return list(self._rounds.records)
 
     @property
     @exclusive
@@ -384,9 +354,10 @@ class BPEDelayOptimizer(Optimizer):
         wait for nobody. ``mark_abandoned`` frees the round or, where the regret bound needs the
         answer, has the point asked again first.
         """
-        if self._open is None or not self._rule.on_arrival:
+        current = self._rounds.open
+        if current is None or not self._rounds.rule.on_arrival:
             return []
-        return holding(self._open, self._feasibility, self._ledger, self._estimated_law())
+        return holding(current, self._rounds.feasibility, self._ledger, self._estimated_law())
 
     @exclusive
     def forecast(self) -> Forecast | None:
@@ -398,16 +369,15 @@ class BPEDelayOptimizer(Optimizer):
         Raises:
             NoAnswerError: if the round waits for answers, and none has come to forecast from.
         """
-        if self._open is None:
+        if self._rounds.open is None:
             return None
         return forecast(
-            self._open,
-            self._feasibility,
+            self._rounds.open,
+            self._rounds.feasibility,
             self._ledger,
             self._estimated_law(),
             horizon=self._horizon,
-            length=self._rule.length(self._open.number),
-            designed=self._designed,
+            designed=self._rounds.designed,
             fraction=self._config.fraction,
             budgeted=self._budget is not None,
         )
@@ -416,76 +386,39 @@ class BPEDelayOptimizer(Optimizer):
     @exclusive
     def guarantee(self) -> Guarantee:
         """What is claimed for this configuration and its run so far, and why not more."""
-        departed: set[Departure] = set()
-        departed.update(*(record.departures for record in self._records))
-        waits = None
-        if (
-            self._config.proves
-            and self._rule.on_arrival
-            and isinstance(self._confidence, RKHSConfidence)
-        ):
-            strays = self._past.strays
-            waits = waits_of(self._records, self._open, self._most_costly, strays)
-        past = self._past
-        if isinstance(self._rule, ScheduledRounds):  # those that are still running count as well
-            limit = len(self._ledger) - 1 - self._rule.wait
-            running = sum(trial.id < limit for trial in self._ledger.running())
-            past = replace(past, overdue=past.overdue + running)
-        if self._open is not None:
-            departed |= self._open.departures
-        terms, budget = None, self._budget
-        if budget is not None:
-            waits = (budget.waiting, budget.waits)
-            sizes = [record.design_size for record in self._records]
-            if self._open is not None:
-                sizes.append(min(len(self._open.slots), self._open.design_size))
-            terms = budget.terms([record.half_width for record in self._records], sizes)
-        return claim(
-            self._config,
-            resets=self._resets,
-            history=past,
-            departed=departed,
-            waits=waits,
-            budget=terms,
-            refuted=budget is not None and budget.refuted,
-        )
+        return self._audit.guarantee(self._budget)
 
     def _choose(self) -> Choice:
         self._fit_if_due()
-        if self._open is None:
+        rounds = self._rounds
+        if rounds.open is None:
             self._happen("opened")
-        elif self._is_due(self._open):
-            if not self._rule.on_arrival and self._open.is_overdue():
-                self._open.departures.add(Departure.OVERDUE)
-            if self._open.gave_up():
-                self._open.departures.add(Departure.GIVEN_UP)
-            self._close(self._round_answers(), last=False)
-        assert self._open is not None
-        choice = self._next_choice(self._open)
+        elif rounds.is_due(rounds.open):
+            self._happen("closed", data=rounds.close(last=False))
+        assert rounds.open is not None
+        choice = self._next_choice(rounds.open)
         if self._budget is not None:
             assert choice.index is not None
             choice = replace(choice, data={"price": self._budget.price(choice.index)})
-        if self._rule.on_arrival:
-            self._late.look(self._open, self._feasibility, self._ledger)
+        if rounds.rule.on_arrival:
+            self._late.look(rounds.open, rounds.feasibility, self._ledger)
         return choice
 
     def _next_choice(self, current: OpenRound) -> Choice:
+        rounds, number = self._rounds, current.number
         slot = current.next_retry()
         if slot is not None:
-            return self._active.choice(current.slots[slot].key, current.number, slot)
-        choice = None
+            return rounds.active.choice(current.slots[slot].key, number, slot)
+        choice, held = None, rounds.is_held(current)
         if self._budget is not None:
             choice = self._play_within(self._budget, current)
-        elif self._policy is not None and not self._design_is_due(current):
-            choice = self._play(self._policy, current)
-            if choice is not None and self._is_held(current):
-                choice = replace(choice, slot=WAITING_SLOT)
-            if choice is None:  # held points are all that is left; they are no design points here
-                choice = self._active.choice(self._next_key(current), current.number, NO_SLOT)
+        elif self._policy is not None and (held or not rounds.is_turn_of_design(current)):
+            # A design point that has to wait comes later, and what is asked in its place on top.
+            choice = self._play(self._policy, number, WAITING_SLOT if held else NO_SLOT)
+            if choice is None:  # such points are all that is left, and serve no slot here
+                choice = rounds.active.choice(self._next_key(current), number, NO_SLOT)
         if choice is None:
-            choice = self._active.choice(
-                self._next_key(current), current.number, len(current.slots)
-            )
+            choice = rounds.active.choice(self._next_key(current), number, len(current.slots))
         return choice
 
     def _next_key(self, current: OpenRound) -> int:
@@ -493,72 +426,39 @@ class BPEDelayOptimizer(Optimizer):
         try:
             return current.next_key()
         except ExhaustedDesignError:
-            self._reset_active(current)
+            self._happen("reset", data=self._rounds.reset(current))
             return current.next_key()
-
-    def _design_is_due(self, current: OpenRound) -> bool:
-        """Whether the next ask is a design point, where a share of the asks are.
-
-        Which points are asked is fixed when the round opens, unless a trial fails; when they are
-        asked follows from the number of asks alone if pending points may be repeated.
-        """
-        return self._is_turn_of_design(current) and not self._is_held(current)
-
-    def _is_turn_of_design(self, current: OpenRound) -> bool:
-        """Whether the design still has points to ask and less than its share of the asks."""
-        if current.design_is_asked():
-            return False
-        return self._designed <= self._config.fraction * len(self._ledger)
-
-    def _is_held(self, current: OpenRound) -> bool:
-        """Whether the next design point has to wait until no trial of it is running."""
-        if self._config.repeat_pending or not self._is_turn_of_design(current):
-            return False
-        try:
-            key = current.next_key()
-        except ExhaustedDesignError:
-            return False
-        return any(self._active.key(trial) == key for trial in self._ledger.running())
 
     def _play_within(self, budget: Budget, current: OpenRound) -> Choice | None:
         """The rule's point if the budget allows it or the round waits; None for a design point."""
         assert self._policy is not None
-        number = current.number
-        try:
-            row = self._pick(self._policy, self._active_points())
-        except EmptyDomainError:
+        choice = self._play(self._policy, current.number, NO_SLOT)
+        if choice is None:
             return None
-        assert isinstance(row, int)
-        if budget.affords(row, number, len(current.slots)):
-            return Choice(row, round=number, slot=NO_SLOT)
-        if current.design_is_asked():
-            return Choice(row, round=number, slot=WAITING_SLOT)
-        return None
+        assert choice.index is not None
+        if budget.affords(choice.index, current.number, len(current.slots)):
+            return choice
+        return replace(choice, slot=WAITING_SLOT) if current.design_is_asked() else None
 
-    def _play(self, policy: Policy, current: OpenRound) -> Choice | None:
-        """An ask outside the design; None if no active point may be asked."""
-        number = current.number
+    def _play(self, policy: Policy, number: int, slot: int) -> Choice | None:
+        """An ask outside the design; None if no active point may be asked.
+
+        It is the rule's point or, towards the end of the horizon, one that is to be confirmed.
+        """
+        active = self._rounds.active if self._budget is None else self._active_points()
+        point = None
         try:
-            point = self._pick(policy, self._active)
+            if self._horizon is not None:
+                last = round(self._config.confirm_fraction * self._horizon)
+                if len(self._ledger) >= self._horizon - last:
+                    point = policy.confirm(active)
+            if point is None:
+                point = policy.choose(active)
         except EmptyDomainError:
             return None
         if isinstance(point, int):
-            return Choice(point, round=number, slot=NO_SLOT)
-        return Choice(None, round=number, slot=NO_SLOT, x=point)
-
-    def _pick(
-        self,
-        policy: Policy,
-        active: ActiveSet,
-    ) -> int | Tensor:
-        """The rule's point or, towards the end of the horizon, one that is to be confirmed."""
-        if self._horizon is not None:
-            last = round(self._config.confirm_fraction * self._horizon)
-            if len(self._ledger) >= self._horizon - last:
-                point = policy.confirm(active)
-                if point is not None:
-                    return point
-        return policy.choose(active)
+            return Choice(point, round=number, slot=slot)
+        return Choice(None, round=number, slot=slot, x=point)
 
     @exclusive
     def follow(self, events: Sequence[Event]) -> Trial:
@@ -588,16 +488,17 @@ class BPEDelayOptimizer(Optimizer):
         X = self._domain.like.new_tensor([data["x"]])
         if not bool(self._domain.contains(X)):
             raise InputError(f"x must be a point of the domain, got {data['x']}.")
-        key = self._active.key_of(X[0])
-        data["point"] = self._active.choice(key, 1, 0).index
-        current, number, slot = self._open, data["round"], data["slot"]
+        rounds, current = self._rounds, self._rounds.open
+        key = rounds.active.key_of(X[0])
+        data["point"] = rounds.active.choice(key, 1, 0).index
+        number, slot = data["round"], data["slot"]
         if current is not None:
             if number > current.number or (number == current.number and slot >= 0):
                 fits = number == current.number and self._make_room(current, slot, key)
                 # One that does not fit comes on top of the design, as while a round waits.
                 data |= {"round": current.number, "slot": slot if fits else WAITING_SLOT}
         elif self._finished:  # asked elsewhere while the last ask was out
-            data |= {"round": len(self._records), "slot": NO_SLOT}
+            data |= {"round": len(rounds.records), "slot": NO_SLOT}
         else:
             raise StorageError("The ask that opened the first round is missing.")
         self._replay([replace(asked, trial=len(self._ledger), data=data)])
@@ -605,148 +506,76 @@ class BPEDelayOptimizer(Optimizer):
 
     def _fits(self, event: Event) -> bool:
         """Whether what an ask elsewhere brought about is news here."""
+        current = self._rounds.open
         if event.kind == "opened":
-            return self._open is None and not self._finished
+            return current is None and not self._finished
         if event.kind == "fitted":
             return bool(event.data["answers"] > self._fitting.fitted_to)
-        return self._open is not None and (
-            event.kind != "closed" or event.data["record"]["number"] == self._open.number
+        return current is not None and (
+            event.kind != "closed" or event.data["record"]["number"] == current.number
         )
 
     def _make_room(self, current: OpenRound, slot: int, key: int) -> bool:
-        """Whether a point that was chosen elsewhere can serve a slot; earlier slots are opened.
-
-        Those wait to be asked: their trials are not known yet, or never came to be. A slot that
-        is further away than any run leaves them is none: a damaged event must not cost hours.
-        """
-        if slot > len(current.slots) + FURTHEST_SLOT:
-            return False
-        try:
-            while slot > len(current.slots):
-                missing = self._active.choice(current.next_key(), current.number, slot)
-                point = self._domain.like[missing.index] if missing.x is None else missing.x
-                self._happen("dealt", data={"x": point.tolist(), "point": missing.index})
-        except ExhaustedDesignError:
-            return False
-        return current.admits(slot, key)
+        """Whether a point that was chosen elsewhere can serve a slot; earlier slots are opened."""
+        while (missing := self._rounds.missing(current, slot)) is not None:
+            self._happen("dealt", data=missing)
+        return slot <= len(current.slots) and current.admits(slot, key)
 
     def _decided(self, event: Event) -> None:
-        data, current = event.data, self._open
-        if event.kind == "opened" and current is None and not (self._records or self._finished):
-            self._open = self._new_round(1, 1)
+        data, rounds, current = event.data, self._rounds, self._rounds.open
+        if event.kind == "opened" and current is None and not (rounds.records or self._finished):
+            rounds.begin()
         elif event.kind == "closed" and current is not None:
-            self._take_closing(current, data)
+            rounds.apply_close(current, data)
+            self._finished |= rounds.open is None
+            self._follow_active()
         elif event.kind == "reset" and current is not None:
-            self._take_reset(current, entirely=flag(data["whole"]))
+            rounds.apply_reset(current, entirely=flag(data["whole"]))
+            self._follow_active()
         elif event.kind == "dealt" and current is not None:
-            current.deal(self._active.key_of(self._domain.like.new_tensor(data["x"])))
-        elif event.kind == "tested" and self._config.proves:
-            self._past = self._past.tested_norm(finite(data["norm"]), whole(data["answers"]))
+            current.deal(rounds.active.key_of(self._domain.like.new_tensor(data["x"])))
+        elif event.kind == "tested":
+            self._audit.tested(finite(data["norm"]), whole(data["answers"]))
         else:
             super()._decided(event)
             if event.kind == "fitted" and current is not None:
                 current.use(self._fitting.surrogate)
 
     def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        # An ask made elsewhere may be of an earlier round, or come after the last one.
-        current = self._open if self._open and trial.round == self._open.number else None
-        if current is None and trial.round > len(self._records):
-            raise StorageError(f"trial {trial.id} is of round {trial.round}, which is not open.")
-        key = self._active.key(trial)
-        if current is not None and trial.slot >= 0 and not current.admits(trial.slot, key):
-            raise StorageError(f"trial {trial.id} has an impossible slot, {trial.slot}.")
+        new = self._rounds.asked(trial)
         if self._policy is not None:
             self._policy.data.asked(trial)
-        new = trial.slot >= 0 and not (current is not None and current.is_served(trial.slot))
-        self._designed += new
         if self._budget is not None:
             # Of BPE-Delay's own asks these are none that its bound counts.
+            current = self._rounds.of(trial)
             beyond = current is not None and trial.slot >= current.design_size
             again = trial.slot >= 0 and (not new or beyond)
             waiting = again or trial.slot == WAITING_SLOT
             self._budget.ask(row_of(trial), finite(data["price"]), waiting=waiting)
-        if current is not None:
-            current.take(trial)
-        elif self._config.proves:
-            self._past = replace(self._past, strays=self._past.strays + 1)
-        self._feasibility.add(trial)
-        self._update_standing(trial)
+        self._audit.asked(trial)
 
     def _settled(self, trial: Trial) -> None:
-        self._feasibility.note(trial)
+        self._rounds.settled(trial)
         if self._policy is not None:
             self._policy.data.settled(trial)
         if self._budget is not None and trial.state is TrialState.COMPLETED:
             self._budget.tell(trial)
-        current = self._open
-        if current is not None and trial.round == current.number:
-            current.settle(trial)
-        self._update_standing(trial)
-        if self._config.proves:
-            self._look_back(trial)
-
-    def _look_back(self, trial: Trial) -> None:
-        """Keep what a claim may not survive of a trial that was settled."""
-        assert self._fixed is not None
-        current = self._open
-        wait = self._rule.wait if isinstance(self._rule, ScheduledRounds) else None
-        over = self._finished or len(self._ledger) == self._horizon
-        again = (
-            self._needs_all
-            and current is not None
-            and trial.round == current.number
-            and 0 <= trial.slot < current.design_size
-        )
-        taken = len(self._ledger) - 1 - trial.id
-        past = self._past.settled(trial, again=again, taken=taken, wait=wait, over=over)
-        if trial.noise_var is not None:
-            past = past.told(trial.noise_var, self._fixed, self._confidence)
-        self._past = past
-        if current is not None and not over:
-            on_arrival = self._rule.on_arrival
-            current.departures |= departures(
-                current, trial, self._fixed, on_arrival=on_arrival, exact=self._exact
-            )
+        self._audit.settled(trial, finished=self._finished)
 
     def _after_settled(self, trial: Trial) -> None:
         if trial.state is TrialState.COMPLETED:
             self._late.answered(len(self._ledger) - 1 - trial.id)
-        confidence, count = self._confidence, self._ledger.answer_count
-        tests = self._config.proves and isinstance(confidence, RKHSConfidence)
-        if tests and self._past.needs_test(count):
-            assert self._fixed is not None
-            assert isinstance(confidence, RKHSConfidence)
-            norm = least_norm(self._fixed, confidence, self._delta, self._told_answers)
-            self._happen("tested", data={"norm": norm, "answers": count})
-        current = self._open
+        if self._audit.is_test_due:
+            found = {"norm": self._audit.least_norm(), "answers": self._ledger.answer_count}
+            self._happen("tested", data=found)
+        current = self._rounds.open
         if current is not None and len(self._ledger) == self._horizon and current.all_settled():
             self._close_last()
 
-    def _told_answers(self, largest: float) -> tuple[Answers, int]:
-        """The answers that were told with a noise variance of at most so much.
-
-        And how many asks had been made up to the last of all answers.
-        """
-        ids = self._ledger.answered()
-        answers = self._data(ids)
-        fits = ~(answers.noise_var > largest)
-        if not bool(fits.all()):
-            answers = answers.at(fits.to(answers.X.device))
-        return answers, ids[-1] + 1
-
-    def _update_standing(self, trial: Trial) -> None:
-        key = self._active.key(trial)
-        if self._open is not None and (self._exact or key in self._feasibility.suspects):
-            self._open.set_standing(key, self._feasibility.standing(key))
-
     def _attached(self, result: Attached) -> None:
+        self._rounds.attached(result)
         if self._policy is not None:
             self._policy.data.attached()
-        if self._exact:
-            for key in self._active.keys_of([result]):
-                self._feasibility.know(key)
-                if self._open is not None:
-                    self._open.set_standing(key, self._feasibility.standing(key))
 
     def _after_attached(self, count: int) -> None:
         if self._config.proves and self._config.evidence == "all" and not self._exact:
@@ -761,11 +590,10 @@ class BPEDelayOptimizer(Optimizer):
                 )
 
     def _close_last(self) -> None:
-        if self._open is not None:
-            answers = self._round_answers()
-            if self._config.proves and not self._exact and not self._ends_as_planned(self._open):
-                answers = replace(answers, ids=(), own=self._data(()))
-            self._close(answers, last=True)
+        current, config = self._rounds.open, self._config
+        if current is not None:
+            judged = not config.proves or config.exact or self._ends_as_planned(current)
+            self._happen("closed", data=self._rounds.close(last=True, judged=judged))
         self._finished = True
 
     def _ends_as_planned(self, current: OpenRound) -> bool:
@@ -774,174 +602,27 @@ class BPEDelayOptimizer(Optimizer):
         They do where a run is ended early, or where they decide when a design point is asked:
         Lemma 1 says nothing of such a round, unless its design is complete.
         """
-        if self._rule.on_arrival and current.design_is_settled():
+        on_arrival = self._rounds.rule.on_arrival
+        if on_arrival and current.design_is_settled():
             return True
         # A delay law leaves answers out by Algorithm 1's own rule, whatever their noise.
-        arrived = not (self._rule.on_arrival and current.outstanding()[0])
+        arrived = not (on_arrival and current.outstanding()[0])
         counted = self._policy is None or self._config.repeat_pending
         ended = arrived and len(self._ledger) == self._horizon
         return ended and counted and self._budget is None
 
-    def _is_due(self, current: OpenRound) -> bool:
-        """Whether the open round closes before the next point is chosen."""
-        return current.is_due() or self._closes_early(current)
-
-    def _closes_early(self, current: OpenRound) -> bool:
-        if self._early is None or not current.design_is_asked():
-            return False
-        rows = self._active.without(self._feasibility.infeasible()).rows
-        assert rows is not None
-        return self._early.allows(current, rows)
-
-    def _round_answers(self) -> RoundAnswers:
-        """The answers by which the open round is judged, if it closes now."""
-        assert self._open is not None
-        used = tuple(self._open.answered(self._open.design_size if self._rule.on_arrival else None))
-        if self._config.evidence != "all":
-            return RoundAnswers(used, self._data(used), merged=self._merges)
-        # On a box an active set is made again from the answers of trials alone.
-        pooled = None if self._active.rows is None else self._all_data()
-        used = tuple(self._ledger.answered()) if self._merges else used
-        return RoundAnswers(used, self._data(used), pooled, self._merges)
-
-    @property
-    def _merges(self) -> bool:
-        """Whether bounds from all answers take the place of the round's own."""
-        return not self._config.proves or self._exact
-
-    def _new_round(self, number: int, previous_size: int) -> OpenRound:
-        return OpenRound(
-            number,
-            self._rule.design_size(number, previous_size),
-            self._rule.length(number),
-            self._fitting.surrogate,
-            self._active,
-            {key: self._feasibility.standing(key) for key in self._feasibility.marked()},
-            needs_all=self._needs_all,
-        )
-
-    @property
-    def _needs_all(self) -> bool:
-        """Whether the regret bound needs the answer of every design point of a round."""
-        waits = self._rule.on_arrival and self._early is None
-        return self._config.proves and not self._exact and waits
-
-    def _round_bounds(self, number: int) -> RoundBounds:
-        """How wide the bounds of a round are."""
-        delta = self._delta
-        if self._config.budget_factor is not None:
-            delta /= 2.0  # the other half is for the bounds of the budget
-        if self._config.evidence == "all" and not self._merges:
-            delta /= 2.0  # the other half is for the bounds from all answers
-        points = self._active.union(whole=self._config.as_published)
-        return RoundBounds(
-            self._confidence,
-            delta,
-            self._rule.share(number),
-            points,
-            self._config.proves,
-            self._sign,
-        )
-
-    def _close(self, answers: RoundAnswers, *, last: bool) -> None:
-        """Close the open round and, unless it was the last, open the next."""
-        current = self._open
-        assert current is not None
-        infeasible = self._feasibility.infeasible()
-        bounds = self._round_bounds(current.number)
-        record, active = close_round(current, answers, self._active, infeasible, bounds)
-        self._judged = active
-        left = active.left_of(self._active)
-        self._happen("closed", data={"record": record.describe(), "left": left, "last": last})
-        logger.info(
-            "round %d closed after %d asks: %d answers used, %.6g of %.6g %s stay active",
-            record.number,
-            record.length,
-            record.observed,
-            record.active_after,
-            record.active_before,
-            active.unit,
-        )
-
-    def _take_closing(self, current: OpenRound, data: Mapping[str, Any]) -> None:
-        """The end of a round as it was decided, here or elsewhere."""
-        active, self._judged = self._judged, None  # it is made where it happens now
-        record, last = RoundRecord.read(data["record"]), flag(data["last"])
-        known = all(trial_id < len(self._ledger) for trial_id in record.trial_ids)
-        whole_design = last or record.design_size == current.design_size
-        if record.number != current.number or not (known and whole_design):
-            raise StorageError(f"round {record.number} cannot have closed so.")
-
-        def judged() -> tuple[Surrogate, Answers, RoundBounds]:
-            used = [self._ledger[trial_id] for trial_id in record.trial_ids]
-            answers = Answers.of(used, self._sign, self._domain.like)
-            surrogate = self._fixed or Surrogate.rebuild(record.surrogate or {}, self._domain)
-            bounds = self._round_bounds(record.number)
-            return surrogate.standardized(answers.y), answers, bounds
-
-        if active is None:
-            active = self._active.after_record(record, data["left"], judged)
-        self._active = active
-        self._records.append(record)
-        self._finished |= last
-        self._open = None if last else self._new_round(record.number + 1, current.design_size)
-        self._follow_active()
-
     def _follow_active(self) -> None:
         """On a box, let the asks outside the design choose among points of the active set."""
         if self._policy is not None:
-            self._policy.use_active(self._active)
-
-    def _reset_active(self, current: OpenRound) -> None:
-        """Go on with every feasible point where none of the active ones may be asked.
-
-        Where they may not because their values are known exactly, they stay the active ones.
-        """
-        everything_left(self._active, self._feasibility, current.number)  # says so if none is left
-        feasible = self._active.without(self._feasibility.infeasible())
-        self._happen("reset", data={"whole": feasible.is_empty})
-
-    def _take_reset(self, current: OpenRound, *, entirely: bool) -> None:
-        left = self._active.restored(self._feasibility.infeasible(), current.number)
-        if entirely:
-            self._active = left
-        self._resets += 1
-        current.restart(left)
-        self._follow_active()
+            self._policy.use_active(self._rounds.active)
 
     def _active_points(self) -> ActiveSet:
         """The active set, without infeasible points and those that a budget's bounds rule out."""
-        active = self._active.without(self._feasibility.infeasible())
+        active = self._rounds.feasible
         if self._budget is None:
             return active
         assert isinstance(active, FiniteActiveSet)
         return active.only(self._budget.active(active.rows))
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
-        return self._fitting.current(), self._confidence, self._delta
-
-    def _make_budget(self) -> Budget | None:
-        if self._config.budget_factor is None:
-            return None
-        assert isinstance(self._domain, FiniteDomain)
-        assert isinstance(self._confidence, RKHSConfidence)
-        assert self._fixed is not None
-        assert self._horizon is not None
-        return Budget(
-            self._domain,
-            self._fixed,
-            self._confidence,
-            self._rule,
-            self._horizon,
-            self._delta,
-            self._config.budget_factor,
-            self._sign,
-        )
-
-    @functools.cached_property
-    def _most_costly(self) -> float:
-        """What any ask can cost at most: functions of norm C differ by at most 2 C max sqrt(k)."""
-        assert self._fixed is not None
-        assert isinstance(self._confidence, RKHSConfidence)
-        largest = self._active.largest_deviation(self._fixed.covar_module)
-        return 2.0 * self._confidence.norm_bound * largest
+        return self._fitting.current(), self._config.confidence, self._config.delta

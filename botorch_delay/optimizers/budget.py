@@ -57,20 +57,15 @@ from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import Trial
+from botorch_delay.optimizers.config import BPEConfig
 
 
 class Budget:
     """What was asked beyond BPE-Delay's own asks, and what it may have cost.
 
     Args:
-        domain: the set.
-        surrogate: kernel and noise, as given.
-        confidence: valid bounds.
+        config: of the optimizer.
         rule: gives the design sizes.
-        horizon: T.
-        delta: of the guarantee.
-        factor: F, at least 1.
-        sign: -1 where the user minimises.
 
     Attributes:
         bound: B, in units of the values.
@@ -80,18 +75,15 @@ class Budget:
         waiting: how many asks W is of.
     """
 
-    def __init__(
-        self,
-        domain: FiniteDomain,
-        surrogate: Surrogate,
-        confidence: RKHSConfidence,
-        rule: RoundRule,
-        horizon: int,
-        delta: float,
-        factor: float,
-        sign: float,
-    ) -> None:
-        self._sign, self._horizon, self._factor = sign, horizon, factor
+    def __init__(self, config: BPEConfig, rule: RoundRule) -> None:
+        domain, surrogate, confidence = config.domain, config.fixed, config.confidence
+        horizon, delta = config.horizon, config.delta
+        assert isinstance(domain, FiniteDomain)
+        assert isinstance(confidence, RKHSConfidence)
+        assert surrogate is not None
+        assert horizon is not None
+        assert config.budget_factor is not None
+        self._sign, self._horizon, self._factor = config.sign, horizon, config.budget_factor
         self._ellipsoid = Ellipsoid(
             surrogate.covar_module,
             domain.points,

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from gpytorch.kernels import Kernel, LinearKernel, ScaleKernel
 
-from botorch_delay.confidence.anytime import norm_at_least
 from botorch_delay.confidence.bounds import Confidence, RKHSConfidence
 from botorch_delay.confidence.guarantee import BudgetTerms, Guarantee
 from botorch_delay.delays import SubExponentialDelay
-from botorch_delay.elimination.open_round import OpenRound
-from botorch_delay.elimination.rounds import Departure, RoundRecord
-from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.history.answers import Answers
+from botorch_delay.elimination.rounds import Departure
 from botorch_delay.history.point_status import MAX_FAILURES
-from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers.config import BPEConfig
 
 _NO_STRAGGLERS = (
@@ -28,11 +23,6 @@ _NO_STRAGGLERS = (
     "given up before its round closes"
 )
 _KEPT = "the maximiser is never eliminated all the same"
-# Variances that differ by no more are the same: one may come from single precision.
-ROUNDING = 1e-6
-# The least norm that the answers allow is computed at each of the first answers, and then whenever
-# they have grown by a tenth.
-FIRST_TESTS, GROWTH_TO_TEST = 20, 1.1
 
 
 @dataclass(frozen=True)
@@ -62,129 +52,6 @@ class History:
     strays: int = 0
     norm: float = 0.0
     tested: int = 0
-
-    def settled(
-        self, trial: Trial, *, again: bool, taken: int, wait: float | None, over: bool
-    ) -> History:
-        """The history after a trial was answered, failed or abandoned.
-
-        Args:
-            trial: in its new state.
-            again: whether a regret bound needs its answer.
-            taken: how many asks were made since its own.
-            wait: u_T, where rounds have fixed lengths.
-            over: whether no ask can follow.
-        """
-        late = wait is not None and taken > wait and not trial.late
-        failed = trial.state is TrialState.FAILED and not (over and taken == 0)
-        return replace(
-            self,
-            failed=self.failed + failed,
-            abandoned=self.abandoned + (trial.state is TrialState.ABANDONED and again),
-            overdue=self.overdue + late,
-        )
-
-    def told(self, noise_var: float, surrogate: Surrogate, confidence: Confidence) -> History:
-        """The history after an answer came with its own noise variance."""
-        return replace(
-            self,
-            own_noise=self.own_noise or is_other_noise(noise_var, surrogate),
-            noisier=self.noisier or noise_var > _largest_noise(confidence),
-        )
-
-    def needs_test(self, count: int) -> bool:
-        """Whether so many answers are to be held against the bound on the norm."""
-        return count > self.tested and not FIRST_TESTS < count < GROWTH_TO_TEST * self.tested
-
-    def tested_norm(self, norm: float, count: int) -> History:
-        """The history after so many answers have called for a norm."""
-        return replace(self, norm=max(self.norm, norm), tested=count)
-
-
-def least_norm(
-    surrogate: Surrogate,
-    confidence: RKHSConfidence,
-    delta: float,
-    answers: Callable[[float], tuple[Answers, int]],
-) -> float:
-    """The least norm that the answers call for.
-
-    Args:
-        surrogate: kernel and noise, as given.
-        confidence: the bounds.
-        delta: failure probability of what is said of the norm.
-        answers: gives those that were told with a noise variance of at most so much, and how many
-            asks had been made up to the last of all.
-    """
-    data, asks = answers(_largest_noise(confidence))
-    if not len(data):
-        return 0.0
-    return norm_at_least(surrogate.covar_module, data, confidence.noise_std, asks, delta)
-
-
-def _largest_noise(confidence: Confidence) -> float:
-    """The largest noise variance for which the bounds are proved."""
-    if not isinstance(confidence, RKHSConfidence):
-        return math.inf
-    return confidence.noise_std**2 * (1.0 + ROUNDING)
-
-
-def is_other_noise(noise_var: float | None, surrogate: Surrogate) -> bool:
-    """Whether an answer's own noise variance differs from the surrogate's."""
-    return noise_var is not None and abs(noise_var / surrogate.noise_var - 1.0) > ROUNDING
-
-
-def departures(
-    current: OpenRound, trial: Trial, surrogate: Surrogate, *, on_arrival: bool, exact: bool
-) -> set[Departure]:
-    """How the settling of a trial makes the open round depart from the plan, if asks can follow.
-
-    Args:
-        current: the round, the trial settled.
-        trial: of any round.
-        surrogate: as given.
-        on_arrival: whether the round closes when its first q_r design points are settled.
-        exact: whether evaluations have no noise: another answer at the point, until the round
-            closes, is as good as the one that was given up.
-    """
-    found = set()
-    if on_arrival and not exact and current.gave_up():
-        found.add(Departure.GIVEN_UP)
-    if trial.round != current.number or trial.slot < 0:
-        return found
-    if not on_arrival and trial.state is TrialState.FAILED:
-        found.add(Departure.SHORTENED)
-    if not on_arrival and not exact and current.is_given_up(trial.slot):
-        found.add(Departure.GIVEN_UP)
-    first = not on_arrival or trial.slot < current.design_size
-    if first and current.is_counted(trial) and is_other_noise(trial.noise_var, surrogate):
-        found.add(Departure.UNEVEN)
-    return found
-
-
-def waits_of(
-    records: Sequence[RoundRecord], current: OpenRound | None, most: float, strays: int = 0
-) -> tuple[int, float]:
-    """How many asks were made while rounds waited, and what they can have cost at most.
-
-    Bounds of a round of half-widths h leave points of regret at most 4 h.
-
-    Args:
-        records: of the closed rounds.
-        current: the open round.
-        most: what any ask can cost.
-        strays: asks that belong to none of them.
-    """
-    waits, cost = strays, strays * most
-    for record in records:
-        waits += record.waits
-        cost += record.waits * most
-        if record.half_width is not None:
-            most = min(most, 4.0 * record.half_width)
-    if current is not None:
-        waits += current.waits
-        cost += current.waits * most
-    return waits, cost
 
 
 def claim(

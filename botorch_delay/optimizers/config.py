@@ -314,6 +314,11 @@ class BPEConfig(BoundsConfig):
             )
 
     @property
+    def merges(self) -> bool:
+        """Whether bounds from all answers, if there are any, take the place of the round's own."""
+        return not self.proves or self.exact
+
+    @property
     def rule(self) -> Rule | None:
         """Of the asks that are no design points."""
         if self.exploit is None:

@@ -164,21 +164,21 @@ class BotorchRule(Rule):
         Raises:
             InputTypeError: if the factory returns something else.
         """
-        given = dict(self.options)
+        options = dict(self.options)
         if self._constructor is not None:
-            given["training_data"] = SupervisedDataset(
+            options["training_data"] = SupervisedDataset(
                 train_X,
                 train_Y,
                 feature_names=[f"x{i}" for i in range(train_X.shape[-1])],
                 outcome_names=["y"],
             )
-            made = self.factory(**self._constructor(model=model, **given))
+            made = self.factory(**self._constructor(model=model, **options))
             if X_pending is not None and self.takes_pending:
                 made.set_X_pending(X_pending)
             return made
         if X_pending is not None and self.takes_pending:
-            given["X_pending"] = X_pending
-        made = self.factory(model, **given)
+            options["X_pending"] = X_pending
+        made = self.factory(model, **options)
         if not isinstance(made, AcquisitionFunction):
             raise InputTypeError(
                 f"{self.name} must return an AcquisitionFunction, got {type(made).__name__}."

@@ -19,7 +19,6 @@ from torch import Tensor
 from botorch_delay.confidence.bounds import FixedBeta, RKHSConfidence
 from botorch_delay.delays import (
     ConstantDelay,
-    DelayLaw,
     GeometricDelay,
     NoDelay,
     PoissonDelay,
@@ -52,8 +51,6 @@ _PARTS: dict[str, type] = {
         *(HorizonRounds, GeometricRounds),
     )
 }
-
-
 _ARGUMENTS = {name: tuple(inspect.signature(part).parameters) for name, part in _PARTS.items()}
 
 
@@ -75,8 +72,9 @@ def describe_part(part: Any, points: Tensor | None = None) -> Any:
     if isinstance(part, BotorchRule):
         options = {key: _plain(value) for key, value in part.options.items()}
         return {"class": kind.__name__, "factory": part.name, "options": options}
-    if _PARTS.get(kind.__name__) is not kind:
-        return {"class": kind.__name__, **_traits(part)}
+    if _PARTS.get(kind.__name__) is not kind:  # by its full name, which is on no list
+        attributes = {key: _plain(value) for key, value in vars(part).items()}
+        return {"class": f"{kind.__module__}.{kind.__qualname__}", "arguments": attributes}
     arguments = {name: describe_part(getattr(part, name)) for name in _ARGUMENTS[kind.__name__]}
     return {"class": kind.__name__, "arguments": arguments}
 
@@ -100,20 +98,6 @@ def _plain(value: Any) -> Any:
     return [type(value).__name__]
 
 
-def _traits(part: Any) -> dict[str, Any]:
-    """What a part that is not on the list is known by."""
-    traits: dict[str, Any] = {
-        f"has {name}": value
-        for name, value in vars(part).items()
-        if isinstance(value, bool | int | float | str)
-    }
-    if "object at 0x" not in repr(part):  # the default names an address
-        traits["repr"] = repr(part)
-    if isinstance(part, DelayLaw):
-        traits["mean"] = float(part.mean)
-    return traits
-
-
 def build_part(
     record: Any, name: str, like: Tensor, passed: Mapping[str, Any] | None = None
 ) -> Any:
@@ -134,18 +118,18 @@ def build_part(
     if not isinstance(record, Mapping):
         return record
     try:
-        kind, arguments = record["class"], record.get("arguments")
+        kind = record["class"]
         if "structure" in record:
             return build_kernel(record["structure"], like)
         if kind == BotorchRule.__name__:
             return _build_rule(record, name)
-        if kind not in _PARTS or arguments is None:
+        if kind not in _PARTS:
             raise StorageError(
-                f"The stored {name} is {str(record.get('repr', kind))[:80]}, which cannot be "
-                f"rebuilt; pass {name} to load."
+                f"The stored {name} is a {str(kind)[:80]}, which cannot be rebuilt; pass {name} to "
+                "load."
             )
-        parts = {key: build_part(value, key, like, passed) for key, value in arguments.items()}
-        return _PARTS[kind](**parts)
+        parts = record["arguments"].items()
+        return _PARTS[kind](**{key: build_part(part, key, like, passed) for key, part in parts})
     except (AttributeError, KeyError, TypeError, ValueError, BotorchDelayError) as error:
         if isinstance(error, StorageError):
             raise

@@ -167,7 +167,6 @@ def forecast(
     law: EmpiricalDelay | None,
     *,
     horizon: int | None,
-    length: int | None,
     designed: int,
     fraction: float,
     budgeted: bool,
@@ -180,7 +179,6 @@ def forecast(
         ledger: all trials.
         law: the estimated law of delays; None without answers.
         horizon: T, or None.
-        length: t_r, where it was fixed beforehand.
         designed: design points asked so far, in all rounds.
         fraction: rho, the share of asks that are design points.
         budgeted: whether a budget decides when they are asked.
@@ -190,8 +188,8 @@ def forecast(
     """
     asks = len(ledger)
     left = None if horizon is None else horizon - asks
-    if length is not None:
-        exact = length - current.asks + 1
+    if current.length is not None:
+        exact = current.length - current.asks + 1
         return Forecast(current.number, (), (), left, None, exact)
     waiting, again = current.outstanding()
     held = (feasibility.running(key) for key in current.held_points())

@@ -12,6 +12,7 @@ from botorch_delay.design import greedy as design_module
 from botorch_delay.design.greedy import GreedyDesign
 from botorch_delay.exceptions import EmptyDomainError, InputError
 from botorch_delay.gp import candidate_covariance
+from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Posterior
 
@@ -220,3 +221,40 @@ def test_the_lazy_form_where_hardly_anything_varies():
         design._excluded.add(index)
     design.exclude(0)
     assert min(design.extend(5)) >= 4990
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("n", [40, 60, 200])
+def test_answers_of_a_design_give_the_posterior_of_a_factorization(n, ahead, monkeypatch):
+    """Some picks have no answer yet, some points that are no picks have, and it stays as it is."""
+    monkeypatch.setattr(candidate_covariance, "BLOCK", 17)
+    monkeypatch.setattr(candidate_covariance, "STRIPES", 11)
+    monkeypatch.setattr(design_module, "BLOCK", 17)
+    X, noise_var = scattered(80), 4e-3
+    design = GreedyDesign(se(), X, noise_var)
+    picks = design.extend(n)
+    if ahead:
+        design.next()
+    before = design.variance.clone(), design._form._covariance.column(torch.tensor([5]))
+    group = torch.tensor([*picks[:-6], 3, 3])
+    y = torch.randn(len(group), dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    data = Data.averaged(X[group], y, torch.full_like(y, noise_var), group)
+    rows = torch.arange(5, 70)
+    found = design.moments(data, group.unique(), rows)
+    expected = Posterior(se(), data).at(X[rows])
+    torch.testing.assert_close(found.mean, expected.mean, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(found.variance, expected.variance, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(found.prior, expected.prior)
+    assert ((found.mean - expected.mean).abs() <= found.mean_rounding + 1e-15).all()
+    assert torch.equal(design.variance, before[0])
+    assert torch.equal(design._form._covariance.column(torch.tensor([5])), before[1])
+    few = group[:20]  # too far from the picks
+    data = Data.averaged(X[few], y[:20], torch.full_like(y[:20], noise_var), few)
+    assert n < 60 or design.moments(data, few.unique(), rows) is None
+
+
+def test_without_a_covariance_there_are_no_moments(form):
+    X = scattered(20)
+    design = GreedyDesign(se(), X, 1e-2, [3])
+    data = Data.single(X[3:4], torch.ones(1).double(), torch.full((1,), 1e-2).double())
+    assert design.moments(data, torch.tensor([3]), torch.arange(20)) is None

@@ -86,7 +86,7 @@ def test_a_box_eliminates_as_a_fine_grid_does():
     grid = torch.cartesian_prod(axis, axis)
     k = kernel_function(se(0.3))
     active = torch.ones(len(grid), dtype=torch.bool)
-    for record, condition in zip(opt.rounds, opt._active.conditions, strict=True):
+    for record, condition in zip(opt.rounds, opt._rounds.active.conditions, strict=True):
         lower, upper = condition.interval(grid)
         used = [opt.trials[i] for i in record.trial_ids]
         X = np.stack([t.x.numpy() for t in used])

@@ -43,7 +43,7 @@ from botorch_delay.exceptions import (
         ({"seed": -1}, InputError, "at least 0"),
         ({"seed": 0.5}, InputTypeError, "whole"),
         ({"maximize": 1}, InputTypeError, "True or False"),
-        ({"exploit": "ucb"}, InputTypeError, "exploit must be UCB"),
+        ({"exploit": "ucb"}, InputTypeError, "exploit must be a rule such as UCB"),
         ({"rounds": "geometric"}, InputTypeError, "GeometricRounds"),
         ({"horizon": None}, InputError, "GeometricRounds"),
         ({"explore_fraction": 0.1}, InputError, "needs a rule"),

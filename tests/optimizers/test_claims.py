@@ -590,7 +590,7 @@ def test_later_rounds_wait_at_the_price_of_their_bounds():
     assert 0.0 < 4.0 * first.half_width < 2.0
     trials = opt.ask(first.active_after + 100 - len(opt.trials) - first.active_after)
     waits = opt.guarantee.waits
-    assert waits == max(len(trials) + 1 - opt._open.design_size, 0) > 0
+    assert waits == max(len(trials) + 1 - opt._rounds.open.design_size, 0) > 0
     assert opt.guarantee.waits_cost == pytest.approx(4.0 * first.half_width * waits)
 
 

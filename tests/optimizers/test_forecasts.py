@@ -167,8 +167,8 @@ def test_a_budget_may_ask_design_points_later():
 def test_design_points_are_asked_when_planned(fraction):
     opt = make(horizon=400, exploit=bd.UCB(4.0), explore_fraction=fraction)
     opt.ask(5)
-    size = opt._open.design_size
-    made = opt._designed
+    size = opt._rounds.open.design_size
+    made = opt._rounds.designed
     planned = planned_asks(0, size - made, made, 5, fraction)
     planned = [step for step in planned if step <= 250]
     later = opt.ask(250)

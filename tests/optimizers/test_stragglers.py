@@ -27,7 +27,7 @@ def largest(X, active, noise=NOISE):
 
 def due(opt, kappa):
     """Whether the open round is to close now, by the words of the rule."""
-    current = opt._open
+    current = opt._rounds.open
     if current is None or len(current.slots) < current.design_size:
         return False
     points = opt.domain.points

@@ -1,0 +1,274 @@
+"""The rounds of a run: what is active, which round is open, what the closed ones left."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from botorch_delay.elimination.active_set import ActiveSet, RoundBounds
+from botorch_delay.elimination.box_active_set import whole_set
+from botorch_delay.elimination.closing import RoundAnswers, close_round, everything_left
+from botorch_delay.elimination.open_round import OpenRound
+from botorch_delay.elimination.rounds import Departure, RoundRecord
+from botorch_delay.exceptions import ExhaustedDesignError, StorageError
+from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.answers import Answers
+from botorch_delay.history.events import flag
+from botorch_delay.history.point_status import Feasibility
+from botorch_delay.history.trials import Attached, Ledger, Trial
+from botorch_delay.optimizers.config import BPEConfig
+from botorch_delay.optimizers.fitting import Fitting
+from botorch_delay.optimizers.stragglers import EarlyClose
+
+logger = logging.getLogger(__name__)
+
+# How many slots may be missing below one that was served elsewhere.
+FURTHEST_SLOT = 10_000
+
+
+class RoundSequence:
+    """The rounds of a run.
+
+    What is decided here is returned as the data of an event; it takes effect, here or where the
+    event is replayed, by the method that applies it.
+
+    Args:
+        config: of the optimizer.
+        ledger: the trials; read, never written.
+        fitting: kernel and noise.
+
+    Attributes:
+        active: the active set.
+        open: the open round; None before the first ask and after the last round.
+        records: of the closed rounds.
+        resets: how often no active point could be asked.
+        feasibility: which points may be asked.
+        designed: how many design points were asked, in all rounds.
+        rule: when a round closes.
+    """
+
+    def __init__(self, config: BPEConfig, ledger: Ledger, fitting: Fitting) -> None:
+        self._config, self._ledger, self._fitting = config, ledger, fitting
+        self.rule = config.round_rule()
+        self.active: ActiveSet = whole_set(config.domain, config.seed)
+        self.open: OpenRound | None = None
+        self.records: list[RoundRecord] = []
+        self.resets = self.designed = 0
+        self.feasibility = Feasibility(key=self.active.key, exact=config.exact)
+        self._judged: ActiveSet | None = None  # what a round leaves, until its end is applied
+        factor = config.straggler_factor
+        self._early = None if factor is None else EarlyClose(factor, config.domain.like)
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether the regret bound needs the answer of every design point of a round."""
+        waits = self.rule.on_arrival and self._early is None
+        return self._config.proves and not self._config.exact and waits
+
+    @property
+    def feasible(self) -> ActiveSet:
+        """The active set without infeasible points."""
+        return self.active.without(self.feasibility.infeasible())
+
+    def of(self, trial: Trial) -> OpenRound | None:
+        """The open round, if a trial is of it: one asked elsewhere may be of an earlier round."""
+        current = self.open
+        return current if current is not None and trial.round == current.number else None
+
+    def is_due(self, current: OpenRound) -> bool:
+        """Whether the open round closes before the next point is chosen."""
+        if current.is_due():
+            return True
+        if self._early is None or not current.design_is_asked():
+            return False
+        rows = self.feasible.rows
+        assert rows is not None
+        return self._early.allows(current, rows)
+
+    def is_turn_of_design(self, current: OpenRound) -> bool:
+        """Whether the design still has points to ask and less than its share of the asks."""
+        if current.design_is_asked():
+            return False
+        return self.designed <= self._config.fraction * len(self._ledger)
+
+    def is_held(self, current: OpenRound) -> bool:
+        """Whether the next design point has to wait until no trial of it is running."""
+        if self._config.repeat_pending or not self.is_turn_of_design(current):
+            return False
+        try:
+            key = current.next_key()
+        except ExhaustedDesignError:
+            return False
+        return any(self.active.key(trial) == key for trial in self._ledger.running())
+
+    def bounds(self, number: int) -> RoundBounds:
+        """How wide the bounds of a round are."""
+        config, delta = self._config, self._config.delta
+        if config.budget_factor is not None:
+            delta /= 2.0  # the other half is for the bounds of the budget
+        if config.evidence == "all" and not config.merges:
+            delta /= 2.0  # the other half is for the bounds from all answers
+        rounds, points = self.rule.share(number), self.active.union(whole=config.as_published)
+        return RoundBounds(config.confidence, delta, rounds, points, config.proves, config.sign)
+
+    def close(self, *, last: bool, judged: bool = True) -> dict[str, Any]:
+        """The end of the open round, as the data of an event.
+
+        Args:
+            last: whether no round follows.
+            judged: whether its own answers count.
+        """
+        current = self.open
+        assert current is not None
+        if not last and not self.rule.on_arrival and current.is_overdue():
+            current.departures.add(Departure.OVERDUE)
+        if not last and current.gave_up():
+            current.departures.add(Departure.GIVEN_UP)
+        answers = self._answers(current)
+        if not judged:
+            answers = replace(answers, ids=(), own=self._data(()))
+        infeasible, bounds = self.feasibility.infeasible(), self.bounds(current.number)
+        record, active = close_round(current, answers, self.active, infeasible, bounds)
+        self._judged = active
+        logger.info(
+            "round %d closed after %d asks: %d answers used, %.6g of %.6g %s stay active",
+            record.number,
+            record.length,
+            record.observed,
+            record.active_after,
+            record.active_before,
+            active.unit,
+        )
+        return {"record": record.describe(), "left": active.left_of(self.active), "last": last}
+
+    def reset(self, current: OpenRound) -> dict[str, Any]:
+        """Going on with every feasible point, as the data of an event.
+
+        Where points may not be asked because their values are known exactly, they stay active.
+
+        Raises:
+            EmptyDomainError: if none is left.
+        """
+        everything_left(self.active, self.feasibility, current.number)
+        return {"whole": self.feasible.is_empty}
+
+    def missing(self, current: OpenRound, slot: int) -> dict[str, Any] | None:
+        """A design point that comes before a slot, as the data of an event; None if none does.
+
+        It waits to be asked: its trial is not known yet, or never came to be. A slot that is
+        further away than any run leaves them is none: a damaged event must not cost hours.
+        """
+        if not len(current.slots) < slot <= len(current.slots) + FURTHEST_SLOT:
+            return None
+        try:
+            found = self.active.choice(current.next_key(), current.number, slot)
+        except ExhaustedDesignError:
+            return None
+        point = self._config.domain.like[found.index] if found.x is None else found.x
+        return {"x": point.tolist(), "point": found.index}
+
+    def begin(self) -> None:
+        """Apply that the first round opened."""
+        self.open = self._new_round(1, 1)
+
+    def apply_close(self, current: OpenRound, data: Mapping[str, Any]) -> None:
+        """Apply the end of a round as it was decided, here or elsewhere."""
+        active, self._judged = self._judged, None  # it is made where it happens now
+        record, last = RoundRecord.read(data["record"]), flag(data["last"])
+        known = all(trial_id < len(self._ledger) for trial_id in record.trial_ids)
+        whole_design = last or record.design_size == current.design_size
+        if record.number != current.number or not (known and whole_design):
+            raise StorageError(f"round {record.number} cannot have closed so.")
+        config = self._config
+
+        def judged() -> tuple[Surrogate, Answers, RoundBounds]:
+            used = [self._ledger[trial_id] for trial_id in record.trial_ids]
+            answers = Answers.of(used, config.sign, config.domain.like)
+            surrogate = config.fixed or Surrogate.rebuild(record.surrogate or {}, config.domain)
+            return surrogate.standardized(answers.y), answers, self.bounds(record.number)
+
+        if active is None:
+            active = self.active.after_record(record, data["left"], judged)
+        self.active = active
+        self.records.append(record)
+        self.open = None if last else self._new_round(record.number + 1, current.design_size)
+
+    def apply_reset(self, current: OpenRound, *, entirely: bool) -> None:
+        """Apply that a round goes on with every feasible point."""
+        left = self.active.restored(self.feasibility.infeasible(), current.number)
+        if entirely:
+            self.active = left
+        self.resets += 1
+        current.restart(left)
+
+    def asked(self, trial: Trial) -> bool:
+        """Apply an ask; whether it is a new design point.
+
+        Raises:
+            StorageError: if there is no such round or slot.
+        """
+        current = self.of(trial)
+        if current is None and trial.round > len(self.records):
+            raise StorageError(f"trial {trial.id} is of round {trial.round}, which is not open.")
+        key = self.active.key(trial)
+        if current is not None and trial.slot >= 0 and not current.admits(trial.slot, key):
+            raise StorageError(f"trial {trial.id} has an impossible slot, {trial.slot}.")
+        new = trial.slot >= 0 and not (current is not None and current.is_served(trial.slot))
+        self.designed += new
+        if current is not None:
+            current.take(trial)
+        self.feasibility.add(trial)
+        self._update_standing(key)
+        return new
+
+    def settled(self, trial: Trial) -> None:
+        """Apply that a trial was answered, failed or abandoned."""
+        self.feasibility.note(trial)
+        current = self.of(trial)
+        if current is not None:
+            current.settle(trial)
+        self._update_standing(self.active.key(trial))
+
+    def attached(self, result: Attached) -> None:
+        """Apply a result from elsewhere."""
+        if self._config.exact:
+            for key in self.active.keys_of([result]):
+                self.feasibility.know(key)
+                self._update_standing(key)
+
+    def _answers(self, current: OpenRound) -> RoundAnswers:
+        """The answers by which the open round is judged, if it closes now."""
+        merges = self._config.merges
+        used: Sequence[int] = current.answered(
+            current.design_size if self.rule.on_arrival else None
+        )
+        if self._config.evidence != "all":
+            return RoundAnswers(tuple(used), self._data(used), merged=merges)
+        told = self._ledger.answered()
+        # On a box an active set is made again from the answers of trials alone.
+        pooled = None
+        if self.active.rows is not None:
+            pooled = self._data(told, self._ledger.attached)
+        used = told if merges else used
+        return RoundAnswers(tuple(used), self._data(used), pooled, merges)
+
+    def _data(self, ids: Sequence[int], attached: Sequence[Attached] = ()) -> Answers:
+        config = self._config
+        return Answers.gathered(config.domain, config.sign, self._ledger, ids, attached)
+
+    def _new_round(self, number: int, previous_size: int) -> OpenRound:
+        return OpenRound(
+            number,
+            self.rule.design_size(number, previous_size),
+            self.rule.length(number),
+            self._fitting.surrogate,
+            self.active,
+            {key: self.feasibility.standing(key) for key in self.feasibility.marked()},
+            needs_all=self.needs_all,
+        )
+
+    def _update_standing(self, key: int) -> None:
+        if self.open is not None and (self._config.exact or key in self.feasibility.suspects):
+            self.open.set_standing(key, self.feasibility.standing(key))
