@@ -138,7 +138,7 @@ def test_loading_plays_nothing_again(monkeypatch):
     def never(*_):
         raise AssertionError("it decides anew")
 
-    for name in ("_choose", "_close"):
+    for name in ("_choose", "_after_settled", "_happen"):
         monkeypatch.setattr(bd.BPEDelayOptimizer, name, never)
     again.load_state_dict(state)
     monkeypatch.undo()
