@@ -45,12 +45,12 @@ its point be asked again?), to the ``PolicyData`` (whose ``Averages`` take it in
 ``Budget`` and to the ``Audit``. Two things are decided at once: whether the answers still fit
 ``norm_bound``, and after the last ask the end of the last round. All else waits for the next
 ``ask``, which calls ``BPEDelayOptimizer._choose``: it lets the ``Fitting`` learn kernel and noise
-again if that is due. If the round is due, ``close_round`` makes bounds from its answers and returns a ``RoundRecord`` and
-the ``ActiveSet`` that they leave; both are in an ``Event`` that is applied, and the next
-``OpenRound`` begins. Only then a point is chosen: one to be asked again, the next design point, or
-the point of the ``Policy``. An answer that comes after its trial was abandoned (``Trial.late``)
-goes the same way, but serves no design point (where evaluations are exact it does): the policy,
-recommendations, and bounds from all answers use it.
+again if that is due. If the round is due, ``close_round`` makes bounds from its answers and returns
+a ``RoundRecord`` and the ``ActiveSet`` that they leave; both are in an ``Event`` that is applied,
+and the next ``OpenRound`` begins. Only then a point is chosen: one to be asked again, the next
+design point, or the point of the ``Policy``. An answer that comes after its trial was abandoned
+(``Trial.late``) goes the same way, but serves no design point (where evaluations are exact it
+does): the policy, recommendations, and bounds from all answers use it.
 """
 
 from importlib import import_module

@@ -94,6 +94,11 @@ def claim(
         )
     missing += told
     assumptions = _assumptions(config, incidents)
+    if config.proves and not _is_tested(config):
+        assumptions.append(
+            f"the bounds of {config.confidence!r} hold as they say: it is a class of your own, and "
+            "neither its constants nor the noise of answers are held against the answers"
+        )
     factor = config.fraction**-0.5 * (config.straggler_factor or 1.0)
     if config.geometric is not None:
         factor *= _geometric_factor(config.geometric.growth)
@@ -115,9 +120,14 @@ def claim(
         factor=factor,
         waits=0 if waits is None else waits[0],
         waits_cost=None if waits is None else waits[1],
-        norm_at_least=incidents.norm if config.proves else None,
+        norm_at_least=incidents.norm if config.proves and _is_tested(config) else None,
         budget=budget,
     )
+
+
+def _is_tested(config: BPEConfig) -> bool:
+    """Whether answers are held against the constants of the bounds."""
+    return isinstance(config.confidence, RKHSConfidence)
 
 
 def _configuration(config: BPEConfig, resets: int) -> list[str]:

@@ -286,7 +286,7 @@ class BPEConfig(BoundsConfig):
         )
         if isinstance(self.exploit, WithinBudget):
             yield (
-                self.learned or not isinstance(self.confidence, RKHSConfidence),
+                not (self.proves and isinstance(self.confidence, RKHSConfidence)),
                 "WithinBudget needs bounds that are valid; pass covar_module, noise_var and "
                 "confidence=RKHSConfidence(norm_bound, noise_std).",
             )
