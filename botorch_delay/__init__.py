@@ -51,6 +51,12 @@ and the next ``OpenRound`` begins. Only then a point is chosen: one to be asked 
 design point, or the point of the ``Policy``. An answer that comes after its trial was abandoned
 (``Trial.late``) goes the same way, but serves no design point (where evaluations are exact it
 does): the policy, recommendations, and bounds from all answers use it.
+
+To add a rule: a class in ``optimizers/rules.py``, its scores in ``policy.py`` and ``policies.py``,
+its name in ``specs.py``. To add a confidence bound: a subclass of ``confidence.bounds.Confidence``,
+immutable and compared by its arguments, its name in ``specs.py``. To add an engine: see
+``integrations``. To add a delay law: a subclass of ``delays.DelayLaw``, its name in ``specs.py``.
+Names that users import are listed in this file, and ``tests/test_exports.py`` knows them.
 """
 
 from importlib import import_module
