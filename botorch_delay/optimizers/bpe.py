@@ -268,7 +268,7 @@ class BPEDelayOptimizer(Optimizer):
         Raises:
             InputError: if an argument is out of its range or missing.
         """
-        on_set = isinstance(domain, FiniteDomain)
+        on_set = domain.count is not None
         return cls(
             domain,
             horizon,

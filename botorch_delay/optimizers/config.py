@@ -14,7 +14,7 @@ from gpytorch.kernels import Kernel
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, RKHSConfidence
 from botorch_delay.delays import DelayLaw
-from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.rounds import (
     ArrivalRounds,
     GeometricRounds,
@@ -109,7 +109,7 @@ class Config:
     @property
     def finite(self) -> bool:
         """Whether the domain is a finite set."""
-        return isinstance(self.domain, FiniteDomain)
+        return self.domain.count is not None
 
     @property
     def sign(self) -> float:

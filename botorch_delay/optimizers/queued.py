@@ -10,7 +10,6 @@ from typing import Any
 
 from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
@@ -61,7 +60,7 @@ class QueuedOptimizer(Optimizer):
             )
         if isinstance(base, QueuedOptimizer):
             raise InputError("base is a QueuedOptimizer already; a queue needs no second one.")
-        if not isinstance(base.domain, FiniteDomain):
+        if base.domain.count is None:
             raise NotSupportedError(
                 f"QueuedOptimizer needs a FiniteDomain, got {base.domain!r}: a queue serves few "
                 "independent arms, and on a box hardly any point is asked twice, so that the base "
