@@ -483,7 +483,11 @@ class BPEDelayOptimizer(Optimizer):
             )
         *before, asked = events
         for event in before:
-            if self._fits(event):
+            if event.kind == "fitted":
+                news = event.data["answers"] > self._fitting.fitted_to
+            else:
+                news = self._rounds.is_news(event, finished=self._finished)
+            if news:
                 self._replay([event])
         data = dict(asked.data)
         X = self._domain.like.new_tensor([data["x"]])
@@ -505,17 +509,6 @@ class BPEDelayOptimizer(Optimizer):
         self._replay([replace(asked, trial=len(self._ledger), data=data)])
         return self._ledger[-1]
 
-    def _fits(self, event: Event) -> bool:
-        """Whether what an ask elsewhere brought about is news here."""
-        current = self._rounds.open
-        if event.kind == "opened":
-            return current is None and not self._finished
-        if event.kind == "fitted":
-            return bool(event.data["answers"] > self._fitting.fitted_to)
-        return current is not None and (
-            event.kind != "closed" or event.data["record"]["number"] == current.number
-        )
-
     def _make_room(self, current: OpenRound, slot: int, key: int) -> bool:
         """Whether a point that was chosen elsewhere can serve a slot; earlier slots are opened."""
         while (missing := self._rounds.missing(current, slot)) is not None:
@@ -529,10 +522,8 @@ class BPEDelayOptimizer(Optimizer):
         elif event.kind == "closed" and current is not None:
             rounds.apply_close(current, data)
             self._finished |= rounds.open is None
-            self._follow_active()
         elif event.kind == "reset" and current is not None:
             rounds.apply_reset(current, entirely=flag(data["whole"]))
-            self._follow_active()
         elif event.kind == "dealt" and current is not None:
             current.deal(rounds.active.key_of(self._domain.like.new_tensor(data["x"])))
         elif event.kind == "tested":
@@ -541,6 +532,8 @@ class BPEDelayOptimizer(Optimizer):
             super()._decided(event)
             if event.kind == "fitted" and current is not None:
                 current.use(self._fitting.surrogate)
+        if self._policy is not None and event.kind in ("closed", "reset"):
+            self._policy.use_active(rounds.active)
 
     def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         new = self._rounds.asked(trial)
@@ -592,31 +585,9 @@ class BPEDelayOptimizer(Optimizer):
                 )
 
     def _close_last(self) -> None:
-        current, config = self._rounds.open, self._config
-        if current is not None:
-            judged = not config.proves or config.exact or self._ends_as_planned(current)
-            self._happen("closed", data=self._rounds.close(last=True, judged=judged))
+        if self._rounds.open is not None:
+            self._happen("closed", data=self._rounds.close(last=True))
         self._finished = True
-
-    def _ends_as_planned(self, current: OpenRound) -> bool:
-        """Whether values have no say in how many design points the last round has.
-
-        They do where a run is ended early, or where they decide when a design point is asked:
-        Lemma 1 says nothing of such a round, unless its design is complete.
-        """
-        on_arrival = self._rounds.round_rule.on_arrival
-        if on_arrival and current.design_is_settled():
-            return True
-        # A delay law leaves answers out by Algorithm 1's own rule, whatever their noise.
-        arrived = not (on_arrival and current.outstanding()[0])
-        counted = self._policy is None or self._config.repeat_pending
-        ended = arrived and len(self._ledger) == self._horizon
-        return ended and counted and self._budget is None
-
-    def _follow_active(self) -> None:
-        """On a box, let the asks outside the design choose among points of the active set."""
-        if self._policy is not None:
-            self._policy.use_active(self._rounds.active)
 
     def _active_points(self) -> ActiveSet:
         """The active set, without infeasible points and those that a budget's bounds rule out."""

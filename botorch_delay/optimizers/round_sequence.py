@@ -15,7 +15,7 @@ from botorch_delay.elimination.rounds import Departure, RoundRecord
 from botorch_delay.exceptions import ExhaustedDesignError, StorageError
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
-from botorch_delay.history.events import flag
+from botorch_delay.history.events import Event, flag
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Trial
 from botorch_delay.optimizers.config import BPEConfig
@@ -113,12 +113,27 @@ class RoundSequence:
         rounds, points = self.round_rule.share(number), self.active.union(whole=config.as_published)
         return RoundBounds(config.confidence, delta, rounds, points, config.proves, config.sign)
 
-    def close(self, *, last: bool, judged: bool = True) -> dict[str, Any]:
+    def is_news(self, event: Event, *, finished: bool) -> bool:
+        """Whether what an ask elsewhere decided of the rounds has yet to happen here.
+
+        Args:
+            event: of the other run.
+            finished: whether this one was ended.
+        """
+        if event.kind == "opened":
+            return self.open is None and not finished
+        return self.open is not None and (
+            event.kind != "closed" or event.data["record"]["number"] == self.open.number
+        )
+
+    def close(self, *, last: bool) -> dict[str, Any]:
         """The end of the open round, as the data of an event.
+
+        The last one is judged by its own answers only if it ends as planned, where bounds are
+        valid.
 
         Args:
             last: whether no round follows.
-            judged: whether its own answers count.
         """
         current = self.open
         assert current is not None
@@ -127,7 +142,8 @@ class RoundSequence:
         if not last and current.gave_up():
             current.departures.add(Departure.GIVEN_UP)
         answers = self._answers(current)
-        if not judged:
+        claimed = self._config.proves and not self._config.exact
+        if last and claimed and not self._ends_as_planned(current):
             answers = replace(answers, ids=(), own=self._data(()))
         infeasible, bounds = self.feasibility.infeasible(), self.bounds(current.number)
         record, active = close_round(current, answers, self.active, infeasible, bounds)
@@ -237,6 +253,21 @@ class RoundSequence:
             for key in self.active.keys_of([result]):
                 self.feasibility.know(key)
                 self._update_standing(key)
+
+    def _ends_as_planned(self, current: OpenRound) -> bool:
+        """Whether values have no say in how many design points the last round has.
+
+        They do where a run is ended early, or where they decide when a design point is asked:
+        Lemma 1 says nothing of such a round, unless its design is complete.
+        """
+        config, on_arrival = self._config, self.round_rule.on_arrival
+        if on_arrival and current.design_is_settled():
+            return True
+        # A delay law leaves answers out by Algorithm 1's own rule, whatever their noise.
+        arrived = not (on_arrival and current.outstanding()[0])
+        counted = config.rule is None or config.repeat_pending
+        ended = arrived and len(self._ledger) == config.horizon
+        return ended and counted and config.budget_factor is None
 
     def _answers(self, current: OpenRound) -> RoundAnswers:
         """The answers by which the open round is judged, if it closes now."""
