@@ -149,13 +149,12 @@ class RoundSequence:
         record, active = close_round(current, answers, self.active, infeasible, bounds)
         self._judged = active
         logger.info(
-            "round %d closed after %d asks: %d answers used, %.6g of %.6g %s stay active",
+            "round %d closed after %d asks: %d answers used, %.6g active before, %.6g after",
             record.number,
             record.length,
             record.observed,
-            record.active_after,
             record.active_before,
-            active.unit,
+            record.active_after,
         )
         return {"record": record.describe(), "left": active.left_of(self.active), "last": last}
 
