@@ -14,8 +14,9 @@ from torch import Tensor
 from botorch_delay.confidence.nets import Net, largest_deviation, nets
 from botorch_delay.exceptions import InputError, NotSupportedError
 from botorch_delay.gp.data import Data
+from botorch_delay.gp.factors import factorize
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.gp.posterior import Moments, factorize
+from botorch_delay.gp.posterior import Moments
 
 
 class NormAndNoise(Protocol):

@@ -59,62 +59,102 @@ def maximize(
     Returns:
         The points reached, ``n x d``, and their values, ``n``.
     """
-    free = [i for i in range(domain.dim) if i not in domain.lists]
-    V = domain.to_unit(starts)
-    lowest, highest = (V - reach).clamp_min(0.0), (V + reach).clamp_max(1.0)
-    X = starts.clone()
-    values, slope = _evaluate(function, domain, X)
-    step = torch.full_like(values, FIRST_STEP)
-    blocked = torch.zeros_like(values, dtype=torch.bool)
-    fixed = sorted(domain.lists)
-    always = torch.ones_like(blocked)
-    tiny = torch.finfo(values.dtype).tiny
-    constrained = bool(domain.constraints) or domain.feasible is not None
+    ascent = _Ascent(function, domain, starts, generator, inside, reach)
+    redraws = bool(domain.lists)
     for number in range(steps):
-        if domain.lists and (number % 3 == 2 or not free):
-            proposal = _redraw(domain, X, generator)
-            moved = domain.to_unit(proposal)
-            listed = True
-        else:
-            direction = slope / slope.abs().amax(dim=1, keepdim=True).clamp_min(tiny)
-            moved = (V + step.unsqueeze(1) * direction).clamp(lowest, highest)
-            if enough and not fixed:
-                promised = values + (slope * (moved - V)).sum(dim=1)
-                if not bool(promised.max() > values.max() + enough):
-                    break
-            if (constrained or inside is not None) and bool(blocked.any()):
-                drawn = torch.randn(V.shape, generator=generator, dtype=torch.double).to(V)
-                drawn[:, fixed] = 0.0
-                direction = torch.where(blocked.unsqueeze(1), direction + drawn, direction)
-                moved = (V + step.unsqueeze(1) * direction).clamp(lowest, highest)
-            proposal = domain.from_unit(moved)
-            proposal[:, fixed] = X[:, fixed]
-            listed = False
-        # Bounds and lists of values hold by construction.
-        allowed = always
-        if constrained:
-            allowed = domain.slack(proposal) >= 0.0
-        if inside is not None:
-            allowed = allowed & inside(proposal)
-        found, found_slope = _evaluate(function, domain, proposal)
-        better = allowed & (found > values)
+        if redraws and (number % 3 == 2 or len(domain.lists) == domain.dim):
+            ascent.redraw()
+            continue
+        if not ascent.climb(0.0 if redraws else enough):
+            break
+        if number % 8 == 7 and not redraws and ascent.is_stuck:
+            break
+    return ascent.X, ascent.values
+
+
+class _Ascent:
+    """Starts on their way up; the arguments are those of :func:`maximize`.
+
+    Attributes:
+        X: where they are, ``n x d``.
+        values: there, ``n``.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Tensor], Tensor] | WithSlope,
+        domain: BoxDomain,
+        starts: Tensor,
+        generator: torch.Generator,
+        inside: Callable[[Tensor], Tensor] | None,
+        reach: float,
+    ) -> None:
+        self._function, self._domain, self._inside = function, domain, inside
+        self._generator = generator
+        self.X, self._V = starts.clone(), domain.to_unit(starts)
+        self._lowest = (self._V - reach).clamp_min(0.0)
+        self._highest = (self._V + reach).clamp_max(1.0)
+        self.values, self._slope = _evaluate(function, domain, self.X)
+        self._step = torch.full_like(self.values, FIRST_STEP)
+        self._blocked = torch.zeros_like(self.values, dtype=torch.bool)
+        self._fixed = sorted(domain.lists)
+        self._constrained = bool(domain.constraints) or domain.feasible is not None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether no step leads anywhere."""
+        return bool((self._step < SMALLEST_STEP).all())
+
+    def climb(self, enough: float) -> bool:
+        """A step along the gradient; False, and none, where too little is promised of it."""
+        V, slope, step, tiny = self._V, self._slope, self._step, torch.finfo(self.values.dtype).tiny
+        direction = slope / slope.abs().amax(dim=1, keepdim=True).clamp_min(tiny)
+        moved = (V + step.unsqueeze(1) * direction).clamp(self._lowest, self._highest)
+        if enough:
+            promised = self.values + (slope * (moved - V)).sum(dim=1)
+            if not bool(promised.max() > self.values.max() + enough):
+                return False
+        blocked = self._blocked
+        if (self._constrained or self._inside is not None) and bool(blocked.any()):
+            drawn = torch.randn(V.shape, generator=self._generator, dtype=torch.double).to(V)
+            drawn[:, self._fixed] = 0.0
+            direction = torch.where(blocked.unsqueeze(1), direction + drawn, direction)
+            moved = (V + step.unsqueeze(1) * direction).clamp(self._lowest, self._highest)
+        proposal = self._domain.from_unit(moved)
+        proposal[:, self._fixed] = self.X[:, self._fixed]
+        better, allowed, found_slope = self._take(moved, proposal)
         move, bend = moved - V, slope - found_slope
-        V = torch.where(better.unsqueeze(1), moved, V)
-        X = torch.where(better.unsqueeze(1), proposal, X)
-        slope = torch.where(better.unsqueeze(1), found_slope, slope)
-        values = torch.where(better, found, values)
-        if not listed:
-            bent = (move * bend).sum(dim=1)
-            to_top = move.square().sum(dim=1) / bent.clamp_min(tiny)
-            longest = LARGEST_GROWTH * step
-            size = torch.where(bent > 0.0, to_top * slope.abs().amax(dim=1), longest)
-            # Along an edge most directions fail: the step shrinks slowly there.
-            shorter = torch.where(blocked, 0.8 * step, size.clamp(0.1 * step, 0.5 * step))
-            step = torch.where(better, torch.minimum(size, longest), shorter)
-            blocked |= ~allowed
-            if number % 8 == 7 and not fixed and bool((step < SMALLEST_STEP).all()):
-                break
-    return X, values
+        bent = (move * bend).sum(dim=1)
+        to_top = move.square().sum(dim=1) / bent.clamp_min(tiny)
+        longest = LARGEST_GROWTH * step
+        size = torch.where(bent > 0.0, to_top * self._slope.abs().amax(dim=1), longest)
+        # Along an edge most directions fail: the step shrinks slowly there.
+        shorter = torch.where(blocked, 0.8 * step, size.clamp(0.1 * step, 0.5 * step))
+        self._step = torch.where(better, torch.minimum(size, longest), shorter)
+        self._blocked = blocked | ~allowed
+        return True
+
+    def redraw(self) -> None:
+        """Draw a column with a list of values anew."""
+        proposal = _redraw(self._domain, self.X, self._generator)
+        self._take(self._domain.to_unit(proposal), proposal)
+
+    def _take(self, moved: Tensor, proposal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Take the moves that gain; which do, which are allowed, and the slopes found."""
+        # Bounds and lists of values hold by construction.
+        allowed = torch.ones_like(self._blocked)
+        if self._constrained:
+            allowed = self._domain.slack(proposal) >= 0.0
+        if self._inside is not None:
+            allowed = allowed & self._inside(proposal)
+        found, found_slope = _evaluate(self._function, self._domain, proposal)
+        better = allowed & (found > self.values)
+        taken = better.unsqueeze(1)
+        self._V = torch.where(taken, moved, self._V)
+        self.X = torch.where(taken, proposal, self.X)
+        self._slope = torch.where(taken, found_slope, self._slope)
+        self.values = torch.where(better, found, self.values)
+        return better, allowed, found_slope
 
 
 def snapped(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:

@@ -110,12 +110,16 @@ class BoxDesign:
         return self._posterior.at(X).variance
 
     def add(self, key: int, x: Tensor) -> None:
-        """Count a point (``d``) as picked, once more if it was already."""
+        """Count a point (``d``) as picked, once more if it was already.
+
+        Args:
+            key: of the point, below 0, since it is no row of the pool.
+            x: the point, ``d``.
+        """
         self._adds += 1
         self._counts[key] = count = self._counts.get(key, 0) + 1
         inputs = self._surrogate.inputs(x.unsqueeze(0)).squeeze(0)
-        # Points of the box are no rows of the pool: keys below 0.
-        pick = {-1 - key: (inputs, 0.0, self._surrogate.noise_var / count)}
+        pick = {key: (inputs, 0.0, self._surrogate.noise_var / count)}
         self._picks |= pick
         self._pool.update(pick)
         self._posterior = self._given_picks(self._posterior)

@@ -7,7 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -96,6 +96,11 @@ class Domain(ABC):
         return self.bounds
 
     @property
+    @abstractmethod
+    def count(self) -> int | None:
+        """The number of points of a finite set; None on a box."""
+
+    @property
     def dim(self) -> int:
         """The number of columns ``d``."""
         return self.like.shape[1]
@@ -137,20 +142,44 @@ class Domain(ABC):
                 )
 
 
+class Located(Protocol):
+    """What is at a point: a trial, or a result from elsewhere."""
+
+    @property
+    def x(self) -> Tensor:
+        """The point, ``d``."""
+
+    @property
+    def index(self) -> int | None:
+        """Its row in a finite domain, or None."""
+
+
 class PointKeys:
-    """Whole numbers for points, in the order in which they are first met."""
+    """Whole numbers for points: rows of a finite domain, and -1, -2, ... as others are first met.
+
+    Attributes:
+        points: those of keys -1, -2, and so on, each ``d``.
+    """
 
     def __init__(self) -> None:
         self.points: list[Tensor] = []
         self._keys: dict[bytes, int] = {}
 
-    def of(self, x: Tensor) -> int:
-        """The key of a point (``d``), a new one if it is met for the first time."""
+    def of(self, located: Located) -> int:
+        """The key of a point, a new one if it has no row and is met for the first time."""
+        return self.of_point(located.x) if located.index is None else located.index
+
+    def of_point(self, x: Tensor) -> int:
+        """The same for a point (``d``) without a row."""
         name = x.detach().cpu().numpy().tobytes()
         if name not in self._keys:
-            self._keys[name] = len(self.points)
             self.points.append(x.clone())
+            self._keys[name] = -len(self.points)
         return self._keys[name]
+
+    def point(self, key: int) -> Tensor:
+        """The point with a key below 0, ``d``."""
+        return self.points[-1 - key]
 
 
 class FiniteDomain(Domain):
@@ -208,6 +237,11 @@ class FiniteDomain(Domain):
 
     def __len__(self) -> int:
         return self._points.shape[0]
+
+    @property
+    def count(self) -> int:
+        """N."""
+        return len(self)
 
     @property
     def like(self) -> Tensor:

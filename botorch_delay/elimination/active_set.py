@@ -16,8 +16,9 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.confidence.bounds import Confidence, side_delta
+from botorch_delay.domains.finite import Domain, PointKeys
 from botorch_delay.elimination.rounds import RoundRecord
-from botorch_delay.exceptions import NumericsError
+from botorch_delay.exceptions import NotSupportedError, NumericsError
 from botorch_delay.gp.data import Data
 from botorch_delay.gp.posterior import Moments
 from botorch_delay.gp.surrogate import Surrogate
@@ -90,7 +91,17 @@ class Design(Protocol):
 
 
 class ActiveSet(ABC):
-    """The points that may still be the maximiser, on a finite set or a box."""
+    """The points that may still be the maximiser, on a finite set or a box.
+
+    Points go by their keys, see :class:`botorch_delay.domains.finite.PointKeys`.
+
+    Attributes:
+        domain: of which it is a part.
+        keys: of points, shared by the active sets of a box's run.
+    """
+
+    def __init__(self, domain: Domain, keys: PointKeys) -> None:
+        self.domain, self.keys = domain, keys
 
     @abstractmethod
     def contains(self, X: Tensor) -> Tensor:
@@ -105,13 +116,13 @@ class ActiveSet(ABC):
         """For each point (``n x d``) the round that took it out, 0 for none: ``n``."""
 
     @property
-    @abstractmethod
     def eliminated(self) -> Tensor:
         """The same for every point of a finite set, a LongTensor ``N``.
 
         Raises:
             NotSupportedError: on a box.
         """
+        raise NotSupportedError("A box has no list of points; use active_set.contains(X).")
 
     @property
     @abstractmethod
@@ -120,60 +131,59 @@ class ActiveSet(ABC):
 
     @property
     @abstractmethod
-    def unit(self) -> str:
-        """What ``size`` counts, in words."""
-
-    @property
-    @abstractmethod
     def is_empty(self) -> bool:
         """Whether nothing may be asked."""
 
-    @abstractmethod
     def key(self, trial: Trial) -> int:
-        """A whole number for a trial's point, the same for equal points."""
+        """The key of a trial's point."""
+        return self.keys.of(trial)
 
-    @abstractmethod
     def key_of(self, x: Tensor) -> int:
         """The key of a point of the domain, ``d``."""
+        row = int(self.domain.find(x.unsqueeze(0)))
+        return row if row >= 0 else self.keys.of_point(x)
 
-    @abstractmethod
     def keys_of(self, results: Sequence[Attached]) -> list[int]:
         """The keys of the results from elsewhere that lie in the domain."""
+        inside = (r for r in results if bool(self.domain.contains(r.x.unsqueeze(0))))
+        return [self.keys.of(result) for result in inside]
 
-    @abstractmethod
     def choice(self, key: int, number: int, slot: int) -> Choice:
         """The point with a key, to be asked in round ``number`` for a slot."""
+        if key >= 0:
+            return Choice(index=key, round=number, slot=slot)
+        return Choice(index=None, round=number, slot=slot, x=self.keys.point(key))
 
-    @abstractmethod
     def has(self, key: int) -> bool:
         """Whether the point with a key can be asked in a round on this set."""
+        return True  # on a box every point of a round was asked inside
 
     @abstractmethod
     def without(self, keys: Sequence[int]) -> ActiveSet:
         """The same set but for the points with some keys, which cannot be asked."""
 
-    @abstractmethod
     def after(self, number: int) -> ActiveSet:
         """What a round leaves that eliminates nothing: points that cannot be asked are out."""
+        return self
 
     @abstractmethod
     def restored(self, infeasible: Sequence[int], number: int) -> ActiveSet:
         """Every point of the domain that is feasible, for a round none of whose points are."""
 
     @property
-    @abstractmethod
     def rows(self) -> Tensor | None:
         """The active rows of a finite set, a LongTensor, increasing; None on a box."""
+        return None
 
     @property
-    @abstractmethod
     def inside(self) -> Callable[[Tensor], Tensor] | None:
         """On a box that rounds have cut, whether points are active: ``n x d`` to bool ``n``."""
+        return None
 
     @property
-    @abstractmethod
     def spread(self) -> Tensor | None:
         """Points spread over what rounds have left of a box, ``n x d``; None where all is left."""
+        return None
 
     @abstractmethod
     def candidates(self, tried: Tensor | None = None) -> tuple[list[int] | None, Tensor]:
@@ -183,7 +193,6 @@ class ActiveSet(ABC):
     def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[list[int] | None, Tensor]:
         """Rows and points to recommend, of those that were evaluated (``n x d``), or of all."""
 
-    @abstractmethod
     def climbed(self, function: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
         """Points ``n x d``, on a box with what the best of them reach along the gradient.
 
@@ -191,6 +200,7 @@ class ActiveSet(ABC):
             function: to be maximised, ``n x d`` to ``n``, differentiable.
             X: points of this set.
         """
+        return X
 
     @abstractmethod
     def design(
@@ -205,9 +215,10 @@ class ActiveSet(ABC):
             closed: keys that may not be picked.
         """
 
-    @abstractmethod
     def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
         """Find out before the first ask what would stop a round from being judged.
+
+        Nothing does on a finite set.
 
         Raises:
             InputError: if the confidence lacks a constant.

@@ -35,13 +35,12 @@ from botorch_delay.elimination.active_set import (
 from botorch_delay.elimination.finite_active_set import FiniteActiveSet
 from botorch_delay.elimination.level_sets import SetSample, sample_set
 from botorch_delay.elimination.rounds import RoundRecord
-from botorch_delay.exceptions import EmptyDomainError, NotSupportedError, StorageError
+from botorch_delay.exceptions import EmptyDomainError, StorageError
 from botorch_delay.gp.data import Data
 from botorch_delay.gp.posterior import Posterior
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import finite
-from botorch_delay.history.trials import Attached, Choice, Trial
 
 # Of the sample that a closed round's search and the next round's pool begin with.
 POOL = 4096
@@ -110,8 +109,6 @@ class Condition:
 class BoxActiveSet(ActiveSet):
     """The active points of a box.
 
-    Points get keys in the order in which they are first met.
-
     Args:
         domain: the box.
         conditions: one for each closed round that eliminated.
@@ -120,6 +117,8 @@ class BoxActiveSet(ActiveSet):
         excluded: single points that are out, ``e x d``.
         keys: of points, shared by the active sets of a run.
     """
+
+    domain: BoxDomain
 
     def __init__(
         self,
@@ -130,10 +129,10 @@ class BoxActiveSet(ActiveSet):
         excluded: Tensor | None = None,
         keys: PointKeys | None = None,
     ) -> None:
-        self.domain, self.conditions, self.anchors = domain, conditions, anchors
+        super().__init__(domain, PointKeys() if keys is None else keys)
+        self.conditions, self.anchors = conditions, anchors
         self._excluded = domain.bounds[:0] if excluded is None else excluded
         self._seed = seed
-        self._keys = PointKeys() if keys is None else keys
         self._pool: SetSample | None = None
 
     def contains(self, X: Tensor) -> Tensor:
@@ -202,49 +201,18 @@ class BoxActiveSet(ActiveSet):
         return result
 
     @property
-    def eliminated(self) -> Tensor:
-        """A box has no list of points."""
-        raise NotSupportedError("A box has no list of points; use active_set.contains(X).")
-
-    @property
     def size(self) -> float:
         """The share of the box."""
         return self.pool.volume
-
-    @property
-    def unit(self) -> str:
-        """Shares."""
-        return "of the box"
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing of its pool is left: only where all columns have lists of values."""
         return not bool(self._holds(self.pool.points).any())
 
-    def key(self, trial: Trial) -> int:
-        """The key of its point."""
-        return self._keys.of(trial.x)
-
-    def key_of(self, x: Tensor) -> int:
-        """The key of a point, a new one if it is met for the first time."""
-        return self._keys.of(x)
-
-    def keys_of(self, results: Sequence[Attached]) -> list[int]:
-        """The keys of their points."""
-        inside = (r.x for r in results if bool(self.domain.contains(r.x.unsqueeze(0))))
-        return [self._keys.of(x) for x in inside]
-
-    def choice(self, key: int, number: int, slot: int) -> Choice:
-        """The point."""
-        return Choice(index=None, round=number, slot=slot, x=self._keys.points[key])
-
-    def has(self, key: int) -> bool:
-        """Every point of a round was asked inside."""
-        return True
-
     def without(self, keys: Sequence[int]) -> BoxActiveSet:
         """The same set but for single points, which have no share in it."""
-        points = [self._keys.points[key] for key in keys]
+        points = [self.keys.point(key) for key in keys]
         excluded = torch.stack(points) if points else self.domain.bounds[:0]
         if torch.equal(excluded, self._excluded):
             return self
@@ -255,20 +223,11 @@ class BoxActiveSet(ActiveSet):
     def _with(
         self, conditions: tuple[Condition, ...], anchors: Tensor | None, excluded: Tensor
     ) -> BoxActiveSet:
-        return BoxActiveSet(self.domain, conditions, anchors, self._seed, excluded, self._keys)
-
-    def after(self, number: int) -> BoxActiveSet:
-        """The same set."""
-        return self
+        return BoxActiveSet(self.domain, conditions, anchors, self._seed, excluded, self.keys)
 
     def restored(self, infeasible: Sequence[int], number: int) -> BoxActiveSet:
         """The whole box but for these points."""
         return self._with((), None, self.domain.bounds[:0]).without(infeasible)
-
-    @property
-    def rows(self) -> None:
-        """A box has no rows."""
-        return None
 
     @property
     def inside(self) -> Callable[[Tensor], Tensor] | None:
@@ -307,14 +266,14 @@ class BoxActiveSet(ActiveSet):
             # Nothing is claimed, and a box has most of its deviation in its corners, which tell
             # least about the rest: spread points serve better than the largest deviation.
             made = BoxDesign(surrogate, self.domain, sample, self._holds, seed=0, refine=False)
-            return _KeyedDesign(self._keys, made, picks, closed)
+            return _KeyedDesign(self.keys, made, picks, closed)
         generator = generator_for(self._seed, number, torch.device("cpu"))
         pool = torch.cat([corners(self.domain), snapped(self.domain, sample, generator)])
         pool = torch.cat([sample, pool[self._holds(pool)]])
         if self.conditions or self.domain.constraints or self.domain.feasible:
             pool = torch.cat([pool, stretched(sample, self._holds, generator)])
         made = BoxDesign(surrogate, self.domain, pool, self.inside, self._seed + number)
-        return _KeyedDesign(self._keys, made, picks, closed)
+        return _KeyedDesign(self.keys, made, picks, closed)
 
     def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
         """Make the bounds of no answers, and look for a point that may be asked."""
@@ -440,18 +399,18 @@ class _KeyedDesign:
         self, keys: PointKeys, design: BoxDesign, picks: Iterable[int], closed: Iterable[int]
     ) -> None:
         self._keys, self._design = keys, design
-        design.extend([(key, keys.points[key]) for key in picks])
+        design.extend([(key, keys.point(key)) for key in picks])
         for key in closed:
             self.exclude(key)
 
     def next(self) -> int:
-        return self._keys.of(self._design.next())
+        return self._keys.of_point(self._design.next())
 
     def add(self, key: int) -> None:
-        self._design.add(key, self._keys.points[key])
+        self._design.add(key, self._keys.point(key))
 
     def exclude(self, key: int, excluded: bool = True) -> None:
-        self._design.exclude(key, self._keys.points[key], excluded)
+        self._design.exclude(key, self._keys.point(key), excluded)
 
     def moments(self, data: Data, answered: Tensor, rows: Tensor) -> None:
         return None

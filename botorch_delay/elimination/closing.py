@@ -50,9 +50,6 @@ def close_round(
         infeasible: keys of points that cannot be asked: they eliminate nobody and are out.
         bounds: how wide its bounds are.
 
-    Returns:
-        The record, and the active set.
-
     Raises:
         NumericsError: if a bound is not finite.
     """

@@ -13,7 +13,7 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import scaled_gain
 from botorch_delay.design.greedy import GreedyDesign
-from botorch_delay.domains.finite import FiniteDomain
+from botorch_delay.domains.finite import FiniteDomain, PointKeys
 from botorch_delay.elimination.active_set import (
     ActiveSet,
     Design,
@@ -29,8 +29,6 @@ from botorch_delay.gp.posterior import Moments
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import whole
-from botorch_delay.history.point_status import row_of
-from botorch_delay.history.trials import Attached, Choice, Trial
 
 logger = logging.getLogger(__name__)
 
@@ -63,10 +61,12 @@ class FiniteActiveSet(ActiveSet):
             zeros if None.
     """
 
+    domain: FiniteDomain
+
     def __init__(
         self, domain: FiniteDomain, indices: Tensor | None = None, eliminated: Tensor | None = None
     ) -> None:
-        self._domain = domain
+        super().__init__(domain, PointKeys())
         if eliminated is None:
             eliminated = torch.zeros(len(domain), dtype=torch.long, device=domain.points.device)
         self._eliminated = eliminated
@@ -80,7 +80,7 @@ class FiniteActiveSet(ActiveSet):
     @property
     def points(self) -> Tensor:
         """The active points, ``n x d``."""
-        return self._domain.points[self._rows]
+        return self.domain.points[self._rows]
 
     def contains(self, X: Tensor) -> Tensor:
         """Whether each row of ``X`` (``n x d``) is an active point: a bool tensor ``n``.
@@ -91,21 +91,21 @@ class FiniteActiveSet(ActiveSet):
             InputError: if ``X`` is malformed or does not fit the domain.
         """
         X = validation.matrix(X, "X", empty=True)
-        validation.matches(X, "X", self._domain.points)
-        active = torch.zeros(len(self._domain), dtype=torch.bool, device=X.device)
+        validation.matches(X, "X", self.domain.points)
+        active = torch.zeros(len(self.domain), dtype=torch.bool, device=X.device)
         active[self._rows] = True
-        rows = self._domain.find(X)
+        rows = self.domain.find(X)
         return active[rows] & (rows >= 0)
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __repr__(self) -> str:
-        return f"FiniteActiveSet({len(self)} of {len(self._domain)} points)"
+        return f"FiniteActiveSet({len(self)} of {len(self.domain)} points)"
 
     def round_that_eliminated(self, X: Tensor) -> Tensor:
         """The round that took each point out."""
-        return self._eliminated[self._domain.find(X)]
+        return self._eliminated[self.domain.find(X)]
 
     @property
     def eliminated(self) -> Tensor:
@@ -118,30 +118,9 @@ class FiniteActiveSet(ActiveSet):
         return len(self._rows)
 
     @property
-    def unit(self) -> str:
-        """Points."""
-        return "points"
-
-    @property
     def is_empty(self) -> bool:
         """Whether there is no row."""
         return not len(self._rows)
-
-    def key(self, trial: Trial) -> int:
-        """Its row."""
-        return row_of(trial)
-
-    def key_of(self, x: Tensor) -> int:
-        """Its row."""
-        return int(self._domain.find(x.unsqueeze(0)))
-
-    def keys_of(self, results: Sequence[Attached]) -> list[int]:
-        """Their rows."""
-        return [result.index for result in results if result.index is not None]
-
-    def choice(self, key: int, number: int, slot: int) -> Choice:
-        """The row."""
-        return Choice(index=key, round=number, slot=slot)
 
     def has(self, key: int) -> bool:
         """Whether a row is active."""
@@ -157,7 +136,7 @@ class FiniteActiveSet(ActiveSet):
 
     def only(self, rows: Tensor) -> FiniteActiveSet:
         """Some of the active rows, a LongTensor, increasing."""
-        return FiniteActiveSet(self._domain, rows, self._eliminated)
+        return FiniteActiveSet(self.domain, rows, self._eliminated)
 
     def after(self, number: int) -> FiniteActiveSet:
         """The rows that count."""
@@ -165,43 +144,29 @@ class FiniteActiveSet(ActiveSet):
 
     def restored(self, infeasible: Sequence[int], number: int) -> FiniteActiveSet:
         """Every row that is feasible."""
-        left = FiniteActiveSet(self._domain).without(infeasible)
+        left = FiniteActiveSet(self.domain).without(infeasible)
         return self._left(number, left._rows)
 
     def _left(self, number: int, rows: Tensor) -> FiniteActiveSet:
         """These rows are active, and the others out, in this round if in none before."""
         eliminated = self._eliminated.masked_fill(self._eliminated == 0, number)
         eliminated[rows] = 0
-        return FiniteActiveSet(self._domain, rows, eliminated)
+        return FiniteActiveSet(self.domain, rows, eliminated)
 
     @property
     def rows(self) -> Tensor:
         """The active rows."""
         return self._rows
 
-    @property
-    def inside(self) -> None:
-        """Nothing: rows tell."""
-        return None
-
-    @property
-    def spread(self) -> None:
-        """Nothing: rows tell."""
-        return None
-
     def candidates(self, tried: Tensor | None = None) -> tuple[list[int], Tensor]:
         """The active rows and points, also where none of them may be asked."""
         rows = self._rows if len(self._rows) else (self._eliminated == 0).nonzero().flatten()
-        return rows.tolist(), self._domain.points[rows]
+        return rows.tolist(), self.domain.points[rows]
 
     def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[list[int], Tensor]:
         """The evaluated rows, active or not; every row if there are none."""
-        found = sorted({row for row in rows if row is not None}) or [*range(len(self._domain))]
-        return found, self._domain.points[found]
-
-    def climbed(self, function: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
-        """The points as they are: every one was compared."""
-        return X
+        found = sorted({row for row in rows if row is not None}) or [*range(len(self.domain))]
+        return found, self.domain.points[found]
 
     def design(
         self, surrogate: Surrogate, number: int, picks: Iterable[int], closed: Iterable[int]
@@ -214,9 +179,6 @@ class FiniteActiveSet(ActiveSet):
         for key in closed:
             design.exclude(key)
         return design
-
-    def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
-        """Nothing can stop a round on a finite set."""
 
     def eliminate(
         self,
@@ -296,12 +258,12 @@ class FiniteActiveSet(ActiveSet):
 
     def union(self, *, whole: bool) -> int:
         """The number of points."""
-        return len(self._domain) if whole else len(self)
+        return len(self.domain) if whole else len(self)
 
     def largest_deviation(self, kernel: Kernel) -> float:
         """Over all points."""
         with torch.no_grad():
-            return float(prior_variance(kernel, self._domain.points).max()) ** 0.5
+            return float(prior_variance(kernel, self.domain.points).max()) ** 0.5
 
     def _position(self, key: int) -> int:
         return int(torch.searchsorted(self._rows, key))

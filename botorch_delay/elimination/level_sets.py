@@ -27,10 +27,9 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from botorch_delay import validation
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.elimination.unit_cube import SobolBatches, UnitCube
-from botorch_delay.exceptions import EmptyDomainError, InputError
+from botorch_delay.exceptions import EmptyDomainError
 
 # Independent estimates of the volume; the reported error is itself uncertain by a sixth or so.
 _BATCHES = 16
@@ -118,10 +117,9 @@ def sample_set(
             and up to 64 times more where a plateau hides the way.
         n: how many points, at least 1.
         generator: source of all random numbers, on the CPU.
-        anchors: ``a x d``, points known to be inside. They are used only where the particles
-            never reach the set: the sample then consists of moves around them and covers no piece
-            without an anchor. The volume then is that of the highest level reached over the number
-            of particles there, in the way of an upper bound, and the error the same number.
+        anchors: ``a x d``, points known to be inside, used only where the particles never reach
+            the set. The sample then consists of moves around them and covers no piece without
+            one; volume and error are an upper bound, from the highest level that was reached.
         particles: how many at a time, at least 256. The relative error of the volume is about
             ``(-log2(volume) / particles) ** 0.5``, somewhat more above ten columns and where a
             plateau has to be crossed. A piece that only few particles would be in may be missed.
@@ -131,9 +129,7 @@ def sample_set(
 
     Raises:
         EmptyDomainError: if no point of the set was found.
-        InputError: if a number is too small, anchors do not fit the domain, or ``margin`` returns
-            another shape.
-        InputTypeError: if ``anchors`` is no tensor of the domain's dtype and device.
+        InputError: if ``margin`` returns another shape.
 
     Example:
         >>> box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
@@ -141,16 +137,9 @@ def sample_set(
         >>> sample.points.shape, round(sample.volume, 2)
         (torch.Size([3, 2]), 0.25)
     """
-    n = validation.whole(n, "n", 1)
-    size = -(-validation.whole(particles, "particles", 256) // _BATCHES)
-    if anchors is not None:
-        anchors = validation.matrix(anchors, "anchors", empty=True)
-        validation.matches(anchors, "anchors", domain.bounds)
-        if not domain.contains(anchors).all():
-            raise InputError("anchors must be points of the domain.")
     cube = UnitCube(domain, margin, generator)
     with torch.no_grad():
-        source = SobolBatches(cube, _BATCHES, size)
+        source = SobolBatches(cube, _BATCHES, -(-particles // _BATCHES))
         unit, value = source.draw()
         if (value >= 0.0).double().mean() >= _LARGE:
             return _reject(cube, source, unit, value, n)
@@ -220,14 +209,17 @@ class _Mixture:
 
     def steps(self, n: int) -> Tensor:
         """Steps from nowhere in particular, ``n x d``, symmetric around zero."""
-        which = self._cube.randint(len(self._root), n)
-        return (self._root[which] @ self._cube.randn(n, self._cube.dim, 1)).squeeze(-1)
+        return self._drawn(n)[1]
 
     def draw(self, n: int) -> Tensor:
         """Places, ``n x d``; some outside of the cube."""
+        which, steps = self._drawn(n)
+        return self._mean[which] + steps
+
+    def _drawn(self, n: int) -> tuple[Tensor, Tensor]:
+        """Components and steps from their means."""
         which = self._cube.randint(len(self._root), n)
-        step = (self._root[which] @ self._cube.randn(n, self._cube.dim, 1)).squeeze(-1)
-        return self._mean[which] + step
+        return which, (self._root[which] @ self._cube.randn(n, self._cube.dim, 1)).squeeze(-1)
 
     def log_density(self, unit: Tensor) -> Tensor:
         """Up to a constant, ``k``."""

@@ -160,7 +160,7 @@ class OpenRound:
         slot = self.slots[trial.slot]
         if slot.key != key:  # it was dealt before failures were known that change the design
             slot.key = key
-            self._forget_design()
+            self._design = None
         slot.trials.append(trial.id)
         slot.outcome = TrialState.RUNNING
         self._refresh(trial.slot)
@@ -175,7 +175,7 @@ class OpenRound:
             return
         slot.outcome = TrialState.ABANDONED if trial.late else trial.state
         if self._is_given_up(slot):
-            self._forget_design()  # sigma forgets the point: the design is made anew without it
+            self._design = None  # sigma forgets the point: the design is made anew without it
         self._refresh(trial.slot)
 
     def set_standing(self, key: int, standing: Standing) -> None:
@@ -193,7 +193,7 @@ class OpenRound:
         if self._design is None or not self._active.has(key):
             return
         if before is Standing.KNOWN:
-            self._forget_design()  # sigma forgets the point
+            self._design = None  # sigma forgets the point
             return
         if standing is Standing.KNOWN and all(slot.key != key for slot in self.slots):
             self._design.add(key)
@@ -203,12 +203,12 @@ class OpenRound:
         """Go on with another surrogate, learned from more answers; picks made so far stay."""
         if surrogate is not self.surrogate:
             self.surrogate = surrogate
-            self._forget_design()
+            self._design = None
 
     def restart(self, active: ActiveSet) -> None:
         """Go on with other points; picks outside them no longer count."""
         self._active = active
-        self._forget_design()
+        self._design = None
 
     @property
     def design(self) -> Design | None:
@@ -246,7 +246,7 @@ class OpenRound:
         slot = self.slots[trial.slot]
         return slot.state is SlotState.ANSWERED and slot.trials[-1] == trial.id
 
-    def is_overdue(self) -> bool:
+    def is_unanswered(self) -> bool:
         """Whether one of the first q_r design points is being evaluated."""
         return any(self.slots[n].state is SlotState.WAITING for n in self._unsettled)
 
@@ -286,9 +286,6 @@ class OpenRound:
         if self._design is not None:
             self._design.add(slot.key)
 
-    def _forget_design(self) -> None:
-        self._design = None
-
     def _refresh(self, number: int) -> None:
         """Where a slot stands follows from its last trial and the feasibility of its point."""
         slot = self.slots[number]
@@ -318,7 +315,7 @@ class OpenRound:
             inside = self._active.has
             picks = [slot.key for slot in self.slots if not self._is_given_up(slot)]
             known = {k for k, standing in self._standings.items() if standing is Standing.KNOWN}
-            picks = sorted(known.difference(picks)) + picks
+            picks = sorted(known.difference(picks), key=abs) + picks  # as they were met
             closed = [k for k, standing in self._standings.items() if standing is not Standing.OPEN]
             self._design = self._active.design(
                 self.surrogate, self.number, filter(inside, picks), filter(inside, closed)

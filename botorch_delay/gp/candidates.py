@@ -34,8 +34,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.gp.candidate_covariance import MAX_FOLDED, CandidateCovariance
+from botorch_delay.gp.factors import factorize
 from botorch_delay.gp.kernels import covariance, prior_variance
-from botorch_delay.gp.posterior import factorize
 
 # From this many changes at once, as a share of the points, one factorization is cheaper.
 REBUILD_SHARE = 0.25

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import copy
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from botorch import settings as botorch_settings
-from botorch.exceptions.errors import BotorchError
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.transformed import TransformedPosterior
+from botorch.settings import propagate_grads, validate_input_scaling
 from gpytorch import settings as gpytorch_settings
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
@@ -28,8 +26,8 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.exceptions import InputError, NotSupportedError
+from botorch_delay.gp.factors import Extension, Factor, JointFactor, factorize
 from botorch_delay.gp.kernels import ExactKernel, check_kernel, covariance
-from botorch_delay.gp.posterior import factorize, solve_lower
 
 
 class DelayedGP(SingleTaskGP):
@@ -37,7 +35,7 @@ class DelayedGP(SingleTaskGP):
 
     The observed posterior (:math:`\tilde\mu, \tilde\sigma`) conditions on the answers; the
     fantasy posterior has the same mean and counts the pending points in its variance, as if
-    each had been answered by its own posterior mean (Section 2, *hallucination*).
+    each had been answered by its own posterior mean (*hallucination*, as in GP-BUCB).
 
     Two things differ from BoTorch's model. There is no prior mean and no transform unless
     asked for, and noise below GPyTorch's floor of 1e-6 is kept, so that confidence bounds
@@ -68,8 +66,8 @@ class DelayedGP(SingleTaskGP):
         True
     """
 
-    # In the cache: "observed": (L, L^-1 (y - m)); "pending": (W, Schur complement of the
-    # pending points); "fantasy": the fantasy model.
+    # In the cache: "observed": (L, L^-1 (y - m)); "pending": what the pending points would add to
+    # L; "fantasy": the fantasy model.
     _X_pending: Tensor
     _noise_var: float | None
     _original_train_inputs: Tensor
@@ -98,14 +96,19 @@ class DelayedGP(SingleTaskGP):
                 raise InputError("train_Yvar must be above 0 everywhere.")
         elif noise_var is not None:
             train_Yvar = torch.full_like(train_Y, noise_var)
-        if len(train_X) == 0:
-            _refuse_learned_transforms(train_X, outcome_transform, input_transform)
+        if len(train_X) == 0 and (outcome_transform is not None or _learns(input_transform)):
+            raise InputError(
+                "There is no answered point that a transform could learn from. Leave out "
+                "outcome_transform until then; leave out input_transform as well, or give it "
+                "bounds, for instance Normalize(d, bounds=bounds)."
+            )
         if covar_module is not None and input_transform is None:
-            check_kernel(covar_module, train_X if len(train_X) else _probe(train_X))
+            at = train_X if len(train_X) else train_X.new_zeros(1, train_X.shape[1])
+            check_kernel(covar_module, at)
         validation.warn_single_precision(train_X, stacklevel=2)
         with (
             warnings.catch_warnings(),
-            botorch_settings.validate_input_scaling(False),
+            validate_input_scaling(False),
             gpytorch_settings.min_fixed_noise(float_value=0.0, double_value=0.0, half_value=0.0),
         ):
             warnings.simplefilter("ignore", InputDataWarning)
@@ -119,10 +122,8 @@ class DelayedGP(SingleTaskGP):
                 input_transform=input_transform,
             )
         self._noise_var = noise_var
-        if X_pending is None:
-            self._X_pending = train_X[:0]
-        else:
-            self._X_pending = self._check_points(X_pending, "X_pending")
+        pending = train_X[:0] if X_pending is None else X_pending
+        self._X_pending = self._check_points(pending, "X_pending")
 
     @property
     def X_pending(self) -> Tensor:
@@ -190,20 +191,13 @@ class DelayedGP(SingleTaskGP):
         self.eval()
         if "fantasy" not in self._cache:
             factor, white = self._observed()
-            cross, schur = self._pending_block()
-            schur_factor, _ = factorize(schur, schur.new_zeros(len(schur)))
+            pending = self._pending()
             with torch.no_grad():
-                mean = self.mean_module(self._transformed(self._X_pending)) + cross.mT @ white
-            targets = torch.cat([self.train_targets, mean])
+                mean = self.mean_module(self.transform_inputs(self._X_pending))
+                mean = mean + pending.cross.mT @ white
+            fantasy = self._with_more(self._X_pending, mean, self._X_pending[:0])
             white = torch.cat([white, white.new_zeros(len(mean))])
-            noise = self._pending_noise().expand(len(mean))
-            fantasy = self._with_data(
-                torch.cat([self._raw_X, self._X_pending]),
-                targets,
-                torch.cat([self._noise_diagonal(), noise]),
-                self._X_pending[:0],
-            )
-            fantasy._cache["observed"] = (_JointFactor(factor, cross, schur_factor), white)
+            fantasy._cache["observed"] = (JointFactor(factor, pending), white)
             self._cache["fantasy"] = fantasy
         return self._cache["fantasy"]
 
@@ -226,16 +220,12 @@ class DelayedGP(SingleTaskGP):
         """
         X = self._check_points(_as_rows(X), "X")
         self.eval()
-        model = self._with_data(
-            self._raw_X,
-            self.train_targets,
-            self._noise_diagonal(),
-            torch.cat([self._X_pending, X]),
-        )
+        together = torch.cat([self._X_pending, X])
+        model = self._with_more(X[:0], self.train_targets[:0], together)
         if "observed" in self._cache:
             model._cache["observed"] = self._cache["observed"]
         if "pending" in self._cache:
-            model._cache["pending"] = self._with_more_pending(self._transformed(X))
+            model._cache["pending"] = self._with_more_pending(self.transform_inputs(X))
         return model
 
     def with_answer(self, x: Tensor, y: float | Tensor) -> DelayedGP:
@@ -257,23 +247,16 @@ class DelayedGP(SingleTaskGP):
             raise InputError(f"x must be one point, got {len(x)}; call with_answer for each.")
         single = y.reshape(()) if isinstance(y, Tensor) and y.numel() == 1 else y
         value = validation.real(single, "y")
-        if self.training:
-            self.eval()
-        noise = self._pending_noise()
+        self.eval()
         target = self.train_targets.new_tensor([[value]])
         if hasattr(self, "outcome_transform"):
-            target, _ = self.outcome_transform(target, X=self._transformed(x))
-        match = (self._X_pending == x).all(dim=-1).nonzero()
-        # As many as were pending: then x was not one of them.
-        position = int(match[0]) if len(match) else len(self._X_pending)
-        model = self._with_data(
-            torch.cat([self._raw_X, x]),
-            torch.cat([self.train_targets, target.reshape(1)]),
-            torch.cat([self._noise_diagonal(), noise]),
-            _without(self._X_pending, position),
-        )
+            target, _ = self.outcome_transform(target, X=self.transform_inputs(x))
+        matches = (self._X_pending == x).all(dim=-1).nonzero()
+        position = int(matches[0]) if len(matches) else None
+        rest = [i for i in range(len(self._X_pending)) if i != position]
+        model = self._with_more(x, target.reshape(1), self._X_pending[rest])
         if "observed" in self._cache:
-            self._hand_on(model, self._transformed(x), noise, position)
+            self._extend(model, self.transform_inputs(x), position)
         return model
 
     def _apply_noise(
@@ -314,99 +297,73 @@ class DelayedGP(SingleTaskGP):
             self._X_pending = fn(self._X_pending)
         return super()._apply(fn)
 
-    def _hand_on(self, model: DelayedGP, x: Tensor, noise: Tensor, position: int) -> None:
-        """Give ``model``, which has one more answer at ``x``, what is known of its factors.
+    @torch.no_grad()
+    def _extend(self, model: DelayedGP, x: Tensor, position: int | None) -> None:
+        """Give ``model``, which has one more answer at ``x``, what follows from known factors.
 
         Args:
             model: the new model.
             x: ``1 x d``, transformed.
-            noise: its noise variance, shape 1.
-            position: where x is among the pending points, or how many there are.
+            position: where x is among the pending points; None if it is not.
         """
-        known, handed = self._cache, model._cache
-        factor, white = known["observed"]
-        cross, schur = known.get("pending", (None, None))
-        with torch.no_grad():
-            if cross is not None and position < len(schur):  # what its row would be is known
-                row, pivot = cross[:, position], schur[position, position]
-                beside = _without(schur[position], position)
-            else:
-                column = covariance(self.covar_module, model.train_inputs[0], x).squeeze(-1)
-                row = factor.solve(column[:-1].unsqueeze(-1)).squeeze(-1)
-                pivot = (column[-1] + noise - row @ row).squeeze()
-                if cross is not None:
-                    pending = self._transformed(self._X_pending)
-                    beside = covariance(self.covar_module, x, pending).squeeze(0) - row @ cross
-            if pivot.item() <= 0.0:  # lost to rounding: let the new model factorize, with a warning
-                return
-            pivot = pivot.sqrt()
-            residual = model.train_targets[-1:] - self.mean_module(x)
-            tail = (residual - row @ white) / pivot
-            handed["observed"] = (factor.extended(row, pivot), torch.cat([white, tail]))
-            if cross is not None and len(model._X_pending):
-                new = beside / pivot
-                left = _without(_without(schur, position).mT, position)
-                handed["pending"] = (
-                    torch.cat([_without(cross.mT, position).mT, new.unsqueeze(0)]),
-                    left - new.unsqueeze(-1) * new,
-                )
+        factor, white = self._cache["observed"]
+        if "pending" not in self._cache:
+            pending, position = self._extension(x), 0
+        elif position is None:
+            pending, position = self._with_more_pending(x), len(self._X_pending)
+        else:
+            pending = self._cache["pending"]
+        row, pivot = pending.cross[:, position], pending.schur[position, position]
+        if pivot.item() <= 0.0:  # lost to rounding: let the new model factorize, with a warning
+            return
+        pivot = pivot.sqrt()
+        residual = model.train_targets[-1:] - self.mean_module(x)
+        tail = (residual - row @ white) / pivot
+        model._cache["observed"] = (factor.extended(row, pivot), torch.cat([white, tail]))
+        if len(pending) > 1:
+            model._cache["pending"] = pending.after(position, pivot)
 
-    def _observed(self) -> tuple[_Factor | _JointFactor, Tensor]:
+    def _observed(self) -> tuple[Factor | JointFactor, Tensor]:
         """``L`` and ``L^-1 (y - m)`` of the answers."""
         if "observed" not in self._cache:
             X = self.train_inputs[0]
-            with torch.set_grad_enabled(
-                torch.is_grad_enabled() and botorch_settings.propagate_grads.on()
-            ):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and propagate_grads.on()):
                 K = covariance(self.covar_module, X, X)
                 factor, _ = factorize(K, self._noise_diagonal())
                 residual = (self.train_targets - self.mean_module(X)).unsqueeze(-1)
-                white = residual
-                if X.shape[-2]:
-                    white = torch.linalg.solve_triangular(factor, residual, upper=False)
-            self._cache["observed"] = (_Factor(factor), white.squeeze(-1))
+                white = torch.linalg.solve_triangular(factor, residual, upper=False)
+            self._cache["observed"] = (Factor(factor), white.squeeze(-1))
         return self._cache["observed"]
 
-    def _pending_block(self) -> tuple[Tensor, Tensor]:
-        """``W = L^-1 K(X, X_pending)`` and the Schur complement ``K + D - W'W`` of the pending."""
+    def _pending(self) -> Extension:
+        """Of the answers' factor, by the pending points."""
         if "pending" not in self._cache:
-            X = self._transformed(self._X_pending)
-            self._cache["pending"] = self._covariances_of_pending(X)
+            self._cache["pending"] = self._extension(self.transform_inputs(self._X_pending))
         return self._cache["pending"]
 
-    def _covariances_of_pending(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            cross = self._whitened_cross(self._observed()[0], X)
-            noise = self._pending_noise().expand(len(X))
-            schur = covariance(self.covar_module, X, X) - cross.mT @ cross
-            return cross, schur + torch.diag(noise)
+    @torch.no_grad()
+    def _extension(self, X: Tensor) -> Extension:
+        """Of the answers' factor, by the points ``X`` (transformed)."""
+        cross = self._whitened_cross(self._observed()[0], X)
+        schur = covariance(self.covar_module, X, X) - cross.mT @ cross
+        return Extension(cross, schur + torch.diag(self._pending_noise().expand(len(X))))
 
-    def _with_more_pending(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """The pending block with the points ``X`` (transformed) in it as well."""
-        cross, schur = self._pending_block()
-        more, corner = self._covariances_of_pending(X)
-        with torch.no_grad():
-            before = self._transformed(self._X_pending)
-            beside = covariance(self.covar_module, before, X) - cross.mT @ more
-        rows = [torch.cat([schur, beside], dim=1), torch.cat([beside.mT, corner], dim=1)]
-        return torch.cat([cross, more], dim=1), torch.cat(rows)
+    @torch.no_grad()
+    def _with_more_pending(self, X: Tensor) -> Extension:
+        """By the pending points and the points ``X`` (transformed)."""
+        before = self.transform_inputs(self._X_pending)
+        K = covariance(self.covar_module, before, X)
+        return self._pending().joined(self._extension(X), K)
 
-    def _whitened_cross(self, factor: _Factor | _JointFactor, X: Tensor) -> Tensor:
+    def _whitened_cross(self, factor: Factor | JointFactor, X: Tensor) -> Tensor:
         """``L^-1 K(train, X)``: ``batch_shape x n x q``."""
         train = self.train_inputs[0]
-        if train.shape[-2] == 0:
-            return X.new_zeros(*X.shape[:-2], 0, X.shape[-2])
-        if train.dim() == 2:  # one solve for the whole batch
-            flat = covariance(self.covar_module, train, X.reshape(-1, X.shape[-1]))
-            V = factor.solve(flat)
-            return V.reshape(len(train), *X.shape[:-1]).movedim(0, -2)
-        batch = torch.broadcast_shapes(train.shape[:-2], X.shape[:-2])
-        cross = covariance(
-            self.covar_module,
-            train.expand(*batch, *train.shape[-2:]),
-            X.expand(*batch, *X.shape[-2:]),
-        )
-        return torch.linalg.solve_triangular(factor.matrix, cross, upper=False)
+        if train.dim() > 2:  # fantasies, each with answers of its own
+            cross = covariance(self.covar_module, train, X)
+            return torch.linalg.solve_triangular(factor.matrix, cross, upper=False)
+        # One solve for the whole batch.
+        flat = factor.solve(covariance(self.covar_module, train, X.reshape(-1, X.shape[-1])))
+        return flat.reshape(len(train), *X.shape[:-1]).movedim(0, -2)
 
     @property
     def _raw_X(self) -> Tensor:
@@ -414,9 +371,6 @@ class DelayedGP(SingleTaskGP):
         if hasattr(self, "input_transform") and not self.training:
             return self._original_train_inputs
         return self.train_inputs[0]
-
-    def _transformed(self, X: Tensor) -> Tensor:
-        return self.transform_inputs(X)
 
     def _noise_diagonal(self) -> Tensor:
         """Noise variance of each answer, in the units of the targets."""
@@ -427,7 +381,7 @@ class DelayedGP(SingleTaskGP):
         if self._noise_var is not None:
             noise = self.train_targets.new_tensor([[self._noise_var]])
             if hasattr(self, "outcome_transform"):
-                origin = self._transformed(self._raw_X[:1])
+                origin = self.transform_inputs(self._raw_X[:1])
                 _, noise = self.outcome_transform(torch.zeros_like(noise), noise, X=origin)
             return noise.reshape(1)
         noise = self.likelihood.noise.detach()
@@ -443,15 +397,17 @@ class DelayedGP(SingleTaskGP):
         validation.matches(X, name, self._raw_X)
         return X
 
-    def _with_data(self, X: Tensor, targets: Tensor, noise: Tensor, X_pending: Tensor) -> DelayedGP:
-        """This model, in evaluation mode, on other data; it shares no parameter with this one.
+    def _with_more(self, X: Tensor, targets: Tensor, X_pending: Tensor) -> DelayedGP:
+        """This model, in evaluation mode, with more answers; it shares no parameter with this one.
 
         Args:
-            X: ``n x d``, raw.
-            targets: ``n``, transformed.
-            noise: ``n``, in the units of the targets.
-            X_pending: ``p x d``, raw.
+            X: ``m x d``, raw, added to the answered points.
+            targets: ``m``, transformed.
+            X_pending: ``p x d``, raw, in place of the pending points.
         """
+        noise = self._noise_diagonal()
+        if len(X):
+            noise = torch.cat([noise, self._pending_noise().expand(len(X))])
         # The constructor would check and convert all over again what this model has checked.
         shared = [self.train_inputs, self._train_targets, self._X_pending]
         fixed = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
@@ -464,98 +420,13 @@ class DelayedGP(SingleTaskGP):
             # Set afterwards, since the constructor would raise it to GPyTorch's floor.
             model.likelihood = FixedNoiseGaussianLikelihood(torch.ones_like(noise)).eval()
             model.likelihood.noise_covar.noise = noise.detach()
-        model.train_inputs = (X,)
-        model.train_targets = targets.detach()
+        model.train_inputs = (torch.cat([self._raw_X, X]),)
+        model.train_targets = torch.cat([self.train_targets, targets]).detach()
         model._X_pending = X_pending
         if hasattr(model, "input_transform"):
             model._has_transformed_inputs = False
             model._set_transformed_inputs()
         return model
-
-
-class _Factor:
-    """A lower Cholesky factor which grows by a row without being copied.
-
-    Models that follow from each other share a buffer with room to spare. A row is written once,
-    by the first model that needs it; a second one that starts from the same answers gets a
-    buffer of its own. So no model ever changes.
-
-    Args:
-        matrix: ``n x n``.
-    """
-
-    def __init__(self, matrix: Tensor) -> None:
-        self.matrix = matrix
-        self._buffer = matrix
-        self._used = [len(matrix)]  # rows of the buffer, the same list for all who share it
-        self._lock = threading.Lock()
-
-    def extended(self, row: Tensor, pivot: Tensor) -> _Factor:
-        """The factor with one row more: ``n`` entries left of the diagonal, and the diagonal."""
-        n = len(self.matrix)
-        grown = copy.copy(self)
-        with self._lock:
-            if self._used[0] != n or len(self._buffer) == n:
-                room = n + max(n // 8, 64)
-                grown._buffer = self.matrix.new_zeros(room, room)
-                grown._buffer[:n, :n] = self.matrix
-                grown._used = [n]
-                grown._lock = threading.Lock()
-            grown._buffer[n, :n] = row
-            grown._buffer[n, n] = pivot
-            grown._used[0] = n + 1
-        grown.matrix = grown._buffer[: n + 1, : n + 1]
-        return grown
-
-    def solve(self, right: Tensor) -> Tensor:
-        """``L^-1 B``: ``n x m`` to ``n x m``."""
-        return solve_lower(self.matrix, right)
-
-
-class _JointFactor:
-    """The factor ``[[L, 0], [W', S]]`` of answers and pending points, without a copy of L.
-
-    Args:
-        observed: L, ``n x n``.
-        cross: W, ``n x p``.
-        schur_factor: S, ``p x p``.
-    """
-
-    def __init__(
-        self, observed: _Factor | _JointFactor, cross: Tensor, schur_factor: Tensor
-    ) -> None:
-        # Flat, so that a fantasy of a fantasy of ... costs no more.
-        self._observed = (
-            _Factor(observed.matrix) if isinstance(observed, _JointFactor) else observed
-        )
-        self._cross = cross
-        self._schur_factor = schur_factor
-
-    @property
-    def matrix(self) -> Tensor:
-        n, p = self._cross.shape
-        block = self._cross.new_zeros(n + p, n + p)
-        block[:n, :n] = self._observed.matrix
-        block[n:, :n] = self._cross.mT
-        block[n:, n:] = self._schur_factor
-        return block
-
-    def extended(self, row: Tensor, pivot: Tensor) -> _Factor:
-        """As for ``_Factor``; the result is one."""
-        return _Factor(self.matrix).extended(row, pivot)
-
-    def solve(self, right: Tensor) -> Tensor:
-        """As for ``_Factor``."""
-        n = len(self._cross)
-        top = self._observed.solve(right[:n])
-        below = right[n:] - self._cross.mT @ top
-        bottom = torch.linalg.solve_triangular(self._schur_factor, below, upper=False)
-        return torch.cat([top, bottom])
-
-
-def _without(rows: Tensor, position: int) -> Tensor:
-    """All rows but that one; all of them if there is none of that number."""
-    return torch.cat([rows[:position], rows[position + 1 :]])
 
 
 def _as_rows(value: Any) -> Any:
@@ -573,26 +444,7 @@ def _as_column(value: Tensor, name: str, like: Tensor) -> Tensor:
     return column.unsqueeze(-1)
 
 
-def _refuse_learned_transforms(
-    train_X: Tensor,
-    outcome_transform: OutcomeTransform | None,
-    input_transform: InputTransform | None,
-) -> None:
-    """Without an answered point there is nothing that a transform could learn from."""
-    if outcome_transform is not None:
-        raise InputError(
-            "outcome_transform needs at least one answered point; leave it out until then."
-        )
-    if input_transform is None:
-        return
-    try:
-        copy.deepcopy(input_transform)(train_X)
-    except (RuntimeError, LookupError, ValueError, BotorchError) as error:
-        raise InputError(
-            "input_transform learns from the points, and there is none yet; give it bounds, for "
-            "instance Normalize(d, bounds=bounds)."
-        ) from error
-
-
-def _probe(like: Tensor) -> Tensor:
-    return like.new_zeros(1, like.shape[-1])
+def _learns(transform: InputTransform | None) -> bool:
+    """Whether a transform, or a part of one, has statistics of the points."""
+    parts = () if transform is None else transform.modules()
+    return any(getattr(part, "learn_coefficients", False) for part in parts)

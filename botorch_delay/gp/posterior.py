@@ -17,14 +17,12 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.exceptions import NumericsError
 from botorch_delay.gp.accuracy import warn_lost_accuracy
 from botorch_delay.gp.data import Data
+from botorch_delay.gp.factors import factorize
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
-# Rows of a factor that are made at once, and of one that is solved in parts.
-BLOCK = 64
-SOLVED_AT_ONCE = 128
+BLOCK = 64  # rows of a factor that are made at once
 
 
 @dataclass(frozen=True)
@@ -159,11 +157,11 @@ class Posterior:
 
     def whiten(self, right: Tensor) -> Tensor:
         """``L^-1 B`` for B ``m x n``."""
-        return _solve(self.factor, right)
+        return torch.linalg.solve_triangular(self.factor, right, upper=False)
 
     def unwhiten(self, right: Tensor) -> Tensor:
         """``L^-T B`` for B ``m x n``."""
-        return _solve(self.factor, right, transpose=True)
+        return torch.linalg.solve_triangular(self.factor.mT, right, upper=True)
 
     def mean(self, X: Tensor) -> Tensor:
         """Mu at ``n x d`` points, ``n``; differentiable, and cheaper than :meth:`at`."""
@@ -236,7 +234,8 @@ class Posterior:
             K = covariance(self._kernel, X[rows], X[: start + BLOCK])
             corner = K[:, start:] + self.data.noise_var[rows].diag()
             if start:
-                left = _solve(factor[:start, :start], K[:, :start].mT).mT
+                above = factor[:start, :start]
+                left = torch.linalg.solve_triangular(above, K[:, :start].mT, upper=False).mT
                 factor[rows, :start] = left
                 corner = corner - left @ left.mT
             found, info = torch.linalg.cholesky_ex(corner)
@@ -244,87 +243,6 @@ class Posterior:
                 return None
             factor[rows, rows] = found
         return factor
-
-
-def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower Cholesky factor of ``K + diag(noise_var)``, and the diagonal that was added.
-
-    Where rounding makes the matrix indefinite, the noise is raised until it is not and a
-    :class:`NumericsWarning` is given. The raised noise is returned, so that bounds which use
-    it stay valid: they hold for any positive regularizer.
-
-    Args:
-        K: ``batch_shape x n x n``.
-        noise_var: ``n`` or broadcastable to ``batch_shape x n``.
-
-    Raises:
-        NumericsError: if no small amount of noise makes the matrix positive definite.
-    """
-    diagonal = noise_var.expand(K.shape[:-1])
-    if K.shape[-1] == 0:
-        return K, diagonal
-    scale = K.diagonal(dim1=-2, dim2=-1).amax().item()
-    jitter = 0.0
-    step = K.shape[-1] * torch.finfo(K.dtype).eps * max(scale, torch.finfo(K.dtype).tiny)
-    while True:
-        factor, info = torch.linalg.cholesky_ex(K + torch.diag_embed(diagonal + jitter))
-        if not info.any():
-            break
-        jitter = step if jitter == 0.0 else 10.0 * jitter
-        if not jitter <= max(scale, 1.0):  # also where the matrix is not finite
-            raise NumericsError(
-                "The covariance matrix is not positive definite: the kernel is none, or its "
-                "hyperparameters are not finite."
-            )
-    if jitter:
-        warn_lost_accuracy(
-            f"The covariance of {K.shape[-1]} points with noise variance "
-            f"{noise_var.min().item():.1e} is indefinite in {K.dtype}; noise was raised by "
-            f"{jitter:.1e}. Use double precision, or a larger noise_var."
-        )
-    return factor, diagonal + jitter
-
-
-def solve_lower(factor: Tensor, right: Tensor) -> Tensor:
-    """``L^-1 B`` for a lower factor that may be part of a larger matrix; differentiable in B.
-
-    PyTorch's solver copies such a factor at every call. Here its blocks are used in place.
-
-    Args:
-        factor: ``n x n``, rows contiguous.
-        right: ``n x m``.
-    """
-    n = len(factor)
-    if n <= 2 * SOLVED_AT_ONCE or factor.is_contiguous():
-        return _solve(factor, right)
-    differentiable = torch.is_grad_enabled() and (right.requires_grad or factor.requires_grad)
-    if differentiable:
-        parts: list[Tensor] = []
-        for start in range(0, n, SOLVED_AT_ONCE):
-            stop = min(start + SOLVED_AT_ONCE, n)
-            left = right[start:stop]
-            if parts:
-                left = left - factor[start:stop, :start] @ torch.cat(parts)
-            parts.append(_solve(factor[start:stop, start:stop], left))
-        return torch.cat(parts)
-    solution = right.clone()
-    for start in range(0, n, SOLVED_AT_ONCE):
-        part = solution[start : start + SOLVED_AT_ONCE]
-        rows = factor[start : start + SOLVED_AT_ONCE]
-        if start and right.shape[1] == 1:
-            part[:, 0].addmv_(rows[:, :start], solution[:start, 0], alpha=-1.0)
-        elif start:
-            part.addmm_(rows[:, :start], solution[:start], alpha=-1.0)
-        part.copy_(_solve(rows[:, start : start + len(part)], part))
-    return solution
-
-
-def _solve(factor: Tensor, right: Tensor, *, transpose: bool = False) -> Tensor:
-    if factor.shape[-1] == 0:
-        return right
-    if transpose:
-        return torch.linalg.solve_triangular(factor.mT, right, upper=True)
-    return torch.linalg.solve_triangular(factor, right, upper=False)
 
 
 def _leading(X1: Tensor, X2: Tensor, noise1: Tensor, noise2: Tensor) -> int:

@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 
-from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError
 
 KINDS = (
@@ -116,12 +116,12 @@ def read_events(records: Sequence[Any], domain: Domain) -> list[Event]:
         rows = [event.data["point"] for event in placed]
         asked = torch.tensor([event.kind != "attached" for event in placed])
         inside = torch.tensor([row is not None for row in rows])
-        if not isinstance(domain, FiniteDomain):
+        if domain.count is None:
             fits = not bool(inside.any()) and bool(domain.contains(X[asked]).all())
-        elif bool((asked & ~inside).any()) or any(whole(r) >= len(domain) for r in rows if r):
+        elif bool((asked & ~inside).any()) or any(whole(r) >= domain.count for r in rows if r):
             fits = False
         else:
-            named = domain.points[[row for row in rows if row is not None]]
+            named = domain.like[[row for row in rows if row is not None]]
             fits = torch.equal(X[inside], named) and bool((domain.find(X[~inside]) < 0).all())
         if not fits:
             raise ValueError("x is not the point of the domain that is named")

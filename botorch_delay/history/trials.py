@@ -6,7 +6,6 @@ import enum
 import hashlib
 import itertools
 import operator
-import time
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,68 +35,19 @@ _CODES = {state: code for code, state in enumerate(_STATES)}
 
 
 class Trial:
-    """One ask and what became of it.
+    """One ask and what became of it; optimizers make them.
 
     It is read-only to its holder and kept up to date by the optimizer that handed it out.
 
     Args:
-        id: counted from 0.
-        source: where the point is: ``N x d``, of which it is row ``index``, or the point itself,
-            ``d``. Kept in place of a tensor for each of many trials.
-        index: row of the point in a finite domain; None on a box.
-        round: counted from 1.
-        slot: which design point of the round it serves, counted from 0; below 0 for none.
-        state: where it stands.
-        value: the answer, or None.
-        noise_var: the known noise variance of the answer, or None.
-        late: whether it was answered after it had been abandoned.
-        reason: why it failed.
-        asked_at: seconds since the epoch (UTC); now if None.
-        answered_at: likewise, or None.
-        answered_step: how many asks had been made when it was answered, or None.
+        columns: the fields of all trials of a run.
+        row: of this one.
     """
 
     __slots__ = ("_columns", "_row")
 
-    def __init__(
-        self,
-        id: int,
-        source: Tensor,
-        index: int | None,
-        round: int,
-        slot: int,
-        state: TrialState = TrialState.RUNNING,
-        value: float | None = None,
-        noise_var: float | None = None,
-        late: bool = False,
-        reason: str = "",
-        asked_at: float | None = None,
-        answered_at: float | None = None,
-        answered_step: int | None = None,
-    ) -> None:
-        self._columns = Columns()
-        self._row = self._columns.append(
-            source,
-            id=id,
-            index=index,
-            round=round,
-            slot=slot,
-            state=_CODES[state],
-            value=value,
-            noise_var=noise_var,
-            late=late,
-            reason=reason,
-            asked_at=time.time() if asked_at is None else asked_at,
-            answered_at=answered_at,
-            answered_step=answered_step,
-        )
-
-    @classmethod
-    def _at(cls, columns: Columns, row: int) -> Trial:
-        """The trial of a row."""
-        trial = cls.__new__(cls)
-        trial._columns, trial._row = columns, row
-        return trial
+    def __init__(self, columns: Columns, row: int) -> None:
+        self._columns, self._row = columns, row
 
     def _move(self, columns: Columns) -> None:
         """Become the next row of other columns."""
@@ -115,7 +65,10 @@ class Trial:
 
     @property
     def source(self) -> Tensor:
-        """Where the point is: ``N x d``, of which it is row ``index``, or the point itself."""
+        """Where the point is: ``N x d``, of which it is row ``index``, or the point itself, ``d``.
+
+        Kept in place of a tensor for each of many trials.
+        """
         return self._columns.source[self._row]
 
     @property
@@ -202,22 +155,9 @@ class Trial:
         self._row = self._columns.append(**state)
 
     def record(self) -> dict[str, Any]:
-        """The trial as plain numbers and strings."""
-        return {
-            "id": self.id,
-            "x": self._own.tolist(),
-            "point": self.index,
-            "round": self.round,
-            "slot": self.slot,
-            "state": self.state.value,
-            "value": self.value,
-            "noise_var": self.noise_var,
-            "late": self.late,
-            "reason": self.reason,
-            "asked_at": self.asked_at,
-            "answered_at": self.answered_at,
-            "answered_step": self.answered_step,
-        }
+        """Every field as plain numbers and strings, and the point as ``x``."""
+        fields = {name: getattr(self, name) for name in FIELDS}
+        return fields | {"x": self._own.tolist(), "state": self.state.value}
 
     def __repr__(self) -> str:
         value = "" if self.value is None else f", value={self.value:g}"
@@ -314,11 +254,7 @@ class Ledger:
             yield event, link.hex()
 
     def know_digest(self, digest: str) -> None:
-        """Take the digest of all events from where they were stored.
-
-        Raises:
-            ValueError: if it is none.
-        """
+        """Take the digest of all events from where they were stored; ValueError if it is none."""
         link = bytes.fromhex(digest)
         if len(link) != len(self._origin):
             raise ValueError(f"the digest is {brief(digest)}")
@@ -353,7 +289,7 @@ class Ledger:
             slot=whole(slot, -2),
             asked_at=event.time,
         )
-        trial = Trial._at(self._columns, row)
+        trial = Trial(self._columns, row)
         self.trials.append(trial)
         self._append(event, event.trial, packed=len(data) == 4)
         return trial

@@ -63,7 +63,7 @@ class PolicyData:
         self.behind = False
 
     @property
-    def design(self) -> Averages:
+    def with_pending(self) -> Averages:
         """What gives the deviation: with pending points, where there are any to count."""
         if self._asked is None or self._asked.size == self.answers.size:
             return self.answers
@@ -76,16 +76,16 @@ class PolicyData:
 
     def key(self, trial: Trial) -> int:
         """The key of a trial's point."""
-        return -1 - self._keys.of(trial.x) if trial.index is None else trial.index
+        return self._keys.of(trial)
 
     def width_at(self, point: int | Tensor) -> float | None:
         """Sigma at the point that is about to be asked, where the rule adds it up; else None."""
         if not (isinstance(self._pending, Censor) and self._pending.inflate):
             return None
         if isinstance(point, int):
-            return self.design.at_candidates.deviation[point].item()
+            return self.with_pending.at_candidates.deviation[point].item()
         inputs = self._surrogate.inputs(point.unsqueeze(0))
-        return self.design.anywhere.at(inputs).deviation.item()
+        return self.with_pending.anywhere.at(inputs).deviation.item()
 
     def asked(self, trial: Trial, width: float | None = None) -> None:
         """A new trial was asked; :meth:`width_at` said so much of its point."""
@@ -140,7 +140,7 @@ class PolicyData:
                 self._asked.drop(key, trial.id)
 
     def _count_attached(self, number: int, result: Attached) -> None:
-        key = -1 - self._keys.of(result.x) if result.index is None else result.index
+        key = self._keys.of(result)
         self.feasibility.know(key)
         source = -1 - number
         self.answers.put(key, source, result.x, self._sign * result.value, None)

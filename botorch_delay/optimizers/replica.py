@@ -15,13 +15,14 @@ one outside the design.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.elimination.open_round import WAITING_SLOT
 from botorch_delay.exceptions import BotorchDelayError, InputError, StorageError
 from botorch_delay.history.events import Event, truncated, whole
@@ -176,7 +177,9 @@ class Replica:
             return
         self._take(changed)
 
-    def ask(self, number: int, before: int = 0, skip: int = 0) -> Asked:
+    def ask(
+        self, number: int, before: int = 0, skip: int = 0, uncertain: Sequence[int] = ()
+    ) -> Asked:
         """The point for a trial that the other system has opened.
 
         Args:
@@ -186,12 +189,15 @@ class Replica:
                 ask at the same moment get different points.
             skip: how many more points to pass over, which nobody else may come to ask. A point
                 behind these serves no slot of the design, so that none is left out.
+            uncertain: numbers of the last asks, increasing, of which no trial may come to be: the
+                record says what they decided, too.
 
         Raises:
             InputError: if the trial has its point already.
             HorizonError: if no asks are left.
             EmptyDomainError: if no feasible point is left.
         """
+        number = validation.whole(number, "number", 0)
         if number in self._ids:
             raise InputError(f"Trial {number} has its point already; ask for another trial.")
         optimizer, after = self.optimizer, len(self._numbers)
@@ -215,7 +221,7 @@ class Replica:
                 raise
             events = optimizer.events(start)
         parent = self._openers[-1] if self._openers else None
-        opened = any(_opens(event) is not None for event in events)
+        opened = sum(_opens(event) is not None for event in events)
         record = {
             "events": [self._as_stored(event, number) for event in events],
             "after": after,
@@ -223,11 +229,13 @@ class Replica:
             "opener": number if opened else parent,
             "parent": parent,
         }
+        if uncertain:
+            record = _with_decisions(record, self._past[uncertain[-1]].record)
         self._unrecorded = []
         self._know(number, trial)
         past = PastTrial(number, trial.x, TrialState.RUNNING, record=record)
         self._past[number], self._asks[number] = past, _Ask.read(past)
-        self._applied += [number] * len(self._asks[number].opened)
+        self._applied += [number] * opened
         self._openers = list(self._applied)
         return Asked(trial, record)
 
@@ -375,34 +383,24 @@ class Replica:
             self._unrecorded.append(number)
 
 
+def _with_decisions(record: dict[str, Any], last: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The record of an ask with what the one before decided, which tells of those before it."""
+    assert last is not None
+    decided = [event for event in last["events"] if event["kind"] != "asked"]
+    opened = any(event["kind"] in ("opened", "closed") for event in decided)
+    return record | {
+        "events": [*decided, *record["events"]],
+        "after": last["after"],
+        "told": [*last["told"], *record["told"]],
+        "parent": (last if opened else record)["parent"],
+    }
+
+
 def _opens(event: Event) -> int | None:
     """The number of the round that begins with an event."""
     if event.kind == "opened":
         return 1
     return whole(event.data["record"]["number"]) + 1 if event.kind == "closed" else None
-
-
-def with_decisions(record: dict[str, Any], before: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The record of an ask that also says what asks before it decided.
-
-    Of those asks the other system may then make no trials, or others first.
-
-    Args:
-        record: what :meth:`Replica.ask` gave.
-        before: what this function gave for the asks just before, in their order.
-    """
-    earlier = [*before]
-    if not earlier:
-        return record
-    last = earlier[-1]  # it tells of those before it already
-    decided = [event for event in last["events"] if event["kind"] != "asked"]
-    opened = any(event["kind"] in ("opened", "closed") for event in decided)
-    return record | {
-        "events": [*decided, *record["events"]],
-        "told": [*last["told"], *record["told"]],
-        "after": last["after"],  # without them it comes before asks that never knew them
-        "parent": (last if opened else record)["parent"],
-    }
 
 
 def _renamed(data: Mapping[str, Any], name: Callable[[int], int]) -> Mapping[str, Any]:

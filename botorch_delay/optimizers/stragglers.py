@@ -201,7 +201,7 @@ def forecast(
     return Forecast(current.number, waited, tuple(to_ask), left, law, earliest=budgeted and new > 0)
 
 
-class LateReport:
+class WaitReport:
     """A line in the log when a trial holds a round up longer than any answer took so far."""
 
     def __init__(self) -> None:

@@ -347,16 +347,6 @@ def test_on_a_gpu() -> None:
         assert abs(z_score(sample, side**3)) < 4.0
 
 
-def test_arguments_are_checked() -> None:
-    def margin(X: Tensor) -> Tensor:
-        return -X[:, 0]
-
-    with pytest.raises(InputError, match="n must be"):
-        sample_set(box(2), margin, 0, generator(0))
-    with pytest.raises(InputError, match="particles must be"):
-        sample_set(box(2), margin, 1, generator(0), particles=100)
-    outside = torch.full((1, 2), 2.0, dtype=torch.double)
-    with pytest.raises(InputError, match="anchors must be points"):
-        sample_set(box(2), margin, 1, generator(0), anchors=outside)
+def test_the_margin_has_one_number_for_each_point() -> None:
     with pytest.raises(InputError, match="one number for each"):
         sample_set(box(2), lambda X: X, 1, generator(0))

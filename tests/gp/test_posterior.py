@@ -1,5 +1,3 @@
-import warnings
-
 import numpy as np
 import pytest
 import torch
@@ -7,10 +5,9 @@ from cases import KERNELS, normal, scattered, se
 from gpytorch.kernels import ScaleKernel
 from oracle import kernel_function, posterior
 
-from botorch_delay.exceptions import NumericsError, NumericsWarning
 from botorch_delay.gp import kernels
 from botorch_delay.gp.data import Data
-from botorch_delay.gp.posterior import Posterior, factorize, solve_lower
+from botorch_delay.gp.posterior import Posterior
 
 
 def single(X, y, noise_var):
@@ -91,32 +88,3 @@ def test_a_rescaled_posterior_is_the_posterior_of_the_rescaled_function():
     torch.testing.assert_close(unit.mean, direct.mean + 5.0)
     for field in ("variance", "prior", "noise_norm", "penalty"):
         torch.testing.assert_close(getattr(unit, field), getattr(direct, field))
-
-
-def test_an_indefinite_matrix_is_mended_with_a_warning():
-    noise = torch.full((40,), 1e-300, dtype=torch.double)
-    K = torch.ones(40, 40, dtype=torch.double) - 1e-15 * torch.eye(40)
-    with pytest.warns(NumericsWarning, match="raised"):
-        factor, raised = factorize(K, noise)
-    assert (raised > noise).all()
-    torch.testing.assert_close(factor @ factor.T, K + torch.diag(raised))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        factorize(torch.eye(3).double(), torch.full((3,), 1e-10).double())
-
-
-def test_a_matrix_that_cannot_be_mended_is_an_error():
-    with pytest.raises(NumericsError, match="positive definite"):
-        factorize(torch.full((2, 2), torch.nan).double(), torch.ones(2).double())
-
-
-def test_a_factor_inside_a_larger_matrix_is_solved_with_in_place():
-    generator = torch.Generator().manual_seed(0)
-    buffer = torch.randn(700, 700, generator=generator, dtype=torch.double).tril()
-    buffer.diagonal().add_(40.0)
-    factor, right = buffer[:650, :650], normal(650 * 3).reshape(650, 3).requires_grad_(True)
-    solution = solve_lower(factor, right)
-    torch.testing.assert_close(factor @ solution, right)
-    (slope,) = torch.autograd.grad(solution.sum(), right)
-    expected = torch.linalg.solve(factor.mT.contiguous(), torch.ones(650, 3, dtype=torch.double))
-    torch.testing.assert_close(slope, expected)

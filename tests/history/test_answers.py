@@ -7,7 +7,7 @@ from cases import scattered
 from botorch_delay import BoxDomain, FiniteDomain
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import Event
-from botorch_delay.history.trials import Attached, Ledger, Trial
+from botorch_delay.history.trials import Attached, Ledger
 
 POINTS = scattered(6)
 BOX = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
@@ -58,8 +58,7 @@ def test_a_ledger_and_its_trials_say_the_same_of_a_box():
     assert torch.equal(gathered.y, listed.y)
     assert torch.equal(gathered.group, listed.group)
     torch.testing.assert_close(gathered.noise_var, listed.noise_var, equal_nan=True)
-    running = Trial(0, POINTS[0], None, 1, 0)
-    assert Answers.of([running], 1.0, BOX.bounds).y.isnan().all()
+    assert Answers.of([ledger[1]], 1.0, BOX.bounds).y.isnan().all()
 
 
 def test_nothing():

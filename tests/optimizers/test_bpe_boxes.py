@@ -175,7 +175,7 @@ def test_rounds_that_were_tampered_with_are_refused():
 
 def test_nothing_is_factorized_while_a_state_is_loaded(monkeypatch):
     opt = make(horizon=30)
-    play(opt, 25)
+    play(opt, 28)
     assert len(opt.rounds) >= 2
     state, again = opt.state_dict(), make(horizon=30)
 

@@ -523,3 +523,12 @@ def test_noise_variances_count_where_the_answer_is_used():
         replica.sync(store.values())
         assert replica.optimizer.rounds[0].trial_ids == tuple(range(1, 9))
         assert "a noise variance other than noise_var" in str(replica.optimizer.guarantee)
+
+
+@pytest.mark.parametrize("number", ["7", -1, 1.5])
+def test_a_trial_needs_a_number(number):
+    replica = Replica(maker("finite, given"))
+    with pytest.raises(InputError, match="number"):
+        replica.ask(number)
+    assert not replica.optimizer.trials  # and nothing has happened
+    assert replica.ask(0).trial.id == 0

@@ -15,7 +15,11 @@ BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 
 
 def f(trial):
-    return math.sin(5 * trial.x.sum().item())
+    return value_at(trial.x)
+
+
+def value_at(x):
+    return math.sin(5 * x.sum().item())
 
 
 def work(opt, asks, in_flight=4, seed=0):
@@ -185,10 +189,10 @@ def test_exact_evaluations_are_never_repeated(name, given):
     options = {"covar_module": se()} if given else {}
     opt = MAKERS[name](bd.FiniteDomain(points), exact=True, **options)
     assert opt.exact
-    opt.attach(points[3], f(bd.Trial(0, points[3], 3, 1, 0)))
+    opt.attach(points[3], value_at(points[3]))
     work(opt, 29)
     assert sorted(t.index for t in opt.trials) == [i for i in range(30) if i != 3]
-    values = torch.tensor([math.sin(5 * x.sum().item()) for x in points])
+    values = torch.tensor([value_at(x) for x in points])
     best = opt.recommend()
     assert best.index == int(values.argmax())
     assert best.count == 1

@@ -13,8 +13,9 @@ from torch import Tensor
 from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidence, side_delta
 from botorch_delay.elimination.finite_active_set import surviving
 from botorch_delay.gp.data import Data
+from botorch_delay.gp.factors import factorize
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.gp.posterior import Moments, Posterior, factorize
+from botorch_delay.gp.posterior import Moments, Posterior
 from speed.clocks import PeakMemory, fastest, interleaved
 from speed.isolation import isolated
 from speed.peers import NOISE_VAR, squared_exponential, uniform, wave
