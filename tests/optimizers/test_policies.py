@@ -405,8 +405,12 @@ def test_looking_at_the_posterior_does_not_change_the_asks():
 
 @pytest.mark.parametrize(
     ("rule", "scale"),
-    [(bd.UCB(6.0), 1e-9), (bd.UCB(6.0), 1e9), (bd.ThompsonSampling(), 1.0)]
-    + [(qLogExpectedImprovement, 1.0)],
+    [
+        (bd.UCB(6.0), 1e-9),
+        (bd.UCB(6.0), 1e9),
+        (bd.ThompsonSampling(), 1.0),
+        (qLogExpectedImprovement, 1.0),
+    ],
 )
 def test_a_learned_kernel_is_fitted_again_as_the_answers_grow(rule, scale):
     opt = make(rule, covar_module=None, noise_var=None, maximize=False)
