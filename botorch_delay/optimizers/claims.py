@@ -39,7 +39,7 @@ class Incidents:
         own_noise: whether an answer was told with a noise variance other than the surrogate's.
         noisier: whether one was above the square of the noise scale that the bounds rest on.
         beyond_bound: trials that took longer than u_T, in asks.
-        strays: asks that were made elsewhere for a round that had closed here.
+        out_of_round: asks that were made elsewhere for a round that had closed here.
         norm: the largest norm that the answers have called for.
         tested: to how many answers it was last computed.
     """
@@ -49,7 +49,7 @@ class Incidents:
     own_noise: bool = False
     noisier: bool = False
     beyond_bound: int = 0
-    strays: int = 0
+    out_of_round: int = 0
     norm: float = 0.0
     tested: int = 0
 

@@ -78,7 +78,7 @@ class _Ask:
         after: how many asks its maker knew.
         told: trials that had ended by then, as no record before it says.
         opener: the trial that opened its round, as its maker knew.
-        parent: likewise, of the round before its events.
+        parent: the trial that opened the round before its events.
     """
 
     events: tuple[Event, ...]
@@ -138,7 +138,7 @@ class Replica:
         self._past: dict[int, PastTrial] = {}
         self._asks: dict[int, _Ask] = {}  # of trials that have a record
         self._openers: list[int] = []  # the trial that opened each round, from the first
-        self._applied: list[int] = []  # likewise, of the rounds that have opened here
+        self._applied: list[int] = []  # the trial that opened each round here
         self._restart()
 
     def is_settled(self, number: int) -> bool:
