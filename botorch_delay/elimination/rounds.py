@@ -83,7 +83,7 @@ class RoundRecord:
         length: t_r, its asks.
         observed: how many answers its bounds use.
         active_before: active points when it opened; on a box, the estimated share of the box.
-        active_after: likewise, when it closed.
+        active_after: active points, or share of the box, when it closed.
         trial_ids: the trials whose answers its bounds use, increasing.
         multiplier: the factor on sigma~ in the half-width of its bounds (for a tight
             confidence: the factor that the tight form never exceeds).

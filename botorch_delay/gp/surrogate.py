@@ -272,24 +272,19 @@ def fit_surrogate(
     X, y = answers.X, answers.y
     kernel, likelihood = _prior_modules(domain, warm_start)
     own = exact_noise(y) if exact else likelihood.noise.item()
-    prior = _learned(kernel, domain, noise_var=own, offset=0.0, scale=1.0)
-    if len(y) == 0:
-        return replace(prior, scaled=False)
     offset, scale = _standardization(y)
+    prior = _learned(kernel, domain, own, offset, scale)
     if len(y) < MIN_ANSWERS_TO_FIT:
-        few = _learned(kernel, domain, prior.noise_var, offset, scale)
-        return replace(few, scaled=False)
-    standard = ((y - offset) / scale).unsqueeze(-1)
+        return replace(prior, scaled=False)
+    rows = _subset(len(y), seed)
+    standard = ((y[rows] - offset) / scale).unsqueeze(-1)
     known = None
     if exact:
         known = torch.full_like(standard, own)
     elif not bool(answers.noise_var.isnan().any()):
-        known = answers.noise_var.to(y).unsqueeze(-1) / scale**2
+        known = answers.noise_var[rows].to(y).unsqueeze(-1) / scale**2
     try:
-        rows = _subset(len(y), seed)
-        noise_there = None if known is None else known[rows]
-        inputs = prior.inputs(X[rows])
-        model = _fit(inputs, standard[rows], noise_there, seed, domain, warm_start)
+        model = _fit(prior.inputs(X[rows]), standard, known, seed, domain, warm_start)
     except (ModelFittingError, RuntimeError, ValueError) as error:
         kept = "the previous ones stay" if previous is not None else "the priors' modes are used"
         warnings.warn(
@@ -297,8 +292,8 @@ def fit_surrogate(
             FitWarning,
             stacklevel=2,
         )
-        return previous or _learned(kernel, domain, prior.noise_var, offset, scale)
-    noise = prior.noise_var if known is not None else model.likelihood.noise.item()
+        return previous or prior
+    noise = own if known is not None else model.likelihood.noise.item()
     kernel = copy.deepcopy(model.covar_module).requires_grad_(False).eval()
     constant = model.mean_module.constant.item()
     fitted = _learned(kernel, domain, noise, offset + scale * constant, scale)
@@ -316,17 +311,13 @@ def _prior_modules(
     kernel = kernel.to(points).eval()
     likelihood = get_gaussian_likelihood_with_lognormal_prior().to(points)
     if warm_start is not None:
-        for module, name, spread, mode in (
-            (kernel, "lengthscale", LENGTHSCALE_SPREAD, points.new_tensor(warm_start.lengthscale)),
-            (
-                likelihood.noise_covar,
-                "noise",
-                NOISE_SPREAD,
-                points.new_tensor([warm_start.noise_var]),
-            ),
+        noise = likelihood.noise_covar
+        for module, name, spread, learned in (
+            (kernel, "lengthscale", LENGTHSCALE_SPREAD, warm_start.lengthscale),
+            (noise, "noise", NOISE_SPREAD, [warm_start.noise_var]),
         ):
             lowest = getattr(module, f"raw_{name}_constraint").lower_bound
-            mode = torch.maximum(mode, 1.01 * lowest.to(mode))
+            mode = torch.maximum(points.new_tensor(learned), 1.01 * lowest.to(points))
             prior = LogNormalPrior(mode.log() + spread**2, spread).to(points)
             module.register_prior(f"{name}_prior", prior, name)
             module.initialize(**{name: mode})
@@ -355,6 +346,8 @@ def _subset(n: int, seed: int) -> Tensor:
 
 def _standardization(y: Tensor) -> tuple[float, float]:
     """Mean and deviation; a deviation of 1 where the values are equal up to rounding."""
+    if len(y) == 0:
+        return 0.0, 1.0
     offset = y.mean().item()
     scale = y.std().item() if len(y) > 1 else 0.0
     rounding = 16 * torch.finfo(y.dtype).eps * y.abs().max().item()
@@ -417,4 +410,4 @@ def _draw_start(model: SingleTaskGP, generator: torch.Generator) -> None:
         current = getattr(module, name)
         normal = torch.randn(current.shape, generator=generator, dtype=torch.double)
         drawn = (prior.loc + prior.scale * normal.to(current)).exp()
-        module.initialize(**{name: drawn.clamp(2.0 * current.detach().new_tensor(0.025), 1e3)})
+        module.initialize(**{name: drawn.clamp(0.05, 1e3)})

@@ -15,7 +15,7 @@ share the trials of another system.
 | opened | the first round began | |
 | closed | a round ended | ``record``, ``left`` (of the active set), ``last`` |
 | reset | no active point could be asked | ``whole`` (the domain became active again) |
-| dealt | a design point is left to another process | ``x``, ``point`` |
+| reserved | a design point is left to another process | ``x``, ``point`` |
 | tested | the least norm of the answers was found | ``norm``, ``answers`` |
 | accepted, searched | a step of GP-ThreDS | ``node`` |
 | base | calls of a wrapped optimizer | ``events`` of it |
@@ -37,7 +37,7 @@ from botorch_delay.exceptions import StorageError
 
 KINDS = (
     *("asked", "completed", "failed", "abandoned", "attached", "finished", "noted", "fitted"),
-    *("opened", "closed", "reset", "dealt", "tested", "accepted", "searched", "base"),
+    *("opened", "closed", "reset", "reserved", "tested", "accepted", "searched", "base"),
 )
 SETTLED = ("completed", "failed", "abandoned")
 LARGEST = 2**53  # of a whole number
@@ -105,7 +105,7 @@ def read_events(records: Sequence[Any], domain: Domain) -> list[Event]:
         StorageError: if one is malformed, or a point is not where it says.
     """
     events = [Event.read(record) for record in records]
-    placed = [event for event in events if event.kind in ("asked", "attached", "dealt")]
+    placed = [event for event in events if event.kind in ("asked", "attached", "reserved")]
     if not placed:
         return events
     try:

@@ -44,10 +44,10 @@ class Audit:
     rounds: RoundSequence
     incidents: Incidents = field(default_factory=Incidents)
 
-    def stray(self) -> None:
+    def out_of_round(self) -> None:
         """Apply an ask that is not of the open round."""
         if self.config.proves:
-            self.incidents = replace(self.incidents, strays=self.incidents.strays + 1)
+            self.incidents = replace(self.incidents, out_of_round=self.incidents.out_of_round + 1)
 
     def settled(self, trial: Trial, *, finished: bool) -> None:
         """Apply that a trial was answered, failed or abandoned.
@@ -170,7 +170,7 @@ class Audit:
         Bounds of a round of half-widths h leave points of regret at most 4 h.
         """
         most = self._most_costly
-        waits, cost = self.incidents.strays, self.incidents.strays * most
+        waits, cost = self.incidents.out_of_round, self.incidents.out_of_round * most
         for record in self.rounds.records:
             waits += record.waits
             cost += record.waits * most

@@ -512,7 +512,7 @@ class BPEDelayOptimizer(Optimizer):
     def _make_room(self, current: OpenRound, slot: int, key: int) -> bool:
         """Whether a point that was chosen elsewhere can serve a slot; earlier slots are opened."""
         while (missing := self._rounds.missing(current, slot)) is not None:
-            self._happen("dealt", data=missing)
+            self._happen("reserved", data=missing)
         return slot <= len(current.slots) and current.admits(slot, key)
 
     def _decided(self, event: Event) -> None:
@@ -524,8 +524,8 @@ class BPEDelayOptimizer(Optimizer):
             self._finished |= rounds.open is None
         elif event.kind == "reset" and current is not None:
             rounds.apply_reset(current, entirely=flag(data["whole"]))
-        elif event.kind == "dealt" and current is not None:
-            current.deal(rounds.active.key_of(self._domain.like.new_tensor(data["x"])))
+        elif event.kind == "reserved" and current is not None:
+            current.reserve(rounds.active.key_of(self._domain.like.new_tensor(data["x"])))
         elif event.kind == "tested":
             self._audit.tested(finite(data["norm"]), whole(data["answers"]))
         else:
@@ -547,7 +547,7 @@ class BPEDelayOptimizer(Optimizer):
             waiting = again or trial.slot == WAITING_SLOT
             self._budget.ask(row_of(trial), finite(data["price"]), waiting=waiting)
         if self._rounds.of(trial) is None:
-            self._audit.stray()
+            self._audit.out_of_round()
 
     def _settled(self, trial: Trial) -> None:
         self._rounds.settled(trial)

@@ -39,7 +39,7 @@ class Incidents:
         own_noise: whether an answer was told with a noise variance other than the surrogate's.
         noisier: whether one was above the square of the noise scale that the bounds rest on.
         beyond_bound: trials that took longer than u_T, in asks.
-        strays: asks that were made elsewhere for a round that had closed here.
+        out_of_round: asks that were made elsewhere for a round that had closed here.
         norm: the largest norm that the answers have called for.
         tested: to how many answers it was last computed.
     """
@@ -49,7 +49,7 @@ class Incidents:
     own_noise: bool = False
     noisier: bool = False
     beyond_bound: int = 0
-    strays: int = 0
+    out_of_round: int = 0
     norm: float = 0.0
     tested: int = 0
 
@@ -104,14 +104,7 @@ def claim(
         factor *= _geometric_factor(config.geometric.growth)
     if budget is not None:
         factor = budget.factor
-        assumptions.append(
-            f"the regret bound is {budget.bound:.6g} (B = {budget.plan:.6g}, BPE-Delay's plan on "
-            "the whole set), plus W, what asks cost while a round waits or a point is asked again "
-            f"({budget.waits:.6g} so far), plus E, what rounds on the active set come to beyond "
-            f"the plan ({budget.excess:.6g} so far). Any asks cost at most {budget.trivial:.6g}: a "
-            f"factor of {budget.vacuous_from:.3g} or more says nothing. certified_regret needs "
-            "none of B, W and E, and holds whatever delays, failures and missing answers depend on"
-        )
+        assumptions.append(_budget_bound(budget))
     return Guarantee(
         holds=not missing,
         delta=config.delta,
@@ -183,8 +176,7 @@ def _refutation(confidence: Confidence, incidents: Incidents, contradicted: bool
 def _assumptions(config: BPEConfig, incidents: Incidents) -> list[str]:
     """What the claim rests on, for the user to judge."""
     confidence, delay = config.confidence, config.delay
-    exact, exploits = config.exact, config.exploit is not None
-    pooled, straggler_factor = config.evidence == "all", config.straggler_factor
+    exact, straggler_factor = config.exact, config.straggler_factor
     again = ""
     if incidents.failed or incidents.abandoned:
         again = (
@@ -208,34 +200,12 @@ def _assumptions(config: BPEConfig, incidents: Incidents) -> list[str]:
             "the search for the largest deviation on the box finds at least a constant share of "
             "it, which enters the regret bound as a factor; elimination does not rest on it"
         )
-    if exploits and not exact:
+    if config.exploit is not None and not exact:
         assumptions.append(
             "no trial fails: with a rule outside the design, failures could change which design "
             "points follow"
         )
-    if exact:
-        assumptions.append(
-            "evaluations are exact, so that bounds from all answers hold whatever points, delays "
-            "and failures depend on; a point that has been asked is not asked again, the best "
-            "included"
-        )
-    elif pooled:
-        assumptions.append(
-            "half of the bounds' share of delta is for the self-normalised bound from all answers, "
-            "so that Theorem 1's bound is that for delta / 2: delays, failures and attached "
-            "results do not depend on the noise given the point, and "
-            "every attached result is an evaluation of its own, attached once"
-        )
-    elif delay is None and straggler_factor is None:
-        assumptions.append(
-            "delays may depend on the points; on the values too as long as no trial fails or is "
-            "abandoned"
-        )
-    elif delay is not None:
-        assumptions.append(
-            f"delays are independent, with the law {delay!r}, and do not depend on the noise given "
-            "the point"
-        )
+    assumptions += _of_delays(config)
     if delay is None:
         assumptions.append(
             "asks that are made while a round waits for its last design points come on top of "
@@ -254,6 +224,46 @@ def _assumptions(config: BPEConfig, incidents: Incidents) -> list[str]:
     if straggler_factor is not None and not exact:
         assumptions.append(_NO_STRAGGLERS.format(straggler_factor))
     return assumptions
+
+
+def _of_delays(config: BPEConfig) -> list[str]:
+    """What delays may depend on, which the answers that bounds use decide."""
+    if config.exact:
+        return [
+            "evaluations are exact, so that bounds from all answers hold whatever points, delays "
+            "and failures depend on; a point that has been asked is not asked again, the best "
+            "included"
+        ]
+    if config.evidence == "all":
+        return [
+            "half of the bounds' share of delta is for the self-normalised bound from all answers, "
+            "so that Theorem 1's bound is that for delta / 2: delays, failures and attached "
+            "results do not depend on the noise given the point, and "
+            "every attached result is an evaluation of its own, attached once"
+        ]
+    if config.delay is not None:
+        return [
+            f"delays are independent, with the law {config.delay!r}, and do not depend on the "
+            "noise given the point"
+        ]
+    if config.straggler_factor is None:
+        return [
+            "delays may depend on the points; on the values too as long as no trial fails or is "
+            "abandoned"
+        ]
+    return []
+
+
+def _budget_bound(budget: BudgetTerms) -> str:
+    """What the regret bound consists of, where there is a budget."""
+    return (
+        f"the regret bound is {budget.bound:.6g} (B = {budget.plan:.6g}, BPE-Delay's plan on "
+        "the whole set), plus W, what asks cost while a round waits or a point is asked again "
+        f"({budget.waits:.6g} so far), plus E, what rounds on the active set come to beyond "
+        f"the plan ({budget.excess:.6g} so far). Any asks cost at most {budget.trivial:.6g}: a "
+        f"factor of {budget.vacuous_from:.3g} or more says nothing. certified_regret needs "
+        "none of B, W and E, and holds whatever delays, failures and missing answers depend on"
+    )
 
 
 def _is_linear(kernel: Kernel) -> bool:

@@ -285,21 +285,7 @@ class BPEConfig(BoundsConfig):
             "confirm_fraction is a share of the horizon; leave it out, or pass a horizon.",
         )
         if isinstance(self.exploit, WithinBudget):
-            yield (
-                not (self.proves and isinstance(self.confidence, RKHSConfidence)),
-                "WithinBudget needs bounds that are valid; pass covar_module, noise_var and "
-                "confidence=RKHSConfidence(norm_bound, noise_std).",
-            )
-            yield (
-                not on_arrival or self.rounds != HorizonRounds(),
-                "WithinBudget needs the rounds of the horizon that close on arrival, with all of "
-                "their design points; leave out delay and rounds.",
-            )
-            yield (
-                self.evidence == "all" or rho < 1.0,
-                "WithinBudget uses bounds from all answers anyway, and the budget decides how many "
-                "asks are design points; leave out evidence and explore_fraction.",
-            )
+            yield from self._contradictions_of_budget()
         if self.straggler_factor is not None:
             yield (
                 not on_arrival,
@@ -312,6 +298,24 @@ class BPEConfig(BoundsConfig):
                 "to, and then which of them straggle must not decide what a round's bounds use; "
                 "leave out straggler_factor, or repeat_pending.",
             )
+
+    def _contradictions_of_budget(self) -> Iterator[tuple[bool, str]]:
+        """The same for :class:`WithinBudget`."""
+        yield (
+            not (self.proves and isinstance(self.confidence, RKHSConfidence)),
+            "WithinBudget needs bounds that are valid; pass covar_module, noise_var and "
+            "confidence=RKHSConfidence(norm_bound, noise_std).",
+        )
+        yield (
+            self.delay is not None or self.rounds != HorizonRounds(),
+            "WithinBudget needs the rounds of the horizon that close on arrival, with all of "
+            "their design points; leave out delay and rounds.",
+        )
+        yield (
+            self.evidence == "all" or self.fraction < 1.0,
+            "WithinBudget uses bounds from all answers anyway, and the budget decides how many "
+            "asks are design points; leave out evidence and explore_fraction.",
+        )
 
     @property
     def merges(self) -> bool:

@@ -78,7 +78,7 @@ class _Ask:
         after: how many asks its maker knew.
         told: trials that had ended by then, as no record before it says.
         opener: the trial that opened its round, as its maker knew.
-        parent: likewise, of the round before its events.
+        parent: the trial that opened the round before its events.
     """
 
     events: tuple[Event, ...]
@@ -138,7 +138,7 @@ class Replica:
         self._past: dict[int, PastTrial] = {}
         self._asks: dict[int, _Ask] = {}  # of trials that have a record
         self._openers: list[int] = []  # the trial that opened each round, from the first
-        self._applied: list[int] = []  # likewise, of the rounds that have opened here
+        self._applied: list[int] = []  # the trial that opened each round here
         self._restart()
 
     def is_settled(self, number: int) -> bool:
@@ -200,26 +200,8 @@ class Replica:
         number = validation.whole(number, "number", 0)
         if number in self._ids:
             raise InputError(f"Trial {number} has its point already; ask for another trial.")
-        optimizer, after = self.optimizer, len(self._numbers)
-        start = optimizer.event_count
-        if before or skip:
-            ahead = copy.deepcopy(optimizer, {id(optimizer.domain): optimizer.domain})
-            # One by one: an ask for several gives fewer where one fails, and this has to raise.
-            for _ in range(before + skip + 1):
-                ahead.ask()
-            *decided, asked = ahead.events(start)
-            if skip:
-                asked = replace(asked, data={**asked.data, "slot": WAITING_SLOT})
-            events = [*(event for event in decided if event.kind != "asked"), asked]
-            trial = optimizer.follow(events)
-        else:
-            try:
-                trial = optimizer.ask()
-            except BaseException:
-                if optimizer.event_count > start:  # of what was decided no other process knows
-                    self._rebuild()
-                raise
-            events = optimizer.events(start)
+        after = len(self._numbers)
+        trial, events = self._ask_ahead(before, skip) if before or skip else self._ask_next()
         parent = self._openers[-1] if self._openers else None
         opened = sum(_opens(event) is not None for event in events)
         record = {
@@ -238,6 +220,30 @@ class Replica:
         self._applied += [number] * opened
         self._openers = list(self._applied)
         return Asked(trial, record)
+
+    def _ask_next(self) -> tuple[Trial, list[Event]]:
+        """What the optimizer asks now, and all that happened with it."""
+        optimizer, start = self.optimizer, self.optimizer.event_count
+        try:
+            trial = optimizer.ask()
+        except BaseException:
+            if optimizer.event_count > start:  # of what was decided no other process knows
+                self._rebuild()
+            raise
+        return trial, optimizer.events(start)
+
+    def _ask_ahead(self, before: int, skip: int) -> tuple[Trial, list[Event]]:
+        """What the optimizer would ask after the asks of others."""
+        optimizer, start = self.optimizer, self.optimizer.event_count
+        ahead = copy.deepcopy(optimizer, {id(optimizer.domain): optimizer.domain})
+        # One by one: an ask for several gives fewer where one fails, and this has to raise.
+        for _ in range(before + skip + 1):
+            ahead.ask()
+        *decided, asked = ahead.events(start)
+        if skip:
+            asked = replace(asked, data={**asked.data, "slot": WAITING_SLOT})
+        events = [*(event for event in decided if event.kind != "asked"), asked]
+        return optimizer.follow(events), events
 
     def forget(self, number: int) -> None:
         """Take back an ask that no other process has seen: its trial can ask again."""

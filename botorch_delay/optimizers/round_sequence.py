@@ -235,7 +235,7 @@ class RoundSequence:
         if current is not None:
             current.take(trial)
         self.feasibility.add(trial)
-        self._update_standing(key)
+        self._update_status(key)
         return new
 
     def settled(self, trial: Trial) -> None:
@@ -244,14 +244,14 @@ class RoundSequence:
         current = self.of(trial)
         if current is not None:
             current.settle(trial)
-        self._update_standing(self.active.key(trial))
+        self._update_status(self.active.key(trial))
 
     def attached(self, result: Attached) -> None:
         """Apply a result from elsewhere."""
         if self._config.exact:
             for key in self.active.keys_of([result]):
                 self.feasibility.know(key)
-                self._update_standing(key)
+                self._update_status(key)
 
     def _ends_as_planned(self, current: OpenRound) -> bool:
         """Whether values have no say in how many design points the last round has.
@@ -295,10 +295,10 @@ class RoundSequence:
             self.round_rule.length(number),
             self._fitting.surrogate,
             self.active,
-            {key: self.feasibility.standing(key) for key in self.feasibility.marked()},
+            {key: self.feasibility.status(key) for key in self.feasibility.marked()},
             needs_all=self.needs_all,
         )
 
-    def _update_standing(self, key: int) -> None:
+    def _update_status(self, key: int) -> None:
         if self.open is not None and (self._config.exact or key in self.feasibility.suspects):
-            self.open.set_standing(key, self.feasibility.standing(key))
+            self.open.set_status(key, self.feasibility.status(key))

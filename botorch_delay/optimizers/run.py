@@ -16,7 +16,7 @@ import torch
 
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import BotorchDelayError, StorageError
-from botorch_delay.gp.accuracy import heard
+from botorch_delay.gp.accuracy import warned
 from botorch_delay.history import differences, sqlite, states
 from botorch_delay.history.events import SETTLED, Event, read_events, truncated
 from botorch_delay.history.trials import Attached, Ledger, Trial
@@ -31,12 +31,12 @@ class Lock:
 
     Attributes:
         held: the lock.
-        heard: warnings of lost accuracy that calls of the object have given.
+        warned: warnings of lost accuracy that calls of the object have given.
     """
 
     def __init__(self) -> None:
         self.held = threading.RLock()
-        self.heard: list[str] = []
+        self.warned: list[str] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Lock:
         return Lock()
@@ -54,11 +54,11 @@ def exclusive(method: F) -> F:
     @functools.wraps(method)
     def alone(self: Any, *arguments: Any, **options: Any) -> Any:
         with self._lock.held:
-            before = heard.set(self._lock.heard)
+            before = warned.set(self._lock.warned)
             try:
                 return method(self, *arguments, **options)
             finally:
-                heard.reset(before)
+                warned.reset(before)
 
     return cast(F, alone)
 

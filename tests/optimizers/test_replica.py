@@ -440,7 +440,7 @@ def test_what_was_made_from_trials_can_be_stored_and_goes_on():
         store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, record=asked.record))
     kept, other = Replica(make), make()
     kept.sync(store.values())
-    assert "dealt" in [event.kind for event in kept.optimizer.events()]
+    assert "reserved" in [event.kind for event in kept.optimizer.events()]
     other.load_state_dict(kept.optimizer.state_dict())
     assert [t.x.tolist() for t in other.ask(3)] == [t.x.tolist() for t in kept.optimizer.ask(3)]
 
