@@ -438,7 +438,9 @@ def act(opt, rng):
 @pytest.mark.parametrize("mode", MODES)
 def test_no_sequence_of_calls_brings_an_ended_claim_back(mode):
     ended = 0
-    for seed in range(3):
+    for seed in range(8):
+        if seed >= 3 and ended:  # more only where the first were too tame
+            break
         rng = random.Random(seed)
         horizon = rng.choice([20, 60])
         opt = optimizer(horizon, **MODES[mode])
