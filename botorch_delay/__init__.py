@@ -23,7 +23,7 @@ its own alone, which the import contracts of ``pyproject.toml`` make law.
   ``information.information_gain``.
 * ``design``: ``greedy.GreedyDesign``, ``box.BoxDesign``, ``ascent.maximize``,
   ``climbing.BoundClimb``.
-* ``gp``: ``kernels.covariance``; ``data.Data``, answers averaged per point;
+* ``gp``: ``kernels.covariance``; ``data.Data``, answers averaged per point; ``factors.Factor``;
   ``posterior.Posterior``, at any points; ``candidates.CandidatePosterior``, kept up to date on
   fixed ones; ``averages.Averages``, answers that come and go; ``surrogate.Surrogate``;
   ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
