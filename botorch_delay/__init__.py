@@ -3,46 +3,60 @@
 A name is imported with its module when it is first used, as BoTorch's are: importing the package
 takes no longer than importing BoTorch.
 
-For maintainers: the rooms of the package, from the top down. A module imports from rooms below
-its own alone, which the import contracts of ``pyproject.toml`` make law.
+For maintainers: the rooms of the package, from the top down. A module imports from its own room
+and from those below, which the import contracts of ``pyproject.toml`` make law.
 
-* ``integrations``, ``benchmarks``, and beside this file what people use: ``runner.run``
+* ``integrations`` (``engine_run.EngineRun`` keeps an optimizer in step with an engine's trials),
+  ``benchmarks`` (``simulator.simulate``), and beside this file what people use: ``runner.run``
   (executors), ``study`` and ``cli`` (experiments that are no programs), ``plotting``, ``demo``;
   ``acquisition.MaxVariance`` for BoTorch.
-* ``optimizers``: ``base.Optimizer``, the shell of ask and tell; ``bpe.BPEDelayOptimizer``, rounds
-  around a rule; ``config.BPEConfig``, its options, ``exploit.Exploit`` one of their parts;
-  ``policy.Policy``, a rule on all data; ``fitting.Fitting``, the one
-  surrogate in use; ``budget.Budget``; ``claims.claim`` and ``claims.History``, what is claimed
-  and what ended it; ``replica.Replica``, the same asks made again elsewhere.
+* ``optimizers``: ``run.Run``, a run as its events; ``base.Optimizer``, ask and tell on top of it;
+  ``bpe.BPEDelayOptimizer``, which decides what is asked, with ``round_sequence.RoundSequence``
+  (its rounds), ``policy.Policy`` (the rule outside the design), ``budget.Budget`` (what that may
+  cost) and ``audit.Audit`` (what happened to the claim, which ``claims.claim`` words);
+  ``policy_data.PolicyData``, what trials mean to a policy; ``rules.Rule``; ``config.BPEConfig``,
+  its options, ``exploit.Exploit`` one of their parts; ``fitting.Fitting``, the one surrogate in
+  use; ``replica.Replica``, the same asks made again elsewhere; ``loading.load``.
 * ``elimination``: ``open_round.OpenRound``, design points and what became of them;
-  ``closing.close_round``, its end; ``rounds.RoundRecord``, what is kept of it;
-  ``active_set.ActiveSet``, which
-  is a ``finite_active_set.FiniteActiveSet`` or a ``box_active_set.BoxActiveSet``.
+  ``closing.close_round``, its end; ``rounds.RoundRecord``, what is kept of it, and
+  ``rounds.round_lengths``, q_r and t_r; ``active_set.ActiveSet``, which is a
+  ``finite_active_set.FiniteActiveSet`` or a ``box_active_set.BoxActiveSet``.
 * ``confidence``: ``bounds.RKHSConfidence`` (Lemma 1 and Theorem 1's half-width),
-  ``guarantee.Guarantee``, ``nets.Net``, ``anytime.Ellipsoid`` and ``anytime.norm_at_least``,
+  ``box_bounds.BoxBounds`` (Theorem 2 and nets), ``anytime.Ellipsoid`` and
+  ``anytime.norm_at_least`` (bounds from all answers), ``guarantee.Guarantee``,
   ``information.information_gain``.
 * ``design``: ``greedy.GreedyDesign``, ``box.BoxDesign``, ``ascent.maximize``,
   ``climbing.BoundClimb``.
 * ``gp``: ``kernels.covariance``; ``data.Data``, answers averaged per point; ``factors.Factor``;
   ``posterior.Posterior``, at any points; ``candidates.CandidatePosterior``, kept up to date on
-  fixed ones; ``averages.Averages``, answers that come and go; ``surrogate.Surrogate``;
-  ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
-* ``history``: ``trials.Trial`` and ``trials.Ledger``, the record; ``events.Event``, what a run is
-  replayed from; ``answers.Answers``, columns of the record; ``point_status.Feasibility``, failures
-  and repeats; ``states.check_state`` and ``sqlite.save``, the file.
-* ``domains``: ``finite.FiniteDomain``, ``box.BoxDomain``; ``space.Space``, named
-  parameters.
+  fixed ones; ``averages.Averages``, answers that come and go; ``surrogate.Surrogate``, kernel,
+  noise and units; ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
+* ``history``: ``events.Event``, what a run is replayed from; ``trials.Trial`` and
+  ``trials.Ledger``, the record; ``answers.Answers``, columns of the record;
+  ``point_status.Feasibility``, failures and repeats; ``states.check_state`` and ``sqlite.save``,
+  the file.
+* ``domains``: ``finite.FiniteDomain``, ``box.BoxDomain``; ``space.Space``, named parameters. Beside
+  it ``delays`` (laws; ``upper_bound`` is u_T), ``validation`` and ``exceptions``.
 
-The way of an answer. ``Optimizer.tell`` checks it and enters it in the ``Ledger``. Then
-``BPEDelayOptimizer._settled`` hands it to whom it concerns: the ``OpenRound`` (is its design
-point settled?), the ``Policy`` (whose ``Averages`` take it in), the ``Budget`` and the
-``History`` of the claims. Nothing is decided yet. The next ``ask`` fits the surrogate again if
-that is due (``Fitting.update``). If the round is due, ``close_round`` makes bounds from its
-answers, the points that they eliminate leave the active set, a ``RoundRecord`` is kept, and the
-next ``OpenRound`` begins. Only then a point is chosen: one to be asked again, the next design
-point, or the rule's. An answer that comes after its trial was abandoned (``Trial.late``) goes the
-same way, but serves no design point: the rule, recommendations, and bounds from all answers use
-it.
+The way of an answer. ``Optimizer.tell`` checks it and makes an ``Event`` of it. ``Run._apply``,
+through which a loaded file goes as well, enters it in the ``Ledger`` and hands the trial to
+``BPEDelayOptimizer._settled``, and this to the ``RoundSequence`` (is its design point settled, may
+its point be asked again?), to the ``PolicyData`` (whose ``Averages`` take it in), to the
+``Budget`` and to the ``Audit``. Two things are decided at once: whether the answers still fit
+``norm_bound``, and after the last ask the end of the last round. All else waits for the next
+``ask``, which calls ``BPEDelayOptimizer._choose``: it lets the ``Fitting`` learn kernel and noise
+again if that is due. If the round is due, ``close_round`` makes bounds from its answers and returns
+a ``RoundRecord`` and the ``ActiveSet`` that they leave; both are in an ``Event`` that is applied,
+and the next ``OpenRound`` begins. Only then a point is chosen: one to be asked again, the next
+design point, or the point of the ``Policy``. An answer that comes after its trial was abandoned
+(``Trial.late``) goes the same way, but serves no design point (where evaluations are exact it
+does): the policy, recommendations, and bounds from all answers use it.
+
+To add a rule: a class in ``optimizers/rules.py``, its scores in ``policy.py`` and ``policies.py``,
+its name in ``specs.py``. To add a confidence bound: a subclass of ``confidence.bounds.Confidence``,
+immutable and compared by its arguments, its name in ``specs.py``. To add an engine: see
+``integrations``. To add a delay law: a subclass of ``delays.DelayLaw``, its name in ``specs.py``.
+Names that users import are listed in this file, and ``tests/test_exports.py`` knows them.
 """
 
 from importlib import import_module

@@ -47,7 +47,10 @@ class _FantasyAcquisition(AcquisitionFunction):
 
 
 class MaxVariance(_FantasyAcquisition):
-    """The fantasy posterior's deviation sigma, pending points counted in (equation maxvar).
+    """The fantasy posterior's deviation sigma, pending points counted in.
+
+    It is what Algorithm 1 maximises, for a BoTorch loop of your own; BPEDelayOptimizer uses the
+    designs of :mod:`botorch_delay.design`.
 
     Args:
         model: of one output.

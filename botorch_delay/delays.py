@@ -133,6 +133,8 @@ class _LawWithMean(DelayLaw):
 class PoissonDelay(_LawWithMean):
     """Poisson delays, the law of the paper's experiments.
 
+    Its u_T is the exact quantile, not the paper's psi; for that see :class:`SubExponentialDelay`.
+
     Args:
         mean: the expected delay, in steps, at least 0.
 
@@ -215,7 +217,7 @@ class GeometricDelay(_LawWithMean):
 
 
 class SubExponentialDelay(_LawWithMean):
-    """The family of Assumption 4: ``tau - E[tau]`` is sub-exponential with ``(xi, b)``.
+    """The paper's Assumption 3.3: ``tau - E[tau]`` is sub-exponential with ``(xi, b)``.
 
     It is a family, not one law: it bounds delays and cannot be sampled.
 
@@ -257,7 +259,7 @@ class SubExponentialDelay(_LawWithMean):
         )
 
     def upper_bound(self, horizon: int, delta: float) -> float:
-        """``u_T(delta) = E[tau] + psi_T(delta / 2)`` of Section 4, in steps.
+        """``u_T(delta) = E[tau] + psi_T(delta / 2)`` of Section 5, in steps.
 
         Raises:
             InputError: if ``horizon < 1`` or ``delta`` is not in (0, 1).

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from botorch_delay.benchmarks import History
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
 from botorch_delay.gp.delayed_gp import DelayedGP
 from botorch_delay.history.trials import Trial, TrialState
@@ -126,9 +126,9 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
     _check(optimizer, BPEDelayOptimizer, "plot_rounds")
     ax = _axes(ax)
     domain = optimizer.domain
-    finite = isinstance(domain, FiniteDomain)
+    finite = domain.count is not None
     begin, steps = 0, [0]
-    counts = [float(len(domain)) if isinstance(domain, FiniteDomain) else 1.0]
+    counts = [float(domain.count or 1)]
     for record in optimizer.rounds:
         end = begin + record.length
         ax.axvline(end, color="0.8", linewidth=1, zorder=0)
@@ -355,8 +355,8 @@ def _points_and_rounds(optimizer: BPEDelayOptimizer) -> tuple[Tensor, Tensor]:
     0 for points that are active, -1 for those of a box that may not be asked.
     """
     domain = optimizer.domain
-    if isinstance(domain, FiniteDomain):
-        return domain.points, optimizer.eliminated.cpu()
+    if domain.count is not None:
+        return domain.like, optimizer.eliminated.cpu()
     assert isinstance(domain, BoxDomain)
     side = 100 if domain.dim == 2 else 1000
     steps = (torch.arange(side, dtype=torch.double) + 0.5) / side

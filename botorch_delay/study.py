@@ -216,7 +216,7 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
         "horizon": optimizer.horizon,
         "asked": len(optimizer.trials),
         "direction": "maximize" if optimizer.maximize else "minimize",
-        "arms": len(domain) if isinstance(domain, FiniteDomain) else None,
+        "arms": domain.count,
         "active": None,
         "round": None,
         "forecast": None,

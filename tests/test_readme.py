@@ -61,7 +61,7 @@ def test_there_are_two_set_up_commands():
     set_up = [line for line in commands() if "venv" in line]
     assert len(set_up) == 2
     assert set_up[0].endswith("botorch-delay demo")
-    assert set_up[1].endswith("-m pytest")
+    assert set_up[1].endswith("-m pytest -n auto")
 
 
 def test_links_to_files_lead_somewhere():

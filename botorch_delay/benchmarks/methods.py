@@ -85,7 +85,7 @@ class Method:
             "kernel": problem.covar_module is not None,
             "norm": problem.norm is not None,
             "law": clock.law is not None,
-            "set": isinstance(problem.domain, FiniteDomain),
+            "set": problem.domain.count is not None,
         }
         return all(has[need] for need in self.needs)
 
@@ -143,7 +143,7 @@ def index_method(
     On large sets ``screened`` is the rule; ``learned`` learns the kernel also where one is known.
     """
     domain = problem.domain
-    if screened and isinstance(domain, FiniteDomain) and len(domain) > MAX_UNSCREENED:
+    if screened and (domain.count or 0) > MAX_UNSCREENED:
         rule = screened
     return AcquisitionOptimizer(
         domain,

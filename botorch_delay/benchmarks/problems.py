@@ -72,7 +72,7 @@ class Problem(ABC):
         Args:
             point: where.
             normal: a standard normal number, the same for every method.
-            uniform: a number in [0, 1), likewise the same for every method.
+            uniform: a number in [0, 1), the same for every method.
         """
         return self.evaluate_true(point) + self.noise_std * normal, None
 

@@ -135,7 +135,7 @@ class Ellipsoid:
 
     Attributes:
         lower: of f, to be maximised, ``N``.
-        upper: likewise.
+        upper: of f, ``N``.
         refuted: whether the answers contradict ``norm_bound`` and ``noise_std``.
     """
 

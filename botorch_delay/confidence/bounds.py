@@ -182,9 +182,11 @@ class RKHSConfidence(Confidence):
     Args:
         norm_bound: C_k, a bound on the RKHS norm of f; above 0, in units of the values.
         noise_std: sigma, the sub-Gaussian scale of the noise; above 0, in units of the values.
-        tight: use ``C_k sqrt(sigma^2 - z'Dz) + sigma ||z|| sqrt(2 log(1 / delta))``, which
-            splits the error into bias and noise. It holds with the same probability as
-            ``(C_k + (sigma / lambda) sqrt(2 log(1 / delta))) sigma(x)`` and is never wider.
+        tight: use ``C_k b(x) + noise_std ||z(x)|| sqrt(2 log(1 / delta))`` with
+            ``b(x)^2 = sigma(x)^2 - z'Dz``, which splits the error into bias and noise; for z and D
+            see :mod:`botorch_delay.gp.posterior`. It holds with the same probability as Theorem
+            1's ``(C_k + (noise_std / lambda) sqrt(2 log(1 / delta))) sigma(x)``, which
+            ``tight=False`` gives, and is never wider.
         uniform: how bounds come to hold at every point of a box; without effect on finitely
             many points. "net": on a net in the kernel's distance, and between its points by
             continuity. "trace": no net, for any kernel; best where the effective dimension is

@@ -1,8 +1,9 @@
 """Greedy maximum-variance design: each point is where the points so far leave most variance.
 
-The k-th point maximises sigma_{k-1} (paper, equation maxvar). No value enters: a round can be
-designed before any answer arrives. This is a pivoted Cholesky factorization of K + lambda^2 I in
-which a pivot may come again, since a point that is evaluated twice has two independent noises.
+The k-th point maximises the fantasy deviation sigma_{k-1} (paper, Algorithm 1, the argmax). No
+value enters: a round can be designed before any answer arrives. This is a pivoted Cholesky
+factorization of K + lambda^2 I in which a pivot may come again, since a point that is evaluated
+twice has two independent noises.
 
 Of few candidates, and on CUDA, the covariance is kept up to date; see
 :mod:`botorch_delay.gp.candidate_covariance`. Of many only upper bounds on their variances are:

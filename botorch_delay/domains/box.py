@@ -156,6 +156,10 @@ class BoxDomain(Domain):
         return self._discrete | self._categories
 
     @property
+    def count(self) -> None:
+        """A box has no list of points."""
+
+    @property
     def encoding(self) -> Encoding:
         """How a learned kernel sees points."""
         values = sorted((dim, tuple(v.tolist())) for dim, v in self._categories.items())

@@ -96,6 +96,11 @@ class Domain(ABC):
         return self.bounds
 
     @property
+    @abstractmethod
+    def count(self) -> int | None:
+        """The number of points of a finite set; None on a box."""
+
+    @property
     def dim(self) -> int:
         """The number of columns ``d``."""
         return self.like.shape[1]
@@ -232,6 +237,11 @@ class FiniteDomain(Domain):
 
     def __len__(self) -> int:
         return self._points.shape[0]
+
+    @property
+    def count(self) -> int:
+        """N."""
+        return len(self)
 
     @property
     def like(self) -> Tensor:

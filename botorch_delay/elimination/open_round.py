@@ -10,11 +10,13 @@ from botorch_delay.elimination.active_set import ActiveSet, Design
 from botorch_delay.elimination.rounds import Departure
 from botorch_delay.exceptions import ExhaustedDesignError
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.history.point_status import MAX_FAILURES, Standing
+from botorch_delay.history.point_status import MAX_FAILURES, PointStatus
 from botorch_delay.history.trials import Trial, TrialState
 
 NO_SLOT = -1  # of a trial that serves no design point
-WAITING_SLOT = -2  # likewise, asked while a budget says no or the next design point has to wait
+WAITING_SLOT = (
+    -2
+)  # of one that serves none, asked while a budget says no or the next design point has to wait
 
 
 class SlotState(enum.Enum):
@@ -24,14 +26,14 @@ class SlotState(enum.Enum):
     RETRY = "retry"  # its trial failed or was given up, and it is asked again
     ANSWERED = "answered"
     KNOWN = "known"  # without an answer of its own: evaluations are exact, another one tells
-    STRUCK = "struck"  # no answer will be used: given up, or failed too often
+    DROPPED = "dropped"  # no answer will be used: given up, or failed too often
 
 
 _AFTER = {
     TrialState.RUNNING: SlotState.WAITING,
     TrialState.COMPLETED: SlotState.ANSWERED,
     TrialState.FAILED: SlotState.RETRY,
-    TrialState.ABANDONED: SlotState.STRUCK,
+    TrialState.ABANDONED: SlotState.DROPPED,
 }
 
 
@@ -62,7 +64,7 @@ class OpenRound:
             design points are settled.
         surrogate: fixed within the round where kernel and noise are given.
         active: the points that may be asked.
-        standings: of the points that are not open.
+        statuses: of the points that are not open.
         needs_all: whether a design point whose trial was abandoned is asked again, at most twice:
             a regret bound needs the answer. If not, the round goes without it.
 
@@ -80,7 +82,7 @@ class OpenRound:
         length: int | None,
         surrogate: Surrogate,
         active: ActiveSet,
-        standings: Mapping[int, Standing],
+        statuses: Mapping[int, PointStatus],
         *,
         needs_all: bool = False,
     ) -> None:
@@ -92,17 +94,17 @@ class OpenRound:
         self.asks = self.waits = 0
         self.departures: set[Departure] = set()
         self._active = active
-        self._standings = dict(standings)
+        self._statuses = dict(statuses)
         self._needs_all = needs_all
         self._design: Design | None = None
         self._retries: set[int] = set()
         self._unsettled: set[int] = set()  # of the first q_r slots
-        self._struck: set[int] = set()  # likewise
+        self._dropped: set[int] = set()  # of the first q_r slots
         self._running: set[int] = set()  # trial ids
 
     def next_retry(self) -> int | None:
         """The first slot whose point is to be asked again now."""
-        free = (n for n in self._retries if self._standing(self.slots[n].key) is Standing.OPEN)
+        free = (n for n in self._retries if self._status(self.slots[n].key) is PointStatus.OPEN)
         return min(free, default=None)
 
     def next_key(self) -> int:
@@ -117,8 +119,8 @@ class OpenRound:
         except ExhaustedDesignError:
             held = [
                 key
-                for key, standing in self._standings.items()
-                if standing is Standing.HELD and self._active.has(key)
+                for key, status in self._statuses.items()
+                if status is PointStatus.HELD and self._active.has(key)
             ]
             if not held:
                 raise
@@ -130,7 +132,7 @@ class OpenRound:
                 design.exclude(key)
             return pick
 
-    def deal(self, key: int) -> None:
+    def reserve(self, key: int) -> None:
         """The next slot is for a point whose trial is not known yet, or never came to be."""
         self._append(Slot(key, outcome=TrialState.FAILED))
         self._refresh(len(self.slots) - 1)
@@ -158,7 +160,7 @@ class OpenRound:
         if trial.slot == len(self.slots):
             self._append(Slot(key))
         slot = self.slots[trial.slot]
-        if slot.key != key:  # it was dealt before failures were known that change the design
+        if slot.key != key:  # it was reserved before failures were known that change the design
             slot.key = key
             self._design = None
         slot.trials.append(trial.id)
@@ -178,26 +180,26 @@ class OpenRound:
             self._design = None  # sigma forgets the point: the design is made anew without it
         self._refresh(trial.slot)
 
-    def set_standing(self, key: int, standing: Standing) -> None:
+    def set_status(self, key: int, status: PointStatus) -> None:
         """Whether a point may be asked; decides on the slots that wait to be asked again there.
 
         A point whose value is known exactly counts in the design, whatever it was asked for.
         """
-        before = self._standing(key)
-        if standing is before:
+        before = self._status(key)
+        if status is before:
             return
-        self._standings[key] = standing
+        self._statuses[key] = status
         for number, slot in enumerate(self.slots):
             if slot.key == key:
                 self._refresh(number)
         if self._design is None or not self._active.has(key):
             return
-        if before is Standing.KNOWN:
+        if before is PointStatus.KNOWN:
             self._design = None  # sigma forgets the point
             return
-        if standing is Standing.KNOWN and all(slot.key != key for slot in self.slots):
+        if status is PointStatus.KNOWN and all(slot.key != key for slot in self.slots):
             self._design.add(key)
-        self._design.exclude(key, standing is not Standing.OPEN)
+        self._design.exclude(key, status is not PointStatus.OPEN)
 
     def use(self, surrogate: Surrogate) -> None:
         """Go on with another surrogate, learned from more answers; picks made so far stay."""
@@ -233,7 +235,7 @@ class OpenRound:
 
     def gave_up(self) -> bool:
         """Whether the answer of one of the first q_r design points will not be used."""
-        return bool(self._struck)
+        return bool(self._dropped)
 
     def is_given_up(self, slot: int) -> bool:
         """Whether the answer of a design point will not be used because it was abandoned."""
@@ -246,7 +248,7 @@ class OpenRound:
         slot = self.slots[trial.slot]
         return slot.state is SlotState.ANSWERED and slot.trials[-1] == trial.id
 
-    def is_overdue(self) -> bool:
+    def is_unanswered(self) -> bool:
         """Whether one of the first q_r design points is being evaluated."""
         return any(self.slots[n].state is SlotState.WAITING for n in self._unsettled)
 
@@ -267,14 +269,14 @@ class OpenRound:
         slots = [self.slots[number] for number in sorted(self._unsettled)]
         waiting = [slot.trials[-1] for slot in slots if slot.state is SlotState.WAITING]
         free = [slot for slot in slots if slot.state is SlotState.RETRY]
-        return waiting, sum(self._standing(slot.key) is Standing.OPEN for slot in free)
+        return waiting, sum(self._status(slot.key) is PointStatus.OPEN for slot in free)
 
     def held_points(self) -> list[int]:
         """Points of the first q_r slots that are asked again once other trials of them end."""
         if len(self.slots) < self.design_size:
             return []
         waiting = (self.slots[number] for number in self._unsettled & self._retries)
-        return sorted({s.key for s in waiting if self._standing(s.key) is Standing.HELD})
+        return sorted({s.key for s in waiting if self._status(s.key) is PointStatus.HELD})
 
     def answered(self, first: int | None) -> list[int]:
         """Trials whose answers count, of the first so many slots or of all, increasing."""
@@ -292,18 +294,18 @@ class OpenRound:
         slot.state = _AFTER[slot.outcome]
         if slot.outcome is TrialState.ABANDONED and not self._is_given_up(slot):
             slot.state = SlotState.RETRY
-        standing = self._standing(slot.key)
-        if slot.state in (SlotState.RETRY, SlotState.STRUCK) and standing is Standing.KNOWN:
+        status = self._status(slot.key)
+        if slot.state in (SlotState.RETRY, SlotState.DROPPED) and status is PointStatus.KNOWN:
             slot.state = SlotState.KNOWN
         if slot.state is SlotState.RETRY and (
-            len(slot.trials) >= MAX_FAILURES or standing is Standing.INFEASIBLE
+            len(slot.trials) >= MAX_FAILURES or status is PointStatus.INFEASIBLE
         ):
-            slot.state = SlotState.STRUCK
+            slot.state = SlotState.DROPPED
         _put(self._retries, number, slot.state is SlotState.RETRY)
         settled = slot.state not in (SlotState.WAITING, SlotState.RETRY)
         first = number < self.design_size
         _put(self._unsettled, number, first and not settled)
-        _put(self._struck, number, first and slot.state is SlotState.STRUCK)
+        _put(self._dropped, number, first and slot.state is SlotState.DROPPED)
 
     def _is_given_up(self, slot: Slot) -> bool:
         """Whether the design goes on as if the point had never been asked."""
@@ -314,16 +316,16 @@ class OpenRound:
         if self._design is None:
             inside = self._active.has
             picks = [slot.key for slot in self.slots if not self._is_given_up(slot)]
-            known = {k for k, standing in self._standings.items() if standing is Standing.KNOWN}
+            known = {k for k, status in self._statuses.items() if status is PointStatus.KNOWN}
             picks = sorted(known.difference(picks), key=abs) + picks  # as they were met
-            closed = [k for k, standing in self._standings.items() if standing is not Standing.OPEN]
+            closed = [k for k, status in self._statuses.items() if status is not PointStatus.OPEN]
             self._design = self._active.design(
                 self.surrogate, self.number, filter(inside, picks), filter(inside, closed)
             )
         return self._design
 
-    def _standing(self, key: int) -> Standing:
-        return self._standings.get(key, Standing.OPEN)
+    def _status(self, key: int) -> PointStatus:
+        return self._statuses.get(key, PointStatus.OPEN)
 
 
 def _put(members: set[int], number: int, inside: bool) -> None:

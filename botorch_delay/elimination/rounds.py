@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from botorch_delay import validation
 from botorch_delay.exceptions import InputError
@@ -61,7 +61,7 @@ class Departure(enum.StrEnum):
             often.
         SHORTENED: a failure took an ask from a round of fixed length.
         UNEVEN: a design point was answered with a noise variance other than the surrogate's.
-        OVERDUE: a round of fixed length closed before one of its first q_r design points was
+        UNANSWERED: a round of fixed length closed before one of its first q_r design points was
             answered.
         CONTRADICTED: no point's upper bound reached the largest lower bound.
     """
@@ -69,7 +69,7 @@ class Departure(enum.StrEnum):
     GIVEN_UP = "given up"
     SHORTENED = "shortened"
     UNEVEN = "uneven"
-    OVERDUE = "overdue"
+    UNANSWERED = "unanswered"
     CONTRADICTED = "contradicted"
 
 
@@ -83,7 +83,7 @@ class RoundRecord:
         length: t_r, its asks.
         observed: how many answers its bounds use.
         active_before: active points when it opened; on a box, the estimated share of the box.
-        active_after: likewise, when it closed.
+        active_after: active points, or share of the box, when it closed.
         trial_ids: the trials whose answers its bounds use, increasing.
         multiplier: the factor on sigma~ in the half-width of its bounds (for a tight
             confidence: the factor that the tight form never exceeds).
@@ -130,7 +130,14 @@ class RoundRecord:
 
 
 class RoundRule(ABC):
-    """When a round closes, which answers its bounds use, and its share of delta."""
+    """When a round closes, which answers its bounds use, and its share of delta.
+
+    Attributes:
+        on_arrival: whether a round closes when its design points are settled, and uses exactly
+            those.
+    """
+
+    on_arrival: ClassVar[bool]
 
     @abstractmethod
     def share(self, number: int) -> int:
@@ -144,11 +151,6 @@ class RoundRule(ABC):
     def length(self, number: int) -> int | None:
         """t_r, if it is fixed beforehand."""
 
-    @property
-    @abstractmethod
-    def on_arrival(self) -> bool:
-        """Whether a round closes when its design points are settled, and uses exactly those."""
-
 
 class ScheduledRounds(RoundRule):
     """Rounds of fixed length, as Algorithm 1 prints them; bounds use whatever has arrived.
@@ -157,6 +159,8 @@ class ScheduledRounds(RoundRule):
         horizon: T.
         wait: u_T(delta), in steps.
     """
+
+    on_arrival = False
 
     def __init__(self, horizon: int, wait: float) -> None:
         self.wait = wait
@@ -174,11 +178,6 @@ class ScheduledRounds(RoundRule):
         """t_r of the schedule."""
         return self._t[number - 1]
 
-    @property
-    def on_arrival(self) -> bool:
-        """No: rounds have fixed lengths."""
-        return False
-
 
 class ArrivalRounds(RoundRule):
     """A round closes when its first q_r design points are settled; bounds use exactly those.
@@ -191,6 +190,8 @@ class ArrivalRounds(RoundRule):
         schedule: gives the design sizes.
         fraction: rho, the share of asks that are design points.
     """
+
+    on_arrival = True
 
     def __init__(
         self,
@@ -220,11 +221,6 @@ class ArrivalRounds(RoundRule):
     def length(self, number: int) -> int | None:
         """Not fixed: the round ends when its answers are there."""
         return None
-
-    @property
-    def on_arrival(self) -> bool:
-        """Yes."""
-        return True
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from contextvars import ContextVar
 from botorch_delay.exceptions import NumericsWarning
 
 # What the object has warned of whose call is under way; None outside of such a call.
-heard: ContextVar[list[str] | None] = ContextVar("heard", default=None)
+warned: ContextVar[list[str] | None] = ContextVar("warned", default=None)
 
 
 def warn_lost_accuracy(message: str, stacklevel: int = 2) -> None:
     """A :class:`NumericsWarning`, unless this optimizer has given one before."""
-    known = heard.get()
+    known = warned.get()
     if known is not None:
         if known:
             return

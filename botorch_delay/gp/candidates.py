@@ -141,7 +141,7 @@ class _Covariance:
 
     Args:
         covariance: given the answers.
-        mean: likewise, ``N``.
+        mean: at every candidate, ``N``.
         answers: so far.
 
     Attributes:

@@ -35,7 +35,7 @@ class DelayedGP(SingleTaskGP):
 
     The observed posterior (:math:`\tilde\mu, \tilde\sigma`) conditions on the answers; the
     fantasy posterior has the same mean and counts the pending points in its variance, as if
-    each had been answered by its own posterior mean (Section 2, *hallucination*).
+    each had been answered by its own posterior mean (*hallucination*, as in GP-BUCB).
 
     Two things differ from BoTorch's model. There is no prior mean and no transform unless
     asked for, and noise below GPyTorch's floor of 1e-6 is kept, so that confidence bounds

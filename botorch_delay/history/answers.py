@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.finite import Domain
 from botorch_delay.history.trials import Attached, Ledger, Trial
 
 
@@ -64,7 +64,7 @@ class Answers:
         y = sign * torch.cat([values, others]).to(like)
         noise_var = torch.cat([noise_var, torch.full_like(others, torch.nan)])
         rows = [result.index for result in attached if result.index is not None]
-        if isinstance(domain, FiniteDomain) and len(rows) == len(attached):
+        if domain.count is not None and len(rows) == len(attached):
             group = torch.cat([ledger.indices(ids), torch.tensor(rows, dtype=torch.long)])
             group = group.to(like.device)
             return cls(like[group], y, noise_var, group)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError
 
 _LONGEST = 60  # of a value in a message
@@ -73,7 +73,7 @@ def check_array(domain: Domain, state: Mapping[str, Any]) -> None:
         StorageError: if they differ.
     """
     own, stored = domain.like, state.get("points", state.get("bounds"))
-    key = "points" if isinstance(domain, FiniteDomain) else "bounds"
+    key = "points" if domain.count is not None else "bounds"
     if key not in state or not isinstance(stored, Tensor):
         kinds = ("a finite set of points", "a box")
         here, there = kinds if key == "points" else kinds[::-1]

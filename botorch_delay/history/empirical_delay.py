@@ -41,7 +41,7 @@ class EmpiricalDelay(DelayLaw):
 
     Args:
         delays: of the answers, in steps: whole numbers of at least 0, at least one.
-        ages: the asks made since each trial without an answer was asked, likewise: its delay is
+        ages: the asks made since each trial without an answer was asked, in steps: its delay is
             at least that. A trial that has only just been asked has age 0 and tells nothing.
 
     Raises:

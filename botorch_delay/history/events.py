@@ -15,7 +15,7 @@ share the trials of another system.
 | opened | the first round began | |
 | closed | a round ended | ``record``, ``left`` (of the active set), ``last`` |
 | reset | no active point could be asked | ``whole`` (the domain became active again) |
-| dealt | a design point is left to another process | ``x``, ``point`` |
+| reserved | a design point is left to another process | ``x``, ``point`` |
 | tested | the least norm of the answers was found | ``norm``, ``answers`` |
 | accepted, searched | a step of GP-ThreDS | ``node`` |
 | base | calls of a wrapped optimizer | ``events`` of it |
@@ -32,12 +32,12 @@ from typing import Any
 
 import torch
 
-from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError
 
 KINDS = (
     *("asked", "completed", "failed", "abandoned", "attached", "finished", "noted", "fitted"),
-    *("opened", "closed", "reset", "dealt", "tested", "accepted", "searched", "base"),
+    *("opened", "closed", "reset", "reserved", "tested", "accepted", "searched", "base"),
 )
 SETTLED = ("completed", "failed", "abandoned")
 LARGEST = 2**53  # of a whole number
@@ -105,7 +105,7 @@ def read_events(records: Sequence[Any], domain: Domain) -> list[Event]:
         StorageError: if one is malformed, or a point is not where it says.
     """
     events = [Event.read(record) for record in records]
-    placed = [event for event in events if event.kind in ("asked", "attached", "dealt")]
+    placed = [event for event in events if event.kind in ("asked", "attached", "reserved")]
     if not placed:
         return events
     try:
@@ -116,12 +116,12 @@ def read_events(records: Sequence[Any], domain: Domain) -> list[Event]:
         rows = [event.data["point"] for event in placed]
         asked = torch.tensor([event.kind != "attached" for event in placed])
         inside = torch.tensor([row is not None for row in rows])
-        if not isinstance(domain, FiniteDomain):
+        if domain.count is None:
             fits = not bool(inside.any()) and bool(domain.contains(X[asked]).all())
-        elif bool((asked & ~inside).any()) or any(whole(r) >= len(domain) for r in rows if r):
+        elif bool((asked & ~inside).any()) or any(whole(r) >= domain.count for r in rows if r):
             fits = False
         else:
-            named = domain.points[[row for row in rows if row is not None]]
+            named = domain.like[[row for row in rows if row is not None]]
             fits = torch.equal(X[inside], named) and bool((domain.find(X[~inside]) < 0).all())
         if not fits:
             raise ValueError("x is not the point of the domain that is named")

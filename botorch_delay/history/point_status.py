@@ -14,7 +14,7 @@ MAX_FAILURES = 3
 _NO_ANSWER = (TrialState.FAILED, TrialState.ABANDONED)
 
 
-class Standing(enum.Enum):
+class PointStatus(enum.Enum):
     """Whether a point may be asked."""
 
     OPEN = "open"
@@ -24,7 +24,7 @@ class Standing(enum.Enum):
 
 
 class Feasibility:
-    """The standing of each point, a function of its trials alone.
+    """The status of each point, a function of its trials alone.
 
     What counts are the trials asked after the last one that was answered. Three failures among
     them, and the point is infeasible; one, and no more than two others may run. The order in
@@ -74,12 +74,12 @@ class Feasibility:
         if self._exact:
             self._known[key] += 1
 
-    def standing(self, key: int) -> Standing:
-        """The standing of a point."""
+    def status(self, key: int) -> PointStatus:
+        """The status of a point."""
         if self._known[key] > 0:
-            return Standing.KNOWN
+            return PointStatus.KNOWN
         if key not in self.suspects:
-            return Standing.OPEN
+            return PointStatus.OPEN
         failures = running = 0
         for trial in reversed(self._trials[key]):
             if trial.state is TrialState.COMPLETED:
@@ -87,8 +87,12 @@ class Feasibility:
             failures += trial.state is TrialState.FAILED
             running += trial.state is TrialState.RUNNING
         if failures >= MAX_FAILURES:
-            return Standing.INFEASIBLE
-        return Standing.HELD if failures and failures + running >= MAX_FAILURES else Standing.OPEN
+            return PointStatus.INFEASIBLE
+        return (
+            PointStatus.HELD
+            if failures and failures + running >= MAX_FAILURES
+            else PointStatus.OPEN
+        )
 
     def running(self, key: int) -> list[int]:
         """Ids of the running trials of a point, increasing."""
@@ -108,11 +112,11 @@ class Feasibility:
 
     def closed(self) -> list[int]:
         """All points that may not be asked now, increasing."""
-        return sorted(k for k in self.marked() if self.standing(k) is not Standing.OPEN)
+        return sorted(k for k in self.marked() if self.status(k) is not PointStatus.OPEN)
 
     def infeasible(self) -> list[int]:
         """All infeasible points, increasing."""
-        return sorted(k for k in self.suspects if self.standing(k) is Standing.INFEASIBLE)
+        return sorted(k for k in self.suspects if self.status(k) is PointStatus.INFEASIBLE)
 
 
 def nothing_to_ask(count: int, *, exact: bool = False) -> EmptyDomainError:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.history.events import brief
 
@@ -24,7 +24,7 @@ _PARTS: dict[str, type] = {
 
 def domain_array(domain: Domain) -> tuple[str, Tensor]:
     """The tensor that defines a domain, and the name it is stored under."""
-    return ("points" if isinstance(domain, FiniteDomain) else "bounds"), domain.like
+    return ("points" if domain.count is not None else "bounds"), domain.like
 
 
 def check_format(version: Any, what: str) -> None:

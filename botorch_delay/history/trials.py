@@ -254,11 +254,7 @@ class Ledger:
             yield event, link.hex()
 
     def know_digest(self, digest: str) -> None:
-        """Take the digest of all events from where they were stored.
-
-        Raises:
-            ValueError: if it is none.
-        """
+        """Take the digest of all events from where they were stored; ValueError if it is none."""
         link = bytes.fromhex(digest)
         if len(link) != len(self._origin):
             raise ValueError(f"the digest is {brief(digest)}")

@@ -30,7 +30,7 @@ from botorch_delay.exceptions import (
 from botorch_delay.history.trials import TrialState
 from botorch_delay.integrations.engine_run import EngineRun, Settings
 from botorch_delay.optimizers import BPEDelayOptimizer
-from botorch_delay.optimizers.replica import PastTrial, with_decisions
+from botorch_delay.optimizers.replica import PastTrial
 from botorch_delay.optimizers.specs import build_part, describe_part
 
 try:
@@ -201,7 +201,7 @@ class DelayGenerationNode(ExternalGenerationNode):
                 are neither ranges, choices nor fixed.
         """
         run = self._update(experiment, data)
-        for number in sorted(run.open, reverse=True):  # each rests on those before it
+        for number in reversed(run.open):  # each rests on those before it
             run.replica.forget(number)  # of its generator run no trial was made
         run.open.clear()
 
@@ -218,15 +218,14 @@ class DelayGenerationNode(ExternalGenerationNode):
         run = self._run
         assert run is not None  # Ax fits before it generates
         try:
-            record = run.ask(run.next_number)
+            record = run.ask(run.next_number, uncertain=run.open)
         except HorizonError as error:
             raise GenerationStrategyCompleted(str(error)) from error
         except EmptyDomainError as error:
             if run.replica.optimizer.pending:
                 raise DataRequiredError(str(error)) from error
             raise GenerationStrategyCompleted(str(error)) from error
-        record["ask"] = with_decisions(record["ask"], run.open.values())
-        run.open[run.next_number] = record["ask"]
+        run.open.append(run.next_number)
         run.next_number += 2
         run.record = record
         return run.parameters(run.point(record))
@@ -279,7 +278,7 @@ class _ExperimentRun(EngineRun):
 
     Attributes:
         next_number: of the next ask; asks have even numbers, other arms odd ones.
-        open: records of asks that have no trial yet, by their numbers.
+        open: numbers of asks that have no trial yet, increasing.
         record: of the last ask, for its generator run.
     """
 
@@ -291,7 +290,7 @@ class _ExperimentRun(EngineRun):
         space = _translate(experiment.search_space)
         super().__init__(f"{node} {self._metric}", space, settings, maximize)
         self.next_number = 0
-        self.open: dict[int, dict[str, Any]] = {}
+        self.open: list[int] = []
         self.record: dict[str, Any] | None = None
 
     def parameters(self, x: Tensor) -> dict[str, Any]:
@@ -315,7 +314,7 @@ class _ExperimentRun(EngineRun):
             number = 2 * place + 1 if record is None else record["number"]
             if record is not None:
                 self.next_number = max(self.next_number, number + 2)
-                self.open.pop(number, None)
+                self.open = [other for other in self.open if other != number]
             if number in self.ended:
                 continue
             value, noise_var, late = None, None, False

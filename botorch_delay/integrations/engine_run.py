@@ -106,9 +106,9 @@ class EngineRun:
         self._key = hashlib.blake2b("\n".join(told).encode(), digest_size=12).hexdigest()
         self._warned = False
 
-    def ask(self, number: int, before: int = 0, skip: int = 0) -> dict[str, Any]:
+    def ask(self, number: int, **options: Any) -> dict[str, Any]:
         """The record of an ask, JSON-ready, for the engine to keep; as :meth:`Replica.ask`."""
-        asked = self.replica.ask(number, before, skip)
+        asked = self.replica.ask(number, **options)
         x = asked.trial.x.tolist()
         return {"run": self._key, "number": number, "x": x, "ask": asked.record}
 

@@ -282,11 +282,11 @@ class _StudyRun(EngineRun):
         for _ in range(MAX_ATTEMPTS):
             before = _asking_before(trial, trials, lost)
             try:
-                record = self.ask(number, before, skip)
+                record = self.ask(number, before=before, skip=skip)
             except (EmptyDomainError, HorizonError):
                 if not skip:
                     raise
-                record = self.ask(number, before)
+                record = self.ask(number, before=before)
             try:
                 self._storage.set_trial_system_attr(trial._trial_id, ATTRIBUTE, record)
             except BaseException:

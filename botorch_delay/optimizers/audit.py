@@ -15,7 +15,7 @@ from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.trials import Ledger, Trial, TrialState
 from botorch_delay.optimizers.budget import Budget
-from botorch_delay.optimizers.claims import History, claim
+from botorch_delay.optimizers.claims import Incidents, claim
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.round_sequence import RoundSequence
 
@@ -28,10 +28,7 @@ FIRST_TESTS, GROWTH_TO_TEST = 20, 1.1
 
 @dataclass
 class Audit:
-    """What happened in a run that a claim may not survive; it only ever grows.
-
-    What concerns one round is in its record: see
-    :class:`botorch_delay.elimination.rounds.Departure`.
+    """Keeps what happened in a run as events are applied, and says what is claimed after it.
 
     Args:
         config: of the optimizer.
@@ -39,18 +36,18 @@ class Audit:
         rounds: of the run.
 
     Attributes:
-        history: what happened.
+        incidents: what happened.
     """
 
     config: BPEConfig
     ledger: Ledger
     rounds: RoundSequence
-    history: History = field(default_factory=History)
+    incidents: Incidents = field(default_factory=Incidents)
 
-    def asked(self, trial: Trial) -> None:
-        """Apply an ask."""
-        if self.config.proves and self.rounds.of(trial) is None:
-            self.history = replace(self.history, strays=self.history.strays + 1)
+    def out_of_round(self) -> None:
+        """Apply an ask that is not of the open round."""
+        if self.config.proves:
+            self.incidents = replace(self.incidents, out_of_round=self.incidents.out_of_round + 1)
 
     def settled(self, trial: Trial, *, finished: bool) -> None:
         """Apply that a trial was answered, failed or abandoned.
@@ -61,23 +58,23 @@ class Audit:
         """
         if not self.config.proves:
             return
-        history, current, rule = self.history, self.rounds.of(trial), self.rounds.rule
+        incidents, current, rule = self.incidents, self.rounds.of(trial), self.rounds.round_rule
         wait = rule.wait if isinstance(rule, ScheduledRounds) else None
         over = finished or len(self.ledger) == self.config.horizon
         taken = len(self.ledger) - 1 - trial.id
-        late = wait is not None and taken > wait and not trial.late
+        slow = wait is not None and taken > wait and not trial.late
         failed = trial.state is TrialState.FAILED and not (over and taken == 0)
         first = current is not None and 0 <= trial.slot < current.design_size
         abandoned = trial.state is TrialState.ABANDONED and first and self.rounds.needs_all
         assert self.config.fixed is not None
         noisier = trial.noise_var is not None and trial.noise_var > self._largest_noise
-        self.history = replace(
-            history,
-            failed=history.failed + failed,
-            abandoned=history.abandoned + abandoned,
-            overdue=history.overdue + late,
-            own_noise=history.own_noise or _is_other_noise(trial, self.config.fixed),
-            noisier=history.noisier or noisier,
+        self.incidents = replace(
+            incidents,
+            failed=incidents.failed + failed,
+            abandoned=incidents.abandoned + abandoned,
+            beyond_bound=incidents.beyond_bound + slow,
+            own_noise=incidents.own_noise or _is_other_noise(trial, self.config.fixed),
+            noisier=incidents.noisier or noisier,
         )
         if self.rounds.open is not None and not over:
             self.rounds.open.departures |= self._departures(self.rounds.open, trial)
@@ -90,7 +87,7 @@ class Audit:
         """
         assert self.config.fixed is not None
         found, exact = set(), self.config.exact
-        on_arrival = self.rounds.rule.on_arrival
+        on_arrival = self.rounds.round_rule.on_arrival
         if on_arrival and not exact and current.gave_up():
             found.add(Departure.GIVEN_UP)
         if trial.round != current.number or trial.slot < 0:
@@ -109,7 +106,7 @@ class Audit:
         """Whether the answers are to be held against the bound on the norm."""
         if not (self.config.proves and isinstance(self.config.confidence, RKHSConfidence)):
             return False
-        count, tested = self.ledger.answer_count, self.history.tested
+        count, tested = self.ledger.answer_count, self.incidents.tested
         return count > tested and not FIRST_TESTS < count < GROWTH_TO_TEST * tested
 
     def least_norm(self) -> float:
@@ -130,19 +127,23 @@ class Audit:
     def tested(self, norm: float, count: int) -> None:
         """Apply that so many answers have called for a norm."""
         if self.config.proves:
-            self.history = replace(self.history, norm=max(self.history.norm, norm), tested=count)
+            self.incidents = replace(
+                self.incidents, norm=max(self.incidents.norm, norm), tested=count
+            )
 
     def guarantee(self, budget: Budget | None) -> Guarantee:
         """What is claimed for the configuration and the run so far, and why not more."""
-        rounds, history, current = self.rounds, self.history, self.rounds.open
+        rounds, incidents, current = self.rounds, self.incidents, self.rounds.open
         departed: set[Departure] = set()
         departed.update(*(record.departures for record in rounds.records))
         if current is not None:
             departed |= current.departures
-        if isinstance(rounds.rule, ScheduledRounds):  # those that are still running count as well
-            limit = len(self.ledger) - 1 - rounds.rule.wait
+        if isinstance(
+            rounds.round_rule, ScheduledRounds
+        ):  # those that are still running count as well
+            limit = len(self.ledger) - 1 - rounds.round_rule.wait
             running = sum(trial.id < limit for trial in self.ledger.running())
-            history = replace(history, overdue=history.overdue + running)
+            incidents = replace(incidents, beyond_bound=incidents.beyond_bound + running)
         waits, terms = None, None
         valid = self.config.proves and isinstance(self.config.confidence, RKHSConfidence)
         if budget is not None:
@@ -151,12 +152,12 @@ class Audit:
             if current is not None:
                 sizes.append(min(len(current.slots), current.design_size))
             terms = budget.terms([record.half_width for record in rounds.records], sizes)
-        elif valid and rounds.rule.on_arrival:
+        elif valid and rounds.round_rule.on_arrival:
             waits = self._waits()
         return claim(
             self.config,
             resets=rounds.resets,
-            history=history,
+            incidents=incidents,
             departed=departed,
             waits=waits,
             budget=terms,
@@ -169,7 +170,7 @@ class Audit:
         Bounds of a round of half-widths h leave points of regret at most 4 h.
         """
         most = self._most_costly
-        waits, cost = self.history.strays, self.history.strays * most
+        waits, cost = self.incidents.out_of_round, self.incidents.out_of_round * most
         for record in self.rounds.records:
             waits += record.waits
             cost += record.waits * most
@@ -204,16 +205,16 @@ class Audit:
         """
         confidence = self.config.confidence
         assert isinstance(confidence, RKHSConfidence)
-        if self.history.noisier:
+        if self.incidents.noisier:
             raise RefutedError(
                 "No regret can be certified: an answer was told with a noise variance above "
                 f"noise_std squared, {confidence.noise_std**2:g}. Make the optimizer with the "
                 "largest scale of the noise."
             )
-        if budget.refuted or self.history.norm > confidence.norm_bound:
+        if budget.refuted or self.incidents.norm > confidence.norm_bound:
             raise RefutedError(
                 f"No regret can be certified: the answers contradict {confidence!r}; they need a "
-                f"norm of at least {self.history.norm:.4g} at noise of that scale. Make the "
+                f"norm of at least {self.incidents.norm:.4g} at noise of that scale. Make the "
                 "optimizer with a larger norm_bound or noise_std, or another kernel."
             )
         return budget.certified

@@ -44,12 +44,12 @@ from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.exploit import DEFAULT_EXPLOIT, Exploit, WithinBudget, as_exploit
 from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
-from botorch_delay.optimizers.locks import exclusive
 from botorch_delay.optimizers.policies import make_policy
 from botorch_delay.optimizers.policy import Policy
 from botorch_delay.optimizers.round_sequence import RoundSequence
 from botorch_delay.optimizers.rules import Rule
-from botorch_delay.optimizers.stragglers import LateReport, forecast, holding
+from botorch_delay.optimizers.run import exclusive
+from botorch_delay.optimizers.stragglers import WaitReport, forecast, holding
 
 logger = logging.getLogger(__name__)
 
@@ -170,10 +170,10 @@ class BPEDelayOptimizer(Optimizer):
         self._fitting: Fitting = Fitting(config, self._ledger)
         self._rounds = RoundSequence(config, self._ledger, self._fitting)
         self._audit = Audit(config, self._ledger, self._rounds)
-        self._late = LateReport()
+        self._wait_report = WaitReport()
         self._budget: Budget | None = None
         if config.budget_factor is not None:
-            self._budget = Budget(config, self._rounds.rule)
+            self._budget = Budget(config, self._rounds.round_rule)
         self._policy: Policy | None = None
         if config.rule is not None:
             self._policy = make_policy(config, self._ledger, self._fitting)
@@ -202,7 +202,8 @@ class BPEDelayOptimizer(Optimizer):
             horizon: T.
             covar_module: the kernel.
             noise_var: lambda^2.
-            confidence: the bounds.
+            confidence: the bounds; Theorem 1's printed width is
+                ``RKHSConfidence(..., tight=False)``.
             delay: the law that gives u_T(delta); ``NoDelay()`` for BPE (Li & Scarlett 2022).
             delta: failure probability.
             seed: kept for the common signature; nothing in Algorithm 1 is random.
@@ -267,7 +268,7 @@ class BPEDelayOptimizer(Optimizer):
         Raises:
             InputError: if an argument is out of its range or missing.
         """
-        on_set = isinstance(domain, FiniteDomain)
+        on_set = domain.count is not None
         return cls(
             domain,
             horizon,
@@ -355,7 +356,7 @@ class BPEDelayOptimizer(Optimizer):
         answer, has the point asked again first.
         """
         current = self._rounds.open
-        if current is None or not self._rounds.rule.on_arrival:
+        if current is None or not self._rounds.round_rule.on_arrival:
             return []
         return holding(current, self._rounds.feasibility, self._ledger, self._estimated_law())
 
@@ -400,8 +401,8 @@ class BPEDelayOptimizer(Optimizer):
         if self._budget is not None:
             assert choice.index is not None
             choice = replace(choice, data={"price": self._budget.price(choice.index)})
-        if rounds.rule.on_arrival:
-            self._late.look(rounds.open, rounds.feasibility, self._ledger)
+        if rounds.round_rule.on_arrival and rounds.open.oldest_unsettled() is not None:
+            self._wait_report.look(rounds.open, rounds.feasibility, self._ledger)
         return choice
 
     def _next_choice(self, current: OpenRound) -> Choice:
@@ -482,7 +483,11 @@ class BPEDelayOptimizer(Optimizer):
             )
         *before, asked = events
         for event in before:
-            if self._fits(event):
+            if event.kind == "fitted":
+                news = event.data["answers"] > self._fitting.fitted_to
+            else:
+                news = self._rounds.is_news(event, finished=self._finished)
+            if news:
                 self._replay([event])
         data = dict(asked.data)
         X = self._domain.like.new_tensor([data["x"]])
@@ -504,21 +509,10 @@ class BPEDelayOptimizer(Optimizer):
         self._replay([replace(asked, trial=len(self._ledger), data=data)])
         return self._ledger[-1]
 
-    def _fits(self, event: Event) -> bool:
-        """Whether what an ask elsewhere brought about is news here."""
-        current = self._rounds.open
-        if event.kind == "opened":
-            return current is None and not self._finished
-        if event.kind == "fitted":
-            return bool(event.data["answers"] > self._fitting.fitted_to)
-        return current is not None and (
-            event.kind != "closed" or event.data["record"]["number"] == current.number
-        )
-
     def _make_room(self, current: OpenRound, slot: int, key: int) -> bool:
         """Whether a point that was chosen elsewhere can serve a slot; earlier slots are opened."""
         while (missing := self._rounds.missing(current, slot)) is not None:
-            self._happen("dealt", data=missing)
+            self._happen("reserved", data=missing)
         return slot <= len(current.slots) and current.admits(slot, key)
 
     def _decided(self, event: Event) -> None:
@@ -528,18 +522,18 @@ class BPEDelayOptimizer(Optimizer):
         elif event.kind == "closed" and current is not None:
             rounds.apply_close(current, data)
             self._finished |= rounds.open is None
-            self._follow_active()
         elif event.kind == "reset" and current is not None:
             rounds.apply_reset(current, entirely=flag(data["whole"]))
-            self._follow_active()
-        elif event.kind == "dealt" and current is not None:
-            current.deal(rounds.active.key_of(self._domain.like.new_tensor(data["x"])))
+        elif event.kind == "reserved" and current is not None:
+            current.reserve(rounds.active.key_of(self._domain.like.new_tensor(data["x"])))
         elif event.kind == "tested":
             self._audit.tested(finite(data["norm"]), whole(data["answers"]))
         else:
             super()._decided(event)
             if event.kind == "fitted" and current is not None:
                 current.use(self._fitting.surrogate)
+        if self._policy is not None and event.kind in ("closed", "reset"):
+            self._policy.use_active(rounds.active)
 
     def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         new = self._rounds.asked(trial)
@@ -552,7 +546,8 @@ class BPEDelayOptimizer(Optimizer):
             again = trial.slot >= 0 and (not new or beyond)
             waiting = again or trial.slot == WAITING_SLOT
             self._budget.ask(row_of(trial), finite(data["price"]), waiting=waiting)
-        self._audit.asked(trial)
+        if self._rounds.of(trial) is None:
+            self._audit.out_of_round()
 
     def _settled(self, trial: Trial) -> None:
         self._rounds.settled(trial)
@@ -564,7 +559,7 @@ class BPEDelayOptimizer(Optimizer):
 
     def _after_settled(self, trial: Trial) -> None:
         if trial.state is TrialState.COMPLETED:
-            self._late.answered(len(self._ledger) - 1 - trial.id)
+            self._wait_report.answered(len(self._ledger) - 1 - trial.id)
         if self._audit.is_test_due:
             found = {"norm": self._audit.least_norm(), "answers": self._ledger.answer_count}
             self._happen("tested", data=found)
@@ -590,31 +585,9 @@ class BPEDelayOptimizer(Optimizer):
                 )
 
     def _close_last(self) -> None:
-        current, config = self._rounds.open, self._config
-        if current is not None:
-            judged = not config.proves or config.exact or self._ends_as_planned(current)
-            self._happen("closed", data=self._rounds.close(last=True, judged=judged))
+        if self._rounds.open is not None:
+            self._happen("closed", data=self._rounds.close(last=True))
         self._finished = True
-
-    def _ends_as_planned(self, current: OpenRound) -> bool:
-        """Whether values have no say in how many design points the last round has.
-
-        They do where a run is ended early, or where they decide when a design point is asked:
-        Lemma 1 says nothing of such a round, unless its design is complete.
-        """
-        on_arrival = self._rounds.rule.on_arrival
-        if on_arrival and current.design_is_settled():
-            return True
-        # A delay law leaves answers out by Algorithm 1's own rule, whatever their noise.
-        arrived = not (on_arrival and current.outstanding()[0])
-        counted = self._policy is None or self._config.repeat_pending
-        ended = arrived and len(self._ledger) == self._horizon
-        return ended and counted and self._budget is None
-
-    def _follow_active(self) -> None:
-        """On a box, let the asks outside the design choose among points of the active set."""
-        if self._policy is not None:
-            self._policy.use_active(self._rounds.active)
 
     def _active_points(self) -> ActiveSet:
         """The active set, without infeasible points and those that a budget's bounds rule out."""

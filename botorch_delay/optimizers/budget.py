@@ -50,7 +50,7 @@ from botorch_delay.confidence.anytime import Ellipsoid
 from botorch_delay.confidence.bounds import RKHSConfidence, side_delta
 from botorch_delay.confidence.guarantee import BudgetTerms
 from botorch_delay.design.greedy import greedy_max_variance
-from botorch_delay.domains.finite import FiniteDomain
+from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.rounds import RoundRule
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.surrogate import Surrogate
@@ -78,7 +78,6 @@ class Budget:
     def __init__(self, config: BPEConfig, rule: RoundRule) -> None:
         domain, surrogate, confidence = config.domain, config.fixed, config.confidence
         horizon, delta = config.horizon, config.delta
-        assert isinstance(domain, FiniteDomain)
         assert isinstance(confidence, RKHSConfidence)
         assert surrogate is not None
         assert horizon is not None
@@ -86,13 +85,13 @@ class Budget:
         self._sign, self._horizon, self._factor = config.sign, horizon, config.budget_factor
         self._ellipsoid = Ellipsoid(
             surrogate.covar_module,
-            domain.points,
+            domain.like,
             confidence.norm_bound,
             confidence.noise_std,
             delta / 4.0,
         )
         self._sizes = _sizes(rule, horizon)
-        largest = confidence.norm_bound * _widest(surrogate, domain.points)
+        largest = confidence.norm_bound * _widest(surrogate, domain.like)
         full, own = _rates(domain, surrogate, confidence, self._sizes, largest, delta)
         self.bound = _charge(self._sizes, full, 0, horizon)
         self.own_bound = _charge(self._sizes, own, 0, horizon)
@@ -218,7 +217,7 @@ def _widest(surrogate: Surrogate, points: Tensor) -> float:
 
 
 def _rates(
-    domain: FiniteDomain,
+    domain: Domain,
     surrogate: Surrogate,
     confidence: RKHSConfidence,
     sizes: list[int],
@@ -229,19 +228,17 @@ def _rates(
     full, own = [largest], [largest]
     if len(sizes) == 1:
         return full, own
-    X, noise = surrogate.inputs(domain.points), surrogate.noise_var
+    X, noise = surrogate.inputs(domain.like), surrogate.noise_var
     design = greedy_max_variance(surrogate.covar_module, X, noise, sizes[-2])
     for size in sizes[:-1]:
         picks = design[:size]
         y = X.new_zeros(size)
         unknown = torch.full((size,), torch.nan, dtype=torch.double)
-        evidence = surrogate.data(Answers(domain.points[picks], y, unknown, picks))
-        posterior = surrogate.posterior(evidence).at(
-            domain.points, weights=confidence.needs_weights
-        )
+        evidence = surrogate.data(Answers(domain.like[picks], y, unknown, picks))
+        posterior = surrogate.posterior(evidence).at(domain.like, weights=confidence.needs_weights)
         ratio = surrogate.noise_ratio(evidence)
         for rates, share in ((full, delta), (own, delta / 2.0)):
-            side = side_delta(share, len(sizes), len(domain))
+            side = side_delta(share, len(sizes), len(domain.like))
             half = float(confidence.half_width(posterior, ratio, side).max())
             rates.append(min(rates[-1], 4.0 * half))
     return full, own

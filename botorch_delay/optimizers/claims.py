@@ -26,7 +26,7 @@ _KEPT = "the maximiser is never eliminated all the same"
 
 
 @dataclass(frozen=True)
-class History:
+class Incidents:
     """What happened in a run that a claim may not survive; it only ever grows.
 
     What concerns one round is in its record: see
@@ -38,8 +38,8 @@ class History:
             bound needs their answers: they are asked again.
         own_noise: whether an answer was told with a noise variance other than the surrogate's.
         noisier: whether one was above the square of the noise scale that the bounds rest on.
-        overdue: trials that took longer than u_T, in asks.
-        strays: asks that were made elsewhere for a round that had closed here.
+        beyond_bound: trials that took longer than u_T, in asks.
+        out_of_round: asks that were made elsewhere for a round that had closed here.
         norm: the largest norm that the answers have called for.
         tested: to how many answers it was last computed.
     """
@@ -48,8 +48,8 @@ class History:
     abandoned: int = 0
     own_noise: bool = False
     noisier: bool = False
-    overdue: int = 0
-    strays: int = 0
+    beyond_bound: int = 0
+    out_of_round: int = 0
     norm: float = 0.0
     tested: int = 0
 
@@ -58,7 +58,7 @@ def claim(
     config: BPEConfig,
     *,
     resets: int = 0,
-    history: History | None = None,
+    incidents: Incidents | None = None,
     departed: Iterable[Departure] = (),
     waits: tuple[int, float] | None = None,
     budget: BudgetTerms | None = None,
@@ -69,22 +69,22 @@ def claim(
     Args:
         config: what the optimizer was made with.
         resets: how often all active points turned out to be infeasible.
-        history: of the run; None before it.
+        incidents: of the run; None before it.
         departed: how its rounds departed from what is proved.
         waits: asks while rounds waited and what they can have cost; None where none are counted.
         budget: for asks that are not BPE-Delay's own; None without one.
         refuted: whether its bounds contradict each other.
     """
-    history = history or History()
+    incidents = incidents or Incidents()
     missing = [*config.confidence.missing, *_configuration(config, resets)]
     departed = set(departed)
     told: list[str] = []
     if config.proves:
         contradicted = refuted or Departure.CONTRADICTED in departed
-        told = _refutation(config.confidence, history, contradicted and not history.noisier)
+        told = _refutation(config.confidence, incidents, contradicted and not incidents.noisier)
     if not missing:
         told += _what_happened(
-            history,
+            incidents,
             departed,
             config.delta,
             refuted=bool(told),
@@ -93,7 +93,7 @@ def claim(
             budgeted=budget is not None,
         )
     missing += told
-    assumptions = _assumptions(config, history)
+    assumptions = _assumptions(config, incidents)
     factor = config.fraction**-0.5 * (config.straggler_factor or 1.0)
     if config.geometric is not None:
         factor *= _geometric_factor(config.geometric.growth)
@@ -108,9 +108,14 @@ def claim(
         factor=factor,
         waits=0 if waits is None else waits[0],
         waits_cost=None if waits is None else waits[1],
-        norm_at_least=history.norm if config.proves else None,
+        norm_at_least=incidents.norm if config.proves and _is_tested(config) else None,
         budget=budget,
     )
+
+
+def _is_tested(config: BPEConfig) -> bool:
+    """Whether answers are held against the constants of the bounds."""
+    return isinstance(config.confidence, RKHSConfidence)
 
 
 def _configuration(config: BPEConfig, resets: int) -> list[str]:
@@ -150,11 +155,11 @@ def _configuration(config: BPEConfig, resets: int) -> list[str]:
     return missing
 
 
-def _refutation(confidence: Confidence, history: History, contradicted: bool) -> list[str]:
+def _refutation(confidence: Confidence, incidents: Incidents, contradicted: bool) -> list[str]:
     """What the answers say against the constants of the bounds."""
-    if isinstance(confidence, RKHSConfidence) and history.norm > confidence.norm_bound:
+    if isinstance(confidence, RKHSConfidence) and incidents.norm > confidence.norm_bound:
         return [
-            f"these answers need a norm of at least {history.norm:.4g} at noise of scale "
+            f"these answers need a norm of at least {incidents.norm:.4g} at noise of scale "
             f"{confidence.noise_std:g}, and contradict norm_bound = {confidence.norm_bound:g}: it "
             "or noise_std is too small, or the kernel is wrong."
         ]
@@ -163,14 +168,14 @@ def _refutation(confidence: Confidence, history: History, contradicted: bool) ->
     return []
 
 
-def _assumptions(config: BPEConfig, history: History) -> list[str]:
+def _assumptions(config: BPEConfig, incidents: Incidents) -> list[str]:
     """What the claim rests on, for the user to judge."""
     confidence, delay = config.confidence, config.delay
     exact, straggler_factor = config.exact, config.straggler_factor
     again = ""
-    if history.failed or history.abandoned:
+    if incidents.failed or incidents.abandoned:
         again = (
-            f" (so far {history.failed} failed, and {history.abandoned} design points were "
+            f" (so far {incidents.failed} failed, and {incidents.abandoned} design points were "
             "abandoned before they were answered: a timeout that depends on the value voids the "
             "claim)"
         )
@@ -183,7 +188,7 @@ def _assumptions(config: BPEConfig, history: History) -> list[str]:
         "point counts as infeasible; asks that fail or are given up, and those that are made "
         "while their points are asked again, come on top of the regret bound",
     ]
-    if history.own_noise:
+    if incidents.own_noise:
         assumptions.append("the noise variances that answers were told with do not depend on them")
     if not config.finite:
         assumptions.append(
@@ -213,6 +218,11 @@ def _assumptions(config: BPEConfig, history: History) -> list[str]:
         )
     if straggler_factor is not None and not exact:
         assumptions.append(_NO_STRAGGLERS.format(straggler_factor))
+    if config.proves and not _is_tested(config):
+        assumptions.append(
+            f"the bounds of {config.confidence!r} hold as they say: it is a class of your own, and "
+            "neither its constants nor the noise of answers are held against the answers"
+        )
     return assumptions
 
 
@@ -275,7 +285,7 @@ def _geometric_factor(growth: float) -> float:
 
 
 def _what_happened(
-    history: History,
+    incidents: Incidents,
     departed: set[Departure],
     delta: float,
     *,
@@ -285,20 +295,20 @@ def _what_happened(
     budgeted: bool,
 ) -> list[str]:
     """Why valid bounds do not carry the claim any more."""
-    kept = budgeted and not refuted and not history.noisier
+    kept = budgeted and not refuted and not incidents.noisier
     certified = "; certified_regret holds all the same" if kept else ""
     missing = []
-    if history.noisier:
+    if incidents.noisier:
         missing.append(
             "an answer was told with a noise variance above noise_std squared, on which the bounds "
             "rest; make the optimizer with the largest scale of the noise."
         )
-    if history.own_noise and pooled:
+    if incidents.own_noise and pooled:
         missing.append(
             "an answer was told with a noise variance other than noise_var, and bounds from all "
             'answers are proved for one that all of them share; use evidence="round".'
         )
-    if history.failed and exploits:
+    if incidents.failed and exploits:
         missing.append(
             "a trial failed while a rule plays outside the design: where the rule asked may have "
             f"changed which design points followed; use exploit=None where trials fail{certified}."
@@ -314,11 +324,11 @@ def _what_happened(
         missing.append(f"a design point has a noise variance other than noise_var: {wide}.")
     if Departure.SHORTENED in departed:
         missing.append(f"a failure took an ask from a round of fixed length: {wide}.")
-    if Departure.OVERDUE in departed:
+    if Departure.UNANSWERED in departed:
         missing.append(f"a round closed before all its design points were answered: {wide}.")
-    if history.overdue:
+    if incidents.beyond_bound:
         missing.append(
-            f"{history.overdue} trials took longer than u_T, and by the delay law even one does so "
-            f"with probability at most {delta / 2.0:g}: {wide}."
+            f"{incidents.beyond_bound} trials took longer than u_T, and by the delay law even one "
+            f"does so with probability at most {delta / 2.0:g}: {wide}."
         )
     return missing

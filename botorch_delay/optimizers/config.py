@@ -14,7 +14,7 @@ from gpytorch.kernels import Kernel
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, RKHSConfidence
 from botorch_delay.delays import DelayLaw
-from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.rounds import (
     ArrivalRounds,
     GeometricRounds,
@@ -109,7 +109,7 @@ class Config:
     @property
     def finite(self) -> bool:
         """Whether the domain is a finite set."""
-        return isinstance(self.domain, FiniteDomain)
+        return self.domain.count is not None
 
     @property
     def sign(self) -> float:
@@ -302,7 +302,7 @@ class BPEConfig(BoundsConfig):
     def _contradictions_of_budget(self) -> Iterator[tuple[bool, str]]:
         """The same for :class:`WithinBudget`."""
         yield (
-            self.learned or not isinstance(self.confidence, RKHSConfidence),
+            not (self.proves and isinstance(self.confidence, RKHSConfidence)),
             "WithinBudget needs bounds that are valid; pass covar_module, noise_var and "
             "confidence=RKHSConfidence(norm_bound, noise_std).",
         )
@@ -330,7 +330,7 @@ class BPEConfig(BoundsConfig):
         assert isinstance(self.exploit.rule, Rule)
         return self.exploit.rule
 
-    @property
+    @cached_property
     def fraction(self) -> float:
         """Rho, the share of asks that are design points."""
         assert self.explore_fraction is not None
@@ -341,12 +341,12 @@ class BPEConfig(BoundsConfig):
         """How pending points enter the posterior of the rule."""
         return Hallucinate()
 
-    @property
+    @cached_property
     def repeat_pending(self) -> bool:
         """Whether a point with a running trial may be asked again."""
         return not isinstance(self.exploit, Exploit) or self.exploit.repeat_pending
 
-    @property
+    @cached_property
     def confirm_fraction(self) -> float:
         """The share of the horizon in which the rule's asks go to answered points."""
         return (isinstance(self.exploit, Exploit) and self.exploit.confirm_fraction) or 0.0
@@ -366,7 +366,7 @@ class BPEConfig(BoundsConfig):
         """The rounds, if they grow by a constant factor."""
         return self.rounds if isinstance(self.rounds, GeometricRounds) else None
 
-    @property
+    @cached_property
     def proves(self) -> bool:
         """Whether the bounds are valid, as far as the configuration tells."""
         return not self.confidence.missing and not self.learned

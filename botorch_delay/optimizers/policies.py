@@ -101,7 +101,7 @@ class SetPolicy(Policy):
         count = len(self.pool)
         if self._paths is None or self._with_paths != count + len(self.data.elsewhere):
             self._paths = self._make_paths(self._rule)
-        posterior, generator = self.data.design.at_candidates, self._generator
+        posterior, generator = self.data.with_pending.at_candidates, self._generator
         path = self._paths.draw(generator)
         places = [key if key >= 0 else count - 1 - key for key in posterior.keys]
         # One number per place, so that the order in which points were entered does not matter.
@@ -185,7 +185,11 @@ class BoxPolicy(Policy):
         start: else every climb would lead to the edge of the box.
         """
         answers, inputs = self.data.answers.anywhere, self.surrogate.inputs
-        design = answers if self.data.design is self.data.answers else self.data.design.anywhere
+        design = (
+            answers
+            if self.data.with_pending is self.data.answers
+            else self.data.with_pending.anywhere
+        )
 
         def deviation(X: Tensor) -> Tensor:
             return design.at(inputs(X)).deviation
@@ -219,7 +223,7 @@ class BoxPolicy(Policy):
         mean = self.data.answers.anywhere.mean(inputs)
         if len(rows) > MOST_CONFIRMED:
             rows = rows[mean[rows].topk(MOST_CONFIRMED).indices.sort().values]
-        deviation = self.data.design.anywhere.at(inputs[rows]).deviation
+        deviation = self.data.with_pending.anywhere.at(inputs[rows]).deviation
         return [keys[row] for row in rows.tolist()], mean[rows], deviation
 
     def _point(self, key: int) -> Tensor:
@@ -237,7 +241,7 @@ class BoxPolicy(Policy):
 
     def _draw(self, paths: PriorPaths, generator: torch.Generator) -> Score:
         """A path of the centred posterior, at any points."""
-        design, kernel = self.data.design.anywhere, self.surrogate.covar_module
+        design, kernel = self.data.with_pending.anywhere, self.surrogate.covar_module
         prior = paths.draw_function(generator)
         noise = torch.randn(len(design), generator=generator, dtype=torch.double).to(self.pool)
         with torch.no_grad():

@@ -86,7 +86,7 @@ class Policy(ABC):
     @property
     def deviation(self) -> Tensor:
         """As the mean, with pending points counted as the rule does: ``N``."""
-        return self.data.design.at_candidates.deviation
+        return self.data.with_pending.at_candidates.deviation
 
     def choose(self, active: ActiveSet | None = None) -> int | Tensor:
         """The next point: its row on a finite set, the point itself (``d``) on a box.

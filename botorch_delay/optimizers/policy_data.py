@@ -63,7 +63,7 @@ class PolicyData:
         self.behind = False
 
     @property
-    def design(self) -> Averages:
+    def with_pending(self) -> Averages:
         """What gives the deviation: with pending points, where there are any to count."""
         if self._asked is None or self._asked.size == self.answers.size:
             return self.answers
@@ -83,9 +83,9 @@ class PolicyData:
         if not (isinstance(self._pending, Censor) and self._pending.inflate):
             return None
         if isinstance(point, int):
-            return self.design.at_candidates.deviation[point].item()
+            return self.with_pending.at_candidates.deviation[point].item()
         inputs = self._surrogate.inputs(point.unsqueeze(0))
-        return self.design.anywhere.at(inputs).deviation.item()
+        return self.with_pending.anywhere.at(inputs).deviation.item()
 
     def asked(self, trial: Trial, width: float | None = None) -> None:
         """A new trial was asked; :meth:`width_at` said so much of its point."""

@@ -10,7 +10,6 @@ from typing import Any
 
 from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
@@ -21,7 +20,7 @@ from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.events import SETTLED, Event, read_events, whole
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
-from botorch_delay.optimizers.locks import exclusive
+from botorch_delay.optimizers.run import exclusive
 
 
 class QueuedOptimizer(Optimizer):
@@ -61,7 +60,7 @@ class QueuedOptimizer(Optimizer):
             )
         if isinstance(base, QueuedOptimizer):
             raise InputError("base is a QueuedOptimizer already; a queue needs no second one.")
-        if not isinstance(base.domain, FiniteDomain):
+        if base.domain.count is None:
             raise NotSupportedError(
                 f"QueuedOptimizer needs a FiniteDomain, got {base.domain!r}: a queue serves few "
                 "independent arms, and on a box hardly any point is asked twice, so that the base "

@@ -18,7 +18,7 @@ from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.box_active_set import BoxActiveSet
 from botorch_delay.gp.surrogate import Learned, Surrogate
-from botorch_delay.history.point_status import Feasibility, Standing, nothing_to_ask
+from botorch_delay.history.point_status import Feasibility, PointStatus, nothing_to_ask
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import Config
@@ -113,7 +113,7 @@ class RandomOptimizer(Optimizer):
         return None
 
     def _may_ask(self, index: int) -> bool:
-        return self._feasibility.standing(index) is Standing.OPEN
+        return self._feasibility.status(index) is PointStatus.OPEN
 
     def _order(self, number: int) -> list[int]:
         """The order of a pass, counted from 0."""

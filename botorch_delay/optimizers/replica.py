@@ -15,13 +15,14 @@ one outside the design.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.elimination.open_round import WAITING_SLOT
 from botorch_delay.exceptions import BotorchDelayError, InputError, StorageError
 from botorch_delay.history.events import Event, truncated, whole
@@ -77,7 +78,7 @@ class _Ask:
         after: how many asks its maker knew.
         told: trials that had ended by then, as no record before it says.
         opener: the trial that opened its round, as its maker knew.
-        parent: likewise, of the round before its events.
+        parent: the trial that opened the round before its events.
     """
 
     events: tuple[Event, ...]
@@ -137,7 +138,7 @@ class Replica:
         self._past: dict[int, PastTrial] = {}
         self._asks: dict[int, _Ask] = {}  # of trials that have a record
         self._openers: list[int] = []  # the trial that opened each round, from the first
-        self._applied: list[int] = []  # likewise, of the rounds that have opened here
+        self._applied: list[int] = []  # the trial that opened each round here
         self._restart()
 
     def is_settled(self, number: int) -> bool:
@@ -176,7 +177,9 @@ class Replica:
             return
         self._take(changed)
 
-    def ask(self, number: int, before: int = 0, skip: int = 0) -> Asked:
+    def ask(
+        self, number: int, before: int = 0, skip: int = 0, uncertain: Sequence[int] = ()
+    ) -> Asked:
         """The point for a trial that the other system has opened.
 
         Args:
@@ -186,36 +189,21 @@ class Replica:
                 ask at the same moment get different points.
             skip: how many more points to pass over, which nobody else may come to ask. A point
                 behind these serves no slot of the design, so that none is left out.
+            uncertain: numbers of the last asks, increasing, of which no trial may come to be: the
+                record says what they decided, too.
 
         Raises:
             InputError: if the trial has its point already.
             HorizonError: if no asks are left.
             EmptyDomainError: if no feasible point is left.
         """
+        number = validation.whole(number, "number", 0)
         if number in self._ids:
             raise InputError(f"Trial {number} has its point already; ask for another trial.")
-        optimizer, after = self.optimizer, len(self._numbers)
-        start = optimizer.event_count
-        if before or skip:
-            ahead = copy.deepcopy(optimizer, {id(optimizer.domain): optimizer.domain})
-            # One by one: an ask for several gives fewer where one fails, and this has to raise.
-            for _ in range(before + skip + 1):
-                ahead.ask()
-            *decided, asked = ahead.events(start)
-            if skip:
-                asked = replace(asked, data={**asked.data, "slot": WAITING_SLOT})
-            events = [*(event for event in decided if event.kind != "asked"), asked]
-            trial = optimizer.follow(events)
-        else:
-            try:
-                trial = optimizer.ask()
-            except BaseException:
-                if optimizer.event_count > start:  # of what was decided no other process knows
-                    self._rebuild()
-                raise
-            events = optimizer.events(start)
+        after = len(self._numbers)
+        trial, events = self._ask_ahead(before, skip) if before or skip else self._ask_next()
         parent = self._openers[-1] if self._openers else None
-        opened = any(_opens(event) is not None for event in events)
+        opened = sum(_opens(event) is not None for event in events)
         record = {
             "events": [self._as_stored(event, number) for event in events],
             "after": after,
@@ -223,13 +211,39 @@ class Replica:
             "opener": number if opened else parent,
             "parent": parent,
         }
+        if uncertain:
+            record = _with_decisions(record, self._past[uncertain[-1]].record)
         self._unrecorded = []
         self._know(number, trial)
         past = PastTrial(number, trial.x, TrialState.RUNNING, record=record)
         self._past[number], self._asks[number] = past, _Ask.read(past)
-        self._applied += [number] * len(self._asks[number].opened)
+        self._applied += [number] * opened
         self._openers = list(self._applied)
         return Asked(trial, record)
+
+    def _ask_next(self) -> tuple[Trial, list[Event]]:
+        """What the optimizer asks now, and all that happened with it."""
+        optimizer, start = self.optimizer, self.optimizer.event_count
+        try:
+            trial = optimizer.ask()
+        except BaseException:
+            if optimizer.event_count > start:  # of what was decided no other process knows
+                self._rebuild()
+            raise
+        return trial, optimizer.events(start)
+
+    def _ask_ahead(self, before: int, skip: int) -> tuple[Trial, list[Event]]:
+        """What the optimizer would ask after the asks of others."""
+        optimizer, start = self.optimizer, self.optimizer.event_count
+        ahead = copy.deepcopy(optimizer, {id(optimizer.domain): optimizer.domain})
+        # One by one: an ask for several gives fewer where one fails, and this has to raise.
+        for _ in range(before + skip + 1):
+            ahead.ask()
+        *decided, asked = ahead.events(start)
+        if skip:
+            asked = replace(asked, data={**asked.data, "slot": WAITING_SLOT})
+        events = [*(event for event in decided if event.kind != "asked"), asked]
+        return optimizer.follow(events), events
 
     def forget(self, number: int) -> None:
         """Take back an ask that no other process has seen: its trial can ask again."""
@@ -375,34 +389,24 @@ class Replica:
             self._unrecorded.append(number)
 
 
+def _with_decisions(record: dict[str, Any], last: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The record of an ask with what the one before decided, which tells of those before it."""
+    assert last is not None
+    decided = [event for event in last["events"] if event["kind"] != "asked"]
+    opened = any(event["kind"] in ("opened", "closed") for event in decided)
+    return record | {
+        "events": [*decided, *record["events"]],
+        "after": last["after"],
+        "told": [*last["told"], *record["told"]],
+        "parent": (last if opened else record)["parent"],
+    }
+
+
 def _opens(event: Event) -> int | None:
     """The number of the round that begins with an event."""
     if event.kind == "opened":
         return 1
     return whole(event.data["record"]["number"]) + 1 if event.kind == "closed" else None
-
-
-def with_decisions(record: dict[str, Any], before: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The record of an ask that also says what asks before it decided.
-
-    Of those asks the other system may then make no trials, or others first.
-
-    Args:
-        record: what :meth:`Replica.ask` gave.
-        before: what this function gave for the asks just before, in their order.
-    """
-    earlier = [*before]
-    if not earlier:
-        return record
-    last = earlier[-1]  # it tells of those before it already
-    decided = [event for event in last["events"] if event["kind"] != "asked"]
-    opened = any(event["kind"] in ("opened", "closed") for event in decided)
-    return record | {
-        "events": [*decided, *record["events"]],
-        "told": [*last["told"], *record["told"]],
-        "after": last["after"],  # without them it comes before asks that never knew them
-        "parent": (last if opened else record)["parent"],
-    }
 
 
 def _renamed(data: Mapping[str, Any], name: Callable[[int], int]) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from botorch_delay.elimination.rounds import Departure, RoundRecord
 from botorch_delay.exceptions import ExhaustedDesignError, StorageError
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
-from botorch_delay.history.events import flag
+from botorch_delay.history.events import Event, flag
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Trial
 from botorch_delay.optimizers.config import BPEConfig
@@ -46,12 +46,12 @@ class RoundSequence:
         resets: how often no active point could be asked.
         feasibility: which points may be asked.
         designed: how many design points were asked, in all rounds.
-        rule: when a round closes.
+        round_rule: when a round closes.
     """
 
     def __init__(self, config: BPEConfig, ledger: Ledger, fitting: Fitting) -> None:
         self._config, self._ledger, self._fitting = config, ledger, fitting
-        self.rule = config.round_rule()
+        self.round_rule = config.round_rule()
         self.active: ActiveSet = whole_set(config.domain, config.seed)
         self.open: OpenRound | None = None
         self.records: list[RoundRecord] = []
@@ -64,7 +64,7 @@ class RoundSequence:
     @property
     def needs_all(self) -> bool:
         """Whether the regret bound needs the answer of every design point of a round."""
-        waits = self.rule.on_arrival and self._early is None
+        waits = self.round_rule.on_arrival and self._early is None
         return self._config.proves and not self._config.exact and waits
 
     @property
@@ -110,24 +110,40 @@ class RoundSequence:
             delta /= 2.0  # the other half is for the bounds of the budget
         if config.evidence == "all" and not config.merges:
             delta /= 2.0  # the other half is for the bounds from all answers
-        rounds, points = self.rule.share(number), self.active.union(whole=config.as_published)
+        rounds, points = self.round_rule.share(number), self.active.union(whole=config.as_published)
         return RoundBounds(config.confidence, delta, rounds, points, config.proves, config.sign)
 
-    def close(self, *, last: bool, judged: bool = True) -> dict[str, Any]:
+    def is_news(self, event: Event, *, finished: bool) -> bool:
+        """Whether what an ask elsewhere decided of the rounds has yet to happen here.
+
+        Args:
+            event: of the other run.
+            finished: whether this one was ended.
+        """
+        if event.kind == "opened":
+            return self.open is None and not finished
+        return self.open is not None and (
+            event.kind != "closed" or event.data["record"]["number"] == self.open.number
+        )
+
+    def close(self, *, last: bool) -> dict[str, Any]:
         """The end of the open round, as the data of an event.
+
+        The last one is judged by its own answers only if it ends as planned, where bounds are
+        valid.
 
         Args:
             last: whether no round follows.
-            judged: whether its own answers count.
         """
         current = self.open
         assert current is not None
-        if not last and not self.rule.on_arrival and current.is_overdue():
-            current.departures.add(Departure.OVERDUE)
+        if not last and not self.round_rule.on_arrival and current.is_unanswered():
+            current.departures.add(Departure.UNANSWERED)
         if not last and current.gave_up():
             current.departures.add(Departure.GIVEN_UP)
         answers = self._answers(current)
-        if not judged:
+        claimed = self._config.proves and not self._config.exact
+        if last and claimed and not self._ends_as_planned(current):
             answers = replace(answers, ids=(), own=self._data(()))
         infeasible, bounds = self.feasibility.infeasible(), self.bounds(current.number)
         record, active = close_round(current, answers, self.active, infeasible, bounds)
@@ -219,7 +235,7 @@ class RoundSequence:
         if current is not None:
             current.take(trial)
         self.feasibility.add(trial)
-        self._update_standing(key)
+        self._update_status(key)
         return new
 
     def settled(self, trial: Trial) -> None:
@@ -228,20 +244,35 @@ class RoundSequence:
         current = self.of(trial)
         if current is not None:
             current.settle(trial)
-        self._update_standing(self.active.key(trial))
+        self._update_status(self.active.key(trial))
 
     def attached(self, result: Attached) -> None:
         """Apply a result from elsewhere."""
         if self._config.exact:
             for key in self.active.keys_of([result]):
                 self.feasibility.know(key)
-                self._update_standing(key)
+                self._update_status(key)
+
+    def _ends_as_planned(self, current: OpenRound) -> bool:
+        """Whether values have no say in how many design points the last round has.
+
+        They do where a run is ended early, or where they decide when a design point is asked:
+        Lemma 1 says nothing of such a round, unless its design is complete.
+        """
+        config, on_arrival = self._config, self.round_rule.on_arrival
+        if on_arrival and current.design_is_settled():
+            return True
+        # A delay law leaves answers out by Algorithm 1's own rule, whatever their noise.
+        arrived = not (on_arrival and current.outstanding()[0])
+        counted = config.rule is None or config.repeat_pending
+        ended = arrived and len(self._ledger) == config.horizon
+        return ended and counted and config.budget_factor is None
 
     def _answers(self, current: OpenRound) -> RoundAnswers:
         """The answers by which the open round is judged, if it closes now."""
         merges = self._config.merges
         used: Sequence[int] = current.answered(
-            current.design_size if self.rule.on_arrival else None
+            current.design_size if self.round_rule.on_arrival else None
         )
         if self._config.evidence != "all":
             return RoundAnswers(tuple(used), self._data(used), merged=merges)
@@ -260,14 +291,14 @@ class RoundSequence:
     def _new_round(self, number: int, previous_size: int) -> OpenRound:
         return OpenRound(
             number,
-            self.rule.design_size(number, previous_size),
-            self.rule.length(number),
+            self.round_rule.design_size(number, previous_size),
+            self.round_rule.length(number),
             self._fitting.surrogate,
             self.active,
-            {key: self.feasibility.standing(key) for key in self.feasibility.marked()},
+            {key: self.feasibility.status(key) for key in self.feasibility.marked()},
             needs_all=self.needs_all,
         )
 
-    def _update_standing(self, key: int) -> None:
+    def _update_status(self, key: int) -> None:
         if self.open is not None and (self._config.exact or key in self.feasibility.suspects):
-            self.open.set_standing(key, self.feasibility.standing(key))
+            self.open.set_status(key, self.feasibility.status(key))

@@ -18,6 +18,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from botorch.acquisition.acquisition import AcquisitionFunction, OneShotAcquisitionFunction
@@ -50,7 +51,7 @@ class UCB(Rule):
     def __post_init__(self) -> None:
         object.__setattr__(self, "beta", validation.positive(self.beta, "beta"))
 
-    @property
+    @cached_property
     def factor(self) -> float:
         """sqrt(beta)."""
         return math.sqrt(self.beta)
@@ -198,6 +199,12 @@ def as_rule(rule: Any, name: str = "rule") -> Rule:
     """
     if isinstance(rule, UCB | ThompsonSampling | BotorchRule):
         return rule
+    if isinstance(rule, Rule):
+        raise InputTypeError(
+            f"{name} is a {type(rule).__name__}, which nothing here can play: the rules are UCB, "
+            "ThompsonSampling and BotorchRule. Write a rule of your own as a BoTorch acquisition "
+            "function, and pass its class or a function that makes it."
+        )
     if not callable(rule) or (isinstance(rule, type) and issubclass(rule, Rule)):
         raise InputTypeError(
             f"{name} must be a rule such as UCB(6.0) or ThompsonSampling(), or an acquisition "

@@ -137,12 +137,12 @@ def build_part(
 
 
 def _build_rule(record: Mapping[str, Any], name: str) -> BotorchRule:
-    """A rule around one of BoTorch's own acquisition classes, with plain options."""
+    """A rule around an acquisition class of BoTorch or of ours, with plain options."""
     from botorch.acquisition.input_constructors import ACQF_INPUT_CONSTRUCTOR_REGISTRY
 
     known = {factory.__name__: factory for factory in ACQF_INPUT_CONSTRUCTOR_REGISTRY}
     factory, options = record["factory"], record["options"]
-    own = factory in known and known[factory].__module__.startswith("botorch.")
+    own = factory in known and known[factory].__module__.startswith(("botorch.", "botorch_delay."))
     if not own or any(isinstance(value, list) for value in options.values()):
         raise StorageError(
             f"The stored {name} is a BotorchRule of {str(factory)[:60]!r}, which cannot be "

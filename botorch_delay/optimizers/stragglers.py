@@ -93,7 +93,7 @@ class EarlyClose:
         self._factor, self._points = factor, points
         self._round: OpenRound | None = None
         self._rows = points.new_empty(0, dtype=torch.long)
-        self._struck: set[int] = set()
+        self._dropped: set[int] = set()
         self._intended = 0.0
         self._design: GreedyDesign | None = None
         self._counted: set[int] = set()  # slots whose answers the design has
@@ -110,11 +110,11 @@ class EarlyClose:
         answered = {n for n, slot in enumerate(first) if slot.state is SlotState.ANSWERED}
         if len(first) < current.design_size or not answered or not len(rows):
             return False
-        struck = {n for n, slot in enumerate(first) if slot.state is SlotState.STRUCK}
-        same = current is self._round and struck == self._struck
+        dropped = {n for n, slot in enumerate(first) if slot.state is SlotState.DROPPED}
+        same = current is self._round and dropped == self._dropped
         if not (same and torch.equal(rows, self._rows) and self._counted <= answered):
-            self._round, self._rows, self._struck, self._counted = current, rows, struck, set()
-            kept = [slot.key for n, slot in enumerate(first) if n not in struck]
+            self._round, self._rows, self._dropped, self._counted = current, rows, dropped, set()
+            kept = [slot.key for n, slot in enumerate(first) if n not in dropped]
             self._intended = self._make_design(current, kept).largest
             self._design = self._make_design(current, [])
         elif answered == self._counted:
@@ -131,7 +131,7 @@ class EarlyClose:
         logger.info(
             "round %d closes without %d of its %d design points",
             current.number,
-            len(first) - len(answered) - len(struck),
+            len(first) - len(answered) - len(dropped),
             len(first),
         )
         return True
@@ -201,7 +201,7 @@ def forecast(
     return Forecast(current.number, waited, tuple(to_ask), left, law, earliest=budgeted and new > 0)
 
 
-class LateReport:
+class WaitReport:
     """A line in the log when a trial holds a round up longer than any answer took so far."""
 
     def __init__(self) -> None:

@@ -46,7 +46,7 @@ from botorch_delay.history.point_status import Feasibility, nothing_to_ask
 from botorch_delay.history.trials import Choice, Trial
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import ThreDSConfig
-from botorch_delay.optimizers.locks import exclusive
+from botorch_delay.optimizers.run import exclusive
 
 # The share of the first interval by which decisions may err in the first epoch.
 SLACK = 0.2

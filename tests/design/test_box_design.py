@@ -66,11 +66,11 @@ def test_the_variance_is_that_of_the_picks():
 
 @pytest.mark.parametrize(
     "case",
-    ["box 2", "box 4", "mixed", "logarithms", "constraint", "small set"],
+    ["box", "mixed", "logarithms", "constraint", "small set"],
 )
 def test_picks_are_as_good_as_a_heavy_search_s(case):
     inside = None
-    domain = unit(int(case[-1]) if case.startswith("box") else 4)
+    domain = unit(4)
     if case == "mixed":
         domain = unit(4, discrete_dims={0: [0, 0.5, 1]}, cat_dims={2: [0, 1]})
     elif case == "logarithms":
@@ -84,11 +84,11 @@ def test_picks_are_as_good_as_a_heavy_search_s(case):
             return ((X - 0.4).square().sum(dim=1)) < 0.15**2
 
     design = make(domain, inside=inside)
-    for key in range(60):
+    for key in range(30):
         x = design.next()
         assert bool(domain.contains(x.unsqueeze(0))[0])
         assert inside is None or bool(inside(x.unsqueeze(0))[0])
-        if key % 15 == 0 or key == 59:
+        if key in (0, 15, 29):
             ratio = design.variance(x.unsqueeze(0))[0] / best_found(design, domain, inside)
             assert ratio.sqrt() > 0.98, (key, ratio.sqrt())
         design.add(-1 - key, x)

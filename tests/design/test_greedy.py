@@ -39,10 +39,10 @@ def test_the_design_of_the_reference(finite, form):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("noise_var", [1e-1, 4e-4, 1e-8])
+@pytest.mark.parametrize("noise_var", [1e-1, 1e-8])
 def test_incremental_picks_equal_rebuilt_ones(name, noise_var, form):
-    kernel, X = KERNELS[name](), scattered(120, seed=3)
-    design = bd.greedy_max_variance(kernel, X, noise_var, 40)
+    kernel, X = KERNELS[name](), scattered(60, seed=3)
+    design = bd.greedy_max_variance(kernel, X, noise_var, 24)
     k = kernel_function(kernel)
     for n, pick in enumerate(design.tolist()):
         chosen = X[design[:n]].numpy()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from cases import generator
+from scale import some
 from torch import Tensor
 
 from botorch_delay.domains.box import BoxDomain
@@ -69,7 +70,7 @@ def terraces(margin: Margin) -> Margin:
     return stepped
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", some(range(5), 1))
 def test_two_balls_of_a_millionth(seed: int) -> None:
     balls = Balls(4, 1e-6)
     sample = sample_set(box(4), balls, 4096, generator(seed))
@@ -97,11 +98,11 @@ def test_shares_of_pieces_vary_as_between_independent_points() -> None:
             .double()
             .mean()
             .item()
-            for seed in range(8)
+            for seed in range(5)
         ]
     )
     error = math.sqrt(0.3 * 0.7 / 512)
-    assert abs(shares.mean().item() - 0.3) < 3 * error / math.sqrt(8)
+    assert abs(shares.mean().item() - 0.3) < 3 * error / math.sqrt(5)
     assert shares.std().item() < 1.7 * error
 
 
@@ -110,14 +111,14 @@ def test_reported_errors_are_calibrated() -> None:
     scores = torch.tensor(
         [
             z_score(sample_set(box(3), balls, 10, generator(seed), particles=512), 1e-4)
-            for seed in range(20)
+            for seed in range(10)
         ]
     )
     assert 0.5 < scores.square().mean().sqrt().item() < 2.0
     assert scores.abs().max().item() < 4.0
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", some(range(5), 1))
 def test_plateaus(seed: int) -> None:
     balls = Balls(4, 1e-6)
     sample = sample_set(box(4), terraces(balls), 2048, generator(seed), particles=2048)
@@ -184,7 +185,7 @@ def test_all_columns_are_lists() -> None:
     assert len(torch.unique(sample.points, dim=0)) == 18
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", some(range(3), 1))
 def test_one_column(seed: int) -> None:
     def margin(X: Tensor) -> Tensor:
         x = X[:, 0]

@@ -45,9 +45,8 @@ def some_change(rng, points, state, noise, elsewhere=True):
     return {key: state[key]}
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("noise", [1e-4, 1e-2, 1.0])
-@pytest.mark.parametrize("from_elsewhere", [0, 40, 80])
+@pytest.mark.parametrize("kernel", ["se", "matern12", "linear", "scaled"])
+@pytest.mark.parametrize(("noise", "from_elsewhere"), [(1e-4, 0), (1e-2, 40), (1.0, 80)])
 def test_any_sequence_of_changes_equals_a_posterior_solved_anew(
     kernel, noise, from_elsewhere, kept
 ):

@@ -629,7 +629,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
     fresh = searcher()
     wider = searcher({**SPACE, "rate": tune.loguniform(1e-4, 1.0)})
     others = [
-        (wider, r"same param_space.* column 0 .'rate'."),
+        (wider, r"same param_space.*column 0 .'rate'"),
         (searcher({"x": tune.uniform(0, 1)}), r"same param_space.*\(2, 3\)"),
         (searcher(mode="max"), "maximize"),
         (searcher(seed=1), "seed"),

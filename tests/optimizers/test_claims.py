@@ -630,7 +630,7 @@ def test_delays_that_the_law_does_not_allow_end_the_claim():
     assert kept.guarantee.holds
     late_by(broken, 60, 100)
     assert broken.rounds[0].observed == 0
-    assert broken.rounds[0].departures == (Departure.OVERDUE,)
+    assert broken.rounds[0].departures == (Departure.UNANSWERED,)
     missing = broken.guarantee.missing
     assert any("closed before all its design points were answered" in line for line in missing)
     assert any("trials took longer than u_T" in line for line in missing)
@@ -778,3 +778,44 @@ def test_what_was_asked_again_is_named_with_its_number():
     assert any("6 design points were abandoned before" in line for line in claimed.assumptions)
     assert any("timeout that depends on the value" in line for line in claimed.assumptions)
     assert claimed.waits == 6
+
+
+class Guess(bd.RKHSConfidence):
+    """Bounds of a user's own that prove nothing."""
+
+    @property
+    def missing(self):
+        return ("the norm is a guess.",)
+
+
+class Sure(bd.Confidence):
+    """Bounds of a user's own that say that they are valid."""
+
+    missing, assumptions, needs_weights = (), (), False
+
+    def multiplier(self, noise_ratio, delta):
+        return 1e-6
+
+    def half_width(self, posterior, noise_ratio, delta):
+        return 1e-6 * posterior.deviation
+
+    def all_data(self, posterior, noise_ratio, gain, delta):
+        return 1e-6 * posterior.deviation, "sure"
+
+    def on_box(self, covar_module, evidence, bounds, discrete, rounds, delta):
+        raise NotImplementedError
+
+
+def test_nothing_is_certified_with_bounds_that_prove_nothing():
+    with pytest.raises(bd.exceptions.InputError, match="WithinBudget needs bounds that are valid"):
+        optimizer(confidence=Guess(2.0, 0.2), exploit=bd.WithinBudget())
+
+
+def test_a_confidence_of_a_user_s_own_is_an_assumption():
+    opt = optimizer(confidence=Sure(), exploit=None)
+    for _ in range(20):
+        answer(opt, opt.ask())
+    guarantee = opt.guarantee
+    assert guarantee.norm_at_least is None
+    assert any("a class of your own" in line for line in guarantee.assumptions)
+    assert not any("of your own" in line for line in optimizer(**DESIGN).guarantee.assumptions)

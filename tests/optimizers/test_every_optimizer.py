@@ -349,7 +349,7 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.RepeatedResultWarning")
 class TestMachine(Machine.TestCase):
-    settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+    settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.RepeatedResultWarning")

@@ -6,6 +6,7 @@ from rivals import queued
 import botorch_delay as bd
 from botorch_delay.benchmarks import FiniteProblem, simulate
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError, StorageError
+from botorch_delay.optimizers import round_sequence
 
 ARMS = 6
 POINTS = scattered(ARMS)
@@ -138,8 +139,8 @@ def test_loading_plays_nothing_again(monkeypatch):
     def never(*_):
         raise AssertionError("it decides anew")
 
-    for name in ("_choose", "_close"):
-        monkeypatch.setattr(bd.BPEDelayOptimizer, name, never)
+    monkeypatch.setattr(bd.BPEDelayOptimizer, "_choose", never)
+    monkeypatch.setattr(round_sequence, "close_round", never)
     again.load_state_dict(state)
     monkeypatch.undo()
     assert again.base.rounds == opt.base.rounds

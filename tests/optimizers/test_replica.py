@@ -440,7 +440,7 @@ def test_what_was_made_from_trials_can_be_stored_and_goes_on():
         store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, record=asked.record))
     kept, other = Replica(make), make()
     kept.sync(store.values())
-    assert "dealt" in [event.kind for event in kept.optimizer.events()]
+    assert "reserved" in [event.kind for event in kept.optimizer.events()]
     other.load_state_dict(kept.optimizer.state_dict())
     assert [t.x.tolist() for t in other.ask(3)] == [t.x.tolist() for t in kept.optimizer.ask(3)]
 
@@ -523,3 +523,12 @@ def test_noise_variances_count_where_the_answer_is_used():
         replica.sync(store.values())
         assert replica.optimizer.rounds[0].trial_ids == tuple(range(1, 9))
         assert "a noise variance other than noise_var" in str(replica.optimizer.guarantee)
+
+
+@pytest.mark.parametrize("number", ["7", -1, 1.5])
+def test_a_trial_needs_a_number(number):
+    replica = Replica(maker("finite, given"))
+    with pytest.raises(InputError, match="number"):
+        replica.ask(number)
+    assert not replica.optimizer.trials  # and nothing has happened
+    assert replica.ask(0).trial.id == 0

@@ -1,0 +1,299 @@
+"""A run as the events that happened in it: what every optimizer keeps, saves and loads."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, cast
+
+import torch
+
+from botorch_delay.domains.finite import Domain
+from botorch_delay.exceptions import BotorchDelayError, StorageError
+from botorch_delay.gp.accuracy import warned
+from botorch_delay.history import differences, sqlite, states
+from botorch_delay.history.events import SETTLED, Event, read_events, truncated
+from botorch_delay.history.trials import Attached, Ledger, Trial
+from botorch_delay.optimizers.config import Config
+from botorch_delay.optimizers.fitting import Fitting
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Lock:
+    """A reentrant lock that objects with copies can own: each copy gets one of its own.
+
+    Attributes:
+        held: the lock.
+        warned: warnings of lost accuracy that calls of the object have given.
+    """
+
+    def __init__(self) -> None:
+        self.held = threading.RLock()
+        self.warned: list[str] = []
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Lock:
+        return Lock()
+
+    def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
+        return Lock, ()
+
+
+def exclusive(method: F) -> F:
+    """A method during which no other thread is in any such method of the same object.
+
+    The object has its :class:`Lock` as ``_lock``. Where accuracy is lost it warns once in all.
+    """
+
+    @functools.wraps(method)
+    def alone(self: Any, *arguments: Any, **options: Any) -> Any:
+        with self._lock.held:
+            before = warned.set(self._lock.warned)
+            try:
+                return method(self, *arguments, **options)
+            finally:
+                warned.reset(before)
+
+    return cast(F, alone)
+
+
+# What a forged event may lead to.
+_MALFORMED = (
+    BotorchDelayError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+class Run:
+    """What happened in a run; its state is the replay of the configuration and these events.
+
+    Args:
+        config: what the optimizer is made with.
+
+    Attributes:
+        notes: JSON-ready values of the user's own, kept with the state.
+    """
+
+    _fitting: Fitting | None = None  # of optimizers that may learn kernel and noise
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._domain, self._horizon = config.domain, config.horizon
+        self._seed, self._maximize, self._exact = config.seed, config.maximize, config.exact
+        self._lock = Lock()
+
+    def _start(self) -> None:
+        """Make the state of a run that begins; what is made is shared with no earlier state."""
+        self._finished = False
+        self.notes: dict[str, Any] = {}
+        self._noted = "{}"
+        self._ledger = Ledger(origin=f"{type(self).__name__} {self._domain.fingerprint()}")
+
+    @property
+    def domain(self) -> Domain:
+        """Where points may be asked."""
+        return self._domain
+
+    @property
+    def horizon(self) -> int | None:
+        """How many asks are planned; None where no end is planned."""
+        return self._horizon
+
+    @property
+    def maximize(self) -> bool:
+        """Whether large values are good."""
+        return self._maximize
+
+    @property
+    def exact(self) -> bool:
+        """Whether evaluations have no noise, so that no point is asked twice."""
+        return self._exact
+
+    @property
+    def trials(self) -> list[Trial]:
+        """Every trial, in the order of the asks."""
+        return list(self._ledger.trials)
+
+    @property
+    @exclusive
+    def pending(self) -> list[Trial]:
+        """The running trials, in the order of the asks."""
+        return list(self._ledger.running())
+
+    @property
+    def attached(self) -> list[Attached]:
+        """The results that were obtained elsewhere."""
+        return list(self._ledger.attached)
+
+    @exclusive
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that is needed to go on: plain values and tensors."""
+        header = self._header()
+        return header | {"events": [event.record() for event in self._ledger.events()]}
+
+    @exclusive
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace this optimizer's state by one of an optimizer made the same way.
+
+        Raises:
+            StorageError: if the state is malformed, or of another optimizer, domain or
+                configuration; then nothing is changed.
+        """
+        states.check_state(state)
+        if state["optimizer"] != type(self).__name__:
+            raise StorageError(
+                f"The state is of a {state['optimizer']}, this is a {type(self).__name__}."
+            )
+        differences.check_array(self._domain, state)
+        differences.check_options(
+            self._described(),
+            state["config"],
+            # Hyperparameters in single precision are a transform away from what is stored.
+            tolerance=1e-9 if self._domain.like.dtype is torch.float64 else 1e-5,
+        )
+        loaded = copy.copy(self)
+        loaded._start()
+        loaded._replay(read_events(state["events"], self._domain))
+        if self._horizon is not None and len(loaded._ledger) > self._horizon:
+            raise StorageError(
+                f"{len(loaded._ledger)} trials are stored for a horizon of {self._horizon}."
+            )
+        loaded._noted = json.dumps(state["notes"])
+        loaded.notes = json.loads(loaded._noted)
+        if "digest" in state and state["events"]:
+            loaded._ledger.know_digest(state["digest"])
+        self.__dict__.update(loaded.__dict__)
+
+    @exclusive
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the state to an SQLite file, in one transaction.
+
+        Saving again to the same file writes what changed since: one more answer is one row.
+
+        Args:
+            path: the file; it is made if it does not exist.
+            overwrite: replace a file that holds another study, or another continuation of
+                this one. Without it such a file is left alone.
+
+        Raises:
+            StorageError: if the file cannot be written, is no study, or holds another one.
+        """
+        sqlite.save(path, self._header(), self._ledger, overwrite=overwrite)
+
+    @exclusive
+    def _write(self, write: Callable[[Mapping[str, Any], Ledger], None]) -> None:
+        """Hand the state to a file that is held open."""
+        write(self._header(), self._ledger)
+
+    def _header(self) -> dict[str, Any]:
+        """The state without trials and attached results."""
+        notes = states.notes_text(self.notes)
+        if notes != self._noted:  # a change like any other, or another holder could drop it
+            digest = hashlib.blake2b(notes.encode(), digest_size=16).hexdigest()
+            self._happen("noted", data={"digest": digest})
+            self._noted = notes
+        key, array = states.domain_array(self._domain)
+        return {
+            "format": states.FORMAT,
+            "optimizer": type(self).__name__,
+            key: array.clone(),
+            "config": self._described(),
+            "notes": json.loads(notes),
+        }
+
+    def _happen(
+        self, kind: str, value: float | None = None, data: Mapping[str, Any] | None = None
+    ) -> None:
+        """Let something happen that is of no trial."""
+        self._apply(Event(kind, time.time(), value=value, data=data or {}))
+
+    def _apply(self, event: Event) -> None:
+        """Take in an event, as it happens or when it is replayed: nothing is decided here.
+
+        Raises:
+            StorageError: if it cannot follow those before it.
+        """
+        if event.kind == "asked":
+            self._asked(self._ledger.ask(event, self._domain.like), event.data)
+        elif event.kind in SETTLED:
+            self._settled(self._ledger.settle(event))
+        elif event.kind == "attached":
+            self._attached(self._ledger.attach(event, self._domain.like))
+        else:
+            self._decided(event)
+            self._ledger.append(event)
+
+    def _replay(self, events: Iterable[Event]) -> None:
+        """Apply stored events to a state that begins.
+
+        Raises:
+            StorageError: if one is malformed, or cannot follow those before it.
+        """
+        for number, event in enumerate(events):
+            try:
+                self._apply(event)
+            except _MALFORMED as error:
+                raise StorageError(
+                    f"Stored event {number}, {event.kind}, cannot be: {truncated(error)}"
+                ) from error
+
+    @property
+    def event_count(self) -> int:
+        """How many events there are."""
+        return self._ledger.event_count
+
+    def events(self, start: int = 0) -> list[Event]:
+        """What happened so far, in order; see :mod:`botorch_delay.history.events`.
+
+        Args:
+            start: how many events to leave out.
+        """
+        return list(self._ledger.events(start))
+
+    def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+        """Take in that a trial was asked, with the data of the event."""
+
+    def _settled(self, trial: Trial) -> None:
+        """Take in that a trial was answered, failed or abandoned."""
+
+    def _attached(self, result: Attached) -> None:
+        """Take in a result from elsewhere."""
+
+    def _decided(self, event: Event) -> None:
+        """Take in an event of another kind.
+
+        Raises:
+            StorageError: if there is none of this kind here.
+        """
+        if event.kind == "finished":
+            self._finished = True
+        elif event.kind == "fitted" and self._fitting is not None:
+            self._fitting.take(event.data)
+        elif event.kind != "noted":
+            raise StorageError(f"A {type(self).__name__} has no such event.")
+
+    def _fit_if_due(self) -> None:
+        """Learn kernel and noise again where that is due."""
+        fitted = None if self._fitting is None else self._fitting.fit()
+        if fitted is not None:
+            self._happen("fitted", data=fitted)
+
+    def _described(self) -> dict[str, Any]:
+        """What it was made with, JSON-ready."""
+        return self._config.describe() | self._domain.describe()
+
+    @property
+    def _sign(self) -> float:
+        return self._config.sign
