@@ -1,4 +1,4 @@
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
@@ -48,6 +48,7 @@ def box():
 
 PROBLEMS = {"kernel": partial(gp_draw, "se", 0.1, 0), "arms": arms, "box": box}
 PROBLEMS["norm"] = partial(paper_problem, 1.0, 0, side=8)
+made = cache(lambda kind: PROBLEMS[kind]())
 ALL = LIBRARY_METHODS | PAPER_METHODS | GUARANTEED | ABLATIONS
 
 
@@ -57,7 +58,7 @@ def test_every_method_can_be_simulated(name, kind):
     if name in OPTUNA_METHODS:
         pytest.importorskip("optuna")
     method = (ALL | OPTUNA_METHODS)[name]
-    problem = PROBLEMS[kind]()
+    problem = made(kind)
     if not method.applies(problem, CLOCK):
         assert (
             ("kernel" in method.needs and kind in ("arms", "box"))

@@ -3,7 +3,7 @@ import pytest
 import torch
 from cases import KERNELS, scattered, se
 from gpytorch.kernels import LinearKernel, RBFKernel
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import greedy_design, kernel_function, posterior
 
@@ -70,6 +70,7 @@ def test_symmetric_grid_breaks_ties_as_a_rebuilt_posterior_does(form):
 
 
 @pytest.mark.parametrize("few", [4096, 0])
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 10_000),
     n=st.integers(1, 25),

@@ -86,10 +86,9 @@ def goes_on_alike(one, other, asks=15):
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 @pytest.mark.parametrize("confidence", CONFIDENCES, ids=repr)
-@pytest.mark.parametrize("maximize", [True, False])
-def test_a_loaded_optimizer_goes_on_bit_for_bit(tmp_path, law, confidence, maximize):
-    rng = random.Random(f"{law}{confidence}{maximize}")
-    kernel = rng.choice(list(KERNELS))
+def test_a_loaded_optimizer_goes_on_bit_for_bit(tmp_path, law, confidence):
+    rng = random.Random(f"{law}{confidence}")
+    kernel, maximize = rng.choice(list(KERNELS)), rng.random() < 0.5
     opt = make(kernel=kernel, delay=law, confidence=confidence, maximize=maximize)
     play(opt, rng.randint(0, 45), rng)
     path = tmp_path / "study.db"
@@ -99,7 +98,7 @@ def test_a_loaded_optimizer_goes_on_bit_for_bit(tmp_path, law, confidence, maxim
     goes_on_alike(opt, loaded)
 
 
-@pytest.mark.parametrize("asks", [0, 1, 9, 20, 33])
+@pytest.mark.parametrize("asks", [0, 9, 20])
 def test_a_learned_kernel_goes_on_bit_for_bit(tmp_path, asks):
     opt = make(covar_module=None, noise_var=None)
     play(opt, asks, random.Random(asks))

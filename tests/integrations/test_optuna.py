@@ -384,12 +384,12 @@ def test_no_point_is_handed_to_two_running_trials(options):
     space = {"kind": CategoricalDistribution(choices), "n": IntDistribution(0, 2)}
     study = make_study(DelaySampler(search_space=space, **options))
     running = []
-    for _ in range(24):
+    for _ in range(16):
         trial = study.ask(space)
         point = tuple(trial.params.values())
         assert point not in [tuple(t.params.values()) for t in running]
         running.append(trial)
-        if len(running) == 8:
+        if len(running) == 6:
             done = running.pop(3)
             study.tell(done, choices.index(done.params["kind"]) + done.params["n"])
     small = {"kind": CategoricalDistribution(["a", "b"])}

@@ -59,9 +59,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("bound", ["beta", "plain", "tight"])
-@pytest.mark.parametrize("maximize", [True, False])
-def test_as_published_is_algorithm_1_ask_for_ask(case, bound, maximize):
-    name, law = CASES[case]
+def test_as_published_is_algorithm_1_ask_for_ask(case, bound):
+    (name, law), maximize = CASES[case], (len(case) + len(bound)) % 2 == 0
     kernel, horizon, delta, seed = KERNELS[name](), 70, 0.1, len(case)
     points = scattered(50, seed=seed)
     k = kernel_function(kernel)

@@ -8,6 +8,7 @@ from botorch.utils.sampling import manual_seed
 from cases import normal, scattered, se, sobol_points, with_values
 from gpytorch.kernels import MaternKernel, RQKernel
 from oracle import kernel_function
+from scale import some
 
 import botorch_delay as bd
 from botorch_delay.exceptions import (
@@ -100,29 +101,27 @@ def test_a_box_eliminates_as_a_fine_grid_does():
     assert torch.equal(opt.active_set.contains(grid), active)
 
 
+@pytest.mark.parametrize("seed", some(range(8), 2))
 @pytest.mark.parametrize("uniform", ["net", "trace", "theorem2"])
-def test_valid_bounds_keep_the_maximiser(uniform):
-    lost = 0
-    for seed in range(8):
-        centres, k = scattered(12, seed=seed), kernel_function(se(0.3))
-        weights = normal(12, seed=seed).numpy()
-        norm = math.sqrt(weights @ k(centres.numpy(), centres.numpy()) @ weights)
-        noise = 0.1 * normal(60, seed=100 + seed)
+def test_valid_bounds_keep_the_maximiser(uniform, seed):
+    centres, k = scattered(12, seed=seed), kernel_function(se(0.3))
+    weights = normal(12, seed=seed).numpy()
+    norm = math.sqrt(weights @ k(centres.numpy(), centres.numpy()) @ weights)
+    noise = 0.1 * normal(60, seed=100 + seed)
 
-        def f(X, centres=centres, weights=weights, k=k):
-            return k(X.numpy(), centres.numpy()) @ weights
+    def f(X):
+        return k(X.numpy(), centres.numpy()) @ weights
 
-        confidence = bd.RKHSConfidence(norm, 0.1, uniform=uniform)
-        opt = make(horizon=45, confidence=confidence, seed=seed)
-        for n in range(45):
-            trial = opt.ask()
-            opt.tell(trial, float(f(trial.x.unsqueeze(0))[0] + noise[n]))
-        axis = torch.linspace(0, 1, 60, dtype=torch.double)
-        grid = torch.cartesian_prod(axis, axis)
-        best = grid[int(f(grid).argmax())].unsqueeze(0)
-        lost += not bool(opt.active_set.contains(best)[0])
-        assert opt.guarantee.holds == (uniform != "trace")  # whose rate is for linear kernels
-    assert lost == 0
+    confidence = bd.RKHSConfidence(norm, 0.1, uniform=uniform)
+    opt = make(horizon=45, confidence=confidence, seed=seed)
+    for n in range(45):
+        trial = opt.ask()
+        opt.tell(trial, float(f(trial.x.unsqueeze(0))[0] + noise[n]))
+    axis = torch.linspace(0, 1, 60, dtype=torch.double)
+    grid = torch.cartesian_prod(axis, axis)
+    best = grid[int(f(grid).argmax())].unsqueeze(0)
+    assert bool(opt.active_set.contains(best)[0])
+    assert opt.guarantee.holds == (uniform != "trace")  # whose rate is for linear kernels
 
 
 def test_a_save_in_the_middle_of_a_round_changes_nothing(tmp_path):
@@ -134,15 +133,15 @@ def test_a_save_in_the_middle_of_a_round_changes_nothing(tmp_path):
         feasible=_feasible,
     )
     for options in ({}, {"covar_module": None, "noise_var": None}):
-        whole, pieces = (make(mixed, 40, **options) for _ in range(2))
+        whole, pieces = (make(mixed, 24, **options) for _ in range(2))
         path = tmp_path / f"{len(options)}.db"
-        for number in range(40):
+        for number in range(24):
             a, b = whole.ask(), pieces.ask()
             assert torch.equal(a.x, b.x), number
             for trial in whole.pending[:-2]:
                 whole.tell(trial, float(trial.x.sum()))
                 pieces.tell(trial.id, float(trial.x.sum()))
-            if number in (5, 17, 30):
+            if number in (6, 17):
                 pieces.save(path)
                 pieces = bd.load(path, feasible=_feasible)
         assert [r.active_after for r in whole.rounds] == [r.active_after for r in pieces.rounds]
@@ -210,11 +209,10 @@ def test_learned_kernels_with_categories_find_the_good_one():
     assert len(opt.rounds[-1].surrogate["covar_module"]["parameters"]) > 0
 
 
-@pytest.mark.parametrize("scale", [1e-9, 1e9])
-@pytest.mark.parametrize("kind", ["slope", "constant", "outlier"])
-def test_odd_answers_are_survived(scale, kind):
-    opt = make(horizon=25, covar_module=None, noise_var=None)
-    for n in range(25):
+@pytest.mark.parametrize(("kind", "scale"), [("slope", 1e-9), ("constant", 1e9), ("outlier", 1e9)])
+def test_odd_answers_are_survived(kind, scale):
+    opt = make(horizon=16, covar_module=None, noise_var=None)
+    for n in range(16):
         trial = opt.ask()
         y = {"slope": trial.x.sum().item(), "constant": 1.0, "outlier": 1e6 * (n == 7)}[kind]
         opt.tell(trial, scale * y)
@@ -363,11 +361,11 @@ def test_random_search_on_a_thin_box_is_resumed(tmp_path):
         constraints=[([0, 1, 2], [1.0] * 3, 1.0), ([0, 1, 2], [-1.0] * 3, -1.0001)],
     )
     whole, pieces = bd.RandomOptimizer(domain), bd.RandomOptimizer(domain)
-    first = whole.ask(3)
+    first = whole.ask(2)
     assert bool(domain.contains(torch.stack([t.x for t in first])).all())
-    pieces.ask(2)
+    pieces.ask()
     pieces.save(tmp_path / "study.db")
-    assert torch.equal(bd.load(tmp_path / "study.db").ask().x, first[2].x)
+    assert torch.equal(bd.load(tmp_path / "study.db").ask().x, first[1].x)
 
 
 def test_a_test_of_feasibility_may_work_in_place():
@@ -405,10 +403,10 @@ def test_the_first_points_spread_to_the_boundary():
     assert len(torch.unique(X, dim=0)) == 4
 
 
-@pytest.mark.parametrize("size", [1e-75, 1e75, 1e140])
+@pytest.mark.parametrize("size", [1e-75, 1e140])
 def test_values_beyond_single_precision_are_judged_too(size):
     box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
-    opt = bd.BPEDelayOptimizer(box, 6, covar_module=se(), noise_var=0.1)
+    opt = bd.BPEDelayOptimizer(box, 6, covar_module=se(), noise_var=0.1, exploit=None)
     for _ in range(6):
         trial = opt.ask()
         opt.tell(trial, size * math.sin(3.0 * trial.x.item()))

@@ -42,10 +42,11 @@ def slots(opt):
     return [min(trial.slot, 0) for trial in opt.trials]
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.25])
-@pytest.mark.parametrize("delay", [bd.NoDelay(), bd.PoissonDelay(12.0)], ids=["none", "poisson"])
+@pytest.mark.parametrize(
+    ("factor", "delay"), [(1.0, bd.NoDelay()), (1.0, bd.PoissonDelay(12.0)), (1.25, bd.NoDelay())]
+)
 def test_what_is_certified_holds(factor, delay):
-    for seed in range(6):
+    for seed in range(3):
         problem, norm = random_problem(seed)
         opt = optimizer(problem, norm, factor)
         history = simulate(opt, problem, delay, HORIZON, seed=seed)
@@ -58,13 +59,13 @@ def test_what_is_certified_holds(factor, delay):
 
 def test_with_constants_five_times_too_small_nothing_is_certified():
     broken = 0
-    for seed in range(8):
+    for seed in range(6):
         problem, norm = random_problem(seed)
         opt = optimizer(problem, norm, 1.25, divide=5.0)
         history = simulate(opt, problem, bd.PoissonDelay(5.0), HORIZON, seed=seed)
         lost = int(problem.values.argmax()) not in opt.active_set.indices
         broken += lost or opt._budget.refuted or history.regret[-1].item() > opt.certified_regret
-    assert broken >= 5
+    assert broken >= 4
 
 
 def test_where_the_budget_says_no_bpe_delay_plays():
@@ -99,8 +100,7 @@ def test_every_price_is_what_the_documentation_says():
     assert opt._budget.bound <= opt._budget.trivial
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.25])
-@pytest.mark.parametrize("maximize", [True, False])
+@pytest.mark.parametrize(("factor", "maximize"), [(1.0, True), (1.25, False)])
 def test_a_run_resumed_goes_on_as_it_would_have(factor, maximize, tmp_path):
     problem, norm = random_problem(4)
     sign = 1.0 if maximize else -1.0

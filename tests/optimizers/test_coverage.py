@@ -18,6 +18,7 @@ from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Posterior
 
 N, HORIZON, DELTA, NOISE_STD = 400, 150, 0.1, 0.2
+FEW = 8  # functions; the heavy tests play many
 POINTS = scattered(N, seed=11)
 KERNEL = se(0.25)
 
@@ -89,7 +90,7 @@ def upper_limit(n):
 
 @pytest.mark.parametrize("delay", [None, bd.PoissonDelay(10.0)], ids=["arrival", "scheduled"])
 def test_bounds_hold_and_the_maximiser_stays(delay):
-    results = {tight: coverage(15, tight=tight, delay=delay) for tight in (False, True)}
+    results = {tight: coverage(FEW, tight=tight, delay=delay) for tight in (False, True)}
     for result in results.values():
         assert result.failed <= DELTA
         assert result.lost <= DELTA
@@ -99,15 +100,15 @@ def test_bounds_hold_and_the_maximiser_stays(delay):
 @pytest.mark.parametrize("options", [{}, {"evidence": "all"}], ids=["round", "all"])
 def test_asks_outside_the_design_break_no_promise(options):
     options = {"exploit": bd.UCB(4.0), "explore_fraction": 0.3} | options
-    result = coverage(15, tight=True, **options)
+    result = coverage(FEW, tight=True, **options)
     assert result.failed <= DELTA
     assert result.lost <= DELTA
-    assert coverage(15, tight=True, divide=5.0, **options).failed > upper_limit(15)
+    assert coverage(FEW, tight=True, divide=5.0, **options).failed > upper_limit(FEW)
 
 
 def test_with_constants_five_times_too_small_the_promise_is_broken():
-    result = coverage(15, tight=True, divide=5.0)
-    assert result.failed > upper_limit(15)
+    result = coverage(FEW, tight=True, divide=5.0)
+    assert result.failed > upper_limit(FEW)
 
 
 @pytest.mark.heavy

@@ -16,10 +16,10 @@ MAKERS = {
     "bpe, design": lambda: bd.BPEDelayOptimizer(FINITE, 60, exploit=None),
     "bpe, box": lambda: bd.BPEDelayOptimizer(BOX, 60),
     "index": lambda: bd.AcquisitionOptimizer(FINITE, horizon=60),
-    "censored": lambda: bd.AcquisitionOptimizer(FINITE, pending=bd.Censor(-3.0)),
     "queued": lambda: bd.QueuedOptimizer(bd.BPEDelayOptimizer(FINITE, 60)),
 }
-every_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+SOME = ["bpe", "bpe, box", "index", "queued"]
+every_optimizer = pytest.mark.parametrize("make", [MAKERS[name] for name in SOME], ids=SOME)
 
 
 def value(trial):
@@ -50,21 +50,21 @@ def test_a_copy_learns_from_its_own_answers(make):
     opt = make()
     play(opt, 2)
     twin = copy.deepcopy(opt)
-    play(opt, 8)
-    play(twin, 8)
+    play(opt, 4)
+    play(twin, 4)
     assert [t.x.tolist() for t in twin.trials] == [t.x.tolist() for t in opt.trials]
     assert twin.hyperparameters == opt.hyperparameters
     play(twin, 2)
-    assert len(opt.trials) == 10
+    assert len(opt.trials) == 6
     alone = make()
-    play(alone, 12)
+    play(alone, 8)
     assert [t.x.tolist() for t in twin.trials] == [t.x.tolist() for t in alone.trials]
 
 
 @every_optimizer
 def test_a_learned_study_is_saved_and_loaded(make, tmp_path):
     opt = make()
-    play(opt, 9)
+    play(opt, 5)
     opt.save(tmp_path / "study.db")
     loaded = bd.load(tmp_path / "study.db")
     play(opt, 3)
@@ -116,13 +116,13 @@ def test_a_fit_is_made_once_for_the_same_answers(make, fits):
 @every_optimizer
 def test_reading_changes_no_ask(make):
     quiet, read = make(), make()
-    for _ in range(12):
+    for _ in range(7):
         one, other = quiet.ask(), read.ask()
         assert torch.equal(one.x, other.x)
         for opt, trial in ((quiet, one), (read, other)):
             opt.tell(trial, value(trial))
         read.recommend()
         _ = read.hyperparameters
-        if len(read.trials) == 10:
+        if len(read.trials) == 6:
             read.stopping_gap()
     assert quiet.hyperparameters == read.hyperparameters

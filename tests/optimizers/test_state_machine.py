@@ -21,7 +21,7 @@ from botorch_delay.history.trials import TrialState
 
 POINTS = scattered(12)
 HORIZON = 40
-LAWS = [None, bd.NoDelay(), bd.ConstantDelay(4)]
+LAWS = [None, None, bd.NoDelay(), bd.ConstantDelay(4)]
 values = st.floats(-3, 3)
 
 

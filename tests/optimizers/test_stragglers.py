@@ -7,7 +7,7 @@ import torch
 from bpe_cases import NOISE, answer, make, state_of, value
 from cases import generator, scattered, se
 from scale import repeats
-from test_coverage import DELTA, HORIZON, POINTS, coverage, upper_limit
+from test_coverage import DELTA, FEW, HORIZON, POINTS, coverage, upper_limit
 
 import botorch_delay as bd
 from botorch_delay.exceptions import InputError, NotSupportedError
@@ -233,8 +233,11 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("delays_of", [worst_for_the_best, never_some])
-@pytest.mark.parametrize("options", OPTIONS, ids=["design", "exploit"])
+@pytest.mark.parametrize(
+    ("delays_of", "options"),
+    [(worst_for_the_best, OPTIONS[0]), (never_some, OPTIONS[1])],
+    ids=["design", "exploit"],
+)
 def test_bounds_hold_without_the_stragglers(delays_of, options):
     early = []
 
@@ -242,11 +245,11 @@ def test_bounds_hold_without_the_stragglers(delays_of, options):
         play(opt, problem, delays_of, seed)
         early.extend(r.observed < r.design_size for r in opt.rounds)
 
-    result = coverage(12, tight=True, run=run, **options)
+    result = coverage(FEW, tight=True, run=run, **options)
     assert result.failed <= DELTA
     assert result.lost <= DELTA
-    assert sum(early) >= 12
-    assert coverage(12, tight=True, divide=5.0, run=run, **options).failed > upper_limit(12)
+    assert sum(early) >= FEW
+    assert coverage(FEW, tight=True, divide=5.0, run=run, **options).failed > upper_limit(FEW)
 
 
 @pytest.mark.heavy
