@@ -27,7 +27,7 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   ``information.information_gain``.
 * ``design``: ``greedy.GreedyDesign``, ``box.BoxDesign``, ``ascent.maximize``,
   ``climbing.BoundClimb``.
-* ``gp``: ``kernels.covariance``; ``data.Data``, answers averaged per point;
+* ``gp``: ``kernels.covariance``; ``data.Data``, answers averaged per point; ``factors.Factor``;
   ``posterior.Posterior``, at any points; ``candidates.CandidatePosterior``, kept up to date on
   fixed ones; ``averages.Averages``, answers that come and go; ``surrogate.Surrogate``, kernel,
   noise and units; ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.

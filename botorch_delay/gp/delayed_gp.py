@@ -351,8 +351,7 @@ class DelayedGP(SingleTaskGP):
     @torch.no_grad()
     def _with_more_pending(self, X: Tensor) -> Extension:
         """By the pending points and the points ``X`` (transformed)."""
-        before = self.transform_inputs(self._X_pending)
-        K = covariance(self.covar_module, before, X)
+        K = covariance(self.covar_module, self.transform_inputs(self._X_pending), X)
         return self._pending().joined(self._extension(X), K)
 
     def _whitened_cross(self, factor: Factor | JointFactor, X: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
+from gpytorch.constraints import Interval, Positive
 from gpytorch.kernels import (
     AdditiveKernel,
     ConstantKernel,
@@ -228,8 +228,8 @@ _EVALUATORS: dict[type[Kernel], Callable[[Any, Tensor, Tensor], Tensor]] = {
     ProductKernel: _product,
 }
 
-# The kernels that a file may name. Each is rebuilt from its arguments and raw parameters;
-# nothing else in a record is looked up, imported or executed.
+# The kernels that a file may name. Each is rebuilt from its arguments and hyperparameters; nothing
+# else in a record is looked up, imported or executed.
 _LEAVES: dict[str, type[Kernel]] = {
     kernel.__name__: kernel
     for kernel in (
@@ -242,16 +242,13 @@ _LEAVES: dict[str, type[Kernel]] = {
         ConstantKernel,
     )
 }
-_CONSTRAINTS: dict[str, type[Interval]] = {
-    constraint.__name__: constraint for constraint in (Positive, GreaterThan, LessThan, Interval)
-}
 
 
 def describe_kernel(kernel: Kernel) -> dict[str, Any] | None:
     """A JSON-ready record from which :func:`build_kernel` makes an equal kernel.
 
-    ``None`` if the kernel, or a part of it, is not on the fixed list. Priors are left out:
-    they play no part once the hyperparameters are fixed.
+    ``None`` if the kernel, or a part of it, is not on the fixed list. Priors and constraints are
+    left out: they play no part once the hyperparameters are fixed.
     """
     kind = type(kernel)
     if kernel.batch_shape:
@@ -272,13 +269,12 @@ def describe_kernel(kernel: Kernel) -> dict[str, Any] | None:
         return None
     if parts:
         record["parts"] = parts
-    own = {}
-    for name, parameter in kernel.named_parameters(recurse=False):
-        constraint = _describe_constraint(kernel.constraint_for_parameter_name(name))
-        if constraint is None:
-            return None
-        own[name] = {"raw": parameter.detach().cpu().tolist(), "constraint": constraint}
-    record["parameters"] = own
+    record["parameters"] = {
+        name.removeprefix("raw_"): _value(
+            parameter, kernel.constraint_for_parameter_name(name)
+        ).tolist()
+        for name, parameter in kernel.named_parameters(recurse=False)
+    }
     return record
 
 
@@ -300,11 +296,17 @@ def build_kernel(record: Mapping[str, Any], like: Tensor) -> Kernel:
 
 def hyperparameters(kernel: Kernel) -> dict[str, Any]:
     """Every hyperparameter by name, as numbers and lists of numbers."""
-    values: dict[str, Any] = {}
-    for name, parameter, constraint in kernel.named_parameters_and_constraints():
-        value = parameter if constraint is None else constraint.transform(parameter)
-        values[name.replace("raw_", "")] = value.detach().cpu().squeeze().tolist()
-    return values
+    found = kernel.named_parameters_and_constraints()
+    return {
+        name.replace("raw_", ""): _value(parameter, constraint).squeeze().tolist()
+        for name, parameter, constraint in found
+    }
+
+
+def _value(parameter: Tensor, constraint: Interval | None) -> Tensor:
+    """A hyperparameter, on the CPU."""
+    value = parameter if constraint is None else constraint.transform(parameter)
+    return value.detach().cpu()
 
 
 def _arguments(kernel: Kernel) -> dict[str, Any]:
@@ -316,45 +318,6 @@ def _arguments(kernel: Kernel) -> dict[str, Any]:
     if isinstance(kernel, PolynomialKernel):
         arguments["power"] = int(kernel.power)
     return arguments
-
-
-def _describe_constraint(constraint: Interval | None) -> dict[str, Any] | None:
-    """``None`` for a constraint that cannot be rebuilt; a parameter without one is 'free'."""
-    if constraint is None:
-        return {"class": None}
-    kind = type(constraint)
-    if _CONSTRAINTS.get(kind.__name__) is not kind:
-        return None
-    if constraint.enforced and not _is_default_transform(constraint):
-        return None
-    record: dict[str, Any] = {"class": kind.__name__, "enforced": constraint.enforced}
-    if kind in (GreaterThan, Interval):
-        record["lower"] = constraint.lower_bound.tolist()
-    if kind in (LessThan, Interval):
-        record["upper"] = constraint.upper_bound.tolist()
-    return record
-
-
-def _is_default_transform(constraint: Interval) -> bool:
-    if type(constraint) is Interval:
-        return constraint._transform is torch.sigmoid
-    return isinstance(constraint._transform, torch.nn.Softplus)
-
-
-def _build_constraint(record: Mapping[str, Any]) -> Interval:
-    kind = record["class"]
-    if kind not in _CONSTRAINTS:
-        raise StorageError(f"The stored kernel has an unknown constraint {kind!r}.")
-    bounds = {
-        f"{side}_bound": torch.tensor(record[side], dtype=torch.double)
-        for side in ("lower", "upper")
-        if side in record
-    }
-    free = {} if record["enforced"] else {"transform": None, "inv_transform": None}
-    constraint = _CONSTRAINTS[kind](**bounds, **free).double()
-    for name, bound in bounds.items():  # the constructor rounds to the default dtype
-        setattr(constraint, name, bound)
-    return constraint
 
 
 def _build(record: Mapping[str, Any], depth: int) -> Kernel:
@@ -377,15 +340,18 @@ def _build(record: Mapping[str, Any], depth: int) -> Kernel:
             f"The stored kernel is a {kind!r}, which cannot be rebuilt; pass covar_module to load."
         )
     kernel = kernel.double()
-    own = dict(kernel.named_parameters(recurse=False))
-    if set(own) != set(record["parameters"]):
-        raise StorageError(f"The stored kernel has parameters {sorted(record['parameters'])}.")
-    for name, stored in record["parameters"].items():
-        raw = torch.tensor(stored["raw"], dtype=torch.double)
-        if raw.shape != own[name].shape:
-            raise StorageError(f"The stored kernel has {name} of shape {tuple(raw.shape)}.")
+    own = list(kernel.named_parameters(recurse=False))
+    stored = record["parameters"]
+    if {name.removeprefix("raw_") for name, _ in own} != set(stored):
+        raise StorageError(f"The stored kernel has parameters {sorted(stored)}.")
+    for name, parameter in own:
+        value = torch.tensor(stored[name.removeprefix("raw_")], dtype=torch.double)
+        constraint = kernel.constraint_for_parameter_name(name)
+        allowed = bool(value.isfinite().all()) and (constraint is None or constraint.check(value))
+        if value.shape != parameter.shape or not allowed:
+            raise StorageError(f"The stored kernel has {name} = {str(stored)[:80]}.")
+        if constraint is not None:  # without a transform the value is kept to the last bit
+            kernel.register_constraint(name, Positive(transform=None, inv_transform=None))
         with torch.no_grad():
-            own[name].copy_(raw)
-        if stored["constraint"]["class"] is not None:
-            kernel.register_constraint(name, _build_constraint(stored["constraint"]))
+            parameter.copy_(value)
     return kernel

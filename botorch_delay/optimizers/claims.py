@@ -94,11 +94,6 @@ def claim(
         )
     missing += told
     assumptions = _assumptions(config, incidents)
-    if config.proves and not _is_tested(config):
-        assumptions.append(
-            f"the bounds of {config.confidence!r} hold as they say: it is a class of your own, and "
-            "neither its constants nor the noise of answers are held against the answers"
-        )
     factor = config.fraction**-0.5 * (config.straggler_factor or 1.0)
     if config.geometric is not None:
         factor *= _geometric_factor(config.geometric.growth)
@@ -223,6 +218,11 @@ def _assumptions(config: BPEConfig, incidents: Incidents) -> list[str]:
         )
     if straggler_factor is not None and not exact:
         assumptions.append(_NO_STRAGGLERS.format(straggler_factor))
+    if config.proves and not _is_tested(config):
+        assumptions.append(
+            f"the bounds of {config.confidence!r} hold as they say: it is a class of your own, and "
+            "neither its constants nor the noise of answers are held against the answers"
+        )
     return assumptions
 
 
