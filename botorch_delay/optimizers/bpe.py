@@ -116,6 +116,7 @@ class BPEDelayOptimizer(Optimizer):
         NotSupportedError: on a box, for ``evidence="all"`` with ``RKHSConfidence``.
 
     Example:
+        >>> import torch
         >>> from gpytorch.kernels import RBFKernel
         >>> domain = FiniteDomain(torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1))
         >>> opt = BPEDelayOptimizer(

@@ -44,6 +44,7 @@ class QueuedOptimizer(Optimizer):
         InputError: if it has been used already.
 
     Example:
+        >>> import torch
         >>> from botorch_delay.optimizers.random import RandomOptimizer
         >>> from botorch_delay.domains.finite import FiniteDomain
         >>> arms = FiniteDomain(torch.arange(3, dtype=torch.double).unsqueeze(-1))
