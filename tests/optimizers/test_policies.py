@@ -495,7 +495,7 @@ def test_constant_answers_and_outliers_are_survived(values):
         ({"pending": bd.Pending()}, InputTypeError, "Ignore"),
         ({"pending": bd.Censor(1e300)}, InputError, "at most 1e.150"),
         ({"rule": bd.UCB}, InputTypeError, "a rule such as UCB"),
-        ({"rule": bd.Rule()}, InputTypeError, "a rule such as UCB"),
+        ({"rule": bd.Rule()}, InputTypeError, "which nothing here can play"),
         ({"rule": int}, InputTypeError, "factory"),
         ({"rule": qKnowledgeGradient}, InputError, "one-shot"),
         ({"rule": 6.0}, InputTypeError, "acquisition function's factory"),
