@@ -63,8 +63,7 @@ class Averages:
             noise_var: of the value; None for the surrogate's.
         """
         surrogate = self._surrogate
-        standard = 0.0 if value is None else (value - surrogate.offset) / surrogate.scale
-        noise = surrogate.noise_var if noise_var is None else noise_var / surrogate.scale**2
+        standard, noise = surrogate.standard(value, noise_var)
         entry, before = (standard, noise), self._answers.get(key, {}).get(source)
         if before == entry:
             return

@@ -33,6 +33,7 @@ from botorch_delay.exceptions import FitWarning, InputError, InputTypeError, Sto
 from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import build_kernel, describe_kernel, hyperparameters
 from botorch_delay.gp.posterior import Posterior
+from botorch_delay.gp.warping import WARPINGS, Warping
 from botorch_delay.history.answers import Answers
 
 logger = logging.getLogger(__name__)
@@ -96,8 +97,12 @@ class Learned:
     """
 
     warm_start: Hyperparameters | None = None
+    warp: str = "half-rank"
 
     def __post_init__(self) -> None:
+        if self.warp not in WARPINGS:
+            known = ", ".join(map(repr, WARPINGS))
+            raise InputError(f"warp must be one of {known}, got {self.warp!r}.")
         if not isinstance(self.warm_start, Hyperparameters | None):
             raise InputTypeError(
                 "warm_start must be Hyperparameters, such as another study's opt.hyperparameters, "
@@ -120,7 +125,10 @@ class Learned:
 
 @dataclass(frozen=True)
 class Surrogate:
-    """A zero-mean Gaussian process g with f(x) = offset + scale * g((x - origin) / width).
+    """A zero-mean Gaussian process g with w(f(x)) = offset + scale * g((x - origin) / width).
+
+    w is the identity, or a monotone warping of the values where the kernel is learned; everything
+    inside the package that speaks of values then means warped ones.
 
     Columns are encoded first: logarithms, and one column per category.
 
@@ -145,6 +153,7 @@ class Surrogate:
     learned: bool = False
     scaled: bool = True
     encoding: Encoding = field(default_factory=Encoding)
+    warping: Warping = field(default_factory=Warping)
 
     @classmethod
     def fixed(cls, covar_module: Kernel, noise_var: float, like: Tensor) -> Surrogate:
@@ -156,7 +165,7 @@ class Surrogate:
         """This surrogate with the scale of the values ``y`` (``m``), where it has none yet."""
         if self.scaled or len(y) < MIN_ANSWERS_TO_FIT:
             return self
-        offset, scale = _standardization(y)
+        offset, scale = _standardization(self.warping(y))
         return replace(self, offset=offset, scale=scale, scaled=True)
 
     def inputs(self, X: Tensor) -> Tensor:
@@ -175,10 +184,27 @@ class Surrogate:
 
     def data(self, answers: Answers) -> Data:
         """Answers in units of g; where the noise of one is not known it has the surrogate's own."""
-        known = answers.noise_var / self.scale**2
+        known = answers.noise_var * self.warping.slope(answers.y).square() / self.scale**2
         noise = torch.where(known.isnan(), self.noise_var, known).to(answers.y)
-        standard = (answers.y - self.offset) / self.scale
+        standard = (self.warping(answers.y) - self.offset) / self.scale
         return Data.averaged(self.inputs(answers.X), standard, noise, answers.group)
+
+    def standard(self, value: float | None, noise_var: float | None) -> tuple[float, float]:
+        """One answer and its noise variance in units of g.
+
+        Args:
+            value: in units of the values; None for 0, the mean of g.
+            noise_var: of the value; None for the surrogate's own.
+        """
+        noise = self.noise_var if noise_var is None else noise_var / self.scale**2
+        if value is None:
+            return 0.0, noise
+        if self.warping.values:
+            y = self.origin.new_tensor(value)
+            value = self.warping(y).item()
+            if noise_var is not None:
+                noise *= self.warping.slope(y).item() ** 2
+        return (value - self.offset) / self.scale, noise
 
     def in_values(self, data: Data) -> tuple[Kernel, Data]:
         """Kernel and data in units of the values; inputs stay as they are.
@@ -220,6 +246,7 @@ class Surrogate:
             "offset": self.offset,
             "scale": self.scale,
             "scaled": self.scaled,
+            "warping": self.warping.describe(),
         }
 
     @classmethod
@@ -233,6 +260,7 @@ class Surrogate:
             numbers = {key: float(record[key]) for key in ("noise_var", "offset", "scale")}
             points = domain.like
             kernel = build_kernel(record["covar_module"], points)
+            warping = Warping.rebuild(record["warping"])
             if not all(math.isfinite(number) for number in numbers.values()):
                 raise ValueError(f"{numbers} are not finite")
             for key, limit in {"noise_var": 1e6, "scale": validation.largest_value(points)}.items():
@@ -240,7 +268,8 @@ class Surrogate:
                     raise ValueError(f"{key} is {numbers[key]}")
         except (KeyError, TypeError, ValueError) as error:
             raise StorageError(f"The stored hyperparameters are malformed: {error}.") from error
-        return replace(_learned(kernel, domain, **numbers), scaled=record["scaled"] is True)
+        scaled = record["scaled"] is True
+        return replace(_learned(kernel, domain, **numbers), scaled=scaled, warping=warping)
 
 
 def fit_surrogate(
@@ -251,6 +280,7 @@ def fit_surrogate(
     previous: Surrogate | None = None,
     warm_start: Hyperparameters | None = None,
     exact: bool = False,
+    warp: str = "none",
 ) -> Surrogate:
     """A Matern 5/2 kernel and noise by maximum a posteriori, with BoTorch's priors.
 
@@ -269,7 +299,8 @@ def fit_surrogate(
         warm_start: modes of the priors, instead of BoTorch's.
         exact: whether evaluations are exact; their noise is a jitter, and not learned.
     """
-    X, y = answers.X, answers.y
+    X, warping = answers.X, WARPINGS[warp](answers.y)
+    y = warping(answers.y)
     kernel, likelihood = _prior_modules(domain, warm_start)
     own = exact_noise(y) if exact else likelihood.noise.item()
     offset, scale = _standardization(y)
@@ -282,7 +313,8 @@ def fit_surrogate(
     if exact:
         known = torch.full_like(standard, own)
     elif not bool(answers.noise_var.isnan().any()):
-        known = answers.noise_var[rows].to(y).unsqueeze(-1) / scale**2
+        known = answers.noise_var * warping.slope(answers.y).square() / scale**2
+        known = known[rows].to(y).unsqueeze(-1)
     try:
         model = _fit(prior.inputs(X[rows]), standard, known, seed, domain, warm_start)
     except (ModelFittingError, RuntimeError, ValueError) as error:
@@ -292,11 +324,12 @@ def fit_surrogate(
             FitWarning,
             stacklevel=2,
         )
-        return previous or prior
+        return previous or replace(prior, warping=warping)
     noise = own if known is not None else model.likelihood.noise.item()
     kernel = copy.deepcopy(model.covar_module).requires_grad_(False).eval()
     constant = model.mean_module.constant.item()
     fitted = _learned(kernel, domain, noise, offset + scale * constant, scale)
+    fitted = replace(fitted, warping=warping)
     logger.info("fitted to %d answers: %s", len(y), fitted.hyperparameters())
     return fitted
 

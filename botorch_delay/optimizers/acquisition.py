@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -159,9 +160,13 @@ class AcquisitionOptimizer(Optimizer):
         points are those of ``pool``.
         """
         self._policy.update()
-        scale, offset = self._policy.surrogate.scale, self._policy.surrogate.offset
-        mean = self._sign * (offset + scale * self._policy.mean)
-        return mean, scale * self._policy.deviation
+        surrogate = self._policy.surrogate
+        mean = surrogate.offset + surrogate.scale * self._policy.mean
+        deviation = surrogate.scale * self._policy.deviation
+        if not surrogate.warping.values:
+            return self._sign * mean, deviation
+        upper, lower = surrogate.warping.inverse(torch.stack([mean + deviation, mean - deviation]))
+        return self._sign * surrogate.warping.inverse(mean), (upper - lower) / 2.0
 
     @property
     def pool(self) -> Tensor:

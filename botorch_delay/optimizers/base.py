@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, overload
 
+import torch
 from torch import Tensor
 
 from botorch_delay import validation
@@ -315,7 +316,9 @@ class Optimizer(Run, ABC):
         evidence = surrogate.data(data)
         _, candidates = self._active_points().candidates(tried=data.X)
         posterior, half, _ = intervals(candidates, surrogate, evidence, confidence, delta)
-        gap = (posterior.mean + half).max() - (posterior.mean - half).max()
+        ends = torch.stack([(posterior.mean + half).max(), (posterior.mean - half).max()])
+        upper, lower = surrogate.warping.inverse(ends)
+        gap = upper - lower
         return max(gap.item(), 0.0)
 
     def _ask_for(self, choice: Choice) -> Trial:

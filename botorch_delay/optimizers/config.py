@@ -107,6 +107,11 @@ class Config:
         return self.covar_module.warm_start if isinstance(self.covar_module, Learned) else None
 
     @property
+    def warp(self) -> str:
+        """How values are warped before a kernel is learned from them."""
+        return (self.covar_module if isinstance(self.covar_module, Learned) else Learned()).warp
+
+    @property
     def finite(self) -> bool:
         """Whether the domain is a finite set."""
         return self.domain.count is not None
@@ -316,6 +321,11 @@ class BPEConfig(BoundsConfig):
             "WithinBudget uses bounds from all answers anyway, and the budget decides how many "
             "asks are design points; leave out evidence and explore_fraction.",
         )
+
+    @property
+    def warp(self) -> str:
+        """As in :class:`Config`; not where bounds are in units of the values."""
+        return super().warp if self.confidence.missing else "none"
 
     @property
     def merges(self) -> bool:

@@ -110,4 +110,5 @@ class Fitting:
             previous=previous,
             warm_start=config.warm_start,
             exact=config.exact,
+            warp=config.warp,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from botorch_delay.confidence.bounds import Confidence, scaled_gain
@@ -76,12 +77,14 @@ def best_of(
     if surrogate.learned and not confidence.missing:
         interval = f"under the learned kernel, a heuristic: {interval}"
     best = int(posterior.mean.argmax())
-    mean, half_width = sign * posterior.mean[best].item(), half[best].item()
+    middle, width = posterior.mean[best], half[best]
+    ends = surrogate.warping.inverse(torch.stack([middle - width, middle, middle + width]))
+    lower, mean, upper = sorted((sign * ends).tolist())
     return Recommendation(
         x=candidates[best].clone(),
         index=None if rows is None else rows[best],
         mean=mean,
-        lower=mean - half_width,
-        upper=mean + half_width,
+        lower=lower,
+        upper=upper,
         interval=interval,
     )

@@ -1,0 +1,144 @@
+"""Monotone maps of the answers, under which values that span decades look like draws of a GP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+# With fewer distinct values there is nothing to tell a shape from.
+MIN_VALUES = 3
+# Above so many knots every so-manieth is kept.
+MAX_KNOTS = 512
+# Of the logarithm that stretches the better half (Song et al. 2024, section 4.1 of the appendix).
+LOG_BASE = 1.5
+
+
+@dataclass(frozen=True)
+class Warping:
+    """A strictly increasing, piecewise linear map of values, linear beyond its outer knots.
+
+    Args:
+        values: knots, increasing, in the user's units, to be maximised; none for the identity.
+        warped: where they are mapped to, increasing.
+    """
+
+    values: tuple[float, ...] = ()
+    warped: tuple[float, ...] = ()
+
+    def __call__(self, y: Tensor) -> Tensor:
+        """The warped values of ``y``, of any shape."""
+        return _interpolated(y, self.values, self.warped)
+
+    def inverse(self, warped: Tensor) -> Tensor:
+        """The values of warped ones, of any shape: quantiles are mapped to quantiles."""
+        return _interpolated(warped, self.warped, self.values)
+
+    def slope(self, y: Tensor) -> Tensor:
+        """The derivative at ``y``, of any shape; at a knot that of the segment above it."""
+        if not self.values:
+            return torch.ones_like(y)
+        x, w = (y.new_tensor(knots) for knots in (self.values, self.warped))
+        segment = torch.searchsorted(x, y.contiguous(), right=True).clamp(1, len(x) - 1)
+        return (w[segment] - w[segment - 1]) / (x[segment] - x[segment - 1])
+
+    def describe(self) -> dict[str, list[float]]:
+        """A JSON-ready record."""
+        return {"values": list(self.values), "warped": list(self.warped)}
+
+    @classmethod
+    def rebuild(cls, record: Mapping[str, Any]) -> Warping:
+        """The map of a record.
+
+        Raises:
+            ValueError: if the knots are not increasing, or not as many values as warped ones.
+        """
+        values, warped = (tuple(map(float, record[key])) for key in ("values", "warped"))
+        rising = all(bool((np.diff(knots) > 0.0).all()) for knots in (values, warped))
+        if len(values) != len(warped) or len(values) == 1 or not rising:
+            raise ValueError("the knots of a warping must increase")
+        return cls(values, warped)
+
+    @classmethod
+    def through(cls, values: np.ndarray, warped: np.ndarray) -> Warping:
+        """The map through some knots, leaving out those that rounding makes equal."""
+        if len(values) > MAX_KNOTS:
+            rows = np.unique(np.linspace(0, len(values) - 1, MAX_KNOTS).round().astype(int))
+            values, warped = values[rows], warped[rows]
+        kept = [0]
+        for row in range(1, len(values)):
+            if values[row] > values[kept[-1]] and warped[row] > warped[kept[-1]]:
+                kept.append(row)
+        if len(kept) < MIN_VALUES:
+            return cls()
+        return cls(tuple(values[kept].tolist()), tuple(warped[kept].tolist()))
+
+
+def _interpolated(x: Tensor, knots: Sequence[float], images: Sequence[float]) -> Tensor:
+    if not knots:
+        return x
+    at, to = x.new_tensor(knots), x.new_tensor(images)
+    segment = torch.searchsorted(at, x.contiguous(), right=True).clamp(1, len(at) - 1)
+    share = (x - at[segment - 1]) / (at[segment] - at[segment - 1])
+    return torch.lerp(to[segment - 1], to[segment], share)
+
+
+def half_rank(y: Tensor) -> Warping:
+    """Half-rank, then logarithm: Vizier's output warping (Song et al. 2024).
+
+    Values below the median are replaced by normal quantiles of their ranks, scaled to the spread
+    of the better half, so that how bad a bad value is no longer counts. Then distances from the
+    best value are stretched by a logarithm where they are small.
+
+    Args:
+        y: values to be maximised, ``n``.
+    """
+    values = np.unique(y.detach().cpu().double().numpy())
+    if len(values) < MIN_VALUES:
+        return Warping()
+    every = np.sort(y.detach().cpu().double().numpy())
+    median = float(np.median(every))
+    better = every[every >= median]
+    spread = float(np.sqrt(np.mean((better - median) ** 2)))
+    if spread == 0.0:  # more than half of the values are the best one
+        spread = float(np.std(every))
+    # The share of values below, ties counted half: 1/2 at the median.
+    below = (np.searchsorted(every, values, "left") + np.searchsorted(every, values, "right")) / 2
+    quantiles = median + spread * stats.norm.ppf(below / len(every))
+    ranked = np.where(values < median, np.minimum(quantiles, median), values)
+    distance = (ranked[-1] - ranked) / (ranked[-1] - ranked[0])
+    warped = 0.5 - np.log1p(distance * (LOG_BASE - 1.0)) / np.log(LOG_BASE)
+    return Warping.through(values, warped)
+
+
+def yeo_johnson(y: Tensor) -> Warping:
+    """Yeo and Johnson's power transform of the standardised values, at its likeliest power.
+
+    Args:
+        y: values to be maximised, ``n``.
+    """
+    every = y.detach().cpu().double().numpy()
+    values, scale = np.unique(every), float(every.std())
+    if len(values) < MIN_VALUES or scale == 0.0:
+        return Warping()
+    standard = (every - every.mean()) / scale
+    _, power = stats.yeojohnson(standard)
+    warped = stats.yeojohnson((values - every.mean()) / scale, lmbda=float(np.clip(power, -4, 6)))
+    return Warping.through(values, warped)
+
+
+def unwarped(y: Tensor) -> Warping:
+    """Values as they are."""
+    return Warping()
+
+
+WARPINGS: dict[str, Callable[[Tensor], Warping]] = {
+    "half-rank": half_rank,
+    "yeo-johnson": yeo_johnson,
+    "none": unwarped,
+}
