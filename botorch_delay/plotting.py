@@ -356,7 +356,7 @@ def _points_and_rounds(optimizer: BPEDelayOptimizer) -> tuple[Tensor, Tensor]:
     """
     domain = optimizer.domain
     if domain.count is not None:
-        return domain.like, optimizer.eliminated.cpu()
+        return domain.like, optimizer.active_set.eliminated.cpu()
     assert isinstance(domain, BoxDomain)
     side = 100 if domain.dim == 2 else 1000
     steps = (torch.arange(side, dtype=torch.double) + 0.5) / side

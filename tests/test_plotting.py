@@ -79,11 +79,11 @@ def test_active_sets_show_what_each_round_took_out(dim):
     shown = labels(ax)
     assert "active" in shown
     assert "recommended" in shown
-    for number in set(opt.eliminated.tolist()) - {0}:
+    for number in set(opt.active_set.eliminated.tolist()) - {0}:
         assert f"out in round {number}" in shown
     # Every pixel carries the label of the point that is nearest to it.
     drawn = ax.images[0].get_array()
-    assert set(drawn.flatten().tolist()) <= set(opt.eliminated.tolist())
+    assert set(drawn.flatten().tolist()) <= set(opt.active_set.eliminated.tolist())
     fresh = bd.BPEDelayOptimizer(opt.domain, 10)
     assert labels(plotting.plot_active_set(fresh)) == ["active"]
 

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
 from botorch_delay.exceptions import EmptyDomainError
-from botorch_delay.history.trials import Trial, TrialState
+from botorch_delay.history.trials import Choice, Trial, TrialState
 
 # A point that fails is asked again at most twice.
 MAX_FAILURES = 3
@@ -133,7 +133,7 @@ def nothing_to_ask(count: int, *, exact: bool = False) -> EmptyDomainError:
     )
 
 
-def row_of(trial: Trial) -> int:
-    """The key of a trial's point in a finite domain."""
-    assert trial.index is not None
-    return trial.index
+def row_of(place: Trial | Choice) -> int:
+    """The key of a point in a finite domain."""
+    assert place.index is not None
+    return place.index

@@ -26,7 +26,8 @@ from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedErr
 from botorch_delay.gp.kernels import check_kernel, prior_variance
 from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate, exact_noise
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
-from botorch_delay.optimizers.rules import Censor, Hallucinate, Pending, Rule, check_combination
+from botorch_delay.optimizers.rule_model import Censor, Hallucinate, Pending
+from botorch_delay.optimizers.rules import Rule
 from botorch_delay.optimizers.specs import describe_part
 
 # Of the asks that are design points, where a rule plays the others: chosen with its beta.
@@ -146,7 +147,9 @@ class AcquisitionConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         validation.flag(self.repeat_pending, "repeat_pending")
-        check_combination(self.rule, self.pending)
+        expected = "Ignore(), Hallucinate() or Censor(worst_value), the worst value that f can take"
+        _check_type(self.pending, Pending, "pending", expected)
+        self.rule.check_pending(self.pending)
         if self.worst_value is not None:
             validation.answer(self.worst_value, self.domain.like)
 

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from botorch_delay.elimination.active_set import ActiveSet, RoundBounds
 from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.elimination.closing import RoundAnswers, close_round, everything_left
-from botorch_delay.elimination.open_round import OpenRound
+from botorch_delay.elimination.open_round import WAITING_SLOT, OpenRound
 from botorch_delay.elimination.rounds import Departure, RoundRecord
-from botorch_delay.exceptions import ExhaustedDesignError, StorageError
+from botorch_delay.exceptions import ExhaustedDesignError, NoAnswerError, StorageError
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
+from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.events import Event, flag
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Trial
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.fitting import Fitting
+from botorch_delay.optimizers.forecasts import (
+    Forecast,
+    Straggler,
+    describe_running,
+    planned_asks,
+)
 from botorch_delay.optimizers.stragglers import EarlyClose
 
 logger = logging.getLogger(__name__)
 
 # How many slots may be missing below one that was served elsewhere.
 FURTHEST_SLOT = 10_000
+# A trial that holds a round up is reported when it has been out so many times the design's size,
+# and would be expected to have come with such a probability.
+LATE, SURELY = 4, 0.95
 
 
 class RoundSequence:
@@ -102,6 +113,63 @@ class RoundSequence:
         except ExhaustedDesignError:
             return False
         return any(self.active.key(trial) == key for trial in self._ledger.running())
+
+    def stragglers(self, law: EmpiricalDelay | None) -> list[Straggler]:
+        """The running trials that keep the open round from closing, longest wait first.
+
+        Args:
+            law: the estimated law of delays; None without answers.
+        """
+        if self.open is None or not self.round_rule.on_arrival:
+            return []
+        return self._running(self.open, self.open.holding(), law)
+
+    def forecast(self, law: EmpiricalDelay | None) -> Forecast | None:
+        """When the open round will close; None if there is none.
+
+        Raises:
+            NoAnswerError: if the round waits for answers and there is none to forecast from.
+        """
+        current, asks, horizon = self.open, len(self._ledger), self._config.horizon
+        if current is None:
+            return None
+        left = None if horizon is None else horizon - asks
+        if current.length is not None:
+            exact = current.length - current.asks + 1
+            return Forecast(current.number, (), (), left, None, exact)
+        waiting, again = current.outstanding()
+        new = max(current.design_size - len(current.slots), 0)
+        to_ask = planned_asks(again, new, self.designed, asks, self._config.fraction)
+        waited = self._running(current, waiting, law)
+        if law is None and (waited or to_ask):
+            raise NoAnswerError("There is no answer yet to forecast from.")
+        late = self._config.budget_factor is not None and new > 0
+        return Forecast(current.number, tuple(waited), tuple(to_ask), left, law, earliest=late)
+
+    def _running(
+        self, current: OpenRound, ids: Sequence[int], law: EmpiricalDelay | None
+    ) -> list[Straggler]:
+        """Some running trials, and those that design points have to wait for to be asked again."""
+        others = map(self.feasibility.running, current.held_points())
+        trials = (self._ledger[i] for i in sorted({*ids, *itertools.chain.from_iterable(others)}))
+        return describe_running(trials, len(self._ledger), law)
+
+    def report_late(self, law: Callable[[], EmpiricalDelay | None]) -> None:
+        """Write a line to the log where the open round waits for a trial that may be lost."""
+        oldest = None if self.open is None else self.open.oldest_unsettled()
+        if self.open is None or oldest is None or not self.round_rule.on_arrival:
+            return
+        usual = LATE * max(self.open.design_size, 10)
+        times, rest = divmod(len(self._ledger) - 1 - oldest, usual)
+        if rest or times.bit_count() != 1:  # at once, twice, four times the usual, and so on
+            return
+        worst = next(iter(self.stragglers(law())), None)
+        if worst is not None and (worst.sooner is None or worst.sooner >= SURELY):
+            logger.warning(
+                "round %d waits for trial %d, asked %d asks ago; if it will not come back, call "
+                "mark_abandoned(%d)",
+                *(self.open.number, worst.trial.id, worst.asks, worst.trial.id),
+            )
 
     def bounds(self, number: int) -> RoundBounds:
         """How wide the bounds of a round are."""
@@ -219,7 +287,9 @@ class RoundSequence:
         current.restart(left)
 
     def asked(self, trial: Trial) -> bool:
-        """Apply an ask; whether it is a new design point.
+        """Apply an ask; whether a regret budget counts it as made while the round waits.
+
+        That is so for a point that is asked again, or beyond the first q_r of the design, too.
 
         Raises:
             StorageError: if there is no such round or slot.
@@ -236,7 +306,9 @@ class RoundSequence:
             current.take(trial)
         self.feasibility.add(trial)
         self._update_status(key)
-        return new
+        beyond = current is not None and trial.slot >= current.design_size
+        again = trial.slot >= 0 and (not new or beyond)
+        return again or trial.slot == WAITING_SLOT
 
     def settled(self, trial: Trial) -> None:
         """Apply that a trial was answered, failed or abandoned."""

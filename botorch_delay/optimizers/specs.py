@@ -29,14 +29,8 @@ from botorch_delay.exceptions import BotorchDelayError, StorageError
 from botorch_delay.gp.kernels import build_kernel, covariance, describe_kernel, hyperparameters
 from botorch_delay.gp.surrogate import Hyperparameters, Learned
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
-from botorch_delay.optimizers.rules import (
-    UCB,
-    BotorchRule,
-    Censor,
-    Hallucinate,
-    Ignore,
-    ThompsonSampling,
-)
+from botorch_delay.optimizers.rule_model import Censor, Hallucinate, Ignore
+from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
 
 # Between so many points a kernel that cannot be rebuilt is evaluated, to know it again.
 _PROBES = 8

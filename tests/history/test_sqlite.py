@@ -65,7 +65,7 @@ def play(opt, asks, rng):
 def same(one, other):
     """Equal states, to the last bit."""
     assert plain(one.state_dict()) == plain(other.state_dict())
-    assert torch.equal(one.eliminated, other.eliminated)
+    assert torch.equal(one.active_set.eliminated, other.active_set.eliminated)
     assert one.rounds == other.rounds
 
 

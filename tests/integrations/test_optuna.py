@@ -22,7 +22,7 @@ from botorch_delay.exceptions import HorizonError, InputError, InputTypeError, N
 from botorch_delay.integrations import optuna as plugin
 from botorch_delay.integrations.engine_run import Settings
 from botorch_delay.integrations.optuna import ATTRIBUTE, DelaySampler
-from botorch_delay.optimizers import bpe, fitting, policy_data
+from botorch_delay.optimizers import bpe, fitting, rule_model
 
 PLANE = {"x": FloatDistribution(0.0, 1.0), "y": FloatDistribution(0.0, 1.0)}
 MIXED = {
@@ -503,7 +503,7 @@ def test_an_ask_costs_what_is_new_not_what_is_there(tmp_path, monkeypatch):
     count(fitting, "fit_surrogate", fits)
     count(bpe.BPEDelayOptimizer, "tell", taken)
     count(bpe.BPEDelayOptimizer, "attach", attached)
-    count(policy_data.PolicyData, "restart", restarts)
+    count(rule_model.RuleModel, "restart", restarts)
     study.sampler = DelaySampler()
     study.optimize(lambda t: height({n: t.suggest_float(n, 0, 1) for n in "xy"}), n_trials=3)
     assert len(attached) == 120

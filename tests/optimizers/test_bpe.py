@@ -141,7 +141,7 @@ def test_a_round_closes_in_the_ask_after_its_last_answer():
     answer(opt, [trials[9]])
     assert opt.rounds == []  # only ask closes
     before = len(opt.active_set)
-    assert opt.eliminated.tolist() == [0] * 60
+    assert opt.active_set.eliminated.tolist() == [0] * 60
     trial = opt.ask()
     (record,) = opt.rounds
     assert trial.round == 2
@@ -153,8 +153,10 @@ def test_a_round_closes_in_the_ask_after_its_last_answer():
     assert record.delta is None
     assert record.hyperparameters["noise_var"] == NOISE
     assert trial.index in opt.active_set.indices
-    assert (opt.eliminated == 0).nonzero().flatten().tolist() == opt.active_set.indices.tolist()
-    assert set(opt.eliminated.tolist()) <= {0, 1}
+    assert (
+        opt.active_set.eliminated == 0
+    ).nonzero().flatten().tolist() == opt.active_set.indices.tolist()
+    assert set(opt.active_set.eliminated.tolist()) <= {0, 1}
 
 
 def test_bounds_use_exactly_the_first_q_design_points():

@@ -80,8 +80,8 @@ def test_rounds_rule_and_recommendation_use_the_same_kernel(name):
         trial = opt.ask()
         used = opt._fitting.surrogate
         assert opt._rounds.open.surrogate is used
-        if opt._policy is not None and trial.slot < 0:
-            assert opt._policy.surrogate is used
+        if opt._maximizer is not None and trial.slot < 0:
+            assert opt._maximizer.model.surrogate is used
         if opt.rounds and opt.rounds[-1].number == opt.round - 1 and trial.slot == 0:
             assert (
                 opt.rounds[-1].hyperparameters["covar_module"]

@@ -13,7 +13,7 @@ import torch
 from botorch_delay.design.greedy import GreedyDesign
 from botorch_delay.exceptions import InputError, RunError
 from botorch_delay.gp.delayed_gp import DelayedGP
-from botorch_delay.optimizers.policies import SetPolicy
+from botorch_delay.optimizers.rules import UCB
 from speed import bounds, clocks, cuda, designs, engines, loops, run, suite, updates
 from speed.isolation import isolated
 from speed.rows import (
@@ -193,8 +193,8 @@ def test_a_wrong_update_is_noticed(monkeypatch):
 
 
 def test_a_wrong_index_is_noticed(monkeypatch):
-    right = SetPolicy.scores
-    monkeypatch.setattr(SetPolicy, "scores", lambda self: -right(self))
+    right = UCB.score
+    monkeypatch.setattr(UCB, "score", lambda self, model: -right(self, model))
     (row,) = measure("index")
     assert row.correct is False
     assert "picks: 2 differ" in str(row.checks[0])

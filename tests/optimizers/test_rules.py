@@ -131,8 +131,8 @@ def test_a_thompson_sample_has_the_posterior_s_moments():
         opt.tell(trial, value(trial))
     paths = []
     for number in range(6000):
-        opt._policy.seed = number
-        paths.append(opt._policy.scores())
+        opt._maximizer.model.seed = number
+        paths.append(opt.rule.score(opt._maximizer.model))
     sample = torch.stack(paths)
     X = np.stack([t.x.numpy() for t in trials])
     y = np.array([t.value for t in trials[:5]])
@@ -155,6 +155,39 @@ def test_samples_of_large_sets_are_approximate_and_say_so(monkeypatch):
     assert len({t.index for t in opt.ask(10)}) > 1
     with pytest.raises(NotSupportedError, match="RBF or a Matern"):
         make(bd.ThompsonSampling(), kernel="linear")
+
+
+class LargestMean(bd.Rule):
+    """A rule of one's own."""
+
+    def score(self, model):
+        return model.mean
+
+    def function(self, model, starts):
+        answers, inputs = model.answers.anywhere, model.surrogate.inputs
+        return lambda X: answers.mean(inputs(X))
+
+
+def test_a_rule_of_one_s_own_is_played():
+    opt = make(LargestMean())
+    for number in range(5):
+        trial = opt.ask()
+        opt.tell(trial, float(number))
+    assert opt.ask().index == opt.recommend(among="active").index
+    assert opt.method.endswith("Hallucinate()")
+    with pytest.raises(InputError, match="inflate widens"):
+        make(LargestMean(), bd.Censor(0.0, 3, inflate=True))
+    box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+    on_box = bd.AcquisitionOptimizer(box, covar_module=se(), noise_var=NOISE, rule=LargestMean())
+    on_box.attach(
+        torch.tensor([[0.5, 0.5], [0.9, 0.1]]).double(), torch.tensor([0.0, 1.0]).double()
+    )
+    x = on_box.ask().x
+    slope = torch.autograd.functional.jacobian(
+        lambda X: on_box._maximizer.model.answers.anywhere.mean(X), x.unsqueeze(0)
+    )
+    inner = (x > 1e-6) & (x < 1 - 1e-6)
+    assert slope.flatten()[inner].abs().max() < 1e-3
 
 
 # BoTorch's acquisition functions
@@ -492,10 +525,9 @@ def test_constant_answers_and_outliers_are_survived(values):
     [
         ({"pending": bd.Censor}, InputTypeError, r"Censor\(worst_value\)"),
         ({"pending": "ignore"}, InputTypeError, "Ignore"),
-        ({"pending": bd.Pending()}, InputTypeError, "Ignore"),
         ({"pending": bd.Censor(1e300)}, InputError, "at most 1e.150"),
         ({"rule": bd.UCB}, InputTypeError, "a rule such as UCB"),
-        ({"rule": bd.Rule()}, InputTypeError, "which nothing here can play"),
+        ({"rule": bd.Rule}, InputTypeError, "a rule such as UCB"),
         ({"rule": int}, InputTypeError, "factory"),
         ({"rule": qKnowledgeGradient}, InputError, "one-shot"),
         ({"rule": 6.0}, InputTypeError, "acquisition function's factory"),
