@@ -416,6 +416,16 @@ class _KeyedDesign:
         return None
 
 
+def spread_points(domain: Domain, n: int, generator: torch.Generator) -> Tensor:
+    """``n`` points spread over a box, ``n x d``; all points of a finite set.
+
+    Raises:
+        EmptyDomainError: if none of a box was found.
+    """
+    whole = whole_set(domain)
+    return whole.draw(n, generator).points if isinstance(whole, BoxActiveSet) else whole.points
+
+
 def whole_set(domain: Domain, seed: int = 0) -> FiniteActiveSet | BoxActiveSet:
     """The active set before any round: all of the domain.
 

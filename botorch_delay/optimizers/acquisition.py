@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from botorch.acquisition.acquisition import AcquisitionFunction
@@ -167,12 +168,9 @@ class AcquisitionOptimizer(Optimizer):
 
     def _choose(self) -> Choice:
         self._fit_if_due()
-        point = self._maximizer.choose()
-        slot, width = len(self._ledger), self._maximizer.model.width_at(point)
-        data = {} if width is None else {"width": width}
-        if isinstance(point, int):
-            return Choice(point, round=1, slot=slot, data=data)
-        return Choice(None, round=1, slot=slot, x=point, data=data)
+        choice = self._maximizer.choose(1, len(self._ledger))
+        width = self._maximizer.model.width_at(choice)
+        return choice if width is None else replace(choice, data={"width": width})
 
     def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         width = data.get("width")

@@ -162,12 +162,8 @@ class BPEDelayOptimizer(Optimizer):
         config = self._config
         self._fitting: Fitting = Fitting(config, self._ledger)
         self._rounds = RoundSequence(config, self._ledger, self._fitting)
-        self._maximizer = (
-            None if config.rule is None else Maximizer(config, self._ledger, self._fitting)
-        )
-        self._budget = (
-            None if config.budget_factor is None else Budget(config, self._rounds.round_rule)
-        )
+        self._maximizer = Maximizer(config, self._ledger, self._fitting) if config.rule else None
+        self._budget = Budget(config, self._rounds.round_rule) if config.budget_factor else None
         self._audit = Audit(config, self._ledger, self._rounds, self._budget)
 
     @classmethod
@@ -236,7 +232,8 @@ class BPEDelayOptimizer(Optimizer):
         """
         finite_set = domain.count is not None
         return cls(
-            *(domain, horizon),
+            domain,
+            horizon,
             covar_module=covar_module,
             noise_var=noise_var,
             confidence=RKHSConfidence(norm_bound, noise_std),
@@ -371,12 +368,9 @@ class BPEDelayOptimizer(Optimizer):
         share, horizon = self._config.confirm_fraction, self._horizon
         at_end = horizon is not None and len(self._ledger) >= horizon - round(share * horizon)
         try:
-            point = self._maximizer.choose(active, confirm=at_end)
+            return self._maximizer.choose(number, slot, active, confirm=at_end)
         except EmptyDomainError:
             return None
-        if isinstance(point, int):
-            return Choice(point, round=number, slot=slot)
-        return Choice(None, round=number, slot=slot, x=point)
 
     @exclusive
     def follow(self, events: Sequence[Event]) -> Trial:
@@ -477,16 +471,16 @@ class BPEDelayOptimizer(Optimizer):
             self._maximizer.model.attached()
 
     def _after_attached(self, count: int) -> None:
-        if self._config.proves and self._config.evidence == "all" and not self._exact:
-            repeats = self._ledger.repeated(count)
-            if repeats:
-                warnings.warn(
-                    f"{repeats} of the attached results were attached before, with the same point "
-                    "and value. Each counts as an evaluation of its own, on which bounds rest; "
-                    "attach an evaluation once.",
-                    RepeatedResultWarning,
-                    stacklevel=4,
-                )
+        rests = self._config.proves and self._config.evidence == "all" and not self._exact
+        repeats = self._ledger.repeated(count) if rests else 0
+        if repeats:
+            warnings.warn(
+                f"{repeats} of the attached results were attached before, with the same point and "
+                "value. Each counts as an evaluation of its own, on which bounds rest; attach an "
+                "evaluation once.",
+                RepeatedResultWarning,
+                stacklevel=4,
+            )
 
     def _close_last(self) -> None:
         if self._rounds.open is not None:

@@ -10,10 +10,10 @@ from botorch_delay.design.ties import lowest_of_largest
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.active_set import ActiveSet
-from botorch_delay.elimination.box_active_set import BoxActiveSet
+from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import NumericsError
 from botorch_delay.history.point_status import nothing_to_ask
-from botorch_delay.history.trials import Ledger
+from botorch_delay.history.trials import Choice, Ledger
 from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
 from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.rule_model import RuleModel
@@ -90,10 +90,14 @@ class Maximizer:
         self.model.restart(surrogate, candidates)
         self._order = None
 
-    def choose(self, active: ActiveSet | None = None, *, confirm: bool = False) -> int | Tensor:
-        """The next point: its row on a finite set, the point itself (``d``) on a box.
+    def choose(
+        self, number: int, slot: int, active: ActiveSet | None = None, *, confirm: bool = False
+    ) -> Choice:
+        """The next point.
 
         Args:
+            number: of the round.
+            slot: that it serves.
             active: where it may be; anywhere if None.
             confirm: whether it is that of :meth:`confirm`, if there is one.
 
@@ -102,10 +106,16 @@ class Maximizer:
             NumericsError: if the rule is finite nowhere.
         """
         self.update()
-        model, blind = self.model, self._is_blind
-        again = self.confirm(active) if confirm else None
-        if again is not None:
-            return again
+        point = self.confirm(active) if confirm else None
+        if point is None:
+            point = self._largest(active)
+        if isinstance(point, int):
+            return Choice(point, round=number, slot=slot)
+        return Choice(None, round=number, slot=slot, x=point)
+
+    def _largest(self, active: ActiveSet | None) -> int | Tensor:
+        """Where the rule is largest: a row of a finite set, a point (``d``) of a box."""
+        model, blind = self.model, self.model.is_blind
         scores = self._first_order() if blind else self.rule.score(model)
         may_ask, allowed = self._allowed(active)
         scores = scores.masked_fill(~allowed, -torch.inf)
@@ -130,7 +140,7 @@ class Maximizer:
             active: where it may be; anywhere if None.
         """
         self.update()
-        if self._is_blind:
+        if self.model.is_blind:
             return None
         keys, mean, deviation = self._answered(active)
         if len(keys) < 2:
@@ -147,19 +157,12 @@ class Maximizer:
         key = keys[lowest_of_largest(upper, self.model.prior_deviation)]
         return key if self.model.finite else self.model.point(key).clone()
 
-    @property
-    def _is_blind(self) -> bool:
-        """Whether there are too few answers to learn a kernel from."""
-        surrogate = self.model.surrogate
-        return surrogate.learned and not surrogate.scaled
-
     def _first_candidates(self) -> Tensor:
         """All points, or spread ones of a box, and some on its boundary if the kernel is given."""
+        generator = generator_for(self._config.seed, 0, torch.device("cpu"))
+        spread = spread_points(self._domain, BOX_POOL, generator)
         if not isinstance(self._domain, BoxDomain):
-            return self._domain.like
-        seed = self._config.seed
-        generator = generator_for(seed, 0, torch.device("cpu"))
-        spread = BoxActiveSet(self._domain, seed=seed).draw(BOX_POOL, generator).points
+            return spread
         if self._fitting.learned:
             return spread
         edge = snapped(self._domain, spread[: BOX_POOL // 4], generator)
@@ -182,8 +185,8 @@ class Maximizer:
         turn = (self._order - len(self._ledger)) % len(pool)
         return -(turn + len(pool) * taken).to(pool)
 
-    def _allowed(self, active: ActiveSet | None) -> tuple[Score, Tensor]:
-        """Where points may be asked, and at which candidates."""
+    def _allowed(self, active: ActiveSet | None) -> tuple[Score | None, Tensor]:
+        """Where points may be asked, None if everywhere, and at which candidates."""
         model, pool = self.model, self.model.candidates
         everywhere = torch.ones(len(pool), dtype=torch.bool, device=pool.device)
         inside = None if active is None else active.inside
@@ -205,10 +208,10 @@ class Maximizer:
             allowed = within & may_ask(pool) if points else within.clone()
             allowed[rows] = False
             if bool(allowed.any()):
-                return may_ask, allowed
+                return (may_ask if points or inside is not None else None), allowed
         raise nothing_to_ask(int(within.sum()), exact=self._config.exact)
 
-    def _climb(self, scores: Tensor, may_ask: Score, allowed: Tensor) -> Tensor:
+    def _climb(self, scores: Tensor, may_ask: Score | None, allowed: Tensor) -> Tensor:
         """The best of the pool's best points after a climb."""
         model, pool, costly = self.model, self.model.candidates, self.rule.black_box
         assert isinstance(self._domain, BoxDomain)

@@ -31,7 +31,7 @@ from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.point_status import Feasibility
-from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
+from botorch_delay.history.trials import Attached, Choice, Ledger, Trial, TrialState
 
 
 class Pending:
@@ -129,6 +129,7 @@ class RuleModel:
         surrogate: kernel, noise and units of the posteriors.
         candidates: ``N x d``: all points of a set, or where climbs on a box begin.
         prior_deviation: the largest at the candidates.
+        is_blind: whether there are too few answers to learn a kernel from.
         answers: give the mean.
         feasibility: which points may be asked.
         running: by key, how many trials are.
@@ -157,6 +158,7 @@ class RuleModel:
     def restart(self, surrogate: Surrogate, candidates: Tensor) -> None:
         """Count all trials anew, with another surrogate or other candidates."""
         self.surrogate, self.candidates = surrogate, candidates
+        self.is_blind = surrogate.learned and not surrogate.scaled
         with torch.no_grad():
             prior = prior_variance(surrogate.covar_module, surrogate.inputs(candidates))
         self.prior_deviation = prior.max().sqrt().item()
@@ -221,13 +223,13 @@ class RuleModel:
         points += [self._asked.point(key) for key in failed]
         return self.surrogate.inputs(torch.stack(points)) if points else None
 
-    def width_at(self, point: int | Tensor) -> float | None:
+    def width_at(self, choice: Choice) -> float | None:
         """Sigma at the point that is about to be asked, where the rule adds it up; else None."""
         if not self.pending.inflate:
             return None
-        if isinstance(point, int):
-            return self.deviation[point].item()
-        inputs = self.surrogate.inputs(point.unsqueeze(0))
+        if choice.x is None:
+            return self.deviation[choice.index].item()
+        inputs = self.surrogate.inputs(choice.x.unsqueeze(0))
         return self.with_pending.anywhere.at(inputs).deviation.item()
 
     def asked(self, trial: Trial, width: float | None = None) -> None:
