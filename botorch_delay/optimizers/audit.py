@@ -55,7 +55,6 @@ class Audit:
         abandoned: design points that were abandoned before they were answered, where a regret
             bound needs their answers: they are asked again.
         beyond_bound: trials that took longer than u_T, in asks.
-        out_of_round: asks that were made elsewhere for a round that had closed here.
         own_noise: whether an answer was told with a noise variance other than the surrogate's.
         noisier: whether one was above the square of the noise scale that the bounds rest on.
         norm: the largest norm that the answers have called for.
@@ -73,13 +72,9 @@ class Audit:
         self._largest_noise = math.inf if rkhs is None else rkhs.noise_std**2 * (1.0 + ROUNDING)
         rule = rounds.round_rule
         self._longest_wait = rule.wait if isinstance(rule, ScheduledRounds) else math.inf
-        self.failed = self.abandoned = self.beyond_bound = self.out_of_round = self.tested = 0
+        self.failed = self.abandoned = self.beyond_bound = self.tested = 0
         self.own_noise = self.noisier = False
         self.norm = 0.0
-
-    def asked(self, trial: Trial) -> None:
-        """Apply an ask."""
-        self.out_of_round += self._config.proves and self._rounds.of(trial) is None
 
     def settled(self, trial: Trial, *, finished: bool) -> None:
         """Apply that a trial was answered, failed or abandoned.
@@ -227,7 +222,8 @@ class Audit:
         Bounds of a round of half-widths h leave points of regret at most 4 h.
         """
         most = self._most_costly
-        waits, cost = self.out_of_round, self.out_of_round * most
+        waits = self._rounds.out_of_round
+        cost = waits * most
         for record in self._rounds.records:
             waits += record.waits
             cost += record.waits * most

@@ -447,7 +447,6 @@ class BPEDelayOptimizer(Optimizer):
             self._maximizer.model.asked(trial)
         if self._budget is not None:
             self._budget.ask(row_of(trial), finite(data["price"]), waiting=extra)
-        self._audit.asked(trial)
 
     def _settled(self, trial: Trial) -> None:
         self._rounds.settled(trial)

@@ -57,6 +57,7 @@ class RoundSequence:
         resets: how often no active point could be asked.
         feasibility: which points may be asked.
         designed: how many design points were asked, in all rounds.
+        out_of_round: how many asks were made elsewhere for a round that had closed here.
         round_rule: when a round closes.
     """
 
@@ -66,7 +67,7 @@ class RoundSequence:
         self.active: ActiveSet = whole_set(config.domain, config.seed)
         self.open: OpenRound | None = None
         self.records: list[RoundRecord] = []
-        self.resets = self.designed = 0
+        self.resets = self.designed = self.out_of_round = 0
         self.feasibility = Feasibility(key=self.active.key, exact=config.exact)
         self._judged: ActiveSet | None = None  # what a round leaves, until its end is applied
         factor = config.straggler_factor
@@ -302,6 +303,7 @@ class RoundSequence:
             raise StorageError(f"trial {trial.id} has an impossible slot, {trial.slot}.")
         new = trial.slot >= 0 and not (current is not None and current.is_served(trial.slot))
         self.designed += new
+        self.out_of_round += current is None
         if current is not None:
             current.take(trial)
         self.feasibility.add(trial)

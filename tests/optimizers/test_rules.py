@@ -182,12 +182,8 @@ def test_a_rule_of_one_s_own_is_played():
     on_box.attach(
         torch.tensor([[0.5, 0.5], [0.9, 0.1]]).double(), torch.tensor([0.0, 1.0]).double()
     )
-    x = on_box.ask().x
-    slope = torch.autograd.functional.jacobian(
-        lambda X: on_box._maximizer.model.answers.anywhere.mean(X), x.unsqueeze(0)
-    )
-    inner = (x > 1e-6) & (x < 1 - 1e-6)
-    assert slope.flatten()[inner].abs().max() < 1e-3
+    x, model = on_box.ask().x.unsqueeze(0), on_box._maximizer.model
+    assert model.answers.anywhere.mean(x) > model.mean.max()  # of the points where climbs begin
 
 
 # BoTorch's acquisition functions
