@@ -107,7 +107,7 @@ class RoundSequence:
 
     def is_held(self, current: OpenRound) -> bool:
         """Whether the next design point has to wait until no trial of it is running."""
-        if self._config.repeat_pending or not self.is_turn_of_design(current):
+        if self._config.repeat_pending:
             return False
         try:
             key = current.next_key()

@@ -1,16 +1,4 @@
-"""What a rule sees: posteriors from the trials so far, with what is pending counted in some way.
-
-With mu~ and sigma~ from the answers, and sigma from everything asked:
-
-=============  =============================  ==========================  ======================
-               Ignore                         Hallucinate                 Censor
-=============  =============================  ==========================  ======================
-posterior      mu~, sigma~                    mu~, sigma                  missing values counted
-                                                                          as the worst; sigma
-UCB            GP-UCB on what has arrived     GP-BUCB                     GP-UCB-SDF
-TS             asynchronous TS                GP-BTS                      GP-TS-SDF
-=============  =============================  ==========================  ======================
-"""
+"""What a rule sees: posteriors from all trials so far, with pending points counted in some way."""
 
 from __future__ import annotations
 
