@@ -17,9 +17,8 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.gp.factors import warn_lost_accuracy
 from botorch_delay.gp.data import Data
-from botorch_delay.gp.factors import factorize
+from botorch_delay.gp.factors import factorize, warn_lost_accuracy
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
 BLOCK = 64  # rows of a factor that are made at once
