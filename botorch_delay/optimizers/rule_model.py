@@ -155,8 +155,8 @@ class RuleModel:
         self._keys = PointKeys()
         self.answers = Averages(surrogate, candidates)
         self._asked = Averages(surrogate, candidates) if self.pending.hallucinates else None
-        self.feasibility = Feasibility(self._ledger.trials, self._keys.of, exact=self._exact)
-        self.running = Counter(self._keys.of(trial) for trial in self._ledger.running())
+        self.feasibility = Feasibility(self._ledger.trials, self.key, exact=self._exact)
+        self.running = Counter(self.key(trial) for trial in self._ledger.running())
         for trial in self._ledger.trials:
             self._count(trial)
         for number, result in enumerate(self._ledger.attached):
@@ -179,6 +179,10 @@ class RuleModel:
         if self._asked is None or self._asked.size == self.answers.size:
             return self.answers
         return self._asked
+
+    def key(self, place: Trial | Attached) -> int:
+        """The key of a point."""
+        return self._keys.of(place.x, place.index)
 
     def point(self, key: int) -> Tensor:
         """The point with a key, ``d``."""
@@ -205,8 +209,7 @@ class RuleModel:
         if self._asked is None:
             return None
         points = [t.x for t in self._ledger.running()]
-        key_of = self._keys.of
-        known = {key_of(t) for t in self._ledger.trials if t.state is not TrialState.FAILED}
+        known = {self.key(t) for t in self._ledger.trials if t.state is not TrialState.FAILED}
         failed = sorted(key for key in self.feasibility.suspects if key not in known)
         points += [self._asked.point(key) for key in failed]
         return self.surrogate.inputs(torch.stack(points)) if points else None
@@ -227,14 +230,14 @@ class RuleModel:
             self.widths = [*self.widths, width][-self.pending.max_delay :]
         if not self.behind:
             self.feasibility.add(trial)
-            self.running[self._keys.of(trial)] += 1
+            self.running[self.key(trial)] += 1
             self._count(trial)
 
     def settled(self, trial: Trial) -> None:
         """A trial was answered, failed or abandoned."""
         if not self.behind:
             self.feasibility.note(trial)
-            self.running[self._keys.of(trial)] -= not trial.late
+            self.running[self.key(trial)] -= not trial.late
             self._count(trial)
 
     def attached(self) -> None:
@@ -245,7 +248,7 @@ class RuleModel:
 
     def _count(self, trial: Trial) -> None:
         """Enter a trial where its state says that it counts, and take it out elsewhere."""
-        key, x = self._keys.of(trial), trial.x
+        key, x = self.key(trial), trial.x
         counted = trial.state is not TrialState.ABANDONED
         value = self.pending.value(trial) if counted else None
         if value is not None:
@@ -259,7 +262,7 @@ class RuleModel:
                 self._asked.drop(key, trial.id)
 
     def _count_attached(self, number: int, result: Attached) -> None:
-        key = self._keys.of(result)
+        key = self.key(result)
         self.feasibility.know(key)
         source = -1 - number
         self.answers.put(key, source, result.x, self._sign * result.value, None)
