@@ -93,10 +93,11 @@ def editing(path: str | os.PathLike[str], **parts: Unpack[Parts]) -> Iterator[Op
         [Trial(id=0, index=0, round=1, running)]
         >>> folder.cleanup()
     """
-    with sqlite.editing(path) as lock:
-        optimizer = _make(path, lock.state, parts)
+    with sqlite.editing(path) as (state, write):
+        optimizer = _make(path, state, parts)
         yield optimizer
-        optimizer._write(lock.write)
+        with optimizer._lock.held:
+            write(optimizer._header(), optimizer._ledger)
 
 
 def _make(path: str | os.PathLike[str], state: Mapping[str, Any], parts: Parts) -> Optimizer:
