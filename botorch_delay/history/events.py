@@ -73,9 +73,9 @@ class Event:
             "data": dict(self.data),
         }
 
-    def text(self) -> str:
-        """The same as JSON."""
-        return json.dumps([self.kind, self.time, self.trial, self.value, self.data])
+    def row(self) -> tuple[str, float, int | None, float | None, str]:
+        """The same for a table, its data as JSON."""
+        return self.kind, self.time, self.trial, self.value, json.dumps(self.data)
 
     @classmethod
     def read(cls, record: Any) -> Event:

@@ -178,16 +178,13 @@ def _write(
             _write_meta(db, part, header[part])
         _write_meta(db, "origin", ledger.digest(0))
     count = 0 if stored is None else stored[0]
-    new = list(ledger.events(count))
-    rows = (
-        (number, event.kind, event.time, event.trial, event.value, json.dumps(event.data), None)
-        for number, event in enumerate(new, count + 1)
-    )
-    db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
-    if new:
-        last = count + len(new)
+    rows = ledger.rows(count)
+    numbered = ((number, *row, None) for number, row in enumerate(rows, count + 1))
+    db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", numbered)
+    if rows:
+        last = count + len(rows)
         db.execute("UPDATE events SET digest = ? WHERE number = ?", (ledger.digest(last), last))
-    if stored is None or any(event.kind == "noted" for event in new):
+    if stored is None or any(row[0] == "noted" for row in rows):
         _write_meta(db, "notes", header["notes"])
 
 

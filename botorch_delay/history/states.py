@@ -30,19 +30,14 @@ def check_format(version: Any, what: str) -> None:
     Raises:
         StorageError: if it is older or newer, or none.
     """
-    if version == FORMAT and isinstance(version, int):
+    if isinstance(version, int) and version == FORMAT:
         return
+    advice = ""
     if isinstance(version, int) and version > FORMAT:
-        raise StorageError(
-            f"{what} has format {version}, newer than the {FORMAT} that this version of "
-            "botorch_delay reads; upgrade it with pip install -U botorch-delay."
-        )
-    if version in range(1, FORMAT):
-        raise StorageError(
-            f"{what} has format {version}, of a version before the first release. Its results are "
-            "in its trials: hand them to a new optimizer with attach(x, y)."
-        )
-    raise StorageError(f"{what} is malformed: format is {brief(version)}.")
+        advice = " It is of a newer version: upgrade with pip install -U botorch-delay."
+    raise StorageError(
+        f"{what} has format {brief(version)}; this version of botorch_delay reads {FORMAT}.{advice}"
+    )
 
 
 def check_state(state: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,15 +104,13 @@ class Attached:
         x: the point, a tensor of shape ``d``; it need not lie in the domain.
         index: its row in a finite domain, or None.
         value: its value, in the user's sign.
+        noise_var: None, for it is not known.
     """
 
     x: Tensor
     index: int | None
     value: float
-
-    @property
-    def noise_var(self) -> None:
-        """Never known."""
+    noise_var: float | None = None
 
 
 @dataclass(frozen=True)
@@ -187,10 +185,20 @@ class Ledger:
     def digest(self, count: int) -> str:
         """The digest of the first so many events, and of what the run is of."""
         known, link = self._linked if self._linked[0] <= count else (0, self._origin)
-        for event in self.events(known, count):
-            link = hashlib.blake2b(link + event.text().encode(), digest_size=16).digest()
+        self._link(link, count, (event.row() for event in self.events(known, count)))
+        return self._linked[1].hex()
+
+    def rows(self, start: int) -> list[tuple[Any, ...]]:
+        """The events from some number on as rows of a table; then the digest of all is known."""
+        link = bytes.fromhex(self.digest(start))
+        rows = [event.row() for event in self.events(start)]
+        self._link(link, len(self._events), rows)
+        return rows
+
+    def _link(self, link: bytes, count: int, rows: Iterable[tuple[Any, ...]]) -> None:
+        for row in rows:
+            link = hashlib.blake2b(link + repr(row).encode(), digest_size=16).digest()
         self._linked = (count, link)
-        return link.hex()
 
     def know_digest(self, digest: str) -> None:
         """Take the digest of all events from where they were stored; ValueError if it is none."""

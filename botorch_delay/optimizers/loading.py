@@ -131,25 +131,14 @@ def _domain(
     config: Mapping[str, Any],
     feasible: Callable[[Tensor], Tensor] | None,
 ) -> Domain:
-    names, log_dims = config["names"], config["log_dims"]
+    given = {name: config[name] for name in ("names", "log_dims")}
     if key == "points":
-        return FiniteDomain(
-            array, names=names, log_dims=log_dims, cat_dims=config.get("cat_dims", ())
-        )
+        return FiniteDomain(array, cat_dims=config.get("cat_dims", ()), **given)
     if config["feasible"] is not None and feasible is None:
         raise StorageError("The stored box has a test of feasibility; pass feasible to load.")
-    values = [
-        {int(dim): allowed for dim, allowed in config[name].items()}
-        for name in ("discrete_dims", "cat_dims")
-    ]
-    return BoxDomain(
-        array,
-        *values,
-        constraints=config["constraints"],
-        feasible=feasible,
-        names=names,
-        log_dims=log_dims,
-    )
+    for name in ("discrete_dims", "cat_dims"):
+        given[name] = {int(dim): allowed for dim, allowed in config[name].items()}
+    return BoxDomain(array, constraints=config["constraints"], feasible=feasible, **given)
 
 
 def _build(

@@ -72,14 +72,12 @@ class QueuedOptimizer(Optimizer):
                 "base has exact evaluations, of which one tells all; a queue evaluates its point "
                 "again until an answer comes. Leave out exact, or the queue."
             )
-        super().__init__(base._config)
-        if base._finished:
-            raise InputError("base must be fresh; it has been finished.")
-        if base.trials or base.attached:
+        if base.event_count:
             raise InputError(
                 f"base must be fresh; it has {len(base.trials)} trials and {len(base.attached)} "
-                "attached results. Attach them to the QueuedOptimizer instead."
+                "attached results, or was finished. Attach them to the QueuedOptimizer instead."
             )
+        super().__init__(base._config)
         self._base = base
         self._start()
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay.domains.finite import Domain
-from botorch_delay.exceptions import BotorchDelayError, StorageError
+from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.accuracy import warned
 from botorch_delay.history import sqlite, states
 from botorch_delay.history.events import SETTLED, Event, read_events, truncated
@@ -39,9 +39,6 @@ class Lock:
         self.held = threading.RLock()
         self.warned: list[str] = []
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Lock:
-        return Lock()
-
     def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
         return Lock, ()
 
@@ -62,19 +59,6 @@ def exclusive(method: F) -> F:
                 warned.reset(before)
 
     return cast(F, alone)
-
-
-# What a forged event may lead to.
-_MALFORMED = (
-    BotorchDelayError,
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 
 
 class Run:
@@ -249,7 +233,9 @@ class Run:
         for number, event in enumerate(events):
             try:
                 self._apply(event)
-            except _MALFORMED as error:
+            except Warning:  # where the user has made errors of them
+                raise
+            except Exception as error:  # whatever a forged event leads to
                 raise StorageError(
                     f"Stored event {number}, {event.kind}, cannot be: {truncated(error)}"
                 ) from error

@@ -153,7 +153,7 @@ def test_bad_bases():
         bd.QueuedOptimizer(bd.QueuedOptimizer(index_base()))
     finished = index_base()
     finished.finish()
-    with pytest.raises(InputError, match="has been finished"):
+    with pytest.raises(InputError, match="or was finished"):
         bd.QueuedOptimizer(finished)
     used = index_base()
     used.ask()
