@@ -1,13 +1,12 @@
 """The SQLite file that holds a state.
 
 A file is a table of events that only ever grows, written in transactions: one more answer is one
-row, and a kill at any moment leaves the last committed state. Anyone can read it with SQL; the
-views ``trials``, ``attached`` and ``rounds`` show what the events come to. The last event of each
-transaction has the digest of all up to it, so that a file is known to hold an earlier state of a
-run, or another one.
+row, and a kill at any moment leaves the last committed state. Anyone can read it with SQL; the view
+``trials`` shows what the events come to. The last event of each transaction has the digest of all
+up to it, so that a file is known to hold an earlier state of a run, or another one.
 
 Nothing in a file is executed: it is read as numbers and JSON, from its tables and never from its
-views, and its schema must be exactly the one below.
+view, and its schema must be exactly the one below.
 """
 
 from __future__ import annotations
@@ -58,22 +57,6 @@ _SCHEMA = {
         (SELECT max(number), kind, time, trial, value, data FROM events
         WHERE kind IN ('completed', 'failed', 'abandoned') GROUP BY trial) AS ended
         ON ended.trial = asked.trial WHERE asked.kind = 'asked'""",
-    "attached": """CREATE VIEW attached AS SELECT
-        number AS event,
-        json_extract(data, '$.x') AS x,
-        json_extract(data, '$.point') AS point,
-        value
-        FROM events WHERE kind = 'attached'""",
-    "rounds": """CREATE VIEW rounds AS SELECT
-        json_extract(data, '$.record.number') AS number,
-        json_extract(data, '$.record.design_size') AS design_size,
-        json_extract(data, '$.record.length') AS length,
-        json_extract(data, '$.record.observed') AS observed,
-        json_extract(data, '$.record.active_before') AS active_before,
-        json_extract(data, '$.record.active_after') AS active_after,
-        json_extract(data, '$.record.cutoff') AS cutoff,
-        json_extract(data, '$.record') AS record
-        FROM events WHERE kind = 'closed'""",
 }
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _COLUMNS = ("kind", "time", "trial", "value", "data")
@@ -268,7 +251,7 @@ def _is_blank(db: sqlite3.Connection) -> bool:
 
 
 def _check_schema(db: sqlite3.Connection, file: Path) -> None:
-    """Refuse what is no study of this format, with our tables and views and nothing else in it."""
+    """Refuse what is no study of this format, with our tables and view and nothing else in it."""
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise StorageError(f"{file} is not a study of botorch_delay.")
     check_format(db.execute("PRAGMA user_version").fetchone()[0], str(file))

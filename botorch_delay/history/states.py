@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,34 +56,23 @@ def check_state(state: Mapping[str, Any]) -> None:
             raise StorageError(f"The state is malformed: {key} is {brief(state.get(key))}.")
 
 
-class Difference(NamedTuple):
-    """The innermost place where two configurations differ.
-
-    Attributes:
-        option: the place as a user writes it, such as ``covar_module.lengthscale``.
-        own: what is there in the one.
-        stored: what is there in the other.
-    """
-
-    option: str
-    own: Any
-    stored: Any
-
-
 def difference(
     own: Any, stored: Any, tolerance: float = 1e-9, option: str = ""
-) -> Difference | None:
-    """The first place where two configurations differ; None where they agree.
+) -> tuple[str, Any, Any] | None:
+    """The innermost place where two configurations first differ; None where they agree.
 
     Args:
         own: one of them: tensors, and JSON-ready values.
         stored: the other.
         tolerance: up to which numbers agree that are in no tensor, relative to the larger one.
         option: the place of both.
+
+    Returns:
+        The place as a user writes it, such as ``covar_module.lengthscale``, and both values.
     """
-    here = Difference(option, own, stored)
+    here = (option, own, stored)
     if isinstance(own, Tensor) and isinstance(stored, Tensor):
-        return _first_entry(own.cpu(), stored.cpu(), here)
+        return _first_entry(own.cpu(), stored.cpu(), option)
     if isinstance(own, Mapping) and isinstance(stored, Mapping):
         if own.get("class") != stored.get("class"):
             return here
@@ -107,13 +96,13 @@ def difference(
     return None
 
 
-def _first_entry(own: Tensor, stored: Tensor, here: Difference) -> Difference | None:
+def _first_entry(own: Tensor, stored: Tensor, option: str) -> tuple[str, Any, Any] | None:
     if own.dtype != stored.dtype or own.shape != stored.shape:
-        return here
+        return option, own, stored
     if torch.equal(own, stored):
         return None
     place = tuple((own != stored).nonzero()[0].tolist())
-    return Difference(f"{here.option}{list(place)}", own[place].item(), stored[place].item())
+    return f"{option}{list(place)}", own[place].item(), stored[place].item()
 
 
 def check_same(own: Mapping[str, Any], stored: Mapping[str, Any], tolerance: float) -> None:
@@ -130,14 +119,15 @@ def check_same(own: Mapping[str, Any], stored: Mapping[str, Any], tolerance: flo
     found = difference(own, stored, tolerance)
     if found is None:
         return
-    if found.option.startswith("feasible"):  # known by what it says of some points
+    option, here, there = found
+    if option.startswith("feasible"):  # known by what it says of some points
         raise StorageError(
             "The state was made with another test of feasibility, or with none; make the "
             "optimizer with the same feasible."
         )
     raise StorageError(
-        f"The state was made with {found.option}={_text(found.stored)}, this optimizer has "
-        f"{found.option}={_text(found.own)}; make it with the same arguments, or use "
+        f"The state was made with {option}={_text(there)}, this optimizer has "
+        f"{option}={_text(here)}; make it with the same arguments, or use "
         "botorch_delay.load(path)."
     )
 

@@ -6,7 +6,7 @@ import enum
 import hashlib
 import operator
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -79,14 +79,13 @@ class Trial:
     def _own(self) -> Tensor:
         return self.source if self.source.dim() == 1 else self.source[self.index]
 
-    def _become(self, **fields: Any) -> None:
-        for name, value in fields.items():
+    def _become(self, **values: Any) -> None:
+        for name, value in values.items():
             object.__setattr__(self, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fields = [getattr(self, name) for name in self.__slots__]
-        fields[1] = self.x
-        return Trial, tuple(fields)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Trial, tuple((values | {"source": self.x}).values())
 
     def __repr__(self) -> str:
         value = "" if self.value is None else f", value={self.value:g}"
