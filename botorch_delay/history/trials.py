@@ -171,8 +171,8 @@ class Ledger:
             if isinstance(entry, Event):
                 yield entry
             elif isinstance(entry, Trial):
-                place = {"x": entry._own.tolist(), "point": entry.index}
-                place |= {"round": entry.round, "slot": entry.slot}
+                x, row = entry._own.tolist(), entry.index
+                place = {"x": x, "point": row, "round": entry.round, "slot": entry.slot}
                 yield Event("asked", entry.asked_at, entry.id, data=place)
             else:
                 trial = self.trials[entry]

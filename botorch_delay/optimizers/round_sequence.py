@@ -271,7 +271,8 @@ class RoundSequence:
     def _answers(self, current: OpenRound) -> RoundAnswers:
         """The answers by which the open round is judged, if it closes now."""
         merges = self._config.merges
-        told, pooled = self._ledger.answered(), None
+        told = self._ledger.answered()
+        pooled: Answers | None = None
         # On a box an active set is made again from the answers of trials alone.
         if self._config.evidence == "all" and self.active.rows is not None:
             pooled = self._data([*told, *self._ledger.attached])
