@@ -301,6 +301,10 @@ class Ledger:
         """Trials with an answer, in the order of their ids."""
         return [trial for trial in self.trials if trial.state is TrialState.COMPLETED]
 
+    def results(self) -> list[Trial | Attached]:
+        """The same, and what was obtained elsewhere."""
+        return [*self.answered(), *self.attached]
+
 
 def _as_id(value: Any) -> int:
     try:

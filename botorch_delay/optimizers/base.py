@@ -355,7 +355,7 @@ class Optimizer(Run, ABC):
 
     def _all_data(self) -> Answers:
         """Every answer and attached result."""
-        return self._data([*self._ledger.answered(), *self._ledger.attached])
+        return self._data(self._ledger.results())
 
     def _data(self, results: Sequence[Trial | Attached]) -> Answers:
         return Answers.of(self._domain, self._sign, results)

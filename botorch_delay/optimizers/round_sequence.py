@@ -275,7 +275,7 @@ class RoundSequence:
         pooled: Answers | None = None
         # On a box an active set is made again from the answers of trials alone.
         if self._config.evidence == "all" and self.active.rows is not None:
-            pooled = self._data([*told, *self._ledger.attached])
+            pooled = self._data(self._ledger.results())
         if self._config.evidence == "all" and merges:
             used = told
         else:
