@@ -20,7 +20,6 @@ from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.events import SETTLED, Event, read_events, whole
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
-from botorch_delay.optimizers.run import exclusive
 
 
 class QueuedOptimizer(Optimizer):
@@ -93,12 +92,6 @@ class QueuedOptimizer(Optimizer):
     def base(self) -> Optimizer:
         """The wrapped optimizer; not to be used directly."""
         return self._base
-
-    @property
-    @exclusive
-    def queued(self) -> list[Trial]:
-        """Answered and failed trials that the base has not been told of, by id."""
-        return sorted((t for queue in self._queues.values() for t in queue), key=lambda t: t.id)
 
     @property
     def guarantee(self) -> Guarantee:
