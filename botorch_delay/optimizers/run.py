@@ -125,8 +125,9 @@ class Run:
     @exclusive
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to go on: plain values and tensors."""
-        header = self._header()
-        return header | {"events": [event.record() for event in self._ledger.events()]}
+        header = self._header()  # with what is the domain's own
+        copied = {name: array.clone() for name, array in self._array().items()}
+        return header | copied | {"events": [event.record() for event in self._ledger.events()]}
 
     @exclusive
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -198,9 +199,8 @@ class Run:
         }
 
     def _array(self) -> dict[str, Tensor]:
-        """A copy of the tensor of the domain, by the name that it is stored under."""
-        name = "points" if self._domain.count is not None else "bounds"
-        return {name: self._domain.like.clone()}
+        """The tensor of the domain, by the name that it is stored under."""
+        return {"points" if self._domain.count is not None else "bounds": self._domain.like}
 
     def _happen(
         self, kind: str, value: float | None = None, data: Mapping[str, Any] | None = None
