@@ -65,13 +65,9 @@ class Event:
 
     def record(self) -> dict[str, Any]:
         """The event as plain values, JSON-ready."""
-        return {
-            "kind": self.kind,
-            "time": self.time,
-            "trial": self.trial,
-            "value": self.value,
-            "data": dict(self.data),
-        }
+        kind, time, trial, value = self.kind, self.time, self.trial, self.value
+        data = dict(self.data)
+        return {"kind": kind, "time": time, "trial": trial, "value": value, "data": data}
 
     def row(self) -> tuple[str, float, int | None, float | None, str]:
         """The same for a table, its data as JSON."""

@@ -125,7 +125,7 @@ class Run:
     @exclusive
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to go on: plain values and tensors."""
-        header = self._header()  # with what is the domain's own
+        header = self._header()
         copied = {name: array.clone() for name, array in self._array().items()}
         return header | copied | {"events": [event.record() for event in self._ledger.events()]}
 
