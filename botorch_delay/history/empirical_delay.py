@@ -43,6 +43,10 @@ class EmpiricalDelay(DelayLaw):
         ages: the asks made since each trial without an answer was asked, in steps: its delay is
             at least that. A trial that has only just been asked has age 0 and tells nothing.
 
+    Attributes:
+        mean: the restricted mean E[min(tau, L)], in steps, with L = ``limit``, the longest delay or
+            age. Less than the mean where P(tau > L) is above 0.
+
     Raises:
         InputError: if a number is negative or not whole.
         NoAnswerError: if there is no delay.
@@ -68,6 +72,7 @@ class EmpiricalDelay(DelayLaw):
         self._steps: np.ndarray = estimate.quantiles
         self._survival: np.ndarray = estimate.probabilities
         self.limit = int(max(known.max(), least.max(initial=0)))
+        self.mean = float(self.survival(np.arange(self.limit)).sum())
 
     @classmethod
     def from_trials(cls, trials: Iterable[Trial], *, ended: bool = False) -> EmpiricalDelay:
@@ -93,14 +98,6 @@ class EmpiricalDelay(DelayLaw):
             answered = trial.state is TrialState.COMPLETED and not (ended and step == asks)
             (delays if answered else ages).append(step - 1 - trial.id)
         return cls(delays, ages)
-
-    @property
-    def mean(self) -> float:
-        """The restricted mean E[min(tau, L)], in steps, with L = ``limit``.
-
-        L is the longest delay or age. Less than the mean where P(tau > L) is above 0.
-        """
-        return float(self.survival(np.arange(self.limit)).sum())
 
     def survival(self, steps: Any, age: int = 0) -> Any:
         """``P(tau > u)``; for a trial that has been out for ``age`` asks, given that.
