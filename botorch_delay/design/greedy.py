@@ -32,7 +32,7 @@ from botorch_delay.exceptions import ExhaustedDesignError, NumericsError
 from botorch_delay.gp.candidate_covariance import BLOCK, MAX_FOLDED, CandidateCovariance
 from botorch_delay.gp.candidates import Answer, CandidatePosterior
 from botorch_delay.gp.data import Data
-from botorch_delay.gp.kernels import check_kernel, prior_variance
+from botorch_delay.gp.kernels import check_kernel, covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.posterior import Moments, Posterior
 
 # Picks made at once where one is asked for: the others are there when they are needed.
@@ -56,18 +56,28 @@ class GreedyDesign:
         candidates: ``N x d``.
         noise_var: lambda^2.
         picks: indices to begin with, in this order, chosen by the rule or not.
+        rows: the indices of the candidates, a LongTensor ``N``, increasing; 0 to N - 1 if None.
     """
 
     def __init__(
-        self, covar_module: Kernel, candidates: Tensor, noise_var: float, picks: Iterable[int] = ()
+        self,
+        covar_module: Kernel,
+        candidates: Tensor,
+        noise_var: float,
+        picks: Iterable[int] = (),
+        rows: Tensor | None = None,
     ) -> None:
         tracked = len(candidates) <= MAX_FOLDED or candidates.is_cuda
         self._form: _Tracked | _Lazy = (_Tracked if tracked else _Lazy)(
             covar_module, candidates, noise_var
         )
+        self._candidates = candidates
+        if rows is None:
+            rows = torch.arange(len(candidates), device=candidates.device)
+        self._rows = rows
+        # All by their places among the candidates.
         self._excluded: set[int] = set()
         self._ahead: deque[int] = deque()
-        self._candidates = candidates
         self._picks: list[int] = []
         for index in picks:
             self.add(index)
@@ -75,7 +85,7 @@ class GreedyDesign:
     @property
     def picks(self) -> list[int]:
         """The indices picked so far, in order."""
-        return list(self._picks)
+        return self._indices(self._picks)
 
     @property
     def variance(self) -> Tensor:
@@ -98,10 +108,11 @@ class GreedyDesign:
     def exclude(self, index: int, excluded: bool = True) -> None:
         """Keep a candidate from being picked, or allow it again; its past picks still count."""
         self._rewind()
+        place = self._place(index)
         if excluded:
-            self._excluded.add(index)
+            self._excluded.add(place)
         else:
-            self._excluded.discard(index)
+            self._excluded.discard(place)
         self._form.mask = self._mask()
 
     def next(self) -> int:
@@ -113,38 +124,44 @@ class GreedyDesign:
         if len(self._excluded) == len(self._candidates):
             raise ExhaustedDesignError("Every candidate of the design is excluded.")
         if not isinstance(self._form, _Tracked):
-            return self._form.next()
+            return int(self._rows[self._form.next()])
         if not self._ahead:
             self._ahead.extend(self._form.look_ahead(AHEAD))
-        return self._ahead[0]
+        return int(self._rows[self._ahead[0]])
 
     def add(self, index: int) -> None:
         """Count ``index`` as picked."""
-        if self._ahead and self._ahead[0] == index:
+        place = self._place(index)
+        if self._ahead and self._ahead[0] == place:
             self._ahead.popleft()
         else:
             self._rewind()
-            self._form.add(index)
-        self._picks.append(index)
+            self._form.add(place)
+        self._picks.append(place)
 
-    def moments(self, data: Data, at: Tensor, rows: Tensor) -> Moments | None:
+    def moments(
+        self, data: Data, answered: Tensor, at: Tensor, *, weights: bool = False
+    ) -> Moments | None:
         """The posterior at some candidates, from the covariance that the design keeps.
 
         Nothing is factorized: what answers of the design's noise say of candidates is changed
         where picks have none, or answers are no picks.
 
         Args:
-            data: answers at candidates.
-            at: which, a LongTensor ``m``.
-            rows: of the candidates where it is wanted, a LongTensor ``n``.
+            data: answers.
+            answered: the indices of their points, a LongTensor ``m``.
+            at: those of the candidates where it is wanted, a LongTensor ``n``.
+            weights: whether ``noise_norm`` and ``penalty`` are needed.
 
         Returns:
-            Without norms of weights; None where no covariance is kept, or not one close enough.
+            None where no covariance is kept, or not one close enough, or where answers are at
+            points that are no candidates.
         """
         self._rewind()
-        if not isinstance(self._form, _Tracked):
+        if not isinstance(self._form, _Tracked) or not bool(torch.isin(answered, self._rows).all()):
             return None
-        return self._form.moments(self._picks, data, at, rows)
+        answered, at = torch.searchsorted(self._rows, answered), torch.searchsorted(self._rows, at)
+        return self._form.moments(self._picks, data, answered, at, weights=weights)
 
     def extend(self, n: int) -> list[int]:
         """Pick ``n`` more points by the rule and return their indices."""
@@ -152,10 +169,16 @@ class GreedyDesign:
             self._rewind()
             made = self._form.extend(n)
             self._picks += made
-            return made
+            return self._indices(made)
         for _ in range(n):
             self.add(self.next())
-        return self._picks[len(self._picks) - n :]
+        return self._indices(self._picks[len(self._picks) - n :])
+
+    def _place(self, index: int) -> int:
+        return int(torch.searchsorted(self._rows, index))
+
+    def _indices(self, places: list[int]) -> list[int]:
+        return self._rows[torch.tensor(places, dtype=torch.long)].tolist()
 
     def _rewind(self) -> None:
         """Forget the picks that were made ahead and not taken."""
@@ -183,7 +206,7 @@ class _Tracked:
 
     def __init__(self, kernel: Kernel, points: Tensor, noise: float) -> None:
         self.mask: Tensor | None = None
-        self._noise = noise
+        self._kernel, self._points, self._noise = kernel, points, noise
         self._covariance = CandidateCovariance(kernel, points)
 
     @property
@@ -205,8 +228,14 @@ class _Tracked:
         return picks
 
     @torch.no_grad()
-    def moments(self, picks: list[int], data: Data, at: Tensor, rows: Tensor) -> Moments | None:
-        """See :meth:`GreedyDesign.moments`."""
+    def moments(
+        self, picks: list[int], data: Data, at: Tensor, rows: Tensor, *, weights: bool
+    ) -> Moments | None:
+        """As :meth:`GreedyDesign.moments`, by places.
+
+        With C the covariance given the answers the mean is ``C D^-1 y``, and the weights of the
+        answers are ``D^-1 C``: nothing is solved for.
+        """
         kept = self._covariance
         precision = torch.zeros_like(kept.prior)
         precision[at] = 1.0 / data.noise_var
@@ -219,13 +248,35 @@ class _Tracked:
             for row in changed:
                 if kept.add_precision(row, change[row].item(), LARGEST_ERROR) is None:
                     return None
-            sums = torch.zeros_like(precision)
-            sums[at] = data.y / data.noise_var
-            mean, variance, prior = kept.times(sums)[rows], kept.variance[rows], kept.prior[rows]
-        relative = (len(picks) + 1) * torch.finfo(mean.dtype).eps
-        backward = relative * kept.prior.max() * sums.norm()
-        zeros = torch.zeros_like(mean)
-        return Moments(mean, variance, prior, zeros, zeros, relative * prior, zeros + backward)
+            y, spread = torch.zeros_like(precision), torch.zeros_like(precision)
+            y[at], spread[at] = data.y, data.spread
+            mean, variance = kept.times(precision * y), kept.variance[rows]
+            relative = (len(picks) + 1) * torch.finfo(mean.dtype).eps
+            backward = relative * kept.prior.max()
+            noise_norm = penalty = torch.zeros_like(variance)
+            mean_rounding = (backward * (precision * y).norm()).expand_as(variance)
+            if weights:
+                # Rounding counts as often as the answers are larger than what is left of them:
+                # once refined, the mean has that of a backward stable solve.
+                alpha = precision * (y - mean)
+                by_kernel = self._times_kernel(alpha)
+                mean = by_kernel + kept.times(precision * (mean - by_kernel))
+                factors = torch.stack([spread * precision.square(), precision, precision.square()])
+                squares = kept.times_squares(factors.mT)[rows]
+                noise_norm, penalty = squares[:, 0].sqrt(), squares[:, 1]
+                mean_rounding = backward * alpha.norm() * squares[:, 2].sqrt()
+        prior = kept.prior[rows]
+        return Moments(
+            mean[rows], variance, prior, noise_norm, penalty, relative * prior, mean_rounding
+        )
+
+    def _times_kernel(self, weights: Tensor) -> Tensor:
+        """``K weights``, ``N``."""
+        at = weights.nonzero().flatten()
+        parts = self._points.split(rows_per_chunk(len(at), self._points))
+        return torch.cat(
+            [covariance(self._kernel, part, self._points[at]) @ weights[at] for part in parts]
+        )
 
     def largest(self) -> float:
         return self._open_variance().max().item()

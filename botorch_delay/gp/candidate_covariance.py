@@ -132,6 +132,20 @@ class CandidateCovariance:
             product = product - (signs * (rows @ weights)) @ rows
         return product
 
+    @torch.no_grad()
+    def times_squares(self, weights: Tensor) -> Tensor:
+        """Squares of the entries of C, times ``N x k``; once a block has been folded."""
+        assert self._matrix is not None
+        assert not self._is_new
+        product = torch.empty_like(weights)
+        for stripe, start in enumerate(range(0, len(weights), self._height)):
+            part = slice(start, start + self._height)
+            C = self._matrix[part].clone()
+            for rows, signs in self._rows() + [self._folding] * (stripe in self._unfolded):
+                C.addmm_((signs.unsqueeze(1) * rows[:, part]).mT, rows, alpha=-1.0)
+            product[part] = C.square_() @ weights
+        return product
+
     @contextmanager
     def scratch(self) -> Iterator[None]:
         """Up to ``BLOCK`` rows that are taken off inside are taken back at the end."""

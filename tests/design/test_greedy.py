@@ -224,9 +224,9 @@ def test_the_lazy_form_where_hardly_anything_varies():
     assert min(design.extend(5)) >= 4990
 
 
-@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize(("ahead", "weights"), [(False, False), (True, True)])
 @pytest.mark.parametrize("n", [40, 60, 200])
-def test_answers_of_a_design_give_the_posterior_of_a_factorization(n, ahead, monkeypatch):
+def test_answers_of_a_design_give_the_posterior_of_a_factorization(n, ahead, weights, monkeypatch):
     """Some picks have no answer yet, some points that are no picks have, and it stays as it is."""
     monkeypatch.setattr(candidate_covariance, "BLOCK", 17)
     monkeypatch.setattr(candidate_covariance, "STRIPES", 11)
@@ -241,8 +241,12 @@ def test_answers_of_a_design_give_the_posterior_of_a_factorization(n, ahead, mon
     y = torch.randn(len(group), dtype=torch.double, generator=torch.Generator().manual_seed(0))
     data = Data.averaged(X[group], y, torch.full_like(y, noise_var), group)
     rows = torch.arange(5, 70)
-    found = design.moments(data, group.unique(), rows)
-    expected = Posterior(se(), data).at(X[rows])
+    found = design.moments(data, group.unique(), rows, weights=weights)
+    expected = Posterior(se(), data).at(X[rows], weights=weights)
+    for name in ("noise_norm", "penalty"):
+        torch.testing.assert_close(
+            getattr(found, name), getattr(expected, name), rtol=1e-9, atol=1e-11
+        )
     torch.testing.assert_close(found.mean, expected.mean, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(found.variance, expected.variance, rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(found.prior, expected.prior)
