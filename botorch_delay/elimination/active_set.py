@@ -121,9 +121,9 @@ class ActiveSet(ABC):
         """How many points, or which share of the box."""
 
     @property
-    @abstractmethod
     def is_empty(self) -> bool:
         """Whether nothing may be asked."""
+        return not self.size
 
     def key_of(self, x: Tensor) -> int:
         """The key of a point of the domain, ``d``."""

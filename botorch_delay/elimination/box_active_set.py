@@ -164,9 +164,7 @@ class BoxActiveSet(ActiveSet):
 
     def volume(self) -> tuple[float, float]:
         """Its share of the domain, and the standard error of this estimate."""
-        generator = generator_for(0, 1, torch.device("cpu"))
-        sample = self.draw(POOL, generator)
-        return sample.volume, sample.volume_error
+        return self.pool.volume, self.pool.volume_error
 
     def __repr__(self) -> str:
         return f"BoxActiveSet({self.size:.3g} of the box, {len(self.conditions)} rounds closed)"
@@ -240,7 +238,8 @@ class BoxActiveSet(ActiveSet):
     ) -> Design:
         """Maximum variance along the gradient; where the kernel is learned, spread points."""
         pool = self.pool.points[self._holds(self.pool.points)]
-        inside, seed = self._holds, 0
+        inside: Callable[[Tensor], Tensor] | None = self._holds
+        seed = 0
         if not surrogate.learned:
             sample, generator = pool, generator_for(self._seed, number, torch.device("cpu"))
             edge = torch.cat([corners(self.domain), snapped(self.domain, sample, generator)])

@@ -117,11 +117,6 @@ class FiniteActiveSet(ActiveSet):
         """How many points."""
         return len(self._rows)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no row."""
-        return not len(self._rows)
-
     def has(self, key: int) -> bool:
         """Whether a row is active."""
         position = self._position(key)
