@@ -238,19 +238,16 @@ class BoxActiveSet(ActiveSet):
     ) -> Design:
         """Maximum variance along the gradient; where the kernel is learned, spread points."""
         pool = self.pool.points[self._holds(self.pool.points)]
-        inside: Callable[[Tensor], Tensor] | None = self._holds
-        seed = 0
+        # Of a learned kernel nothing is claimed, and a box has most of its deviation in its
+        # corners, which tell least about the rest: spread points serve better than the largest.
         if not surrogate.learned:
             sample, generator = pool, generator_for(self._seed, number, torch.device("cpu"))
             edge = torch.cat([corners(self.domain), snapped(self.domain, sample, generator)])
             pool = torch.cat([sample, edge[self._holds(edge)]])
             if self.conditions or self.domain.constraints or self.domain.feasible:
                 pool = torch.cat([pool, stretched(sample, self._holds, generator)])
-            inside, seed = self.inside, self._seed + number
-        # Of a learned kernel nothing is claimed, and a box has most of its deviation in its
-        # corners, which tell least about the rest: spread points serve better than the largest.
         design = BoxDesign(
-            *(surrogate, self.domain, self.keys, pool, inside, seed),
+            *(surrogate, self.domain, self.keys, pool, self.inside, self._seed + number),
             refine=not surrogate.learned,
             picks=picks,
         )
@@ -291,10 +288,10 @@ class BoxActiveSet(ActiveSet):
         cutoff = min(lower[best].item(), upper[best].item())
         if not math.isfinite(cutoff):  # not as a tensor, which would be in single precision
             raise not_finite(number)
-        width = condition.width
-        conditions = (*self.conditions, replace(condition, make_width=lambda: width, cutoff=cutoff))
-        active = self._with(conditions, X[best : best + 1], self._excluded)
-        return Elimination(active, cutoff, width.multiplier)
+        cut = replace(condition, cutoff=cutoff)
+        cut.__dict__["width"] = condition.width  # it takes long
+        active = self._with((*self.conditions, cut), X[best : best + 1], self._excluded)
+        return Elimination(active, cutoff, condition.width.multiplier)
 
     def half_width(self, surrogate: Surrogate, evidence: Data, bounds: RoundBounds) -> HalfWidth:
         """At every point of the box."""
