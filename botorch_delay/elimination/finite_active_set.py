@@ -119,7 +119,7 @@ class FiniteActiveSet(ActiveSet):
 
     def has(self, key: int) -> bool:
         """Whether a row is active."""
-        position = self._position(key)
+        position = int(torch.searchsorted(self._rows, key))
         return position < len(self._rows) and int(self._rows[position]) == key
 
     def without(self, keys: Sequence[int]) -> FiniteActiveSet:
@@ -263,6 +263,3 @@ class FiniteActiveSet(ActiveSet):
         """Over all points."""
         with torch.no_grad():
             return float(prior_variance(kernel, self.domain.points).max()) ** 0.5
-
-    def _position(self, key: int) -> int:
-        return int(torch.searchsorted(self._rows, key))
