@@ -136,13 +136,16 @@ class CandidateCovariance:
         """Squares of the entries of C, times ``N x k``; once a block has been folded."""
         assert self._matrix is not None
         assert not self._is_new
-        product = torch.empty_like(weights)
+        product = torch.zeros_like(weights)
         for stripe, start in enumerate(range(0, len(weights), self._height)):
-            part = slice(start, start + self._height)
-            C = self._matrix[part].clone()
+            end = start + self._height
+            part, rest = slice(start, end), slice(start, None)  # C is symmetric
+            C = self._matrix[part, rest].clone()
             for rows, signs in self._rows() + [self._folding] * (stripe in self._unfolded):
-                C.addmm_((signs.unsqueeze(1) * rows[:, part]).mT, rows, alpha=-1.0)
-            product[part] = C.square_() @ weights
+                C.addmm_((signs.unsqueeze(1) * rows[:, part]).mT, rows[:, rest], alpha=-1.0)
+            C.square_()
+            product[part] += C @ weights[rest]
+            product[end:] += C[:, self._height :].mT @ weights[part]
         return product
 
     @contextmanager
