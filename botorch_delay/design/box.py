@@ -111,7 +111,7 @@ class BoxDesign:
             values = values.masked_fill(self._is_closed(X), -torch.inf)
             row = lowest_of_largest(values)
             best = X[row] if bool(values[row] > variance.max()) else best
-        return self._keys.of_point(best)
+        return self._keys.of(best)
 
     def _is_closed(self, X: Tensor) -> Tensor:
         closed = torch.zeros(len(X), dtype=torch.bool, device=X.device)

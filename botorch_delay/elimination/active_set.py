@@ -24,7 +24,7 @@ from botorch_delay.exceptions import NotSupportedError, NumericsError
 from botorch_delay.gp.data import Data
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
-from botorch_delay.history.trials import Choice
+from botorch_delay.history.trials import Attached, Choice, Trial
 
 logger = logging.getLogger(__name__)
 
@@ -125,10 +125,14 @@ class ActiveSet(ABC):
         """Whether nothing may be asked."""
         return not self.size
 
+    def key(self, located: Trial | Attached) -> int:
+        """The key of the point of a trial, or of a result from elsewhere."""
+        return self.keys.of(located.x, located.index)
+
     def key_of(self, x: Tensor) -> int:
         """The key of a point of the domain, ``d``."""
         row = int(self.domain.find(x.unsqueeze(0)))
-        return row if row >= 0 else self.keys.of_point(x)
+        return row if row >= 0 else self.keys.of(x)
 
     def choice(self, key: int, number: int, slot: int) -> Choice:
         """The point with a key, to be asked in round ``number`` for a slot."""

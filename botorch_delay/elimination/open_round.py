@@ -163,7 +163,7 @@ class OpenRound:
 
     def take(self, trial: Trial) -> None:
         """A trial was opened for a slot, a new one or one that is tried again."""
-        key = self._active.keys.of(trial)
+        key = self._active.key(trial)
         self.asks += 1
         self._running.add(trial.id)
         again = trial.slot >= 0 and self.is_served(trial.slot)

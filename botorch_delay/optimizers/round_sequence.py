@@ -56,7 +56,7 @@ class RoundSequence:
         self.open: OpenRound | None = None
         self.records: list[RoundRecord] = []
         self.resets = self.designed = 0
-        self.feasibility = Feasibility(key=self.active.keys.of, exact=config.exact)
+        self.feasibility = Feasibility(key=self.active.key, exact=config.exact)
         self._judged: ActiveSet | None = None  # what a round leaves, until its end is applied
         factor = config.straggler_factor
         self._early = None if factor is None else EarlyClose(factor, config.domain.like)
@@ -101,7 +101,7 @@ class RoundSequence:
             key = current.next_key()
         except ExhaustedDesignError:
             return False
-        return any(self.active.keys.of(trial) == key for trial in self._ledger.running())
+        return any(self.active.key(trial) == key for trial in self._ledger.running())
 
     def bounds(self, number: int) -> RoundBounds:
         """How wide the bounds of a round are."""
@@ -230,7 +230,7 @@ class RoundSequence:
         current = self.of(trial)
         if current is None and trial.round > len(self.records):
             raise StorageError(f"trial {trial.id} is of round {trial.round}, which is not open.")
-        key = self.active.keys.of(trial)
+        key = self.active.key(trial)
         if current is not None and trial.slot >= 0 and not current.admits(trial.slot, key):
             raise StorageError(f"trial {trial.id} has an impossible slot, {trial.slot}.")
         new = trial.slot >= 0 and not (current is not None and current.is_served(trial.slot))
@@ -247,12 +247,12 @@ class RoundSequence:
         current = self.of(trial)
         if current is not None:
             current.settle(trial)
-        self._update_status(self.active.keys.of(trial))
+        self._update_status(self.active.key(trial))
 
     def attached(self, result: Attached) -> None:
         """Apply a result from elsewhere."""
         if self._config.exact and bool(self._config.domain.contains(result.x.unsqueeze(0))):
-            key = self.active.keys.of(result)
+            key = self.active.key(result)
             self.feasibility.know(key)
             self._update_status(key)
 

@@ -124,7 +124,7 @@ def test_excluded_points_are_not_picked_again():
     design.exclude(first, excluded=False)
     assert design.next() == first
     for value in (0.0, 0.5, 1.0):
-        design.exclude(design._keys.of_point(torch.tensor([value], dtype=torch.double)))
+        design.exclude(design._keys.of(torch.tensor([value], dtype=torch.double)))
     with pytest.raises(EmptyDomainError, match="excluded"):
         design.next()
 
