@@ -209,7 +209,7 @@ class ActiveSet(ABC):
             EmptyDomainError: if nothing of a box may be asked.
         """
         if surrogate is not None:
-            nothing = surrogate.data(Answers.of([], 1.0, self.domain.like))
+            nothing = surrogate.data(Answers.of(self.domain, 1.0, []))
             self.half_width(surrogate, nothing, bounds)
 
     @abstractmethod
