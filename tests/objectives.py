@@ -131,16 +131,6 @@ class Counted:
         return uneven(x)
 
 
-RELEASE = threading.Event()  # for workers that are threads of this process
-
-
-def waits_on_the_left(x: Tensor) -> float:
-    """Returns on the left end only when all are released."""
-    if float(x[0]) < 0.5:
-        RELEASE.wait(30)
-    return quadratic(x)
-
-
 class KillsOneWorker:
     """Takes the first worker that comes to its right half down, and never again."""
 
