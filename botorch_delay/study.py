@@ -25,7 +25,6 @@ import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.space import Choice, Space
 from botorch_delay.exceptions import InputError, NoAnswerError
 from botorch_delay.history.trials import Trial
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
@@ -57,24 +57,20 @@ def read_space(path: str | os.PathLike[str]) -> FiniteDomain:
         InputError: if the file cannot be read, or does not describe a space.
     """
     file = Path(path)
+    text = _read_text(file)
     try:
-        described = tomllib.loads(_read_text(file))
+        match tomllib.loads(text):
+            case {"arms": str(name), **others} if not others:
+                file = file.parent / name
+                return _read_arms(_read_text(file))
+            case {"parameters": dict(parameters), **others} if parameters and not others:
+                return _grid({name: _choice(name, parameters[name]) for name in parameters})
+        raise InputError(
+            'expected either arms = "file.csv", the name of a CSV file, or at least one '
+            "[parameters.NAME] table, and nothing else."
+        )
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{file} is not TOML: {error}.") from error
-    match described:
-        case {"arms": str(name)} if len(described) == 1:
-            file = file.parent / name
-            make = partial(_read_arms, _read_text(file))
-        case {"parameters": dict(parameters)} if len(described) == 1 and parameters:
-            make = partial(_make_grid, parameters)
-        case _:
-            raise InputError(
-                f'{file} must have either arms = "file.csv", the name of a CSV file, or at least '
-                f"one [parameters.NAME] table, and nothing else; it has "
-                f"{', '.join(described) or 'nothing'}."
-            )
-    try:
-        return make()
     except InputError as error:
         raise InputError(f"{file}: {error}") from error
 
@@ -120,44 +116,37 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _make_grid(parameters: Mapping[str, Any]) -> FiniteDomain:
-    """The product of the described parameters."""
-    axes = []
-    for name, described in parameters.items():
-        try:
-            axes.append(_axis(described))
-        except InputError as error:
-            raise InputError(f"parameter {name}: {error}") from error
-    count = math.prod(map(len, axes))
-    if count > MAX_ARMS:
-        raise InputError(f"{count} arms are described; at most {MAX_ARMS} can be listed.")
-    points = torch.cartesian_prod(*axes).reshape(count, len(axes))
-    logs = [i for i, p in enumerate(parameters.values()) if p.get("scale") == "log"]
-    return FiniteDomain(points, names=list(parameters), log_dims=logs)
-
-
-def _axis(described: Any) -> Tensor:
-    """The values of one parameter, ``n``: those listed, or steps from low to high."""
+def _choice(name: str, described: Any) -> Choice:
+    """The values of one parameter: those listed, or steps from low to high."""
     match described:
-        case {"values": list(listed), **rest} if listed and rest.keys() <= {"scale"}:
-            ends, steps = listed, None
+        case {"values": list(values), **rest} if values and rest.keys() <= {"scale"}:
+            steps = None
         case {"low": low, "high": high, "steps": count, **rest} if rest.keys() <= {"scale"}:
-            ends, steps = [low, high], validation.whole(count, "steps", 2)
+            values, steps = [low, high], validation.whole(count, f"{name}: steps", 2)
         case _:
             raise InputError(
-                "expected a table with values, a list of numbers, or with low, high and steps, "
-                f"and perhaps scale; got {described!r}."
+                f"parameter {name}: expected a table with values, a list of numbers, or with low, "
+                f"high and steps, and perhaps scale; got {described!r}."
             )
     scale = rest.get("scale", "linear")
     if scale not in ("linear", "log"):
-        raise InputError(f'scale must be "linear" or "log", got {scale!r}.')
+        raise InputError(f'parameter {name}: scale must be "linear" or "log", got {scale!r}.')
     check = validation.positive if scale == "log" else validation.real
-    values = [check(value, "each of its numbers") for value in ends]
+    values = [check(value, f"each number of parameter {name}") for value in values]
     if steps is not None:
-        values = _steps(values[0], values[1], steps, log=scale == "log")
-    if len(set(values)) < len(values):
-        raise InputError("its values must be distinct.")
-    return torch.tensor(values, dtype=torch.double)
+        values = _steps(*values, steps, log=scale == "log")
+    return Choice(values, ordered=True, log=scale == "log")
+
+
+def _grid(parameters: Mapping[str, Choice]) -> FiniteDomain:
+    """All combinations; a parameter with one value takes no column."""
+    count = math.prod(parameter.count for parameter in parameters.values())
+    if count > MAX_ARMS:
+        raise InputError(f"{count} arms are described; at most {MAX_ARMS} can be listed.")
+    box = Space(parameters).domain
+    axes = [box.bounds.new_tensor(values) for values in box.discrete_dims.values()]
+    points = torch.cartesian_prod(*axes).reshape(count, len(axes))
+    return FiniteDomain(points, names=box.names, log_dims=box.log_dims)
 
 
 def _steps(low: float, high: float, steps: int, *, log: bool) -> list[float]:
@@ -172,25 +161,17 @@ def _steps(low: float, high: float, steps: int, *, log: bool) -> list[float]:
 
 
 def point_of(domain: Domain, settings: Sequence[str]) -> Tensor:
-    """The point (``d``) with the given settings, each NAME=VALUE, all of them once.
+    """The point (``d``) with the given settings, each NAME=NUMBER, all of them once.
 
     Raises:
-        InputError: if a name is unknown, missing or named twice, or a value is no number.
+        InputError: if a name is unknown, missing or given twice, or a value is no number.
     """
-    values: dict[str, float] = {}
-    for setting in settings:
-        name, _, text = setting.partition("=")
-        value = _number(text)
-        if value is None:
-            raise InputError(f"Expected NAME=NUMBER, got {setting!r}.")
-        if name not in domain.names or name in values:
-            raise InputError(
-                f"{setting!r}: each of {', '.join(domain.names)} is to be given once, and no other."
-            )
-        values[name] = value
-    missing = [name for name in domain.names if name not in values]
-    if missing:
-        raise InputError(f"{', '.join(missing)} missing; each parameter needs a NAME=NUMBER.")
+    values = {name: _number(text) for name, _, text in (s.partition("=") for s in settings)}
+    if len(values) < len(settings) or values.keys() != set(domain.names) or None in values.values():
+        raise InputError(
+            f"Each of {', '.join(domain.names)} needs one NAME=NUMBER, and nothing else does; got "
+            f"{' '.join(settings)}."
+        )
     return domain.like.new_tensor([values[name] for name in domain.names])
 
 

@@ -522,4 +522,3 @@ def test_bad_arguments(threads, change, error):
     with pytest.raises(error):
         run(**arguments)
     assert arguments["optimizer"].trials == []
-
