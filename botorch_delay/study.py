@@ -25,9 +25,11 @@ import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -86,27 +88,17 @@ def _read_text(file: Path) -> str:
 
 def _read_arms(text: str) -> FiniteDomain:
     """The arms of a table: a header of names, then one row of numbers for each arm."""
-    try:
-        reader = csv.reader(text.splitlines())
-        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
-    except csv.Error as error:
-        raise InputError(f"not CSV: {error}.") from error
-    if len(rows) < 2 or None not in map(_number, rows[0][1]):
+    header, *rows = [line for line in text.splitlines() if line.strip()] or [""]
+    names = [cell.strip() for cell in next(csv.reader([header]), [])]
+    if not rows or not all(_number(name) is None for name in names):
         raise InputError("expected a header of names, and at least one arm.")
-    names = [cell.strip() for cell in rows[0][1]]
-    lines: dict[tuple[float, ...], int] = {}
-    for line, row in rows[1:]:
-        arm = tuple(n for n in map(_number, row) if n is not None and math.isfinite(n))
-        if not len(arm) == len(row) == len(names):
-            raise InputError(
-                f"line {line}: expected {len(names)} finite numbers, got {', '.join(row)!r}."
-            )
-        if arm in lines:
-            raise InputError(
-                f"line {line}: arms must be distinct; this is that of line {lines[arm]}."
-            )
-        lines[arm] = line
-    return FiniteDomain(torch.tensor(list(lines), dtype=torch.double), names=names)
+    try:
+        points = np.loadtxt(rows, delimiter=",", ndmin=2)
+    except ValueError as error:
+        raise InputError(f"expected {len(names)} numbers for each arm: {error}.") from error
+    if points.shape[1] != len(names):
+        raise InputError(f"expected {len(names)} numbers for each arm, got {points.shape[1]}.")
+    return FiniteDomain(torch.from_numpy(points), names=names)
 
 
 def _number(text: str) -> float | None:
@@ -246,21 +238,14 @@ def format_trials(trials: Sequence[Mapping[str, Any]], *, since: bool = False) -
     rows = [["id", *trials[0]["parameters"], *(["asked"] if since else [])]]
     for trial in trials:
         numbers = [f"{value:.12g}" for value in trial["parameters"].values()]
-        ago = [f"{_ago(trial['asked_at'])} ago"] if since else []
+        seconds = round(max(time.time() - trial["asked_at"], 0.0))
+        ago = [f"{timedelta(seconds=seconds)} ago"] if since else []
         rows.append([str(trial["id"]), *numbers, *ago])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
         for row in rows
     )
-
-
-def _ago(asked_at: float) -> str:
-    seconds = max(time.time() - asked_at, 0.0)
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} seconds"
 
 
 def format_study(study: Mapping[str, Any]) -> str:

@@ -112,7 +112,7 @@ class DelayGenerationNode(ExternalGenerationNode):
             numbers as places in their lists.
 
     Raises:
-        InputTypeError: if there is no such option.
+        InputError: if there is no such option; by whatever needs the experiment, if there is none.
 
     Example:
         >>> from ax.api.client import Client
@@ -154,27 +154,18 @@ class DelayGenerationNode(ExternalGenerationNode):
 
     @property
     def optimizer(self) -> BPEDelayOptimizer:
-        """The optimizer underneath, brought up to date, to be read: its trials, rounds, bounds.
-
-        Raises:
-            InputError: if there is no experiment yet.
-        """
+        """The optimizer underneath, brought up to date, to be read: its trials, rounds, bounds."""
         return self._synced().optimizer
 
     @property
     def guarantee(self) -> Guarantee:
-        """What is claimed for this experiment, and why not more.
-
-        Raises:
-            InputError: if there is no experiment yet.
-        """
+        """What is claimed for this experiment, and why not more."""
         return self._synced().guarantee
 
     def recommend(self) -> dict[str, Any]:
         """The parameters with the best posterior mean among those tried.
 
         Raises:
-            InputError: if there is no experiment yet.
             NoAnswerError: before any answer.
         """
         return self._synced().recommend()

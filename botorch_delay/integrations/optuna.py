@@ -94,7 +94,8 @@ class DelaySampler(BaseSampler):
             A rule does not repeat pending points, unless it is given as ``Exploit(rule)``.
 
     Raises:
-        InputError: if an argument is out of its range or unknown.
+        InputError: if an argument is out of its range or unknown; by every method, if the study
+            has several objectives.
 
     Example:
         >>> import optuna
@@ -135,7 +136,6 @@ class DelaySampler(BaseSampler):
         """The point of a trial.
 
         Raises:
-            InputError: if the study has several objectives.
             HorizonError: if more trials are asked for than the horizon.
             EmptyDomainError: if every point has failed.
         """
@@ -169,7 +169,6 @@ class DelaySampler(BaseSampler):
         the optimizer does not know which trials were pruned.
 
         Raises:
-            InputError: if the study has several objectives.
             NoAnswerError: if no search space is known yet.
         """
         return self._synced(study).optimizer
@@ -178,22 +177,13 @@ class DelaySampler(BaseSampler):
         """The parameters with the best posterior mean among those tried.
 
         Raises:
-            InputError: if the study has several objectives.
             NoAnswerError: before the first result.
         """
         return self._synced(study).recommend()
 
     def guarantee(self, study: Study) -> Guarantee:
-        """What is claimed for this study, and why not more.
-
-        Raises:
-            InputError: if the study has several objectives.
-            NoAnswerError: if no search space is known yet.
-        """
+        """What is claimed for this study, and why not more; raises as :meth:`optimizer` does."""
         return self._synced(study).guarantee
-
-    def reseed_rng(self) -> None:
-        """Nothing to do: random numbers follow from the seed and the number of a trial."""
 
     def _find_space(self, study: Study) -> dict[str, BaseDistribution]:
         if self._search_space is not None:

@@ -78,7 +78,8 @@ class DelaySearch(Searcher):
             A rule does not repeat pending points, unless it is given as ``Exploit(rule)``.
 
     Raises:
-        InputError: if an argument is out of its range or unknown.
+        InputError: if an argument is out of its range or unknown; by whatever needs the space,
+            before Tune has told it.
 
     Example:
         >>> from ray import tune
@@ -119,27 +120,18 @@ class DelaySearch(Searcher):
 
     @property
     def optimizer(self) -> BPEDelayOptimizer:
-        """The optimizer underneath, to be read: its trials, rounds, bounds.
-
-        Raises:
-            InputError: if the space is not known yet.
-        """
+        """The optimizer underneath, to be read: its trials, rounds, bounds."""
         return self._synced().optimizer
 
     @property
     def guarantee(self) -> Guarantee:
-        """What is claimed for this run, and why not more, if no scheduler stops trials early.
-
-        Raises:
-            InputError: if the space is not known yet.
-        """
+        """What is claimed for this run, and why not more, if no scheduler stops trials early."""
         return self._synced().guarantee
 
     def recommend(self) -> dict[str, Any]:
         """The configuration with the best posterior mean among those tried.
 
         Raises:
-            InputError: if the space is not known yet.
             NoAnswerError: before any answer.
         """
         return self._synced().recommend()
@@ -191,9 +183,6 @@ class DelaySearch(Searcher):
         Returns:
             The configuration; None if all points that are left crashed and are being run again, so
             that Tune asks later; or "FINISHED" if nothing is left to ask.
-
-        Raises:
-            InputError: if the space is not known yet.
         """
         run, number = self._synced(), len(self._trials)
         if trial_id in self._trials:
@@ -282,11 +271,7 @@ class DelaySearch(Searcher):
             run.replica.sync([past])
 
     def save(self, checkpoint_path: str) -> None:
-        """Write everything to a file, pickled as Tune's own state beside it is.
-
-        Raises:
-            OSError: if the file cannot be written.
-        """
+        """Write everything to a file, pickled as Tune's own state beside it is."""
         Path(checkpoint_path).write_bytes(cloudpickle.dumps(self.__getstate__()))
 
     def restore(self, checkpoint_path: str) -> None:
@@ -298,9 +283,6 @@ class DelaySearch(Searcher):
         Tune writes its own state beside this file, one after the other: a trial that was suggested
         shortly before a run was killed may be unknown to Tune afterwards. The next trial takes its
         place: else a round would wait for it for ever.
-
-        Raises:
-            OSError: if the file cannot be read.
         """
         path = Path(checkpoint_path)
         self.__dict__.update(cloudpickle.loads(path.read_bytes()))
