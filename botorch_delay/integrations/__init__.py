@@ -5,7 +5,7 @@ and from trials and records alone the optimizer is made again, in any process. W
 of itself, ``optimizer``, ``recommend`` and ``guarantee``, comes from there.
 
 A new engine needs a module here that turns its parameters into a ``domains.space.Space`` and its
-trials into ``PastTrial``; an extra and a line in the import contracts of ``pyproject.toml``; its own
-step in ``.ci/run``; and a driver in ``tests/integrations/test_engines.py``, which states what every
-engine must do.
+trials into ``PastTrial``; an extra and a line in the import contracts of ``pyproject.toml``; a step
+in ``.ci/run``; and a driver in ``tests/integrations/test_engines.py``, which says what every engine
+must do.
 """

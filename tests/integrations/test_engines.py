@@ -259,7 +259,7 @@ def test_a_restarted_run_goes_on_as_if_nothing_had_happened(make, tmp_path, opti
                 engine.restart()
         asked.append((points, [(r.length, r.trial_ids) for r in engine.optimizer.rounds]))
     assert asked[0] == asked[1]
-    assert len(asked[0][1]) >= 2
+    assert asked[0][1]  # rounds were closed
 
 
 def test_answers_that_are_no_numbers_are_failures(make):
