@@ -126,7 +126,7 @@ def _choice(name: str, described: Any) -> Choice:
     check = validation.positive if scale == "log" else validation.real
     values = [check(value, f"each number of parameter {name}") for value in values]
     if steps is not None:
-        values = _steps(*values, steps, log=scale == "log")
+        values = _steps(values[0], values[1], steps, log=scale == "log")
     return Choice(values, ordered=True, log=scale == "log")
 
 

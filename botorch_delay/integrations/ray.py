@@ -215,7 +215,7 @@ class DelaySearch(Searcher):
         ignored.
         """
         run, past, number = self._synced(), self._trials.get(trial_id), len(self._trials)
-        value = None if error or not result else result.get(self._metric)
+        value = None if error or not result else result.get(str(self._metric))
         if past is None and result and value is not None:
             config = {key.removeprefix("config/"): found for key, found in result.items()}
             past = run.result(number, run.named(config), value)
