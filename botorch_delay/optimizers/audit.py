@@ -16,7 +16,7 @@ from botorch_delay.confidence.bounds import RKHSConfidence
 from botorch_delay.confidence.guarantee import BudgetTerms, Guarantee
 from botorch_delay.delays import SubExponentialDelay
 from botorch_delay.elimination.open_round import OpenRound
-from botorch_delay.elimination.rounds import Departure, ScheduledRounds
+from botorch_delay.elimination.rounds import Departure
 from botorch_delay.exceptions import NotSupportedError, RefutedError
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import MAX_FAILURES
@@ -70,8 +70,8 @@ class Audit:
         rkhs = config.confidence if isinstance(config.confidence, RKHSConfidence) else None
         self._bounds = rkhs if config.proves else None
         self._largest_noise = math.inf if rkhs is None else rkhs.noise_std**2 * (1.0 + ROUNDING)
-        rule = rounds.round_rule
-        self._longest_wait = rule.wait if isinstance(rule, ScheduledRounds) else math.inf
+        wait = rounds.round_rule.wait
+        self._longest_wait = math.inf if wait is None else wait
         self.failed = self.abandoned = self.beyond_bound = self.tested = 0
         self.own_noise = self.noisier = False
         self.norm = 0.0
@@ -111,7 +111,7 @@ class Audit:
             return found
         if not on_arrival and trial.state is TrialState.FAILED:
             found.add(Departure.SHORTENED)
-        if not on_arrival and not exact and current.is_given_up(trial.slot):
+        if not on_arrival and not exact and current.is_given_up(current.slots[trial.slot]):
             found.add(Departure.GIVEN_UP)
         first = not on_arrival or trial.slot < current.design_size
         if first and current.is_counted(trial) and self._has_other_noise(trial):
@@ -133,16 +133,16 @@ class Audit:
 
     def least_norm(self) -> float:
         """The least norm that the answers call for, without those that have too much noise."""
-        config, ids = self._config, self._ledger.answered()
+        config, answered = self._config, self._ledger.answered()
         assert config.fixed is not None
         assert self._bounds is not None
-        answers = Answers.gathered(config.domain, config.sign, self._ledger, ids)
+        answers = Answers.of(config.domain, config.sign, answered)
         fits = ~(answers.noise_var > self._largest_noise)
         if not bool(fits.all()):
             answers = answers.at(fits.to(answers.X.device))
         if not len(answers):
             return 0.0
-        kernel, asks = config.fixed.covar_module, ids[-1] + 1
+        kernel, asks = config.fixed.covar_module, answered[-1].id + 1
         return norm_at_least(kernel, answers, self._bounds.noise_std, asks, config.delta)
 
     def take_test(self, norm: float, count: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from botorch_delay.elimination.active_set import ActiveSet, RoundBounds
 from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.elimination.closing import RoundAnswers, close_round, everything_left
-from botorch_delay.elimination.open_round import WAITING_SLOT, OpenRound
+from botorch_delay.elimination.open_round import WAITING_SLOT, OpenRound, Outstanding
 from botorch_delay.elimination.rounds import Departure, RoundRecord
 from botorch_delay.exceptions import ExhaustedDesignError, NoAnswerError, StorageError
 from botorch_delay.gp.surrogate import Surrogate
@@ -121,9 +121,10 @@ class RoundSequence:
         Args:
             law: the estimated law of delays; None without answers.
         """
-        if self.open is None or not self.round_rule.on_arrival:
+        current = self.open
+        if current is None or not self.round_rule.on_arrival or not current.design_is_asked():
             return []
-        return self._running(self.open, self.open.holding(), law)
+        return self._running(current.outstanding(), law)
 
     def forecast(self, law: EmpiricalDelay | None) -> Forecast | None:
         """When the open round will close; None if there is none.
@@ -138,21 +139,20 @@ class RoundSequence:
         if current.length is not None:
             exact = current.length - current.asks + 1
             return Forecast(current.number, (), (), left, None, exact)
-        waiting, again = current.outstanding()
+        outstanding = current.outstanding()
         new = max(current.design_size - len(current.slots), 0)
-        to_ask = planned_asks(again, new, self.designed, asks, self._config.fraction)
-        waited = self._running(current, waiting, law)
+        to_ask = planned_asks(outstanding.again, new, self.designed, asks, self._config.fraction)
+        waited = self._running(outstanding, law)
         if law is None and (waited or to_ask):
             raise NoAnswerError("There is no answer yet to forecast from.")
         late = self._config.budget_factor is not None and new > 0
         return Forecast(current.number, tuple(waited), tuple(to_ask), left, law, earliest=late)
 
-    def _running(
-        self, current: OpenRound, ids: Sequence[int], law: EmpiricalDelay | None
-    ) -> list[Straggler]:
-        """Some running trials, and those that design points have to wait for to be asked again."""
-        others = map(self.feasibility.running, current.held_points())
-        trials = (self._ledger[i] for i in sorted({*ids, *itertools.chain.from_iterable(others)}))
+    def _running(self, outstanding: Outstanding, law: EmpiricalDelay | None) -> list[Straggler]:
+        """The trials of design points, and those that these wait for to be asked again."""
+        held = map(self.feasibility.running, outstanding.held)
+        ids = sorted({*outstanding.trials, *itertools.chain.from_iterable(held)})
+        trials = (self._ledger[i] for i in ids)
         return describe_running(trials, len(self._ledger), law)
 
     def report_late(self, law: Callable[[], EmpiricalDelay | None]) -> None:
@@ -160,8 +160,8 @@ class RoundSequence:
         oldest = None if self.open is None else self.open.oldest_unsettled()
         if self.open is None or oldest is None or not self.round_rule.on_arrival:
             return
-        usual = LATE * max(self.open.design_size, 10)
-        times, rest = divmod(len(self._ledger) - 1 - oldest, usual)
+        asked, usual = self.open.slots[oldest].trials[:1], LATE * max(self.open.design_size, 10)
+        times, rest = divmod(len(self._ledger) - 1 - asked[0], usual) if asked else (0, 0)
         if rest or times.bit_count() != 1:  # at once, twice, four times the usual, and so on
             return
         worst = next(iter(self.stragglers(law())), None)
@@ -179,8 +179,11 @@ class RoundSequence:
             delta /= 2.0  # the other half is for the bounds of the budget
         if config.evidence == "all" and not config.merges:
             delta /= 2.0  # the other half is for the bounds from all answers
-        rounds, points = self.round_rule.share(number), self.active.union(whole=config.as_published)
-        return RoundBounds(config.confidence, delta, rounds, points, config.proves, config.sign)
+        delta /= 2.0  # half of what there is is for the delays
+        rows = self.active.rows
+        points = 1 if rows is None else len(config.domain.like if config.as_published else rows)
+        of_round = delta / self.round_rule.share(number)
+        return RoundBounds(config.confidence, of_round, delta, points, config.proves, config.sign)
 
     def is_news(self, event: Event, *, finished: bool) -> bool:
         """Whether what an ask elsewhere decided of the rounds has yet to happen here.
@@ -206,7 +209,7 @@ class RoundSequence:
         """
         current = self.open
         assert current is not None
-        if not last and not self.round_rule.on_arrival and current.is_unanswered():
+        if not last and not self.round_rule.on_arrival and current.outstanding().trials:
             current.departures.add(Departure.UNANSWERED)
         if not last and current.gave_up():
             current.departures.add(Departure.GIVEN_UP)
@@ -269,7 +272,7 @@ class RoundSequence:
 
         def judged() -> tuple[Surrogate, Answers, RoundBounds]:
             used = [self._ledger[trial_id] for trial_id in record.trial_ids]
-            answers = Answers.of(used, config.sign, config.domain.like)
+            answers = Answers.of(config.domain, config.sign, used)
             surrogate = config.fixed or Surrogate.rebuild(record.surrogate or {}, config.domain)
             return surrogate.standardized(answers.y), answers, self.bounds(record.number)
 
@@ -322,10 +325,10 @@ class RoundSequence:
 
     def attached(self, result: Attached) -> None:
         """Apply a result from elsewhere."""
-        if self._config.exact:
-            for key in self.active.keys_of([result]):
-                self.feasibility.know(key)
-                self._update_status(key)
+        if self._config.exact and bool(self._config.domain.contains(result.x.unsqueeze(0))):
+            key = self.active.key(result)
+            self.feasibility.know(key)
+            self._update_status(key)
 
     def _ends_as_planned(self, current: OpenRound) -> bool:
         """Whether values have no say in how many design points the last round has.
@@ -337,7 +340,7 @@ class RoundSequence:
         if on_arrival and current.design_is_settled():
             return True
         # A delay law leaves answers out by Algorithm 1's own rule, whatever their noise.
-        arrived = not (on_arrival and current.outstanding()[0])
+        arrived = not (on_arrival and current.outstanding().trials)
         counted = config.rule is None or config.repeat_pending
         ended = arrived and len(self._ledger) == config.horizon
         return ended and counted and config.budget_factor is None
@@ -345,22 +348,20 @@ class RoundSequence:
     def _answers(self, current: OpenRound) -> RoundAnswers:
         """The answers by which the open round is judged, if it closes now."""
         merges = self._config.merges
-        used: Sequence[int] = current.answered(
-            current.design_size if self.round_rule.on_arrival else None
-        )
-        if self._config.evidence != "all":
-            return RoundAnswers(tuple(used), self._data(used), merged=merges)
         told = self._ledger.answered()
+        pooled: Answers | None = None
         # On a box an active set is made again from the answers of trials alone.
-        pooled = None
-        if self.active.rows is not None:
-            pooled = self._data(told, self._ledger.attached)
-        used = told if merges else used
-        return RoundAnswers(tuple(used), self._data(used), pooled, merges)
+        if self._config.evidence == "all" and self.active.rows is not None:
+            pooled = self._data(self._ledger.results())
+        if self._config.evidence == "all" and merges:
+            used = told
+        else:
+            size = current.design_size if self.round_rule.on_arrival else None
+            used = [self._ledger[trial_id] for trial_id in current.answered(size)]
+        return RoundAnswers(tuple(t.id for t in used), self._data(used), pooled, merges)
 
-    def _data(self, ids: Sequence[int], attached: Sequence[Attached] = ()) -> Answers:
-        config = self._config
-        return Answers.gathered(config.domain, config.sign, self._ledger, ids, attached)
+    def _data(self, results: Sequence[Trial | Attached]) -> Answers:
+        return Answers.of(self._config.domain, self._config.sign, results)
 
     def _new_round(self, number: int, previous_size: int) -> OpenRound:
         return OpenRound(

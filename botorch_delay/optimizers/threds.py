@@ -260,9 +260,10 @@ class ThreDSOptimizer(Optimizer):
         generator = generator_for(self._seed, 0, torch.device("cpu"))
         return torch.unique(spread_points(self._domain, BOX_POINTS, generator), dim=0)
 
-    def _answered(self) -> list[int]:
+    def _answered(self) -> list[Trial]:
         """The answered trials of this search."""
-        return [i for i in self._search.trials if self._ledger[i].value is not None]
+        asked = map(self._ledger.trials.__getitem__, self._search.trials)
+        return [trial for trial in asked if trial.value is not None]
 
     def _slack(self) -> float:
         low, high = self._ends
