@@ -697,7 +697,7 @@ def test_half_the_norm_is_found_out_and_the_norm_is_not(share):
 
 @pytest.mark.heavy
 def test_a_norm_that_is_too_small_is_found_out_soon(capsys):
-    """How soon, by the share of the norm that is given: the README has the figures."""
+    """How soon, by the share of the norm that is given: REPORT.md has the figures."""
     n = repeats(20, 2)
     for share in (1.0, 0.9, 0.75, 0.5):
         asks = []
