@@ -13,7 +13,7 @@ import numpy as np
 import objectives
 import pytest
 import torch
-from cases import line, se
+from cases import line, record, se
 from pebble import ProcessPool
 
 import botorch_delay as bd
@@ -327,7 +327,7 @@ def test_an_interrupt_in_the_middle_of_a_change_waits_for_it(tmp_path, threads, 
     assert opt.trials[5].state is TrialState.COMPLETED
     assert opt.pending == []
     loaded = bd.load(path)
-    assert [t.record() for t in loaded.trials] == [t.record() for t in opt.trials]
+    assert [*map(record, loaded.trials)] == [*map(record, opt.trials)]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -278,7 +278,7 @@ class BoxActiveSet(ActiveSet):
     def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
         """Make the bounds of no answers, and look for a point that may be asked."""
         if surrogate is not None:
-            nothing = surrogate.data(Answers.of([], 1.0, self.domain.bounds))
+            nothing = surrogate.data(Answers.of(self.domain, 1.0, []))
             _ = Condition(0, surrogate, nothing, self.domain, bounds).bounds
         if self.domain.constraints or self.domain.feasible is not None:
             _ = self.pool

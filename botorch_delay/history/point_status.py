@@ -98,10 +98,6 @@ class Feasibility:
         """Ids of the running trials of a point, increasing."""
         return [t.id for t in self._trials[key] if t.state is TrialState.RUNNING]
 
-    def first(self, key: int) -> int:
-        """Id of the first trial of a point that was asked."""
-        return self._trials[key][0].id
-
     def marked(self) -> set[int]:
         """Points that may be other than open; every other point is open."""
         return self.suspects | self.known()

@@ -114,14 +114,14 @@ class Audit:
         config, confidence = self.config, self.config.confidence
         assert config.fixed is not None
         assert isinstance(confidence, RKHSConfidence)
-        ids = self.ledger.answered()
-        answers = Answers.gathered(config.domain, config.sign, self.ledger, ids)
+        answered = self.ledger.answered()
+        answers = Answers.of(config.domain, config.sign, answered)
         fits = ~(answers.noise_var > self._largest_noise)
         if not bool(fits.all()):
             answers = answers.at(fits.to(answers.X.device))
         if not len(answers):
             return 0.0
-        kernel, asks = config.fixed.covar_module, ids[-1] + 1
+        kernel, asks = config.fixed.covar_module, answered[-1].id + 1
         return norm_at_least(kernel, answers, confidence.noise_std, asks, config.delta)
 
     def tested(self, norm: float, count: int) -> None:

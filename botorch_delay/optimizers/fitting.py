@@ -97,9 +97,7 @@ class Fitting:
 
     def _fit(self, previous: Surrogate | None) -> Surrogate:
         config, ledger = self._config, self._ledger
-        answers = Answers.gathered(
-            config.domain, config.sign, ledger, ledger.answered(), ledger.attached
-        )
+        answers = Answers.of(config.domain, config.sign, ledger.results())
         if self._worst_value is not None and 0 < len(answers) < MIN_ANSWERS_TO_FIT:
             worst = answers.y.new_tensor([config.sign * self._worst_value])
             answers = replace(answers, y=torch.cat([answers.y[:1], worst]))

@@ -249,5 +249,5 @@ class Policy(ABC):
         function = self._acquisition(rule)
         if function is None:
             return self.deviation
-        joint = len(self.data.answers.anywhere) + sum(1 for _ in self._ledger.running())
+        joint = len(self.data.answers.anywhere) + len(self._ledger.running())
         return score(function, self.pool, joint)

@@ -200,7 +200,7 @@ class RoundSequence:
 
         def judged() -> tuple[Surrogate, Answers, RoundBounds]:
             used = [self._ledger[trial_id] for trial_id in record.trial_ids]
-            answers = Answers.of(used, config.sign, config.domain.like)
+            answers = Answers.of(config.domain, config.sign, used)
             surrogate = config.fixed or Surrogate.rebuild(record.surrogate or {}, config.domain)
             return surrogate.standardized(answers.y), answers, self.bounds(record.number)
 
@@ -271,22 +271,20 @@ class RoundSequence:
     def _answers(self, current: OpenRound) -> RoundAnswers:
         """The answers by which the open round is judged, if it closes now."""
         merges = self._config.merges
-        used: Sequence[int] = current.answered(
-            current.design_size if self.round_rule.on_arrival else None
-        )
-        if self._config.evidence != "all":
-            return RoundAnswers(tuple(used), self._data(used), merged=merges)
         told = self._ledger.answered()
+        pooled: Answers | None = None
         # On a box an active set is made again from the answers of trials alone.
-        pooled = None
-        if self.active.rows is not None:
-            pooled = self._data(told, self._ledger.attached)
-        used = told if merges else used
-        return RoundAnswers(tuple(used), self._data(used), pooled, merges)
+        if self._config.evidence == "all" and self.active.rows is not None:
+            pooled = self._data(self._ledger.results())
+        if self._config.evidence == "all" and merges:
+            used = told
+        else:
+            size = current.design_size if self.round_rule.on_arrival else None
+            used = [self._ledger[trial_id] for trial_id in current.answered(size)]
+        return RoundAnswers(tuple(t.id for t in used), self._data(used), pooled, merges)
 
-    def _data(self, ids: Sequence[int], attached: Sequence[Attached] = ()) -> Answers:
-        config = self._config
-        return Answers.gathered(config.domain, config.sign, self._ledger, ids, attached)
+    def _data(self, results: Sequence[Trial | Attached]) -> Answers:
+        return Answers.of(self._config.domain, self._config.sign, results)
 
     def _new_round(self, number: int, previous_size: int) -> OpenRound:
         return OpenRound(

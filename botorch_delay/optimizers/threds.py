@@ -258,9 +258,10 @@ class ThreDSOptimizer(Optimizer):
         found = BoxActiveSet(self._domain, seed=self._seed).draw(BOX_POINTS, generator)
         return torch.unique(found.points, dim=0)
 
-    def _answered(self) -> list[int]:
+    def _answered(self) -> list[Trial]:
         """The answered trials of this search."""
-        return [i for i in self._search.trials if self._ledger[i].value is not None]
+        asked = map(self._ledger.trials.__getitem__, self._search.trials)
+        return [trial for trial in asked if trial.value is not None]
 
     def _bounds(self, evidence: Data, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and half-width at some rows of the domain."""

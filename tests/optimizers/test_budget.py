@@ -255,7 +255,7 @@ def test_the_guarantee_says_what_it_costs():
         ({"covar_module": None, "noise_var": None}, "covar_module"),
         ({"exact": True, "noise_var": None}, "exact"),
         ({"delay": bd.NoDelay()}, "leave out"),
-        ({"evidence": "all"}, "leave out evidence"),
+        ({"evidence": "all"}, "evidence and explore_fraction"),
         ({"explore_fraction": 0.5}, "explore_fraction"),
         ({"rounds": bd.GeometricRounds(4, 2.0)}, "leave out"),
     ],

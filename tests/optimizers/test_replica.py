@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cases import scattered, se
+from cases import record, scattered, se
 
 import botorch_delay as bd
 from botorch_delay.exceptions import (
@@ -122,7 +122,7 @@ def summary(optimizer):
     """What an optimizer has come to, apart from the times."""
     when = ("asked_at", "answered_at")
     trials = [
-        {name: value for name, value in t.record().items() if name not in when}
+        {name: value for name, value in record(t).items() if name not in when}
         for t in optimizer.trials
     ]
     decided = [
@@ -195,7 +195,6 @@ def test_what_is_known_is_not_taken_in_again(monkeypatch):
             assert len(fits) == before
         workers.some_end()
     assert len(entered) == 29  # each process what the other asked but the last
-    assert sum(map(first.is_settled, range(30))) > 20
     made = len(fits)
     Replica(make).sync(workers.store.values())
     assert len(fits) == made + 1  # the priors of a fresh optimizer

@@ -181,7 +181,7 @@ def test_a_wrong_last_ask_is_noticed():
     assert list(loops.play(opt, problem, 60, 5, asks))[-1] == 60
     assert loops.wrong_picks(opt, problem, 1) == (0, pytest.approx(0.0, abs=1e-8))
     last = opt.trials[-1]
-    opt._ledger._columns.change(last.id, index=opt.trials[-2].index)
+    last._become(index=opt.trials[-2].index)
     _, short = loops.wrong_picks(opt, problem, 1)
     assert short > 1e-6
 
