@@ -21,8 +21,8 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   ``closing.close_round``, its end; ``rounds.RoundRecord``, what is kept of it, and
   ``rounds.round_lengths``, q_r and t_r; ``active_set.ActiveSet``, which is a
   ``finite_active_set.FiniteActiveSet`` or a ``box_active_set.BoxActiveSet``.
-* ``confidence``: ``bounds.RKHSConfidence`` (Lemma 1 and Theorem 1's half-width),
-  ``box_bounds.BoxBounds`` (Theorem 2 and nets), ``anytime.Ellipsoid`` and
+* ``confidence``: ``bounds.Confidence`` makes a ``bounds.HalfWidth`` of ``bounds.Evidence``, as
+  ``bounds.RKHSConfidence`` does (Lemma 1, Theorem 1, and nets on boxes); ``anytime.Ellipsoid`` and
   ``anytime.norm_at_least`` (bounds from all answers), ``guarantee.Guarantee``,
   ``information.information_gain``.
 * ``design``: ``greedy.GreedyDesign``, ``box.BoxDesign``, ``ascent.maximize``,
@@ -53,8 +53,9 @@ design point, or the point of the ``Policy``. An answer that comes after its tri
 does): the policy, recommendations, and bounds from all answers use it.
 
 To add a rule: a class in ``optimizers/rules.py``, its scores in ``policy.py`` and ``policies.py``,
-its name in ``specs.py``. To add a confidence bound: a subclass of ``confidence.bounds.Confidence``,
-immutable and compared by its arguments, its name in ``specs.py``. To add an engine: see
+its name in ``specs.py``. To add a confidence bound: a frozen dataclass in ``confidence/bounds.py``
+whose ``fixed_design`` and ``adaptive`` make a ``HalfWidth`` of ``Evidence``, its name in
+``specs.py`` and in ``__init__.pyi``. To add an engine: see
 ``integrations``. To add a delay law: a subclass of ``delays.DelayLaw``, its name in ``specs.py``.
 Names that users import are listed in ``__init__.pyi``, and ``tests/test_exports.py`` knows them.
 """

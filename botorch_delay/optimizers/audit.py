@@ -9,7 +9,7 @@ from botorch_delay.confidence.anytime import norm_at_least
 from botorch_delay.confidence.bounds import RKHSConfidence
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.elimination.open_round import OpenRound
-from botorch_delay.elimination.rounds import Departure, ScheduledRounds
+from botorch_delay.elimination.rounds import Departure
 from botorch_delay.exceptions import RefutedError
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
@@ -59,10 +59,9 @@ class Audit:
         if not self.config.proves:
             return
         incidents, current, rule = self.incidents, self.rounds.of(trial), self.rounds.round_rule
-        wait = rule.wait if isinstance(rule, ScheduledRounds) else None
         over = finished or len(self.ledger) == self.config.horizon
         taken = len(self.ledger) - 1 - trial.id
-        slow = wait is not None and taken > wait and not trial.late
+        slow = rule.wait is not None and taken > rule.wait and not trial.late
         failed = trial.state is TrialState.FAILED and not (over and taken == 0)
         first = current is not None and 0 <= trial.slot < current.design_size
         abandoned = trial.state is TrialState.ABANDONED and first and self.rounds.needs_all
@@ -94,7 +93,7 @@ class Audit:
             return found
         if not on_arrival and trial.state is TrialState.FAILED:
             found.add(Departure.SHORTENED)
-        if not on_arrival and not exact and current.is_given_up(trial.slot):
+        if not on_arrival and not exact and current.is_given_up(current.slots[trial.slot]):
             found.add(Departure.GIVEN_UP)
         first = not on_arrival or trial.slot < current.design_size
         if first and current.is_counted(trial) and _is_other_noise(trial, self.config.fixed):
@@ -138,9 +137,7 @@ class Audit:
         departed.update(*(record.departures for record in rounds.records))
         if current is not None:
             departed |= current.departures
-        if isinstance(
-            rounds.round_rule, ScheduledRounds
-        ):  # those that are still running count as well
+        if rounds.round_rule.wait is not None:  # those that are still running count as well
             limit = len(self.ledger) - 1 - rounds.round_rule.wait
             running = sum(trial.id < limit for trial in self.ledger.running())
             incidents = replace(incidents, beyond_bound=incidents.beyond_bound + running)

@@ -15,11 +15,9 @@ from botorch_delay.confidence.bounds import Confidence, RKHSConfidence
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.rounds import (
-    ArrivalRounds,
     GeometricRounds,
     HorizonRounds,
     RoundRule,
-    ScheduledRounds,
 )
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
 from botorch_delay.gp.kernels import check_kernel, prior_variance
@@ -355,10 +353,11 @@ class BPEConfig(BoundsConfig):
 
     def round_rule(self) -> RoundRule:
         """When rounds close."""
-        if self.delay is None:
-            return ArrivalRounds(self.horizon, self.rounds, self.fraction)
-        assert self.horizon is not None
-        return ScheduledRounds(self.horizon, self.delay.upper_bound(self.horizon, self.delta))
+        wait = None
+        if self.delay is not None:
+            assert self.horizon is not None
+            wait = self.delay.upper_bound(self.horizon, self.delta)
+        return RoundRule(self.horizon, self.rounds, self.fraction, wait)
 
 
 def _refuse(contradicts: bool, message: str) -> None:

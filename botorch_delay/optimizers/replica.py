@@ -42,7 +42,6 @@ class PastTrial:
         record: what :meth:`Replica.ask` gave with the point; None if it was obtained elsewhere. A
             result without one is attached, and anything else without one is passed over.
         noise_var: the known noise variance of the answer, or None.
-        late: whether it was answered after it had been abandoned.
         reason: why it failed.
     """
 
@@ -52,7 +51,6 @@ class PastTrial:
     value: float | None = None
     record: Mapping[str, Any] | None = None
     noise_var: float | None = None
-    late: bool = False
     reason: str = ""
 
 
@@ -345,7 +343,7 @@ class Replica:
             return
         before = trial.state
         running = before is TrialState.RUNNING
-        if running and (past.state is TrialState.ABANDONED or past.late):
+        if running and past.state is TrialState.ABANDONED:
             optimizer.mark_abandoned(trial)
         if past.state is TrialState.COMPLETED and trial.state is not TrialState.COMPLETED:
             assert past.value is not None

@@ -110,8 +110,11 @@ class RoundSequence:
             delta /= 2.0  # the other half is for the bounds of the budget
         if config.evidence == "all" and not config.merges:
             delta /= 2.0  # the other half is for the bounds from all answers
-        rounds, points = self.round_rule.share(number), self.active.union(whole=config.as_published)
-        return RoundBounds(config.confidence, delta, rounds, points, config.proves, config.sign)
+        delta /= 2.0  # half of what there is is for the delays
+        rows = self.active.rows
+        points = 1 if rows is None else len(config.domain.like if config.as_published else rows)
+        of_round = delta / self.round_rule.share(number)
+        return RoundBounds(config.confidence, of_round, delta, points, config.proves, config.sign)
 
     def is_news(self, event: Event, *, finished: bool) -> bool:
         """Whether what an ask elsewhere decided of the rounds has yet to happen here.
@@ -137,7 +140,7 @@ class RoundSequence:
         """
         current = self.open
         assert current is not None
-        if not last and not self.round_rule.on_arrival and current.is_unanswered():
+        if not last and not self.round_rule.on_arrival and current.outstanding().trials:
             current.departures.add(Departure.UNANSWERED)
         if not last and current.gave_up():
             current.departures.add(Departure.GIVEN_UP)
@@ -248,10 +251,10 @@ class RoundSequence:
 
     def attached(self, result: Attached) -> None:
         """Apply a result from elsewhere."""
-        if self._config.exact:
-            for key in self.active.keys_of([result]):
-                self.feasibility.know(key)
-                self._update_status(key)
+        if self._config.exact and bool(self._config.domain.contains(result.x.unsqueeze(0))):
+            key = self.active.key(result)
+            self.feasibility.know(key)
+            self._update_status(key)
 
     def _ends_as_planned(self, current: OpenRound) -> bool:
         """Whether values have no say in how many design points the last round has.
@@ -263,7 +266,7 @@ class RoundSequence:
         if on_arrival and current.design_is_settled():
             return True
         # A delay law leaves answers out by Algorithm 1's own rule, whatever their noise.
-        arrived = not (on_arrival and current.outstanding()[0])
+        arrived = not (on_arrival and current.outstanding().trials)
         counted = config.rule is None or config.repeat_pending
         ended = arrived and len(self._ledger) == config.horizon
         return ended and counted and config.budget_factor is None

@@ -60,7 +60,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay.design.greedy import GreedyDesign
-from botorch_delay.elimination.open_round import OpenRound, SlotState
+from botorch_delay.elimination.open_round import OpenRound, Outstanding, SlotState
 from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Ledger
@@ -155,9 +155,16 @@ def holding(
     current: OpenRound, feasibility: Feasibility, ledger: Ledger, law: EmpiricalDelay | None
 ) -> list[Straggler]:
     """The running trials that keep a round from closing, longest wait first."""
-    held = (feasibility.running(key) for key in current.held_points())
-    ids = sorted({*current.holding(), *itertools.chain.from_iterable(held)})
+    if not current.design_is_asked():
+        return []
+    ids = _waited_for(current.outstanding(), feasibility)
     return describe_running([ledger[i] for i in ids], len(ledger), law)
+
+
+def _waited_for(outstanding: Outstanding, feasibility: Feasibility) -> list[int]:
+    """Running trials, of design points and of points that are to be asked again."""
+    held = (feasibility.running(key) for key in outstanding.held)
+    return sorted({*outstanding.trials, *itertools.chain.from_iterable(held)})
 
 
 def forecast(
@@ -191,11 +198,10 @@ def forecast(
     if current.length is not None:
         exact = current.length - current.asks + 1
         return Forecast(current.number, (), (), left, None, exact)
-    waiting, again = current.outstanding()
-    held = (feasibility.running(key) for key in current.held_points())
-    ids = sorted({*waiting, *itertools.chain.from_iterable(held)})
+    outstanding = current.outstanding()
+    ids = _waited_for(outstanding, feasibility)
     new = max(current.design_size - len(current.slots), 0)
-    to_ask = planned_asks(again, new, designed, asks, fraction)
+    to_ask = planned_asks(outstanding.again, new, designed, asks, fraction)
     need_law(law, [*ids, *to_ask])
     waited = tuple(describe_running([ledger[i] for i in ids], asks, law))
     return Forecast(current.number, waited, tuple(to_ask), left, law, earliest=budgeted and new > 0)
@@ -220,7 +226,8 @@ class WaitReport:
         """The trial that was reported, if there was reason to."""
         usual = LATE * max(self._longest, current.design_size, 10)
         oldest = current.oldest_unsettled()
-        if oldest is None or len(ledger) - 1 - oldest < usual:
+        trials = [] if oldest is None else current.slots[oldest].trials
+        if not trials or len(ledger) - 1 - trials[0] < usual:
             return None
         waiting = holding(current, feasibility, ledger, None)
         if not waiting or waiting[0].asks < self._next.get(waiting[0].trial.id, usual):

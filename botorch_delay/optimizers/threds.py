@@ -29,7 +29,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.confidence.bounds import Confidence, RKHSConfidence, scaled_gain
+from botorch_delay.confidence.bounds import Confidence, Evidence, RKHSConfidence
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.design.ties import lowest_of_largest
 from botorch_delay.domains.box import BoxDomain
@@ -39,7 +39,6 @@ from botorch_delay.elimination.box_active_set import BoxActiveSet
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import prior_variance
-from botorch_delay.gp.posterior import Posterior
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.events import Event, whole
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask
@@ -265,12 +264,11 @@ class ThreDSOptimizer(Optimizer):
 
     def _bounds(self, evidence: Data, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and half-width at some rows of the domain."""
-        kernel = self._surrogate.covar_module
-        posterior = Posterior(kernel, evidence).at(self._points[rows])
-        gain = scaled_gain(kernel, evidence) if isinstance(self._confidence, RKHSConfidence) else 0
-        ratio = self._surrogate.noise_ratio(evidence)
-        half, _ = self._confidence.all_data(posterior, ratio, gain, self._delta)
-        return posterior.mean, half
+        surrogate = self._surrogate
+        width = self._confidence.adaptive(Evidence.under(surrogate, evidence, self._delta))
+        found = surrogate.posterior(evidence)
+        posterior = found.at(self._points[rows], weights=width.needs_weights)
+        return posterior.mean, width.at(posterior)
 
     def _slack(self) -> float:
         low, high = self._ends

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 import optuna
 import pytest
 import torch
-from cases import se
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
@@ -105,53 +104,6 @@ def test_workers_that_keep_choosing_the_same_do_not_do_so_for_ever(tmp_path, mon
 
 
 # Points
-
-
-@pytest.mark.parametrize(
-    ("options", "direction"),
-    [
-        ({}, "minimize"),
-        ({"horizon": 16, "exploit": None}, "maximize"),
-        ({"horizon": 16, "explore_fraction": 0.4}, "minimize"),
-    ],
-    ids=["default", "design", "mixed"],
-)
-def test_asks_equal_those_of_the_core_on_the_same_history(options, direction):
-    study = make_study(DelaySampler(seed=3, search_space=PLANE, **options), direction=direction)
-    space = DelaySampler()._run(study, PLANE).space
-    options = {"exploit": bd.Exploit(repeat_pending=False), **options}
-    horizon = options.pop("horizon", None)
-    if horizon is None:
-        options["rounds"] = bd.GeometricRounds(1, 2.0)
-    core = bd.BPEDelayOptimizer(
-        space.domain,
-        horizon,
-        seed=3,
-        maximize=direction == "maximize",
-        **options,
-    )
-    running = []
-    for number in range(16):
-        trial, own = study.ask(PLANE), core.ask()
-        assert trial.params == space.decode(own.x)
-        running.append((trial, own))
-        if number % 4 == 3:  # answers out of order; one fails, one is pruned
-            for place, (done, ours) in enumerate(reversed(running)):
-                if place == 1 and number == 7:
-                    study.tell(done, state=Theirs.FAIL)
-                    core.mark_failed(ours)
-                elif place == 2 and number == 11:
-                    done.report(1.0, 0)
-                    study.tell(done, state=Theirs.PRUNED)
-                    core.mark_abandoned(ours)
-                else:
-                    study.tell(done, height(done.params))
-                    core.tell(ours, height(done.params))
-            running = []
-    ours = study.sampler.optimizer(study)
-    assert [r.trial_ids for r in ours.rounds] == [r.trial_ids for r in core.rounds]
-    assert len(core.rounds) >= 1
-    assert study.sampler.recommend(study) == space.decode(core.recommend().x)
 
 
 def test_every_kind_of_parameter_is_translated():
@@ -262,26 +214,6 @@ def test_added_enqueued_and_failed_trials_are_read_from_the_storage():
     assert [a.value for a in optimizer.attached] == [4.0, 1.0, 2.0]
     assert [t.state.value for t in optimizer.trials] == ["failed", "failed", "completed"]
     assert optimizer.trials[2].value == 3.0
-
-
-def test_a_pruned_trial_frees_its_point_and_the_guarantee_says_so():
-    options = {
-        "covar_module": se(),
-        "noise_var": 1e-4,
-        "confidence": bd.RKHSConfidence(2.0, 0.01),
-    }
-    study = make_study(DelaySampler(20, search_space=PLANE, **options))
-    trials = [study.ask(PLANE) for _ in range(3)]
-    before = study.sampler.guarantee(study)
-    trials[1].report(0.4, step=1)
-    study.tell(trials[1], state=Theirs.PRUNED)
-    assert study.trials[1].value == 0.4  # Optuna takes the last report
-    optimizer = study.sampler.optimizer(study)
-    assert optimizer.trials[1].state is bd.TrialState.ABANDONED
-    after = study.sampler.guarantee(study)
-    assert before.holds
-    assert not after.holds
-    assert "pruned" in str(after)
 
 
 def test_copied_trials_are_results_not_asks():
@@ -533,8 +465,6 @@ def test_bad_arguments_are_refused_when_they_are_given():
         ({"seed": -1}, "seed must be at least 0"),
         ({"stale_after": 0.0}, "stale_after must be above 0"),
         ({"search_space": {"x": (0, 1)}}, "search_space must map names to distributions"),
-        ({"beta": 6.0}, "no option 'beta'"),
-        ({"maximize": True}, "no option 'maximize'"),
     ):
         with pytest.raises(InputError, match=message):
             DelaySampler(**arguments)

@@ -16,6 +16,7 @@ from scale import repeats
 
 import botorch_delay as bd
 from botorch_delay.benchmarks import paper_problem
+from botorch_delay.confidence.bounds import HalfWidth
 from botorch_delay.elimination.rounds import Departure
 from botorch_delay.exceptions import RefutedError, RepeatedResultWarning
 from botorch_delay.history.trials import TrialState
@@ -793,19 +794,13 @@ class Guess(bd.RKHSConfidence):
 class Sure(bd.Confidence):
     """Bounds of a user's own that say that they are valid."""
 
-    missing, assumptions, needs_weights = (), (), False
+    missing, assumptions = (), ()
 
-    def multiplier(self, noise_ratio, delta):
-        return 1e-6
+    def fixed_design(self, evidence):
+        return HalfWidth(1e-6)
 
-    def half_width(self, posterior, noise_ratio, delta):
-        return 1e-6 * posterior.deviation
-
-    def all_data(self, posterior, noise_ratio, gain, delta):
-        return 1e-6 * posterior.deviation, "sure"
-
-    def on_box(self, covar_module, evidence, bounds, discrete, rounds, delta):
-        raise NotImplementedError
+    def adaptive(self, evidence):
+        return HalfWidth(1e-6, words="sure")
 
 
 def test_nothing_is_certified_with_bounds_that_prove_nothing():

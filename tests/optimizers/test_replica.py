@@ -363,20 +363,6 @@ def test_results_without_a_note_are_attached_and_others_passed_over():
     assert [a.index for a in kept.optimizer.attached] == [3, 5]
 
 
-def test_late_answers_are_late_again():
-    kept = Replica(maker("finite, design"))
-    asked = kept.ask(0)
-    past = PastTrial(0, asked.trial.x, ABANDONED, record=asked.record)
-    kept.sync([past])
-    past = replace(past, state=DONE, value=1.0, late=True)
-    kept.sync([past])
-    again = Replica(maker("finite, design"))
-    again.sync([past])
-    for replica in (kept, again):
-        assert replica.trial(0).late
-        assert replica.trial(0).state is DONE
-
-
 @pytest.mark.parametrize("field", ["round", "slot"])
 def test_records_of_what_no_run_comes_to_are_refused(field):
     make = maker("finite, design")
