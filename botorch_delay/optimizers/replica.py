@@ -75,8 +75,9 @@ class _Ask:
 
     Attributes:
         events: what it decided, and the ask itself at the end.
-        after: how many asks its maker knew.
-        told: trials that had ended by then, as no record before it says.
+        after: one more than the highest of the asks that its maker knew, 0 if it knew none.
+        told: trials that had ended by then, as the record of no trial that had ended says, too. One
+            that runs may still take its record back.
         opener: the trial that opened its round, as its maker knew.
         parent: the trial that opened the round before its events.
     """
@@ -134,7 +135,7 @@ class Replica:
     def __init__(self, make: Callable[[], BPEDelayOptimizer]) -> None:
         self._make = make
         self.rebuilds = 0
-        self._unrecorded: list[int] = []  # trials that ended, as no record of an ask says yet
+        self._unrecorded: list[int] = []  # trials that ended; see _Ask.told
         self._past: dict[int, PastTrial] = {}
         self._asks: dict[int, _Ask] = {}  # of trials that have a record
         self._openers: list[int] = []  # the trial that opened each round, from the first
@@ -200,23 +201,22 @@ class Replica:
         number = validation.whole(number, "number", 0)
         if number in self._ids:
             raise InputError(f"Trial {number} has its point already; ask for another trial.")
-        after = len(self._numbers)
+        after, told = self._after, list(self._unrecorded)
         trial, events = self._ask_ahead(before, skip) if before or skip else self._ask_next()
         parent = self._openers[-1] if self._openers else None
         opened = sum(_opens(event) is not None for event in events)
         record = {
             "events": [self._as_stored(event, number) for event in events],
             "after": after,
-            "told": self._unrecorded,
+            "told": told,
             "opener": number if opened else parent,
             "parent": parent,
         }
         if uncertain:
             record = _with_decisions(record, self._past[uncertain[-1]].record)
-        self._unrecorded = []
-        self._know(number, trial)
         past = PastTrial(number, trial.x, TrialState.RUNNING, record=record)
         self._past[number], self._asks[number] = past, _Ask.read(past)
+        self._know(number, trial)
         self._applied += [number] * opened
         self._openers = list(self._applied)
         return Asked(trial, record)
@@ -268,12 +268,14 @@ class Replica:
         self._trials: list[Trial] = []
         self._attached: set[int] = set()
         self._unrecorded, self._applied = [], []
+        self._after = 0  # of the next ask
         self._decided: set[tuple[str, float]] = set()  # kinds and times of events of asks
 
     def _know(self, number: int, trial: Trial) -> None:
         self._ids[number] = trial.id
         self._numbers.append(number)
         self._trials.append(trial)
+        self._after = max(self._after, self._asks[number].after + 1)
 
     def _is_news(self, past: PastTrial) -> bool:
         known = self._past.get(past.number)
@@ -311,7 +313,6 @@ class Replica:
                 ask = self._asks[past.number]
                 for number in ask.told:
                     self._settle(number)
-                self._unrecorded = [n for n in self._unrecorded if n not in ask.told]
                 events = self._events_that_count(past, ask)
                 self._know(past.number, self.optimizer.follow(events))
             elif self._is_result(past):
@@ -386,7 +387,8 @@ class Replica:
         elif past.state is TrialState.FAILED and running:
             optimizer.mark_failed(trial, past.reason)
         if trial.state is not before:
-            self._unrecorded.append(number)
+            told = self._asks[number].told
+            self._unrecorded = [n for n in self._unrecorded if n not in told] + [number]
 
 
 def _with_decisions(record: dict[str, Any], last: Mapping[str, Any] | None) -> dict[str, Any]:
