@@ -348,7 +348,7 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.RepeatedResultWarning")
 class TestMachine(Machine.TestCase):
-    settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+    settings = settings(max_examples=12, stateful_step_count=25, deadline=None)
 
 
 def value(trial):
@@ -359,7 +359,7 @@ def value(trial):
 def test_a_run_that_is_resumed_asks_what_one_in_one_piece_asks(name, tmp_path):
     maximize = len(name) % 2 == 0
     whole, pieces = OPTIMIZERS[name](maximize), OPTIMIZERS[name](maximize)
-    for number in range(25):
+    for number in range(14):
         a, b = whole.ask(), pieces.ask()
         assert torch.equal(a.x, b.x), number
         for trial in whole.pending[:-3:2]:
@@ -372,7 +372,7 @@ def test_a_run_that_is_resumed_asks_what_one_in_one_piece_asks(name, tmp_path):
             else:
                 whole.tell(trial, value(trial))
                 pieces.tell(trial.id, value(trial))
-        if number % 8 == 7:
+        if number % 5 == 4:
             pieces.save(tmp_path / "study.db")
             pieces = bd.load(tmp_path / "study.db")
     ours, theirs = whole.recommend(), pieces.recommend()
@@ -408,7 +408,7 @@ def test_minimising_is_maximising_the_negative(name):
         if name.startswith("TS"):
             options |= {"rule": bd.ThompsonSampling(), "pending": bd.Censor(3.0, max_delay=4)}
         down = bd.AcquisitionOptimizer(domain, maximize=False, **options)
-    for number in range(16):
+    for number in range(12):
         a, b = up.ask(), down.ask()
         assert torch.equal(a.x, b.x), number
         for trial in up.pending[:-2]:
@@ -422,10 +422,10 @@ def test_without_a_horizon_asks_go_on(name):
     opt = OPTIMIZERS[name](horizon=None)
     assert opt.horizon is None
     for _ in range(3):
-        for trial in opt.ask(30):
+        for trial in opt.ask(12):
             opt.tell(trial, value(trial))
     opt.finish()
-    with pytest.raises(HorizonError, match="finished after 90 asks"):
+    with pytest.raises(HorizonError, match="finished after 36 asks"):
         opt.ask()
 
 
@@ -481,7 +481,7 @@ def test_events_that_were_tampered_with_are_refused(name):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_loading_decides_nothing(name, monkeypatch):
     opt = OPTIMIZERS[name]()
-    for trial in opt.ask(12):
+    for trial in opt.ask(9):
         opt.tell(trial, value(trial))
     for trial in opt.ask(3)[1:]:
         opt.tell(trial, value(trial))
