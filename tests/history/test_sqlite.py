@@ -2,6 +2,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import threading
@@ -530,12 +531,17 @@ def test_a_state_of_another_configuration_is_refused(change, message):
 # What else a file may be
 
 
-@pytest.fixture
-def stored(tmp_path):
-    opt, path = make(), tmp_path / "study.db"
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    opt, path = make(), tmp_path_factory.mktemp("stored") / "study.db"
     play(opt, 25, random.Random(6))
     opt.save(path)
     return path
+
+
+@pytest.fixture
+def stored(original, tmp_path):
+    return shutil.copy(original, tmp_path / "study.db")
 
 
 def test_files_that_are_none(tmp_path, stored):
