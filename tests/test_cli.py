@@ -5,12 +5,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
 from scale import repeats
 
-from botorch_delay import BPEDelayOptimizer, cli, load
+from botorch_delay import BPEDelayOptimizer, cli, demo, load
 from botorch_delay.demo import CrossValidation, demo_domain, held_out_accuracy
 
 # Where rich is installed this import draws from a global generator, once.
@@ -57,14 +58,16 @@ def test_help_is_there(capsys):
     assert "demo" in out
 
 
-def test_the_demo_runs_resumes_and_reports(tmp_path, capsys):
+def test_the_demo_runs_resumes_and_reports(tmp_path, capsys, monkeypatch):
+    """In this process: the command as a user calls it is played by the heavy tests."""
+    monkeypatch.setattr(demo, "spawned_pool", ThreadPoolExecutor)
     picture = tmp_path / "demo.png"
     arguments = ["--trials", "8", "--store", str(tmp_path / "study.db"), "--seed", "3"]
     arguments += ["--out", str(picture)]
-    command = [sys.executable, "-m", "botorch_delay", "demo", *arguments]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    code, shown, _ = call("demo", *arguments, capsys=capsys)
+    assert code == 0
     for word in ("recommended", "held-out", "random search", "out of order", "busy", "active"):
-        assert word in shown.stdout, shown
+        assert word in shown
     assert picture.read_bytes().startswith(b"\x89PNG")
     code, again, _ = call("demo", *arguments, capsys=capsys)
     assert code == 0

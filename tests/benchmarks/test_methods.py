@@ -25,7 +25,7 @@ from botorch_delay.delays import PoissonDelay
 from botorch_delay.exceptions import MissingExtraError, NoAnswerError, NotSupportedError
 
 STEPS = 6
-CLOCK = StepClock(PoissonDelay(3.0), lost=0.1, failed=0.1)
+CLOCK = StepClock(PoissonDelay(1.0), lost=0.1, failed=0.1)
 
 
 def arms():
