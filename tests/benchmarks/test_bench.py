@@ -2,6 +2,7 @@ import csv
 import json
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from forked import CONTEXT
 from interrupted import kill_once
 from scale import repeats
 
@@ -20,6 +22,7 @@ from botorch_delay.benchmarks import (
     FiniteProblem,
     Method,
     StepClock,
+    folders,
     paper_problem,
     simulate,
 )
@@ -206,7 +209,9 @@ def test_parts_make_the_whole(made, tmp_path):
         assert asks(path) == asks(made.folder / "runs" / path.name)
 
 
-def test_processes_simulate_the_same(made, tmp_path):
+def test_processes_simulate_the_same(made, tmp_path, monkeypatch):
+    """Forked ones, that need not import anything; the heavy tests play the command as it is."""
+    monkeypatch.setattr(folders, "spawned_pool", partial(ProcessPoolExecutor, mp_context=CONTEXT))
     suite = replace(TINY, problems=("se-0.02",), methods=("gp-bucb",))
     threads = torch.get_num_threads()
     bench(suite, tmp_path / "two", workers=2, progress=False)

@@ -139,7 +139,13 @@ def timeless(record):
     return json.dumps(record | {"events": events})
 
 
-@pytest.mark.parametrize("plan", PLANS)
+LONGEST = "box, learned, mixed"  # as long as all others together
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [pytest.param(p, marks=pytest.mark.heavy) if p == LONGEST else p for p in PLANS],
+)
 def test_an_optimizer_made_again_asks_what_the_live_one_asks(plan):
     make = maker(plan)
     live, kept, workers = make(), Replica(make), Workers()
