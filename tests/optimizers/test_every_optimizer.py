@@ -465,7 +465,7 @@ def test_another_configuration_is_told_apart(name, untouched):
             assert other.trials == []
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", slow_ones_last(OPTIMIZERS))
 def test_events_that_were_tampered_with_are_refused(name):
     opt = OPTIMIZERS[name]()
     for trial in opt.ask(6):
@@ -537,7 +537,7 @@ def test_botorch_rules_are_rebuilt_with_their_options(tmp_path):
         assert bd.load(tmp_path / "study.db").ask().index == opt.ask().index
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", slow_ones_last(OPTIMIZERS))
 def test_a_state_is_a_snapshot(name):
     """What is done later, here or by another holder of the state, does not change it."""
     opt = OPTIMIZERS[name]()
