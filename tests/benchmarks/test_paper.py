@@ -167,10 +167,12 @@ def test_the_command_refuses_in_one_line(tmp_path, capsys):
 SHORT = """
 import sys
 from dataclasses import replace
+from pathlib import Path
 from botorch_delay.benchmarks.paper import describe, reproduce
 from botorch_delay.benchmarks.suites import PAPER_QUICK
 
-print(describe(reproduce(sys.argv[1], replace(PAPER_QUICK, steps={}, seeds=(0, 1)))))
+suite = replace(PAPER_QUICK, steps={}, seeds=(0, 1))
+print(describe(reproduce(Path(sys.argv[1]), suite)))
 """
 
 
