@@ -1,9 +1,6 @@
 """Optuna's own suite for samplers of third parties."""
 
-from functools import partial
-
 import pytest
-from cases import se
 from optuna.testing.pytest_samplers import (
     BasicSamplerTestCase,
     RelativeSamplerTestCase,
@@ -14,8 +11,6 @@ from botorch_delay.integrations.optuna import DelaySampler
 
 
 class TestDelaySampler(BasicSamplerTestCase, RelativeSamplerTestCase, SingleOnlySamplerTestCase):
-    @pytest.fixture(params=["given", pytest.param("learned", marks=pytest.mark.heavy)])
-    def sampler(self, request):
-        if request.param == "learned":
-            return DelaySampler
-        return partial(DelaySampler, covar_module=se(), noise_var=1e-2)
+    @pytest.fixture
+    def sampler(self):
+        return DelaySampler
