@@ -387,7 +387,7 @@ def test_kernels_are_told_apart_by_their_structure(tmp_path):
     opt.save(tmp_path / "study.db")
     bd.load(tmp_path / "study.db", covar_module=scaled(RBFKernel()))
     for base in (MaternKernel(nu=0.5), RBFKernel(active_dims=(0,))):
-        with pytest.raises(StorageError, match=r"covar_module\.(parts\[0\]|active_dims)="):
+        with pytest.raises(StorageError, match=r"covar_module\.parts\[0\]"):
             bd.load(tmp_path / "study.db", covar_module=scaled(base))
 
 
