@@ -2,18 +2,17 @@ import multiprocessing
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import threading
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import objectives
 import pytest
 import torch
 from cases import line, record, se
+from forked import forked
 from pebble import ProcessPool
 
 import botorch_delay as bd
@@ -243,54 +242,42 @@ def heeds_ctrl_c():
     signal.signal(signal.SIGINT, before)
 
 
-SCRIPT = """
-import sys
-from pathlib import Path
-from concurrent.futures import ProcessPoolExecutor
-import multiprocessing, signal
-import objectives, torch
-from test_runner import make
-from botorch_delay.runner import run
-
-def quiet():
+def ignores_ctrl_c():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-if __name__ == "__main__":
+
+def tell(optimizer, trial):
+    print("told", trial.id, repr(trial.value), flush=True)
+
+
+def program(folder):
+    (folder / "begun").mkdir(exist_ok=True)
     context = multiprocessing.get_context("fork")
-    folder = Path(sys.argv[1])
-    with ProcessPoolExecutor(2, mp_context=context, initializer=quiet) as pool:
+    with ProcessPoolExecutor(2, mp_context=context, initializer=ignores_ctrl_c) as pool:
         try:
-            run(make(horizon=60), objectives.Counted(folder / "begun"), pool, 60, 2,
-                store=folder / "study.db", progress=False,
-                callbacks=[lambda o, t: print("told", t.id, repr(t.value), flush=True)])
+            run(
+                make(horizon=60),
+                objectives.Counted(folder / "begun"),
+                pool,
+                60,
+                2,
+                store=folder / "study.db",
+                progress=False,
+                callbacks=[tell],
+            )
         except KeyboardInterrupt:
             print("interrupted", flush=True)
             sys.exit(3)
     print("done", flush=True)
-"""
-
-
-def start(folder):
-    (folder / "begun").mkdir(exist_ok=True)
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(folder)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parent,
-        start_new_session=True,
-        # Where the tests run in the background the shell has told them to ignore it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_program_loses_no_told_answer(tmp_path, how):
     told = {}
     for stop_after in (1, 3, 6, 9, 12):
-        with start(tmp_path) as process:
+        with forked(program, tmp_path) as (process, printed):
             count = 0
-            for text in process.stdout:
+            for text in printed:
                 word, *rest = text.split()
                 if word == "told":
                     told[int(rest[0])] = rest[1]
@@ -298,10 +285,9 @@ def test_a_killed_program_loses_no_told_answer(tmp_path, how):
                 if count == stop_after:
                     os.killpg(process.pid, how)
                     count += 1
-        assert process.returncode == (3 if how is signal.SIGINT else -how)
-    with start(tmp_path) as process:
-        output, _ = process.communicate()
-    assert output.splitlines()[-1] == "done"
+        assert process.exitcode == (3 if how is signal.SIGINT else -how)
+    with forked(program, tmp_path) as (_, printed):
+        assert printed.read().splitlines()[-1] == "done"
     opt = bd.load(tmp_path / "study.db")
     assert len(opt.trials) == 60
     assert opt.pending == []

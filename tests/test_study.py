@@ -1,12 +1,11 @@
 import json
 import math
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 
 import pytest
 import torch
+from forked import forked
 
 import botorch_delay as bd
 from botorch_delay import cli
@@ -310,21 +309,16 @@ def test_a_locked_or_read_only_file_says_so(study, tmp_path, monkeypatch):
 
 
 def test_two_processes_at_once_lose_and_duplicate_nothing(study, tmp_path):
-    code = """
-import json, sys
-from botorch_delay import editing, load
-for _ in range(8):
-    with editing("study.db") as opt:
-        trial = opt.ask()
-    with editing("study.db") as opt:
-        opt.tell(trial.id, float(trial.id))
-    print(trial.id)
-"""
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    asked = [int(text) for process in processes for text in process.communicate()[0].split()]
+    def program():
+        for _ in range(8):
+            with bd.editing("study.db") as opt:
+                trial = opt.ask()
+            with bd.editing("study.db") as opt:
+                opt.tell(trial.id, float(trial.id))
+            print(trial.id)
+
+    with forked(program) as (_, one), forked(program) as (_, other):
+        asked = [int(text) for printed in (one, other) for text in printed.read().split()]
     assert sorted(asked) == list(range(16))
     trials = bd.load("study.db").trials
     assert [t.value for t in trials] == [float(t.id) for t in trials]

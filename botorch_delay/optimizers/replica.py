@@ -67,8 +67,9 @@ class _Ask:
 
     Attributes:
         events: what it decided, and the ask itself at the end.
-        after: how many asks its maker knew.
-        told: trials that had ended by then, as no record before it says.
+        after: one more than the highest of the asks that its maker knew, 0 if it knew none.
+        told: trials that had ended by then, as the record of no trial that had ended says, too. One
+            that runs may still take its record back.
         opener: the trial that opened its round, as its maker knew.
         parent: the trial that opened the round before its events.
     """
@@ -125,7 +126,7 @@ class Replica:
     def __init__(self, make: Callable[[], BPEDelayOptimizer]) -> None:
         self._make = make
         self.rebuilds = 0
-        self._unrecorded: list[int] = []  # trials that ended, as no record of an ask says yet
+        self._unrecorded: list[int] = []  # trials that ended; see _Ask.told
         self._past: dict[int, PastTrial] = {}
         self._asks: dict[int, _Ask] = {}  # of trials that have a record
         self._openers: list[int] = []  # the trial that opened each round, from the first
@@ -191,23 +192,22 @@ class Replica:
         number = validation.whole(number, "number", 0)
         if number in self._trials:
             raise InputError(f"Trial {number} has its point already; ask for another trial.")
-        after, numbers = len(self._trials), list(self._trials)
+        after, told, numbers = self._after, list(self._unrecorded), list(self._trials)
         trial, events = self._ask_ahead(before, skip) if before or skip else self._ask_next()
         parent = self._openers[-1] if self._openers else None
         opened = sum(_opens(event) is not None for event in events)
         record = {
             "events": [_as_stored(event, number, numbers) for event in events],
             "after": after,
-            "told": self._unrecorded,
+            "told": told,
             "opener": number if opened else parent,
             "parent": parent,
         }
         if uncertain:
             record = _with_decisions(record, self._past[uncertain[-1]].record)
-        self._unrecorded = []
-        self._trials[number] = trial
         past = PastTrial(number, trial.x, TrialState.RUNNING, record=record)
         self._past[number], self._asks[number] = past, _Ask.read(past)
+        self._know(number, trial)
         self._applied += [number] * opened
         self._openers = list(self._applied)
         return Asked(trial, record)
@@ -256,7 +256,12 @@ class Replica:
         self._trials: dict[int, Trial] = {}  # by the other system's number, in the order of ids
         self._attached: set[int] = set()
         self._unrecorded, self._applied = [], []
+        self._after = 0  # of the next ask
         self._decided: set[tuple[str, float]] = set()  # kinds and times of events of asks
+
+    def _know(self, number: int, trial: Trial) -> None:
+        self._trials[number] = trial
+        self._after = max(self._after, self._asks[number].after + 1)
 
     def _find_openers(self) -> list[int]:
         """For each round the trial that opened it: the lowest number of those that did so.
@@ -291,9 +296,8 @@ class Replica:
                 ask = self._asks[past.number]
                 for number in ask.told:
                     self._settle(number)
-                self._unrecorded = [n for n in self._unrecorded if n not in ask.told]
                 events = self._events_that_count(past, ask)
-                self._trials[past.number] = self.optimizer.follow(events)
+                self._know(past.number, self.optimizer.follow(events))
             elif (
                 past.record is None
                 and past.state is TrialState.COMPLETED
@@ -351,7 +355,8 @@ class Replica:
         elif past.state is TrialState.FAILED and running:
             optimizer.mark_failed(trial, past.reason)
         if trial.state is not before:
-            self._unrecorded.append(number)
+            told = self._asks[number].told
+            self._unrecorded = [n for n in self._unrecorded if n not in told] + [number]
 
 
 def _with_decisions(record: dict[str, Any], last: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def test_picks_are_as_good_as_a_heavy_search_s(case):
 def test_two_hundred_picks_are_as_good_as_a_heavy_search_s(d, kernel):
     domain, ratios = unit(d), []
     design = make(domain, se(0.3 * d**0.5) if kernel == "se" else None, n=4096)
-    for number in range(repeats(200, 40)):
+    for number in range(repeats(200, 20)):
         key = design.next()
         x = design._keys.point(key)
         if number % 20 == 19:

@@ -41,8 +41,8 @@ def test_the_design_of_the_reference(finite, form):
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("noise_var", [1e-1, 1e-8])
 def test_incremental_picks_equal_rebuilt_ones(name, noise_var, form):
-    kernel, X = KERNELS[name](), scattered(60, seed=3)
-    design = bd.greedy_max_variance(kernel, X, noise_var, 24)
+    kernel, X = KERNELS[name](), scattered(40, seed=3)
+    design = bd.greedy_max_variance(kernel, X, noise_var, 16)
     k = kernel_function(kernel)
     for n, pick in enumerate(design.tolist()):
         chosen = X[design[:n]].numpy()
@@ -55,9 +55,9 @@ def test_incremental_picks_equal_rebuilt_ones(name, noise_var, form):
 
 
 def test_symmetric_grid_breaks_ties_as_a_rebuilt_posterior_does(form):
-    axis = torch.linspace(-5, 5, 50, dtype=torch.double)
+    axis = torch.linspace(-5, 5, 30, dtype=torch.double)
     grid = torch.cartesian_prod(axis, axis)
-    kernel, noise_var, n = se(0.8), 4e-4, 150
+    kernel, noise_var, n = se(0.8), 4e-4, 80
     picks = bd.greedy_max_variance(kernel, grid, noise_var, n).tolist()
     K = covariance(kernel, grid, grid)
     rebuilt: list[int] = []
@@ -70,7 +70,7 @@ def test_symmetric_grid_breaks_ties_as_a_rebuilt_posterior_does(form):
 
 
 @pytest.mark.parametrize("few", [4096, 0])
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     seed=st.integers(0, 10_000),
     n=st.integers(1, 25),
@@ -101,17 +101,17 @@ def laws(seed, n, noise_var, lengthscale):
 
 
 def test_more_picks_than_candidates(form):
-    X, kernel, noise_var = scattered(40), se(), 0.05
+    X, kernel, noise_var = scattered(16), se(), 0.05
     design = GreedyDesign(kernel, X, noise_var)
-    picks = design.extend(700)
+    picks = design.extend(350)
     assert max(torch.tensor(picks).bincount()) > 20
     K = covariance(kernel, X, X)
-    counts = torch.tensor(picks).bincount(minlength=40).double()
+    counts = torch.tensor(picks).bincount(minlength=16).double()
     expected = torch.linalg.inv(
-        torch.linalg.inv(K + 1e-10 * torch.eye(40)) + (counts / noise_var).diag()
+        torch.linalg.inv(K + 1e-10 * torch.eye(16)) + (counts / noise_var).diag()
     )
     torch.testing.assert_close(design.variance, expected.diagonal(), rtol=1e-4, atol=1e-8)
-    assert sorted(picks[-40:]) != picks[-40:]  # the order is by variance, not by index
+    assert sorted(picks[-16:]) != picks[-16:]  # the order is by variance, not by index
 
 
 def test_the_lazy_form_takes_little_memory_and_looks_at_few(monkeypatch):

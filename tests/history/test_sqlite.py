@@ -2,18 +2,17 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 import torch
 from botorch.exceptions.warnings import InputDataWarning
 from cases import KERNELS, plain, record, scattered, se, with_values
+from forked import forked
 from gpytorch.kernels import CosineKernel, MaternKernel, RBFKernel, ScaleKernel
 
 import botorch_delay as bd
@@ -99,14 +98,14 @@ def test_a_loaded_optimizer_goes_on_bit_for_bit(tmp_path, law, confidence):
     goes_on_alike(opt, loaded)
 
 
-@pytest.mark.parametrize("asks", [0, 9, 20])
+@pytest.mark.parametrize("asks", [0, 9])
 def test_a_learned_kernel_goes_on_bit_for_bit(tmp_path, asks):
     opt = make(covar_module=None, noise_var=None)
     play(opt, asks, random.Random(asks))
     opt.save(tmp_path / "study.db")
     loaded = bd.load(tmp_path / "study.db")
     same(opt, loaded)
-    goes_on_alike(opt, loaded)
+    goes_on_alike(opt, loaded, asks=8)
     if opt.recommend().index is not None:
         assert opt.recommend().mean == loaded.recommend().mean
 
@@ -388,7 +387,7 @@ def test_kernels_are_told_apart_by_their_structure(tmp_path):
     opt.save(tmp_path / "study.db")
     bd.load(tmp_path / "study.db", covar_module=scaled(RBFKernel()))
     for base in (MaternKernel(nu=0.5), RBFKernel(active_dims=(0,))):
-        with pytest.raises(StorageError, match=r"covar_module\.(parts\[0\]|active_dims)="):
+        with pytest.raises(StorageError, match=r"covar_module\.parts\[0\]"):
             bd.load(tmp_path / "study.db", covar_module=scaled(base))
 
 
@@ -427,40 +426,30 @@ def test_a_state_shares_nothing_with_the_optimizers_that_load_it():
     assert opt.notes == {"list": [1]}
 
 
-KILLED = """
-import os, signal, sys
-import test_sqlite
-from botorch_delay.history import sqlite
-from botorch_delay.history.events import Event
+def save_and_die(path, when):
+    opt = make()
+    if when == "later":
+        opt.ask()
+        opt.save(path)
+    opt.ask(3)
+    opt.notes["long"] = "x" * 5_000_000  # more than the cache holds: pages go to the file early
+    write = sqlite._write
 
-opt = test_sqlite.make()
-if sys.argv[2] == "later":
-    opt.ask()
-    opt.save(sys.argv[1])
-opt.ask(3)
-opt.notes["long"] = "x" * 5_000_000  # more than the cache holds: pages go to the file early
-write = sqlite._write
+    def killed(db, *rest, **options):
+        db.execute("PRAGMA cache_size = 10")
+        write(db, *rest, **options)
+        os.kill(os.getpid(), signal.SIGKILL)  # before the commit, with pages in the file
 
-def killed(db, *rest, **options):
-    db.execute("PRAGMA cache_size = 10")
-    write(db, *rest, **options)
-    os.kill(os.getpid(), signal.SIGKILL)  # before the commit, with pages in the file
-
-sqlite._write = killed
-opt.save(sys.argv[1])
-"""
+    sqlite._write = killed
+    opt.save(path)
 
 
 @pytest.mark.parametrize("when", ["first", "later"])
 def test_a_kill_inside_a_commit_leaves_the_last_state(tmp_path, when):
     path = tmp_path / "study.db"
-    folder = Path(__file__).parent
-    paths = [str(folder), str(folder.parent), *sys.path]
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(path), when],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-    )
-    assert done.returncode == -signal.SIGKILL
+    with forked(save_and_die, path, when) as (process, _):
+        process.join()
+    assert process.exitcode == -signal.SIGKILL
     assert (tmp_path / "study.db-journal").stat().st_size > 0
     if when == "later":
         assert len(bd.load(path).trials) == 1
@@ -536,12 +525,17 @@ def test_a_state_of_another_configuration_is_refused(change, message):
 # What else a file may be
 
 
-@pytest.fixture
-def stored(tmp_path):
-    opt, path = make(), tmp_path / "study.db"
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    opt, path = make(), tmp_path_factory.mktemp("stored") / "study.db"
     play(opt, 25, random.Random(6))
     opt.save(path)
     return path
+
+
+@pytest.fixture
+def stored(original, tmp_path):
+    return shutil.copy(original, tmp_path / "study.db")
 
 
 def test_files_that_are_none(tmp_path, stored):

@@ -440,7 +440,7 @@ def act(opt, rng):
 def test_no_sequence_of_calls_brings_an_ended_claim_back(mode):
     ended = 0
     for seed in range(8):
-        if seed >= 3 and ended:  # more only where the first were too tame
+        if seed >= 2 and ended:  # more only where the first were too tame
             break
         rng = random.Random(seed)
         horizon = rng.choice([20, 60])
@@ -698,8 +698,8 @@ def test_half_the_norm_is_found_out_and_the_norm_is_not(share):
 
 @pytest.mark.heavy
 def test_a_norm_that_is_too_small_is_found_out_soon(capsys):
-    """How soon, by the share of the norm that is given: the README has the figures."""
-    n = repeats(20, 2)
+    """How soon, by the share of the norm that is given: REPORT.md has the figures."""
+    n = repeats(20, 1)
     for share in (1.0, 0.9, 0.75, 0.5):
         asks = []
         for lengthscale, exploit, seed in itertools.product((0.8, 1.0), (None, UCB), range(n)):

@@ -139,7 +139,13 @@ def timeless(record):
     return json.dumps(record | {"events": events})
 
 
-@pytest.mark.parametrize("plan", PLANS)
+LONGEST = "box, learned, mixed"  # as long as all others together
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [pytest.param(p, marks=pytest.mark.heavy) if p == LONGEST else p for p in PLANS],
+)
 def test_an_optimizer_made_again_asks_what_the_live_one_asks(plan):
     make = maker(plan)
     live, kept, workers = make(), Replica(make), Workers()
@@ -344,6 +350,37 @@ def test_an_ask_can_be_taken_back():
     assert not torch.equal(again.trial.x, first.trial.x)
     with pytest.raises(InputError, match="Trial 1 has its point already"):
         kept.ask(1)
+
+
+def test_what_was_asked_after_an_ask_that_is_taken_back_still_counts():
+    """Two processes; the second fits to answers of which the first's first record told."""
+    make = maker("finite, learned")
+    first, second, store = Replica(make), Replica(make), {}
+
+    def ask(replica, number):
+        replica.sync(past for past in store.values() if past.number != number)
+        asked = replica.ask(number)
+        store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, record=asked.record))
+
+    def end(*numbers):
+        for number in numbers:
+            past = store[number]
+            store[number] = replace(past, state=DONE, value=value(past.x))
+
+    for number in range(10):
+        ask(first, number)
+    end(*range(8))
+    ask(first, 10)
+    end(8, 9)
+    ask(second, 11)
+    assert all("fitted" in kinds(store[number].record) for number in (10, 11))
+    first.forget(10)
+    end(11)
+    ask(first, 10)
+    anew = Replica(make)
+    for replica in (first, second, anew):
+        replica.sync(store.values())
+    assert summary(first.optimizer) == summary(second.optimizer) == summary(anew.optimizer)
 
 
 def test_results_without_a_note_are_attached_and_others_passed_over():

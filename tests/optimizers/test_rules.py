@@ -130,7 +130,7 @@ def test_a_thompson_sample_has_the_posterior_s_moments():
     for trial in trials[:5]:
         opt.tell(trial, value(trial))
     paths = []
-    for number in range(6000):
+    for number in range(3000):
         opt._maximizer.model.seed = number
         paths.append(opt.rule.score(opt._maximizer.model))
     sample = torch.stack(paths)
@@ -140,8 +140,8 @@ def test_a_thompson_sample_has_the_posterior_s_moments():
     mean, _, _ = posterior(k, X[:5], y, NOISE, at)
     cross = k(X, at)
     covariance = k(at, at) - cross.T @ np.linalg.solve(k(X, X) + NOISE * np.eye(8), cross)
-    torch.testing.assert_close(sample.mean(dim=0), torch.from_numpy(mean), atol=0.05, rtol=0)
-    torch.testing.assert_close(sample.T.cov(), torch.from_numpy(covariance), atol=0.06, rtol=0)
+    torch.testing.assert_close(sample.mean(dim=0), torch.from_numpy(mean), atol=0.07, rtol=0)
+    torch.testing.assert_close(sample.T.cov(), torch.from_numpy(covariance), atol=0.08, rtol=0)
 
 
 def test_samples_of_large_sets_are_approximate_and_say_so(monkeypatch):
@@ -424,7 +424,7 @@ def test_a_first_answer_far_from_zero_does_not_end_exploration(level, pending):
 
 def test_looking_at_the_posterior_does_not_change_the_asks():
     looked, plain = (make(covar_module=None, noise_var=None) for _ in range(2))
-    for number in range(20):
+    for number in range(10):
         a, b = looked.ask(), plain.ask()
         assert a.index == b.index, number
         looked.tell(a, value(a))
