@@ -506,7 +506,7 @@ def test_what_a_round_went_without_is_known_to_a_copy_made_from_the_trials():
         if len(store) == 8:  # q_1 = 8
             store |= {i: done(past) for i, past in store.items() if i}
             store[0] = replace(store[0], state=TrialState.ABANDONED)
-    store[0] = done(store[0], late=True)
+    store[0] = done(store[0])
     kept.sync(store.values())
     anew = Replica(lambda: optimizer(**DESIGN | {"rounds": bd.HorizonRounds(5.0)}))
     anew.sync(store.values())
