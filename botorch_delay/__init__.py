@@ -12,17 +12,17 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   ``acquisition.MaxVariance`` for BoTorch.
 * ``optimizers``: ``run.Run``, a run as its events; ``base.Optimizer``, ask and tell on top of it;
   ``bpe.BPEDelayOptimizer``, which decides what is asked, with ``round_sequence.RoundSequence``
-  (its rounds), ``policy.Policy`` (the rule outside the design), ``budget.Budget`` (what that may
-  cost) and ``audit.Audit`` (what happened to the claim, which ``claims.claim`` words);
-  ``policy_data.PolicyData``, what trials mean to a policy; ``rules.Rule``; ``config.BPEConfig``,
-  its options, ``exploit.Exploit`` one of their parts; ``fitting.Fitting``, the one surrogate in
+  (its rounds), ``maximizer.Maximizer`` (where the rule outside the design is largest),
+  ``budget.Budget`` (what that may cost) and ``audit.Audit`` (what is claimed after all that
+  happened); ``rules.Rule``, and ``rule_model.RuleModel``, what it sees; ``config.BPEConfig``, its
+  options, ``exploit.Exploit`` one of their parts; ``fitting.Fitting``, the one surrogate in
   use; ``replica.Replica``, the same asks made again elsewhere; ``loading.load``.
 * ``elimination``: ``open_round.OpenRound``, design points and what became of them;
   ``closing.close_round``, its end; ``rounds.RoundRecord``, what is kept of it, and
   ``rounds.round_lengths``, q_r and t_r; ``active_set.ActiveSet``, which is a
   ``finite_active_set.FiniteActiveSet`` or a ``box_active_set.BoxActiveSet``.
-* ``confidence``: ``bounds.RKHSConfidence`` (Lemma 1 and Theorem 1's half-width),
-  ``box_bounds.BoxBounds`` (Theorem 2 and nets), ``anytime.Ellipsoid`` and
+* ``confidence``: ``bounds.Confidence`` makes a ``bounds.HalfWidth`` of ``bounds.Evidence``, as
+  ``bounds.RKHSConfidence`` does (Lemma 1, Theorem 1, and nets on boxes); ``anytime.Ellipsoid`` and
   ``anytime.norm_at_least`` (bounds from all answers), ``guarantee.Guarantee``,
   ``information.information_gain``.
 * ``design``: ``greedy.GreedyDesign``, ``box.BoxDesign``, ``ascent.maximize``,
@@ -41,188 +41,53 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
 The way of an answer. ``Optimizer.tell`` checks it and makes an ``Event`` of it. ``Run._apply``,
 through which a loaded file goes as well, enters it in the ``Ledger`` and hands the trial to
 ``BPEDelayOptimizer._settled``, and this to the ``RoundSequence`` (is its design point settled, may
-its point be asked again?), to the ``PolicyData`` (whose ``Averages`` take it in), to the
+its point be asked again?), to the ``RuleModel`` (whose ``Averages`` take it in), to the
 ``Budget`` and to the ``Audit``. Two things are decided at once: whether the answers still fit
 ``norm_bound``, and after the last ask the end of the last round. All else waits for the next
 ``ask``, which calls ``BPEDelayOptimizer._choose``: it lets the ``Fitting`` learn kernel and noise
 again if that is due. If the round is due, ``close_round`` makes bounds from its answers and returns
 a ``RoundRecord`` and the ``ActiveSet`` that they leave; both are in an ``Event`` that is applied,
 and the next ``OpenRound`` begins. Only then a point is chosen: one to be asked again, the next
-design point, or the point of the ``Policy``. An answer that comes after its trial was abandoned
+design point, or the point of the ``Maximizer``. An answer that comes after its trial was abandoned
 (``Trial.late``) goes the same way, but serves no design point (where evaluations are exact it
-does): the policy, recommendations, and bounds from all answers use it.
+does): the rule, recommendations, and bounds from all answers use it.
 
-To add a rule: a class in ``optimizers/rules.py``, its scores in ``policy.py`` and ``policies.py``,
-its name in ``specs.py``. To add a confidence bound: a subclass of ``confidence.bounds.Confidence``,
-immutable and compared by its arguments, its name in ``specs.py``. To add an engine: see
-``integrations``. To add a delay law: a subclass of ``delays.DelayLaw``, its name in ``specs.py``.
-Names that users import are listed in this file, and ``tests/test_exports.py`` knows them.
+To add a rule: a subclass of ``rules.Rule``, its name in ``specs.py``. To add a confidence bound: a
+frozen dataclass in ``confidence/bounds.py`` whose ``fixed_design`` and ``adaptive`` make a
+``HalfWidth`` of ``Evidence``, its name in ``specs.py`` and in ``__init__.pyi``. To add an engine:
+see ``integrations``. To add a delay law: a subclass of ``delays.DelayLaw``, its name in
+``specs.py``.
+Names that users import are listed in ``__init__.pyi``, and ``tests/test_exports.py`` knows them.
 """
 
+import ast
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from botorch_delay import benchmarks, exceptions
-    from botorch_delay.acquisition import FantasyUpperConfidenceBound, MaxVariance
-    from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidence, rkhs_bounds
-    from botorch_delay.confidence.guarantee import Guarantee
-    from botorch_delay.confidence.information import effective_dimension, information_gain
-    from botorch_delay.delays import (
-        ConstantDelay,
-        DelayLaw,
-        GeometricDelay,
-        NoDelay,
-        PoissonDelay,
-        SubExponentialDelay,
-    )
-    from botorch_delay.design.greedy import greedy_max_variance
-    from botorch_delay.domains.box import BoxDomain
-    from botorch_delay.domains.finite import FiniteDomain
-    from botorch_delay.elimination.active_set import ActiveSet
-    from botorch_delay.elimination.finite_active_set import FiniteActiveSet
-    from botorch_delay.elimination.rounds import (
-        GeometricRounds,
-        HorizonRounds,
-        RoundRecord,
-        round_lengths,
-    )
-    from botorch_delay.gp.delayed_gp import DelayedGP
-    from botorch_delay.gp.surrogate import Hyperparameters, Learned
-    from botorch_delay.history.empirical_delay import EmpiricalDelay
-    from botorch_delay.history.trials import Trial, TrialState
-    from botorch_delay.optimizers import (
-        AcquisitionOptimizer,
-        BPEDelayOptimizer,
-        Epoch,
-        Forecast,
-        Optimizer,
-        QueuedOptimizer,
-        RandomOptimizer,
-        Recommendation,
-        Replicates,
-        Straggler,
-        ThreDSOptimizer,
-        editing,
-        load,
-    )
-    from botorch_delay.optimizers.exploit import Exploit, WithinBudget
-    from botorch_delay.optimizers.rules import (
-        UCB,
-        BotorchRule,
-        Censor,
-        Hallucinate,
-        Ignore,
-        Pending,
-        Rule,
-        ThompsonSampling,
-    )
+from pathlib import Path
 
 try:
     __version__ = version("botorch-delay")
 except PackageNotFoundError:  # run from a source tree that is not installed
     __version__ = "0+unknown"
 
-__all__ = [
-    "UCB",
-    "AcquisitionOptimizer",
-    "ActiveSet",
-    "BPEDelayOptimizer",
-    "BotorchRule",
-    "BoxDomain",
-    "Censor",
-    "Confidence",
-    "ConstantDelay",
-    "DelayLaw",
-    "DelayedGP",
-    "EmpiricalDelay",
-    "Epoch",
-    "Exploit",
-    "FantasyUpperConfidenceBound",
-    "FiniteActiveSet",
-    "FiniteDomain",
-    "FixedBeta",
-    "Forecast",
-    "GeometricDelay",
-    "GeometricRounds",
-    "Guarantee",
-    "Hallucinate",
-    "HorizonRounds",
-    "Hyperparameters",
-    "Ignore",
-    "Learned",
-    "MaxVariance",
-    "NoDelay",
-    "Optimizer",
-    "Pending",
-    "PoissonDelay",
-    "QueuedOptimizer",
-    "RKHSConfidence",
-    "RandomOptimizer",
-    "Recommendation",
-    "Replicates",
-    "RoundRecord",
-    "Rule",
-    "Straggler",
-    "SubExponentialDelay",
-    "ThompsonSampling",
-    "ThreDSOptimizer",
-    "Trial",
-    "TrialState",
-    "WithinBudget",
-    "benchmarks",
-    "editing",
-    "effective_dimension",
-    "exceptions",
-    "greedy_max_variance",
-    "information_gain",
-    "load",
-    "rkhs_bounds",
-    "round_lengths",
-]
-
-# Where they are: submodules, and names by module.
-_MODULES = ("benchmarks", "exceptions")
-_NAMES = {
-    "acquisition": "FantasyUpperConfidenceBound MaxVariance",
-    "domains.box": "BoxDomain",
-    "confidence.bounds": "Confidence FixedBeta RKHSConfidence rkhs_bounds",
-    "confidence.guarantee": "Guarantee",
-    "delays": """
-        ConstantDelay DelayLaw GeometricDelay NoDelay PoissonDelay SubExponentialDelay
-    """,
-    "design.greedy": "greedy_max_variance",
-    "domains.finite": "FiniteDomain",
-    "elimination.active_set": "ActiveSet",
-    "elimination.finite_active_set": "FiniteActiveSet",
-    "history.empirical_delay": "EmpiricalDelay",
-    "confidence.information": "effective_dimension information_gain",
-    "gp.delayed_gp": "DelayedGP",
-    "optimizers": """
-        AcquisitionOptimizer BPEDelayOptimizer Epoch Forecast Optimizer QueuedOptimizer
-        RandomOptimizer Recommendation Replicates Straggler ThreDSOptimizer editing load
-    """,
-    "elimination.rounds": "GeometricRounds HorizonRounds RoundRecord round_lengths",
-    "optimizers.exploit": "Exploit WithinBudget",
-    "optimizers.rules": """
-        UCB BotorchRule Censor Hallucinate Ignore Pending Rule ThompsonSampling
-    """,
-    "gp.surrogate": "Hyperparameters Learned",
-    "history.trials": "Trial TrialState",
+# The module of every public name, as the stub beside this file imports them.
+_HOME = {
+    alias.name: node.module
+    for node in ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8")).body
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
 }
-_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_HOME)
 
-if not TYPE_CHECKING:  # a checker must not take every name for one of ours
 
-    def __getattr__(name):
-        if name in _MODULES:
-            return import_module(f"{__name__}.{name}")
-        if name not in _HOME:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-        globals()[name] = value
-        return value
+def __getattr__(name):
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _HOME[name] == __name__:
+        return import_module(f"{__name__}.{name}")
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
 
-    def __dir__():
-        return sorted({*globals(), *__all__})
+
+def __dir__():
+    return sorted({*globals(), *__all__})

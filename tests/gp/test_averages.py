@@ -1,5 +1,7 @@
 """Averaged answers that come and go: their posteriors are those of the beginning bit by bit."""
 
+import random
+
 import pytest
 import torch
 from cases import scattered
@@ -11,7 +13,8 @@ from botorch_delay.gp.averages import Averages
 from botorch_delay.gp.data import Data
 from botorch_delay.gp.posterior import BLOCK, Posterior
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.optimizers.rules import UCB, Hallucinate
+from botorch_delay.optimizers.rule_model import Hallucinate
+from botorch_delay.optimizers.rules import UCB
 
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 
@@ -25,9 +28,9 @@ def surrogate(noise_var=1e-2):
 def anew(averages, judge, points):
     """The same answers entered into something new, in their order."""
     fresh = Averages(judge, points)
-    for _, key in averages._order:
-        for source, (value, noise) in sorted(averages._answers[key].items()):
-            fresh.put(key, source, averages.point(key), value, noise)
+    for key, point in sorted(averages._points.items(), key=lambda item: sorted(item[1].answers)):
+        for source, (value, noise) in sorted(point.answers.items()):
+            fresh.put(key, source, point.x, value, noise)
     return fresh
 
 
@@ -131,6 +134,26 @@ def test_averages_are_those_of_the_answers_that_are_left():
     assert averages.at_candidates.keys == [1]
 
 
+def test_an_average_is_exact_in_any_order():
+    rng = random.Random(0)
+    answers = [(rng.gauss(0, 10 ** rng.uniform(-6, 6)), rng.uniform(1e-6, 1)) for _ in range(60)]
+    y, noise = (torch.tensor(column, dtype=torch.double) for column in zip(*answers, strict=True))
+    x, rows = torch.zeros(2).double(), torch.zeros(60, dtype=torch.long)
+    data = Data.averaged(x.expand(60, 2), y, noise, rows)
+    plain, mixed = Averages(surrogate(), BOUNDS), Averages(surrogate(), BOUNDS)
+    for source, answer in enumerate(answers):
+        plain.put(0, source, x, *answer)
+        mixed.put(0, 100 + source, x, *answer)
+    for source, answer in reversed([*enumerate(answers)]):
+        mixed.put(0, source, x, *answer)
+        assert len(mixed.anywhere) == 1
+    for source in rng.sample(range(100, 160), 60):
+        mixed.drop(0, source)
+    assert mixed._points[0].row == plain._points[0].row
+    expected = (data.y.item(), data.noise_var.item(), data.spread.item())
+    assert plain._points[0].row == pytest.approx(expected, rel=1e-9)
+
+
 def test_pending_points_are_entered_apart_only_where_there_are_any():
     domain = bd.FiniteDomain(scattered(60, 2))
     kernel = RBFKernel().double()
@@ -145,12 +168,12 @@ def test_pending_points_are_entered_apart_only_where_there_are_any():
     )
     for _ in range(20):
         trial = opt.ask()
-        assert not len(opt._policy.data._asked._at_candidates)
+        assert not len(opt._maximizer.model._asked._at_candidates)
         opt.tell(trial, 0.5)
     waiting = [opt.ask() for _ in range(3)]
-    assert len(opt._policy.data._asked._at_candidates) > 0
-    expected = opt._policy.deviation
+    assert len(opt._maximizer.model._asked._at_candidates) > 0
+    expected = opt._maximizer.model.deviation
     for trial in waiting:
         opt.mark_abandoned(trial)
-    assert bool((opt._policy.deviation >= expected).all())
-    assert bool((opt._policy.deviation > expected).any())
+    assert bool((opt._maximizer.model.deviation >= expected).all())
+    assert bool((opt._maximizer.model.deviation > expected).any())

@@ -12,9 +12,9 @@ from scipy import stats
 
 from botorch_delay.gp.warping import MAX_KNOTS, WARPINGS, Warping, half_rank, yeo_johnson
 
-values = st.lists(
-    st.floats(-1e9, 1e9, allow_nan=False, width=32), min_size=1, max_size=40
-).map(lambda numbers: torch.tensor(numbers, dtype=torch.double))
+values = st.lists(st.floats(-1e9, 1e9, allow_nan=False, width=32), min_size=1, max_size=40).map(
+    lambda numbers: torch.tensor(numbers, dtype=torch.double)
+)
 
 
 @pytest.mark.parametrize("kind", WARPINGS)
