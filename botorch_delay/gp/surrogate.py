@@ -16,10 +16,8 @@ from botorch.exceptions.errors import ModelFittingError
 from botorch.exceptions.warnings import BotorchWarning, InputDataWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
-from botorch.models.utils.gpytorch_modules import (
-    get_covar_module_with_dim_scaled_prior,
-    get_gaussian_likelihood_with_lognormal_prior,
-)
+from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
+from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -45,6 +43,9 @@ MAX_FITS = 5
 # 1.6 in a lengthscale and 2.7 in the noise.
 LENGTHSCALE_SPREAD = 0.5
 NOISE_SPREAD = 1.0
+# The log-normal prior of the noise variance of standardised values: from exact evaluations, which
+# BoTorch's own prior and floor of 1e-4 would not trust, to noise as large as the values.
+NOISE_LOC, NOISE_SCALE = -8.0, 3.0
 # Above so many answers a fit is to a random subset, so that it takes no longer and longer.
 MAX_ANSWERS_TO_FIT = 500
 
@@ -86,13 +87,21 @@ class Hyperparameters:
 class Learned:
     """A Matern 5/2 kernel and noise that are learned from the answers.
 
-    They are fitted again whenever the answers have grown by a fifth, by maximum a posteriori.
+    They are fitted again whenever the answers have grown by a fifth, by maximum a posteriori, and
+    so is a monotone warping of the values: what is modelled are warped values. Means and ends of
+    intervals are mapped back where users see them, as quantiles.
 
     Args:
         warm_start: what another study has learned, ``other.hyperparameters``: where learning
-            begins; None for BoTorch's priors.
+            begins; None for BoTorch's prior of lengthscales, and one of noise that reaches from
+            exact evaluations to noise as large as the values.
+        warp: "half-rank" for values that may span decades: below the median their ranks alone
+            count, and near the best a logarithm tells them apart (Song et al. 2024);
+            "yeo-johnson" for that power transform; "none" for values as they are. Bounds that
+            are in units of the values (``RKHSConfidence``) are made of values as they are.
 
     Raises:
+        InputError: if ``warp`` is none of these.
         InputTypeError: if ``warm_start`` is something else.
     """
 
@@ -298,6 +307,7 @@ def fit_surrogate(
         previous: kept, with a :class:`FitWarning`, if the fit fails.
         warm_start: modes of the priors, instead of BoTorch's.
         exact: whether evaluations are exact; their noise is a jitter, and not learned.
+        warp: how values are warped, a key of ``WARPINGS``.
     """
     X, warping = answers.X, WARPINGS[warp](answers.y)
     y = warping(answers.y)
@@ -337,12 +347,17 @@ def fit_surrogate(
 def _prior_modules(
     domain: Domain, warm_start: Hyperparameters | None
 ) -> tuple[Kernel, GaussianLikelihood]:
-    """A Matern 5/2 kernel and a likelihood at the modes of their priors."""
+    """A Matern 5/2 kernel and a likelihood, where a fit begins: for most, at their priors' modes."""
     points = domain.like
     columns = domain.encoding.bounds(domain.bounds).shape[-1]
     kernel = get_covar_module_with_dim_scaled_prior(columns, use_rbf_kernel=False)
     kernel = kernel.to(points).eval()
-    likelihood = get_gaussian_likelihood_with_lognormal_prior().to(points)
+    likelihood = GaussianLikelihood(
+        noise_prior=LogNormalPrior(NOISE_LOC, NOISE_SCALE),
+        noise_constraint=GreaterThan(
+            exact_noise(points) / 10.0, transform=None, initial_value=math.exp(NOISE_LOC)
+        ),
+    ).to(points)
     if warm_start is not None:
         noise = likelihood.noise_covar
         for module, name, spread, learned in (

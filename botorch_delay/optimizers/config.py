@@ -22,7 +22,7 @@ from botorch_delay.elimination.rounds import (
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
 from botorch_delay.gp.kernels import check_kernel, prior_variance
 from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate, exact_noise
-from botorch_delay.optimizers.exploit import Exploit, WithinBudget
+from botorch_delay.optimizers.exploit import DEFAULT_RULE, LEARNED_RULE, Exploit, WithinBudget
 from botorch_delay.optimizers.rule_model import Censor, Hallucinate, Pending
 from botorch_delay.optimizers.rules import Rule
 from botorch_delay.optimizers.specs import describe_part
@@ -241,6 +241,9 @@ class BPEConfig(BoundsConfig):
         if self.explore_fraction is None:
             self._fill(explore_fraction=DEFAULT_FRACTION if exploits else 1.0)
         self._fill(explore_fraction=validation.real(self.explore_fraction, "explore_fraction"))
+        if isinstance(self.exploit, Exploit) and self.exploit.rule is None:
+            rule = LEARNED_RULE if self.learned else DEFAULT_RULE
+            self._fill(exploit=replace(self.exploit, rule=rule))
         if isinstance(self.exploit, Exploit) and self.exploit.confirm_fraction is None:
             unsure = self.finite and self.learned and not self.exact and self.horizon is not None
             share = DEFAULT_CONFIRM if unsure else 0.0
