@@ -50,31 +50,24 @@ TEST_FUNCTIONS = {
 TABLES = {
     "hpobench": (
         "HPOBench",
-        [
-            "australian",
-            "blood_transfusion",
-            "car",
-            "credit_g",
-            "kc1",
-            "phoneme",
-            "segment",
-            "vehicle",
-        ],
+        (
+            *("australian", "blood_transfusion", "car", "credit_g"),
+            *("kc1", "phoneme", "segment", "vehicle"),
+        ),
     ),
     "hpolib": (
         "HPOLib",
-        [
-            "naval_propulsion",
-            "parkinsons_telemonitoring",
-            "protein_structure",
-            "slice_localization",
-        ],
+        (
+            *("naval_propulsion", "parkinsons_telemonitoring"),
+            *("protein_structure", "slice_localization"),
+        ),
     ),
-    "nasbench201": ("NASBench201", ["cifar10", "cifar100", "imagenet"]),
+    "nasbench201": ("NASBench201", ("cifar10", "cifar100", "imagenet")),
 }
 # Their columns that are spaced by factors.
-_LOGARITHMIC = frozenset(
-    ["alpha", "batch_size", "learning_rate_init", "width", "init_lr", "n_units_1", "n_units_2"]
+_LOGARITHMIC = (
+    *("alpha", "batch_size", "learning_rate_init", "width"),
+    *("init_lr", "n_units_1", "n_units_2"),
 )
 
 
@@ -250,20 +243,12 @@ PROBLEMS: dict[str, MakeProblem] = {
 # before any was; a problem only ever leaves it, and what is not listed is for development. Draws of
 # Gaussian processes are split by seed: defaults are chosen on 1000 to 1999, and the suites report
 # on seeds from 0 to 999.
-TESTING = frozenset(
-    [
-        "se-0.02-d4",
-        "michalewicz5-arms",
-        "michalewicz5-box",
-        "hpobench-credit_g",
-        "hpobench-segment",
-        "hpobench-vehicle",
-        "hpolib-protein_structure",
-        "hpolib-slice_localization",
-        "nasbench201-cifar100",
-        "nasbench201-imagenet",
-    ]
-)
+TESTING = {
+    *("se-0.02-d4", "michalewicz5-arms", "michalewicz5-box"),
+    *("hpobench-credit_g", "hpobench-segment", "hpobench-vehicle"),
+    *("hpolib-protein_structure", "hpolib-slice_localization"),
+    *("nasbench201-cifar100", "nasbench201-imagenet"),
+}
 
 
 def split_of(problem: str) -> str:

@@ -179,7 +179,7 @@ def verdicts_on(regrets: Regrets) -> list[Verdict]:
 
     return [
         Verdict(sentence, words, {f: t_interval(contrast(final(f))) for f in FUNCTIONS})
-        for sentence, words, contrast in _claims(middle, longest)
+        for sentence, words, contrast in sorted(_claims(middle, longest), key=lambda c: c[0][:8])
     ]
 
 
@@ -199,7 +199,7 @@ def _claims(middle: int, longest: int) -> Iterator[tuple[str, str, Contrast]]:
         return words, contrast
 
     for method in (BPE_DELAY, BPE_DELAY_PRINTED):
-        name = f"{LABELS[method]}"
+        name = LABELS[method]
         yield f"Figure 2: {name} has less regret than GP-UCB-SDF.", *less(method, SDF)
         yield f"Figure 3: the excess in regret of {name} is linear in the delay.", *linear(method)
         yield f"Figure 5: {name} performs better than BPE under delay.", *less(method, BPE)

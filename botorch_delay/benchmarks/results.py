@@ -85,7 +85,10 @@ def read_results(folder: Path) -> Results:
         curves.append(curve[[*cell, "asks", "time", "cumulative_regret", "recommended_regret"]])
         rows.append(curves[-1].iloc[-1].to_dict() | _costs(asks))
     results = Results(
-        folder, pd.DataFrame(rows), pd.concat(curves), sorted({run["made"] for run in runs})
+        folder,
+        pd.DataFrame(rows),
+        pd.concat(curves, ignore_index=True),
+        sorted({run["made"] for run in runs}),
     )
     results.runs.to_csv(folder / "cells.csv", index=False)
     results.curves.to_csv(folder / "curves.csv", index=False)

@@ -93,9 +93,11 @@ def run_file(folder: Path, cell: Cell) -> Path:
 
 
 def read_run(path: Path) -> dict[str, Any] | None:
-    """A run that is done: its ``cell``, with what it was ``made``, and in columns ``asks`` and
-    ``recommendations``. None if it is not all there.
-    """  # noqa: D205
+    """A run that is done; None if it is not all there.
+
+    It has its ``cell``, with what and when it was ``made``, and columns by name of its ``asks`` and
+    its ``recommendations``.
+    """
     try:
         run: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError):

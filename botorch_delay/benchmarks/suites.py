@@ -122,7 +122,8 @@ HPO = Suite(
     delays=("workers-4", "workers-16"),
     methods=(
         *("bpe-delay", "gp-bucb", "gp-ucb", "gp-ucb-sdf", "async-ts", "qlognei", "qlogei"),
-        *("logei", "tpe", "optuna-gp", "random", "gp-ucb-oracle"),
+        *("logei", "tpe", "tpe-by-model", "optuna-gp", "optuna-gp-by-model", "random"),
+        "gp-ucb-oracle",
     ),
     seeds=tuple(range(10)),
     steps=80,
