@@ -56,173 +56,37 @@ To add a rule: a class in ``optimizers/rules.py``, its scores in ``policy.py`` a
 its name in ``specs.py``. To add a confidence bound: a subclass of ``confidence.bounds.Confidence``,
 immutable and compared by its arguments, its name in ``specs.py``. To add an engine: see
 ``integrations``. To add a delay law: a subclass of ``delays.DelayLaw``, its name in ``specs.py``.
-Names that users import are listed in this file, and ``tests/test_exports.py`` knows them.
+Names that users import are listed in ``__init__.pyi``, and ``tests/test_exports.py`` knows them.
 """
 
+import ast
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from botorch_delay import benchmarks, exceptions
-    from botorch_delay.acquisition import FantasyUpperConfidenceBound, MaxVariance
-    from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidence, rkhs_bounds
-    from botorch_delay.confidence.guarantee import Guarantee
-    from botorch_delay.confidence.information import effective_dimension, information_gain
-    from botorch_delay.delays import (
-        ConstantDelay,
-        DelayLaw,
-        GeometricDelay,
-        NoDelay,
-        PoissonDelay,
-        SubExponentialDelay,
-    )
-    from botorch_delay.design.greedy import greedy_max_variance
-    from botorch_delay.domains.box import BoxDomain
-    from botorch_delay.domains.finite import FiniteDomain
-    from botorch_delay.elimination.active_set import ActiveSet
-    from botorch_delay.elimination.finite_active_set import FiniteActiveSet
-    from botorch_delay.elimination.rounds import (
-        GeometricRounds,
-        HorizonRounds,
-        RoundRecord,
-        round_lengths,
-    )
-    from botorch_delay.gp.delayed_gp import DelayedGP
-    from botorch_delay.gp.surrogate import Hyperparameters, Learned
-    from botorch_delay.history.empirical_delay import EmpiricalDelay
-    from botorch_delay.history.trials import Trial, TrialState
-    from botorch_delay.optimizers import (
-        AcquisitionOptimizer,
-        BPEDelayOptimizer,
-        Epoch,
-        Forecast,
-        Optimizer,
-        QueuedOptimizer,
-        RandomOptimizer,
-        Recommendation,
-        Replicates,
-        Straggler,
-        ThreDSOptimizer,
-        editing,
-        load,
-    )
-    from botorch_delay.optimizers.exploit import Exploit, WithinBudget
-    from botorch_delay.optimizers.rules import (
-        UCB,
-        BotorchRule,
-        Censor,
-        Hallucinate,
-        Ignore,
-        Pending,
-        Rule,
-        ThompsonSampling,
-    )
+from pathlib import Path
 
 try:
     __version__ = version("botorch-delay")
 except PackageNotFoundError:  # run from a source tree that is not installed
     __version__ = "0+unknown"
 
-__all__ = [
-    "UCB",
-    "AcquisitionOptimizer",
-    "ActiveSet",
-    "BPEDelayOptimizer",
-    "BotorchRule",
-    "BoxDomain",
-    "Censor",
-    "Confidence",
-    "ConstantDelay",
-    "DelayLaw",
-    "DelayedGP",
-    "EmpiricalDelay",
-    "Epoch",
-    "Exploit",
-    "FantasyUpperConfidenceBound",
-    "FiniteActiveSet",
-    "FiniteDomain",
-    "FixedBeta",
-    "Forecast",
-    "GeometricDelay",
-    "GeometricRounds",
-    "Guarantee",
-    "Hallucinate",
-    "HorizonRounds",
-    "Hyperparameters",
-    "Ignore",
-    "Learned",
-    "MaxVariance",
-    "NoDelay",
-    "Optimizer",
-    "Pending",
-    "PoissonDelay",
-    "QueuedOptimizer",
-    "RKHSConfidence",
-    "RandomOptimizer",
-    "Recommendation",
-    "Replicates",
-    "RoundRecord",
-    "Rule",
-    "Straggler",
-    "SubExponentialDelay",
-    "ThompsonSampling",
-    "ThreDSOptimizer",
-    "Trial",
-    "TrialState",
-    "WithinBudget",
-    "benchmarks",
-    "editing",
-    "effective_dimension",
-    "exceptions",
-    "greedy_max_variance",
-    "information_gain",
-    "load",
-    "rkhs_bounds",
-    "round_lengths",
-]
-
-# Where they are: submodules, and names by module.
-_MODULES = ("benchmarks", "exceptions")
-_NAMES = {
-    "acquisition": "FantasyUpperConfidenceBound MaxVariance",
-    "domains.box": "BoxDomain",
-    "confidence.bounds": "Confidence FixedBeta RKHSConfidence rkhs_bounds",
-    "confidence.guarantee": "Guarantee",
-    "delays": """
-        ConstantDelay DelayLaw GeometricDelay NoDelay PoissonDelay SubExponentialDelay
-    """,
-    "design.greedy": "greedy_max_variance",
-    "domains.finite": "FiniteDomain",
-    "elimination.active_set": "ActiveSet",
-    "elimination.finite_active_set": "FiniteActiveSet",
-    "history.empirical_delay": "EmpiricalDelay",
-    "confidence.information": "effective_dimension information_gain",
-    "gp.delayed_gp": "DelayedGP",
-    "optimizers": """
-        AcquisitionOptimizer BPEDelayOptimizer Epoch Forecast Optimizer QueuedOptimizer
-        RandomOptimizer Recommendation Replicates Straggler ThreDSOptimizer editing load
-    """,
-    "elimination.rounds": "GeometricRounds HorizonRounds RoundRecord round_lengths",
-    "optimizers.exploit": "Exploit WithinBudget",
-    "optimizers.rules": """
-        UCB BotorchRule Censor Hallucinate Ignore Pending Rule ThompsonSampling
-    """,
-    "gp.surrogate": "Hyperparameters Learned",
-    "history.trials": "Trial TrialState",
+# The module of every public name, as the stub beside this file imports them.
+_HOME = {
+    alias.name: node.module
+    for node in ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8")).body
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
 }
-_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_HOME)
 
-if not TYPE_CHECKING:  # a checker must not take every name for one of ours
 
-    def __getattr__(name):
-        if name in _MODULES:
-            return import_module(f"{__name__}.{name}")
-        if name not in _HOME:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-        globals()[name] = value
-        return value
+def __getattr__(name):
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _HOME[name] == __name__:
+        return import_module(f"{__name__}.{name}")
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
 
-    def __dir__():
-        return sorted({*globals(), *__all__})
+
+def __dir__():
+    return sorted({*globals(), *__all__})

@@ -7,38 +7,55 @@ step ``s`` with delay ``tau`` can be used by every decision taken after step ``s
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
+from scipy.special import pdtr, pdtrc
 from torch import Generator, Tensor
 
 from botorch_delay import validation
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
 
 
-class DelayLaw(ABC):
+class DelayLaw:
     """A distribution of delays in steps, the base of every law.
 
-    A law of your own needs ``mean``, ``sample`` and ``quantile``; ``upper_bound`` follows.
+    A law of your own needs ``mean``, ``sample`` and ``quantile``; ``upper_bound`` follows. One that
+    has an ``upper_bound`` only, such as a family of laws, cannot be simulated.
+
+    Attributes:
+        mean: the expected delay E[tau], in steps.
     """
 
-    @property
-    @abstractmethod
-    def mean(self) -> float:
-        """The expected delay E[tau], in steps."""
+    mean: float
 
-    @abstractmethod
     def sample(self, n: int, generator: Generator) -> Tensor:
         """Draw ``n`` independent delays: an int64 tensor of shape ``n``, in steps.
 
         Args:
             n: how many.
             generator: the source of randomness; the result lies on its device.
-        """
 
-    @abstractmethod
+        Raises:
+            NotSupportedError: if the law is not known well enough.
+        """
+        raise NotSupportedError(
+            f"{self!r} is a family of laws and cannot be sampled; "
+            "simulate with one law of it, for instance PoissonDelay."
+        )
+
     def quantile(self, p: float) -> float:
-        """The smallest whole ``u`` with ``P(tau <= u) >= p``, in steps."""
+        """The smallest whole ``u`` with ``P(tau <= u) >= p``, in steps.
+
+        Raises:
+            InputError: if ``p`` is not in (0, 1).
+            NotSupportedError: if the law is not known well enough.
+        """
+        raise NotSupportedError(
+            f"{self!r} is a family of laws and has no quantile; use upper_bound(horizon, delta)."
+        )
 
     def upper_bound(self, horizon: int, delta: float) -> float:
         """The bound ``u_T(delta)`` that all ``horizon`` delays keep, in steps.
@@ -67,6 +84,7 @@ class DelayLaw(ABC):
         return self.quantile(1.0 - tail)
 
 
+@dataclass(frozen=True)
 class ConstantDelay(DelayLaw):
     """Every answer takes the same number of steps.
 
@@ -81,13 +99,11 @@ class ConstantDelay(DelayLaw):
         5.0
     """
 
-    def __init__(self, steps: int) -> None:
-        self.steps = validation.whole(steps, "steps", 0)
+    steps: int
 
-    @property
-    def mean(self) -> float:
-        """The constant, in steps."""
-        return float(self.steps)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", validation.whole(self.steps, "steps", 0))
+        object.__setattr__(self, "mean", float(self.steps))
 
     def sample(self, n: int, generator: Generator) -> Tensor:
         """``n`` times the constant, on the generator's device."""
@@ -101,9 +117,6 @@ class ConstantDelay(DelayLaw):
     def _upper_quantile(self, tail: float) -> float:
         return self.mean
 
-    def __repr__(self) -> str:
-        return f"ConstantDelay({self.steps})"
-
 
 class NoDelay(ConstantDelay):
     """Every answer is there before the next ask."""
@@ -115,22 +128,8 @@ class NoDelay(ConstantDelay):
         return "NoDelay()"
 
 
-class _LawWithMean(DelayLaw):
-    """A law known by its mean alone, in steps, at least 0."""
-
-    def __init__(self, mean: float) -> None:
-        self._mean = validation.nonnegative(mean, "mean")
-
-    @property
-    def mean(self) -> float:
-        """The expected delay, in steps."""
-        return self._mean
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._mean})"
-
-
-class PoissonDelay(_LawWithMean):
+@dataclass(frozen=True)
+class PoissonDelay(DelayLaw):
     """Poisson delays, the law of the paper's experiments.
 
     Its u_T is the exact quantile, not the paper's psi; for that see :class:`SubExponentialDelay`.
@@ -146,34 +145,33 @@ class PoissonDelay(_LawWithMean):
         80.0
     """
 
+    mean: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", validation.nonnegative(self.mean, "mean"))
+
     def sample(self, n: int, generator: Generator) -> Tensor:
         """Draw ``n`` delays with the generator, on its device."""
         n = validation.whole(n, "n", 0)
-        rates = torch.full((n,), self._mean, dtype=torch.double, device=generator.device)
+        rates = torch.full((n,), self.mean, dtype=torch.double, device=generator.device)
         return torch.poisson(rates, generator=generator).long()
 
     def quantile(self, p: float) -> float:
         """The smallest whole ``u`` with ``P(tau <= u) >= p``, in steps."""
-        from scipy import stats  # not above: it takes as long to import as half of BoTorch
-
-        return float(stats.poisson.ppf(validation.probability(p, "p"), self._mean))
+        p = validation.probability(p, "p")
+        return self._least(lambda u: pdtr(u, self.mean) >= p)
 
     def _upper_quantile(self, tail: float) -> float:
-        from scipy import stats
-
         # The survival function keeps its digits where 1 - tail rounds to 1.
-        u = float(stats.poisson.isf(tail, self._mean))
-        if not math.isfinite(u):  # a tail below the resolution of isf
-            u = float(math.ceil(self._mean))
-        u = max(u, 0.0)
-        while u > 0 and stats.poisson.sf(u - 1, self._mean) <= tail:
-            u -= 1
-        while stats.poisson.sf(u, self._mean) > tail:
-            u += 1
-        return u
+        return self._least(lambda u: pdtrc(u, self.mean) <= tail)
+
+    def _least(self, holds: Callable[[int], bool]) -> float:
+        """The smallest ``u`` for which it holds; beyond the range P is below 1e-324."""
+        return float(bisect_left(range(int(2.0 * self.mean) + 2_500), True, key=holds))
 
 
-class GeometricDelay(_LawWithMean):
+@dataclass(frozen=True)
+class GeometricDelay(DelayLaw):
     """Geometric delays on 0, 1, 2, ...: ``P(tau > u) = (1 - p)^(u + 1)``, ``p = 1 / (1 + mean)``.
 
     Args:
@@ -187,12 +185,15 @@ class GeometricDelay(_LawWithMean):
         3.0
     """
 
+    mean: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", validation.nonnegative(self.mean, "mean"))
+
     def sample(self, n: int, generator: Generator) -> Tensor:
         """Draw ``n`` delays with the generator, on its device."""
         n = validation.whole(n, "n", 0)
         uniform = torch.rand(n, generator=generator, dtype=torch.double, device=generator.device)
-        if self._mean == 0.0:
-            return torch.zeros_like(uniform, dtype=torch.long)
         # Inverse cdf: P(tau >= u) = (1 - p)^u; log1p keeps digits for u near 0.
         return (torch.log1p(-uniform) / self._log_survival).floor().long()
 
@@ -201,22 +202,18 @@ class GeometricDelay(_LawWithMean):
         return self._upper_quantile(1.0 - validation.probability(p, "p"))
 
     def _upper_quantile(self, tail: float) -> float:
-        if self._mean == 0.0:
-            return 0.0
         # P(tau > u) <= tail  <=>  u + 1 >= log(tail) / log(1 - p); forgive one rounding.
         steps = math.log(tail) / self._log_survival
         return float(max(math.ceil(steps * (1.0 - 1e-14)) - 1, 0))
 
-    def __repr__(self) -> str:
-        return f"GeometricDelay(mean={self.mean})"
-
     @property
     def _log_survival(self) -> float:
         """``log(1 - p)``."""
-        return -math.log1p(1.0 / self._mean)
+        return -math.log1p(1.0 / self.mean) if self.mean else -math.inf
 
 
-class SubExponentialDelay(_LawWithMean):
+@dataclass(frozen=True)
+class SubExponentialDelay(DelayLaw):
     """The paper's Assumption 3.3: ``tau - E[tau]`` is sub-exponential with ``(xi, b)``.
 
     It is a family, not one law: it bounds delays and cannot be sampled.
@@ -239,24 +236,16 @@ class SubExponentialDelay(_LawWithMean):
         48.405816
     """
 
-    def __init__(self, mean: float, xi: float, b: float, paper_min: bool = False) -> None:
-        super().__init__(mean)
-        self.xi = validation.positive(xi, "xi")
-        self.b = validation.positive(b, "b")
-        self.paper_min = bool(paper_min)
+    mean: float
+    xi: float
+    b: float
+    paper_min: bool = False
 
-    def sample(self, n: int, generator: Generator) -> Tensor:
-        """Raise NotSupportedError: the family holds many laws."""
-        raise NotSupportedError(
-            f"{self!r} is a family of laws and cannot be sampled; "
-            "simulate with one law of it, for instance PoissonDelay."
-        )
-
-    def quantile(self, p: float) -> float:
-        """Raise NotSupportedError: the family holds many laws."""
-        raise NotSupportedError(
-            f"{self!r} is a family of laws and has no quantile; use upper_bound(horizon, delta)."
-        )
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", validation.nonnegative(self.mean, "mean"))
+        object.__setattr__(self, "xi", validation.positive(self.xi, "xi"))
+        object.__setattr__(self, "b", validation.positive(self.b, "b"))
+        object.__setattr__(self, "paper_min", bool(self.paper_min))
 
     def upper_bound(self, horizon: int, delta: float) -> float:
         """``u_T(delta) = E[tau] + psi_T(delta / 2)`` of Section 5, in steps.
@@ -271,10 +260,6 @@ class SubExponentialDelay(_LawWithMean):
         exponential = 2.0 * self.b * log_term
         psi = min(gaussian, exponential) if self.paper_min else max(gaussian, exponential)
         return self.mean + psi
-
-    def __repr__(self) -> str:
-        flag = ", paper_min=True" if self.paper_min else ""
-        return f"SubExponentialDelay(mean={self._mean}, xi={self.xi}, b={self.b}{flag})"
 
 
 def check_delays(delays: Tensor, n: int) -> Tensor:

@@ -6,6 +6,7 @@ import math
 import numbers
 import operator
 import warnings
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -73,33 +74,28 @@ def flag(value: Any, name: str) -> bool:
 
 def positive(value: Any, name: str) -> float:
     """``value`` as a finite float above zero."""
-    number = real(value, name)
-    if number <= 0.0:
-        raise InputError(f"{name} must be above 0, got {number}.")
-    return number
+    return _in_range(value, name, lambda number: number > 0.0, "be above 0")
 
 
 def nonnegative(value: Any, name: str) -> float:
     """``value`` as a finite float of at least zero."""
-    number = real(value, name)
-    if number < 0.0:
-        raise InputError(f"{name} must be at least 0, got {number}.")
-    return number
+    return _in_range(value, name, lambda number: number >= 0.0, "be at least 0")
 
 
 def factor(value: Any, name: str) -> float:
     """``value`` as a finite float of at least one: a factor on a bound."""
-    number = real(value, name)
-    if number < 1.0:
-        raise InputError(f"{name} must be at least 1, got {number:g}.")
-    return number
+    return _in_range(value, name, lambda number: number >= 1.0, "be at least 1")
 
 
 def probability(value: Any, name: str) -> float:
     """``value`` as a float strictly between 0 and 1."""
+    return _in_range(value, name, lambda number: 0.0 < number < 1.0, "lie strictly between 0 and 1")
+
+
+def _in_range(value: Any, name: str, holds: Callable[[float], bool], must: str) -> float:
     number = real(value, name)
-    if not 0.0 < number < 1.0:
-        raise InputError(f"{name} must lie strictly between 0 and 1, got {number}.")
+    if not holds(number):
+        raise InputError(f"{name} must {must}, got {number}.")
     return number
 
 

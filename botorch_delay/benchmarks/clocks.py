@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from scipy.special import zeta
 from torch import Generator, Tensor
 
 from botorch_delay import validation
@@ -81,13 +82,8 @@ class ParetoDelay(DelayLaw):
     def __init__(self, shape: float, scale: float) -> None:
         self.shape = shape
         self.scale = scale
-
-    @property
-    def mean(self) -> float:
-        """``sum over k >= 1 of P(tau >= k)``, in steps."""
-        from scipy.special import zeta
-
-        return float(self.scale**self.shape * zeta(self.shape, self.scale + 1.0))
+        # The sum over k >= 1 of P(tau >= k).
+        self.mean = float(scale**shape * zeta(shape, scale + 1.0))
 
     def sample(self, n: int, generator: Generator) -> Tensor:
         """By inversion."""

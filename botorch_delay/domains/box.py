@@ -35,6 +35,10 @@ class BoxDomain(Domain):
         log_dims: columns whose logarithm is uniform when points are drawn, and is what a
             learned kernel sees; with positive bounds.
 
+    Attributes:
+        lists: columns that take a list of values, discrete or categories, each increasing.
+        discrete_dims, cat_dims, constraints, feasible: as above.
+
     Raises:
         InputTypeError: if ``bounds`` is no floating tensor, or a list of values no mapping.
         InputError: if bounds are crossed or not finite, a value is outside of them, or no point
@@ -47,6 +51,8 @@ class BoxDomain(Domain):
         >>> X.round(decimals=6).tolist()
         [[0.001, 256.0]]
     """
+
+    count: None = None
 
     def __init__(
         self,
@@ -64,34 +70,37 @@ class BoxDomain(Domain):
             raise InputError(
                 f"bounds must be 2 x d, lower ends above upper ends, got {tuple(bounds.shape)}."
             )
-        validation.warn_single_precision(bounds, stacklevel=2)
-        super().__init__(bounds, names=names, log_dims=log_dims)
+        super().__init__(bounds, bounds, names=names, log_dims=log_dims)
         for dim, (low, high) in enumerate(bounds.T.tolist()):
             if not low < high:
                 raise InputError(
                     f"The lower bound must be below the upper one; column {dim} "
-                    f"({self._names[dim]}) has {low} and {high}."
+                    f"({self.names[dim]}) has {low} and {high}."
                 )
-        self._bounds = bounds
         self.check_logarithms(bounds, "bounds")
-        self._discrete = self._check_values(discrete_dims, "discrete_dims")
-        self._categories = self._check_values(cat_dims, "cat_dims")
-        both = sorted(self._discrete.keys() & self._categories.keys())
-        if both:
-            raise InputError(f"Column {both[0]} is in discrete_dims and in cat_dims; choose one.")
-        if any(dim in self._categories for dim in self._log_dims):
+        self.like = bounds
+        discrete = self._check_values(discrete_dims, "discrete_dims")
+        categories = self._check_values(cat_dims, "cat_dims")
+        if both := discrete.keys() & categories.keys():
+            raise InputError(f"Column {min(both)} is in discrete_dims and in cat_dims; choose one.")
+        if any(dim in categories for dim in self.log_dims):
             raise InputError("A column in cat_dims has no logarithm; take it out of log_dims.")
+        self.discrete_dims = {dim: values.tolist() for dim, values in discrete.items()}
+        self.cat_dims = {dim: values.tolist() for dim, values in categories.items()}
+        self.lists = discrete | categories
+        named = [(dim, tuple(values)) for dim, values in sorted(self.cat_dims.items())]
+        self.encoding = Encoding(self.log_dims, tuple(named))
         if constraints is not None and not isinstance(constraints, Iterable):
             raise InputTypeError(
                 f"constraints must be a list of (indices, coefficients, rhs), got "
                 f"{type(constraints).__name__}."
             )
-        self._constraints = [self._check_constraint(c) for c in constraints or ()]
+        self.constraints = [self._check_constraint(c) for c in constraints or ()]
         if feasible is not None and not callable(feasible):
             raise InputTypeError(
                 f"feasible must be a function of points, got {type(feasible).__name__}."
             )
-        self._feasible = feasible
+        self.feasible = feasible
         self._check_not_empty()
 
     def _check_values(self, lists: Any, name: str) -> dict[int, Tensor]:
@@ -113,10 +122,10 @@ class BoxDomain(Domain):
                 )
             numbers = [validation.real(v, f"each value in {name}[{dim}]") for v in listed]
             # In the precision of the bounds, which they are compared with.
-            values = self._bounds.new_tensor(numbers).unique()
+            values = self.bounds.new_tensor(numbers).unique()
             if not len(values):
                 raise InputError(f"{name}[{dim}] must have at least one value.")
-            low, high = self._bounds[:, dim].tolist()
+            low, high = self.bounds[:, dim].tolist()
             if values[0] < low or values[-1] > high:
                 raise InputError(
                     f"{name}[{dim}] must lie within its bounds {low} and {high}, got "
@@ -125,52 +134,12 @@ class BoxDomain(Domain):
             checked[dim] = values
         return checked
 
-    @property
-    def bounds(self) -> Tensor:
-        """Lower ends and upper ends, ``2 x d``; not to be written to."""
-        return self._bounds
-
-    @property
-    def discrete_dims(self) -> dict[int, list[float]]:
-        """Columns restricted to lists of numbers, increasing."""
-        return {dim: values.tolist() for dim, values in self._discrete.items()}
-
-    @property
-    def cat_dims(self) -> dict[int, list[float]]:
-        """Columns whose numbers name categories."""
-        return {dim: values.tolist() for dim, values in self._categories.items()}
-
-    @property
-    def constraints(self) -> list[tuple[Tensor, Tensor, float]]:
-        """The linear constraints, in BoTorch's ``inequality_constraints`` form."""
-        return list(self._constraints)
-
-    @property
-    def feasible(self) -> Callable[[Tensor], Tensor] | None:
-        """The user's own test of feasibility."""
-        return self._feasible
-
-    @property
-    def lists(self) -> dict[int, Tensor]:
-        """Columns that take a list of values, discrete or categories, increasing."""
-        return self._discrete | self._categories
-
-    @property
-    def count(self) -> None:
-        """A box has no list of points."""
-
-    @property
-    def encoding(self) -> Encoding:
-        """How a learned kernel sees points."""
-        values = sorted((dim, tuple(v.tolist())) for dim, v in self._categories.items())
-        return Encoding(self._log_dims, tuple(values))
-
     def _check_constraint(self, constraint: Any) -> tuple[Tensor, Tensor, float]:
         form = "(indices, coefficients, rhs), for sum coefficients * x[indices] >= rhs"
         try:
             indices, coefficients, rhs = constraint
-            columns = torch.as_tensor(indices, dtype=torch.long, device=self._bounds.device)
-            factors = torch.as_tensor(coefficients).to(self._bounds)
+            columns = torch.as_tensor(indices, dtype=torch.long, device=self.bounds.device)
+            factors = torch.as_tensor(coefficients).to(self.bounds)
         except (TypeError, ValueError, RuntimeError) as error:
             raise InputTypeError(f"Each of constraints must be {form}: {error}.") from error
         if columns.dim() != 1 or columns.shape != factors.shape or not len(columns):
@@ -185,13 +154,13 @@ class BoxDomain(Domain):
         return columns, factors, validation.real(rhs, "rhs of a constraint")
 
     def _check_not_empty(self) -> None:
-        if not self._constraints:
+        if not self.constraints:
             return
-        A = np.zeros((len(self._constraints), self.dim))
-        for row, (columns, factors, _) in zip(A, self._constraints, strict=True):
+        A = np.zeros((len(self.constraints), self.dim))
+        for row, (columns, factors, _) in zip(A, self.constraints, strict=True):
             np.add.at(row, columns.cpu().numpy(), factors.double().cpu().numpy())
-        low, high = self._bounds.double().cpu().numpy()
-        rhs = np.array([c[2] for c in self._constraints])
+        low, high = self.bounds.double().cpu().numpy()
+        rhs = np.array([c[2] for c in self.constraints])
         found = linprog(
             np.zeros(self.dim), A_ub=-A, b_ub=-rhs, bounds=list(zip(low, high, strict=True))
         )
@@ -205,17 +174,17 @@ class BoxDomain(Domain):
         over the box; ``-inf`` where the user's own test says no; ``inf`` without either.
         """
         result = X.new_full(X.shape[:1], torch.inf)
-        width = self._bounds[1] - self._bounds[0]
-        for columns, factors, rhs in self._constraints:
+        width = self.bounds[1] - self.bounds[0]
+        for columns, factors, rhs in self.constraints:
             span = (factors.abs() * width[columns]).sum()
             result = torch.minimum(result, (X[:, columns] @ factors - rhs) / span)
-        if self._feasible is not None:
+        if self.feasible is not None:
             result = result.masked_fill(~self._passes(X), -torch.inf)
         return result
 
     def _passes(self, X: Tensor) -> Tensor:
-        assert self._feasible is not None
-        passes = self._feasible(X.clone())  # it may work in place
+        assert self.feasible is not None
+        passes = self.feasible(X.clone())  # it may work in place
         if not isinstance(passes, Tensor) or passes.shape != X.shape[:1]:
             got = tuple(passes.shape) if isinstance(passes, Tensor) else type(passes).__name__
             raise InputTypeError(
@@ -230,14 +199,13 @@ class BoxDomain(Domain):
         values where there is a list of them. Where there are both, each value has the share of
         the logarithm that is nearest to it.
         """
-        low, high = self._bounds
+        low, high = Encoding(self.log_dims)(self.bounds)
         X = low + U * (high - low)
-        for dim in self._log_dims:
-            ends = self._bounds[:, dim].log()
-            X[:, dim] = (ends[0] + U[:, dim] * (ends[1] - ends[0])).exp()
-        X = torch.minimum(torch.maximum(X, low), high)  # rounding must not leave the box
+        for dim in self.log_dims:
+            X[:, dim].exp_()
+        X = X.clamp(*self.bounds)  # rounding must not leave the box
         for dim, values in self.lists.items():
-            if dim in self._log_dims:
+            if dim in self.log_dims:
                 cell = torch.bucketize(U[:, dim].contiguous(), _log_edges(values))
             else:
                 cell = (U[:, dim] * len(values)).long().clamp(0, len(values) - 1)
@@ -249,34 +217,27 @@ class BoxDomain(Domain):
 
         The inverse of :meth:`from_unit` in columns without a list of values.
         """
-        low, high = self._bounds
-        U = (X - low) / (high - low)
-        for dim in self._log_dims:
-            ends = self._bounds[:, dim].log()
-            U[:, dim] = (X[:, dim].log() - ends[0]) / (ends[1] - ends[0])
-        return U
+        logs = Encoding(self.log_dims)
+        low, high = logs(self.bounds)
+        return (logs(X) - low) / (high - low)
 
     def contains(self, X: Tensor) -> Tensor:
         """Whether each point of ``X`` (``n x d``) is in the box, exactly: bool ``n``."""
-        low, high = self._bounds
+        low, high = self.bounds
         inside = torch.minimum(X - low, high - X).amin(dim=1) >= 0.0
         for dim, values in self.lists.items():
             inside &= torch.isin(X[:, dim], values)
-        if self._constraints or self._feasible is not None:
+        if self.constraints or self.feasible is not None:
             inside &= self.slack(X) >= 0.0
         return inside
-
-    def find(self, X: Tensor) -> Tensor:
-        """-1 for each point of ``X``: a box has no rows."""
-        return torch.full((X.shape[0],), -1, dtype=torch.long, device=X.device)
 
     def describe(self) -> dict[str, Any]:
         """Names, logarithms, lists of values, and constraints."""
         return super().describe() | {
             "discrete_dims": {str(dim): v for dim, v in self.discrete_dims.items()},
             "cat_dims": {str(dim): v for dim, v in self.cat_dims.items()},
-            "constraints": [[c.tolist(), f.tolist(), rhs] for c, f, rhs in self._constraints],
-            "feasible": None if self._feasible is None else list(self._feasible_probes),
+            "constraints": [[c.tolist(), f.tolist(), rhs] for c, f, rhs in self.constraints],
+            "feasible": None if self.feasible is None else list(self._feasible_probes),
         }
 
     @cached_property
@@ -286,10 +247,10 @@ class BoxDomain(Domain):
         Cached: it may take long, and every change of a study that is saved describes the box.
         """
         unit = SobolEngine(self.dim, scramble=True, seed=0).draw(_PROBES, dtype=torch.double)
-        return self._passes(self.from_unit(unit.to(self._bounds))).tolist()
+        return self._passes(self.from_unit(unit.to(self.bounds))).tolist()
 
     def __repr__(self) -> str:
-        return f"BoxDomain({self.dim} columns, {self._bounds.dtype}, {self._bounds.device})"
+        return f"BoxDomain({self.dim} columns, {self.bounds.dtype}, {self.bounds.device})"
 
 
 def _log_edges(values: Tensor) -> Tensor:

@@ -6,8 +6,8 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,88 +39,59 @@ class Encoding:
             X = torch.stack(columns, dim=-1)
         if not self.categories:
             return X
-        plain = self._plain(X.shape[-1])
-        parts = [X[..., plain]]
+        named = {dim for dim, _ in self.categories}
+        parts = [X[..., [i for i in range(X.shape[-1]) if i not in named]]]
         for dim, values in self.categories:
             parts.append((X[..., dim : dim + 1] == X.new_tensor(values)).to(X))
         return torch.cat(parts, dim=-1)
 
     def bounds(self, bounds: Tensor) -> Tensor:
         """The bounding box ``2 x d`` in encoded columns, ``2 x e``."""
-        if not self.categories:
-            return self(bounds)
-        ends = replace(self, categories=())(bounds)[:, self._plain(bounds.shape[-1])]
-        count = sum(len(values) for _, values in self.categories)
-        unit = torch.stack([bounds.new_zeros(count), bounds.new_ones(count)])
-        return torch.cat([ends, unit], dim=-1)
-
-    def _plain(self, dim: int) -> list[int]:
-        named = {dim for dim, _ in self.categories}
-        return [i for i in range(dim) if i not in named]
+        ends = self(bounds).clone()
+        plain = bounds.shape[-1] - len(self.categories)
+        ends[0, plain:], ends[1, plain:] = 0.0, 1.0
+        return ends
 
 
 class Domain(ABC):
-    """Where points may be asked; the base of sets and boxes.
+    """Where points may be asked; the base of sets and boxes. Nothing in it is to be written to.
 
     Attributes:
         names: names of the columns.
         log_dims: columns whose logarithm is what a learned kernel sees, increasing.
+        bounds: the bounding box, ``2 x d``: lower ends, upper ends.
+        dim: the number of columns ``d``.
+        like: a tensor with ``d`` columns, of the domain's dtype and device.
+        count: the number of points of a finite set; None on a box.
+        encoding: how a learned kernel sees points.
     """
 
+    like: Tensor
+    count: int | None
+    encoding: Encoding
+
     def __init__(
-        self, like: Tensor, *, names: Sequence[str] | None, log_dims: Sequence[int]
+        self, points: Tensor, bounds: Tensor, *, names: Sequence[str] | None, log_dims: Any
     ) -> None:
-        self._names = _check_names(names, like.shape[1])
-        self._log_dims = _check_columns(log_dims, "log_dims")
-        if any(dim >= like.shape[1] for dim in self._log_dims):
-            raise InputError(f"log_dims must be below {like.shape[1]}, got {list(log_dims)}.")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the columns."""
-        return self._names
-
-    @property
-    def log_dims(self) -> tuple[int, ...]:
-        """Columns whose logarithm is what a learned kernel sees, increasing."""
-        return self._log_dims
-
-    @property
-    @abstractmethod
-    def bounds(self) -> Tensor:
-        """The bounding box, ``2 x d``: lower ends, upper ends."""
-
-    @property
-    def like(self) -> Tensor:
-        """A tensor with ``d`` columns, of the domain's dtype and device."""
-        return self.bounds
-
-    @property
-    @abstractmethod
-    def count(self) -> int | None:
-        """The number of points of a finite set; None on a box."""
-
-    @property
-    def dim(self) -> int:
-        """The number of columns ``d``."""
-        return self.like.shape[1]
-
-    @property
-    @abstractmethod
-    def encoding(self) -> Encoding:
-        """How a learned kernel sees points."""
+        validation.warn_single_precision(points, stacklevel=3)
+        self.bounds, self.dim = bounds, bounds.shape[1]
+        self.names = _check_names(names, self.dim)
+        self.log_dims = self._check_columns(log_dims, "log_dims")
 
     @abstractmethod
     def contains(self, X: Tensor) -> Tensor:
         """Whether each point of ``X`` (``n x d``) is in the domain, exactly: bool ``n``."""
 
-    @abstractmethod
     def find(self, X: Tensor) -> Tensor:
-        """The row of each point of ``X`` among the domain's points, -1 where there is none."""
+        """The row of each point of ``X`` among the domain's points, -1 where there is none.
+
+        Points are compared exactly: ``n x d`` to a LongTensor ``n``.
+        """
+        return torch.full((X.shape[0],), -1, dtype=torch.long, device=X.device)
 
     def describe(self) -> dict[str, Any]:
         """What defines it beside its tensor, JSON-ready."""
-        return {"names": list(self._names), "log_dims": list(self._log_dims)}
+        return {"names": list(self.names), "log_dims": list(self.log_dims)}
 
     def fingerprint(self) -> str:
         """A digest of all that defines it, by which a stored state knows its domain."""
@@ -134,24 +105,22 @@ class Domain(ABC):
         Raises:
             InputError: if an entry in a column of ``log_dims`` is not above 0.
         """
-        for dim in self._log_dims:
+        for dim in self.log_dims:
             if (X[:, dim] <= 0).any():
                 raise InputError(
-                    f"{name} must be above 0 in column {dim} ({self._names[dim]}), which is "
+                    f"{name} must be above 0 in column {dim} ({self.names[dim]}), which is "
                     f"modelled by its logarithm; got {X[:, dim].min().item()}."
                 )
 
-
-class Located(Protocol):
-    """What is at a point: a trial, or a result from elsewhere."""
-
-    @property
-    def x(self) -> Tensor:
-        """The point, ``d``."""
-
-    @property
-    def index(self) -> int | None:
-        """Its row in a finite domain, or None."""
+    def _check_columns(self, columns: Any, name: str) -> tuple[int, ...]:
+        if isinstance(columns, str) or not isinstance(columns, Iterable):
+            raise InputTypeError(
+                f"{name} must be a list of columns, such as [0], got {type(columns).__name__}."
+            )
+        dims = sorted({validation.whole(dim, f"each of {name}", 0) for dim in columns})
+        if dims and dims[-1] >= self.dim:
+            raise InputError(f"{name} must be below {self.dim}, got {dims}.")
+        return tuple(dims)
 
 
 class PointKeys:
@@ -165,12 +134,10 @@ class PointKeys:
         self.points: list[Tensor] = []
         self._keys: dict[bytes, int] = {}
 
-    def of(self, located: Located) -> int:
-        """The key of a point, a new one if it has no row and is met for the first time."""
-        return self.of_point(located.x) if located.index is None else located.index
-
-    def of_point(self, x: Tensor) -> int:
-        """The same for a point (``d``) without a row."""
+    def of(self, x: Tensor, index: int | None = None) -> int:
+        """The key of a point (``d``), a new one if it has no row and is met for the first time."""
+        if index is not None:
+            return index
         name = x.detach().cpu().numpy().tobytes()
         if name not in self._keys:
             self.points.append(x.clone())
@@ -193,6 +160,10 @@ class FiniteDomain(Domain):
         cat_dims: columns whose numbers only name categories; a learned kernel puts all of them
             at the same distance.
 
+    Attributes:
+        points: all points, ``N x d``.
+        count: N.
+
     Raises:
         InputTypeError: if ``points`` is no floating tensor.
         InputError: if it is empty, not 2-dimensional, not finite, or has equal rows, or if
@@ -214,83 +185,41 @@ class FiniteDomain(Domain):
     ) -> None:
         points = validation.matrix(points, "points").clone(memory_format=torch.contiguous_format)
         _check_distinct(points)
-        validation.warn_single_precision(points, stacklevel=2)
-        super().__init__(points, names=names, log_dims=log_dims)
-        self._points = points
+        bounds = torch.stack([points.amin(dim=0), points.amax(dim=0)])
+        super().__init__(points, bounds, names=names, log_dims=log_dims)
         self.check_logarithms(points, "points")
-        self._cat_dims = _check_columns(cat_dims, "cat_dims")
-        for dim in self._cat_dims:
-            if dim >= points.shape[1] or dim in self._log_dims:
-                raise InputError(
-                    f"cat_dims must be below {points.shape[1]} and not in log_dims, got {dim}."
-                )
-
-    @property
-    def points(self) -> Tensor:
-        """All points, ``N x d``; not to be written to."""
-        return self._points
-
-    @property
-    def bounds(self) -> Tensor:
-        """The bounding box, ``2 x d``: lower ends, upper ends."""
-        return torch.stack([self._points.amin(dim=0), self._points.amax(dim=0)])
+        self.points = self.like = points
+        self.count: int = len(points)
+        self.cat_dims = self._check_columns(cat_dims, "cat_dims")
+        if both := set(self.cat_dims).intersection(self.log_dims):
+            raise InputError(f"cat_dims must not be in log_dims, got {min(both)} in both.")
+        values = [(dim, tuple(points[:, dim].unique().tolist())) for dim in self.cat_dims]
+        self.encoding = Encoding(self.log_dims, tuple(values))
 
     def __len__(self) -> int:
-        return self._points.shape[0]
-
-    @property
-    def count(self) -> int:
-        """N."""
-        return len(self)
-
-    @property
-    def like(self) -> Tensor:
-        """The points."""
-        return self._points
-
-    @property
-    def cat_dims(self) -> tuple[int, ...]:
-        """Columns whose numbers name categories, increasing."""
-        return self._cat_dims
-
-    @property
-    def encoding(self) -> Encoding:
-        """How a learned kernel sees points."""
-        values = [(dim, self._points[:, dim].unique().tolist()) for dim in self._cat_dims]
-        return Encoding(self._log_dims, tuple((dim, tuple(found)) for dim, found in values))
+        return self.count
 
     def contains(self, X: Tensor) -> Tensor:
         """Whether each point of ``X`` (``n x d``) is in the domain, exactly: bool ``n``."""
         return self.find(X) >= 0
 
     def find(self, X: Tensor) -> Tensor:
-        """The row of each point of ``X`` in the domain, -1 where there is none.
-
-        Points are compared exactly: ``n x d`` to a LongTensor ``n``.
-        """
-        found = torch.full((X.shape[0],), -1, dtype=torch.long, device=X.device)
+        """The row of each point of ``X`` (``n x d``) in the domain, -1 where there is none."""
+        found = super().find(X)
         for row, x in enumerate(X):
-            hit = (self._points == x).all(dim=1).nonzero()
+            hit = (self.points == x).all(dim=1).nonzero()
             if len(hit):
                 found[row] = hit[0, 0]
         return found
 
     def describe(self) -> dict[str, Any]:
         """Names, logarithms and categories."""
-        categories = {"cat_dims": list(self._cat_dims)} if self._cat_dims else {}
+        categories = {"cat_dims": list(self.cat_dims)} if self.cat_dims else {}
         return super().describe() | categories
 
     def __repr__(self) -> str:
-        n, d = self._points.shape
-        return f"FiniteDomain({n} x {d}, {self._points.dtype}, {self._points.device})"
-
-
-def _check_columns(columns: Any, name: str) -> tuple[int, ...]:
-    if isinstance(columns, str) or not isinstance(columns, Iterable):
-        raise InputTypeError(
-            f"{name} must be a list of columns, such as [0], got {type(columns).__name__}."
-        )
-    return tuple(sorted({validation.whole(dim, f"each of {name}", 0) for dim in columns}))
+        n, d = self.points.shape
+        return f"FiniteDomain({n} x {d}, {self.points.dtype}, {self.points.device})"
 
 
 def _check_names(names: Sequence[str] | None, dim: int) -> tuple[str, ...]:

@@ -136,17 +136,17 @@ class ActiveSet(ABC):
 
     def key(self, trial: Trial) -> int:
         """The key of a trial's point."""
-        return self.keys.of(trial)
+        return self.keys.of(trial.x, trial.index)
 
     def key_of(self, x: Tensor) -> int:
         """The key of a point of the domain, ``d``."""
         row = int(self.domain.find(x.unsqueeze(0)))
-        return row if row >= 0 else self.keys.of_point(x)
+        return row if row >= 0 else self.keys.of(x)
 
     def keys_of(self, results: Sequence[Attached]) -> list[int]:
         """The keys of the results from elsewhere that lie in the domain."""
         inside = (r for r in results if bool(self.domain.contains(r.x.unsqueeze(0))))
-        return [self.keys.of(result) for result in inside]
+        return [self.keys.of(result.x, result.index) for result in inside]
 
     def choice(self, key: int, number: int, slot: int) -> Choice:
         """The point with a key, to be asked in round ``number`` for a slot."""

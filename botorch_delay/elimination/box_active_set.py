@@ -404,7 +404,7 @@ class _KeyedDesign:
             self.exclude(key)
 
     def next(self) -> int:
-        return self._keys.of_point(self._design.next())
+        return self._keys.of(self._design.next())
 
     def add(self, key: int) -> None:
         self._design.add(key, self._keys.point(key))

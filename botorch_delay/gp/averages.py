@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable
+from fractions import Fraction
 
 import torch
 from torch import Tensor
 
 from botorch_delay.gp.candidates import Answer, CandidatePosterior
-from botorch_delay.gp.data import Data, RunningAverage
+from botorch_delay.gp.data import Data
 from botorch_delay.gp.posterior import Posterior
 from botorch_delay.gp.surrogate import Surrogate
+
+
+class _Point:
+    """One point, its answers (value and noise variance) by source, and their average.
+
+    Sums are exact, so that the average depends neither on the order of the answers nor on those
+    that were taken out again.
+    """
+
+    def __init__(self, x: Tensor, inputs: Tensor) -> None:
+        self.x, self.inputs = x, inputs
+        self.answers: dict[int, tuple[float, float]] = {}
+        # Of precisions, their products with values, and their squares.
+        self._sums = (Fraction(0), Fraction(0), Fraction(0))
+        self._row: tuple[float, float, float] | None = None
+
+    def count(self, value: float, noise_var: float, sign: int) -> None:
+        """Add an answer to the sums, or take it off where ``sign`` is -1."""
+        precision = 1.0 / noise_var
+        terms = (precision, value / noise_var, precision * precision)
+        precisions, weighted, squares = (
+            total + sign * Fraction(term) for total, term in zip(self._sums, terms, strict=True)
+        )
+        self._sums, self._row = (precisions, weighted, squares), None
+
+    @property
+    def row(self) -> tuple[float, float, float]:
+        """As in :class:`Data`: mean answer, its noise variance, and its spread."""
+        if self._row is None:
+            precision, weighted, squares = map(float, self._sums)
+            self._row = weighted / precision, 1.0 / precision, squares / precision / precision
+        return self._row
+
+    @property
+    def first(self) -> tuple[bool, int]:
+        """Where it comes among others: attached results (below 0) first, then trials by id."""
+        return min((source >= 0, abs(source)) for source in self.answers)
 
 
 class Averages:
@@ -34,20 +70,15 @@ class Averages:
             surrogate.covar_module, surrogate.inputs(candidates)
         )
         self._anywhere: Posterior | None = None
-        self._is_ordered = False  # whether that is of the present answers
-        self._x: dict[int, Tensor] = {}
-        self._answers: dict[int, dict[int, tuple[float, float]]] = {}  # by key and source
-        self._averages: dict[int, RunningAverage] = {}
-        self._changed: set[int] = set()
-        self._first: dict[int, tuple[bool, int]] = {}  # by key, the first of its sources
-        self._order: list[tuple[tuple[bool, int], int]] = []  # the same, sorted, with keys
-        self._inputs: dict[int, Tensor] = {}  # by key
+        self._is_current = False  # whether that is of the present answers
+        self._points: dict[int, _Point] = {}
+        self._changed: set[int] = set()  # keys whose answers the candidates' posterior lacks
         self.size = 0
 
     @property
-    def keys(self) -> Iterable[int]:
-        """The points that have answers, in no order."""
-        return self._first.keys()
+    def keys(self) -> list[int]:
+        """The points that have answers."""
+        return [key for key, point in self._points.items() if point.answers]
 
     def put(
         self, key: int, source: int, x: Tensor, value: float | None, noise_var: float | None
@@ -65,43 +96,40 @@ class Averages:
         surrogate = self._surrogate
         standard = 0.0 if value is None else (value - surrogate.offset) / surrogate.scale
         noise = surrogate.noise_var if noise_var is None else noise_var / surrogate.scale**2
-        entry, before = (standard, noise), self._answers.get(key, {}).get(source)
-        if before == entry:
-            return
-        if before is not None:
-            self.drop(key, source)
-        self._x.setdefault(key, x)
-        self._answers.setdefault(key, {})[source] = entry
-        self._averages.setdefault(key, RunningAverage()).add(*entry)
-        first = _attached_first(source)
-        if key not in self._first or first < self._first[key]:
-            self._place(key, first)
-        self._touch(key, 1)
+        if key not in self._points:
+            self._points[key] = _Point(x, surrogate.inputs(x.unsqueeze(0)).squeeze(0))
+        self._set(key, source, (standard, noise))
 
     def drop(self, key: int, source: int) -> None:
         """Take an answer out, if it is there."""
-        answers = self._answers.get(key, {})
-        entry = answers.pop(source, None)
-        if entry is None:
+        if key in self._points:
+            self._set(key, source, None)
+
+    def _set(self, key: int, source: int, answer: tuple[float, float] | None) -> None:
+        point = self._points[key]
+        before = point.answers.pop(source, None)
+        if answer is not None:
+            point.answers[source] = answer
+        if answer == before:
             return
-        self._averages[key].add(*entry, count=-1)
-        if self._first[key] == _attached_first(source):
-            self._place(key, min(map(_attached_first, answers), default=None))
-        self._touch(key, -1)
+        for entry, sign in ((answer, 1), (before, -1)):
+            if entry is not None:
+                point.count(*entry, sign)
+                self.size += sign
+        self._changed.add(key)
+        self._is_current = False
 
     def point(self, key: int) -> Tensor:
         """The point with a key, ``d``."""
-        return self._x[key]
+        return self._points[key].x
 
     @property
     def at_candidates(self) -> CandidatePosterior:
         """The posterior at the candidates."""
         changes: dict[int, Answer | None] = {}
         for key in sorted(self._changed):
-            changes[key] = None
-            if self._answers[key]:
-                value, noise_var, _ = self._averages[key].row
-                changes[key] = (self._input(key), value, noise_var)
+            point = self._points[key]
+            changes[key] = (point.inputs, *point.row[:2]) if point.answers else None
         self._changed.clear()
         if changes:
             self._at_candidates.update(changes)
@@ -115,38 +143,15 @@ class Averages:
         first, then trials by their ids: after a run was resumed the numbers are the same to the
         last bit, which a search that climbs would otherwise magnify, and a new trial comes last.
         """
-        if self._anywhere is None or not self._is_ordered:
-            keys = [key for _, key in self._order]
+        if self._anywhere is None or not self._is_current:
+            points = [point for point in self._points.values() if point.answers]
+            points.sort(key=lambda point: point.first)
             like = self._surrogate.origin
-            rows = like.new_tensor([self._averages[key].row for key in keys]).reshape(-1, 3)
-            points = [self._input(key) for key in keys]
-            X = torch.stack(points) if keys else like.new_empty(0, len(like))
+            rows = like.new_tensor([point.row for point in points]).reshape(-1, 3)
+            inputs = [point.inputs for point in points]
+            X = torch.stack(inputs) if points else like.new_empty(0, len(like))
             data = Data(X, *rows.T.contiguous())
             kernel = self._surrogate.covar_module
             self._anywhere = Posterior(kernel, data, before=self._anywhere)
-            self._is_ordered = True
+            self._is_current = True
         return self._anywhere
-
-    def _input(self, key: int) -> Tensor:
-        if key not in self._inputs:
-            self._inputs[key] = self._surrogate.inputs(self._x[key].unsqueeze(0)).squeeze(0)
-        return self._inputs[key]
-
-    def _touch(self, key: int, added: int) -> None:
-        self.size += added
-        self._changed.add(key)
-        self._is_ordered = False
-
-    def _place(self, key: int, first: tuple[bool, int] | None) -> None:
-        """Put a point in the order by the first of its sources, or take it out."""
-        before = self._first.pop(key, None)
-        if before is not None:
-            del self._order[bisect_left(self._order, (before, key))]
-        if first is not None:
-            self._first[key] = first
-            insort(self._order, (first, key))
-
-
-def _attached_first(source: int) -> tuple[bool, int]:
-    """Attached results, which have numbers below 0 and mostly come first; then trials by id."""
-    return source >= 0, abs(source)

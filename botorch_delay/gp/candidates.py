@@ -131,7 +131,7 @@ class CandidatePosterior:
         self._kept.update(changes, self._answers)
         if self._folds and len(self) > SHARE_TO_FOLD * len(self._candidates):
             covariance = CandidateCovariance(self._kernel, self._candidates)
-            for row in self._kept.rows:
+            for row in self._kept.parts[1]:
                 covariance.take_off(row)
             self._kept = _Covariance(covariance, self._kept.mean, self._answers)
 
@@ -223,21 +223,16 @@ class _Rows:
         self._r = self._prior.new_empty(0, 0)
 
     @property
-    def _parts(self) -> tuple[Tensor, Tensor]:
+    def parts(self) -> tuple[Tensor, Tensor]:
         """R, ``m x m``, and W, ``m x N``."""
         m = len(self._keys)
         return self._r[:m, :m], self._w[:m]
 
-    @property
-    def rows(self) -> Tensor:
-        """W, ``m x N``."""
-        return self._parts[1]
-
     def explained(self) -> float:
-        return float((self._parts[0] @ self._values).square().sum())
+        return float((self.parts[0] @ self._values).square().sum())
 
     def correction(self, keys: list[int], residual: Tensor) -> Tensor:
-        (R, W), places = self._parts, [self._position[key] for key in keys]
+        (R, W), places = self.parts, [self._position[key] for key in keys]
         right = torch.zeros_like(residual)
         right[torch.tensor(places, dtype=torch.long, device=right.device)] = residual
         return (R @ right) @ W
@@ -259,13 +254,13 @@ class _Rows:
                 self._insert(key, *change)
         self.variance.clamp_min_(0.0)
         if revised:  # differences of values may be far larger than what is left of them
-            R, W = self._parts
+            R, W = self.parts
             self.mean = (R @ self._values) @ W
 
     def _insert(self, key: int, x: Tensor, value: float, noise_var: float) -> None:
         m = len(self._keys)
         self._reserve(m + 1)
-        R, W = self._parts
+        R, W = self.parts
         point = x.unsqueeze(0)
         if key >= 0:
             column, prior = W[:, key], self._prior[key]
@@ -291,7 +286,7 @@ class _Rows:
 
     def _revise(self, key: int, value: float, noise_var: float) -> None:
         i = self._position[key]
-        R, W = self._parts
+        R, W = self.parts
         along = R[:, i].clone()
         moved = along @ W  # row i of (K + D)^-1 K(X, candidates)
         self._values[i] = value
@@ -313,7 +308,7 @@ class _Rows:
         self._noise[i] = noise_var
 
     def _remove(self, key: int) -> None:
-        R, W = self._parts
+        R, W = self.parts
         i = self._position.pop(key)
         along = R[:, i] / R[:, i].norm()
         dropped = along @ W
@@ -351,7 +346,7 @@ class _Rows:
         K = covariance(self._kernel, self._points, self._points)
         factor, self._noise = factorize(K, self._prior.new_tensor(noise))
         self._reserve(m)
-        R, W = self._parts
+        R, W = self.parts
         eye = torch.eye(m, dtype=K.dtype, device=K.device)
         R.copy_(torch.linalg.solve_triangular(factor, eye, upper=False))
         cross = covariance(self._kernel, self._points, self._candidates)

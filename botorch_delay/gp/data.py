@@ -8,7 +8,6 @@ inverse of the noise variance.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -64,33 +63,3 @@ class Data:
     def spread_ratio(self) -> float:
         """The largest spread / noise_var: 1 / lambda^2 where all answers share one noise."""
         return (self.spread / self.noise_var).max().item() if len(self) else 0.0
-
-
-class RunningAverage:
-    """The average of one point, whose answers come and go.
-
-    Sums are exact, so that it depends neither on the order of the answers nor on those that were
-    taken out again.
-    """
-
-    def __init__(self) -> None:
-        # Of precisions, their products with values, and their squares.
-        self._sums = (Fraction(0), Fraction(0), Fraction(0))
-        self._row: tuple[float, float, float] | None = None
-
-    def add(self, value: float, noise_var: float, count: int = 1) -> None:
-        """Count an answer; no more where ``count`` is -1."""
-        precision = 1.0 / noise_var
-        terms = (precision, value / noise_var, precision * precision)
-        precisions, weighted, squares = (
-            total + count * Fraction(term) for total, term in zip(self._sums, terms, strict=True)
-        )
-        self._sums, self._row = (precisions, weighted, squares), None
-
-    @property
-    def row(self) -> tuple[float, float, float]:
-        """As in :class:`Data`: mean answer, its noise variance, and its spread."""
-        if self._row is None:
-            precision, weighted, squares = map(float, self._sums)
-            self._row = weighted / precision, 1.0 / precision, squares / precision / precision
-        return self._row

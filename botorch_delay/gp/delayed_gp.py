@@ -26,7 +26,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.exceptions import InputError, NotSupportedError
-from botorch_delay.gp.factors import Extension, Factor, JointFactor, factorize
+from botorch_delay.gp.factors import Factor, factorize
 from botorch_delay.gp.kernels import ExactKernel, check_kernel, covariance
 
 
@@ -66,8 +66,7 @@ class DelayedGP(SingleTaskGP):
         True
     """
 
-    # In the cache: "observed": (L, L^-1 (y - m)); "pending": what the pending points would add to
-    # L; "fantasy": the fantasy model.
+    # In the cache: "observed": (L, L^-1 (y - m)); "fantasy": the fantasy model.
     _X_pending: Tensor
     _noise_var: float | None
     _original_train_inputs: Tensor
@@ -191,13 +190,17 @@ class DelayedGP(SingleTaskGP):
         self.eval()
         if "fantasy" not in self._cache:
             factor, white = self._observed()
-            pending = self._pending()
+            P = self.transform_inputs(self._X_pending)
             with torch.no_grad():
-                mean = self.mean_module(self.transform_inputs(self._X_pending))
-                mean = mean + pending.cross.mT @ white
+                cross = self._whitened_cross(factor, P)
+                schur = covariance(self.covar_module, P, P) - cross.mT @ cross
+                corner, _ = factorize(schur, self._pending_noise())
+                right = torch.cat([torch.zeros_like(cross), corner])
+                joint = torch.cat([torch.cat([factor.matrix, cross.mT]), right], dim=1)
+                mean = self.mean_module(P) + cross.mT @ white
             fantasy = self._with_more(self._X_pending, mean, self._X_pending[:0])
             white = torch.cat([white, white.new_zeros(len(mean))])
-            fantasy._cache["observed"] = (JointFactor(factor, pending), white)
+            fantasy._cache["observed"] = (Factor(joint), white)
             self._cache["fantasy"] = fantasy
         return self._cache["fantasy"]
 
@@ -224,16 +227,13 @@ class DelayedGP(SingleTaskGP):
         model = self._with_more(X[:0], self.train_targets[:0], together)
         if "observed" in self._cache:
             model._cache["observed"] = self._cache["observed"]
-        if "pending" in self._cache:
-            model._cache["pending"] = self._with_more_pending(self.transform_inputs(X))
         return model
 
     def with_answer(self, x: Tensor, y: float | Tensor) -> DelayedGP:
         """A new model with one more answer; if ``x`` is pending it is pending no more.
 
-        The factor grows by one row: ``O(n^2)`` for n answers, and ``O(n p + p^2)`` for p pending
-        points whose covariances are there already, as after a fantasy posterior.
-        Transforms keep the statistics that they have learned.
+        The factor grows by one row: ``O(n^2)`` for n answers. Transforms keep the statistics that
+        they have learned.
 
         Args:
             x: ``d`` or ``1 x d``.
@@ -251,12 +251,12 @@ class DelayedGP(SingleTaskGP):
         target = self.train_targets.new_tensor([[value]])
         if hasattr(self, "outcome_transform"):
             target, _ = self.outcome_transform(target, X=self.transform_inputs(x))
-        matches = (self._X_pending == x).all(dim=-1).nonzero()
-        position = int(matches[0]) if len(matches) else None
-        rest = [i for i in range(len(self._X_pending)) if i != position]
-        model = self._with_more(x, target.reshape(1), self._X_pending[rest])
+        pending = self._X_pending
+        if len(matches := (pending == x).all(dim=-1).nonzero()):
+            pending = torch.cat([pending[: matches[0]], pending[matches[0] + 1 :]])
+        model = self._with_more(x, target.reshape(1), pending)
         if "observed" in self._cache:
-            self._extend(model, self.transform_inputs(x), position)
+            self._extend(model, self.transform_inputs(x))
         return model
 
     def _apply_noise(
@@ -298,32 +298,18 @@ class DelayedGP(SingleTaskGP):
         return super()._apply(fn)
 
     @torch.no_grad()
-    def _extend(self, model: DelayedGP, x: Tensor, position: int | None) -> None:
-        """Give ``model``, which has one more answer at ``x``, what follows from known factors.
-
-        Args:
-            model: the new model.
-            x: ``1 x d``, transformed.
-            position: where x is among the pending points; None if it is not.
-        """
+    def _extend(self, model: DelayedGP, x: Tensor) -> None:
+        """Give ``model``, which has one more answer at ``x`` (``1 x d``, transformed), a factor."""
         factor, white = self._cache["observed"]
-        if "pending" not in self._cache:
-            pending, position = self._extension(x), 0
-        elif position is None:
-            pending, position = self._with_more_pending(x), len(self._X_pending)
-        else:
-            pending = self._cache["pending"]
-        row, pivot = pending.cross[:, position], pending.schur[position, position]
-        if pivot.item() <= 0.0:  # lost to rounding: let the new model factorize, with a warning
+        row = self._whitened_cross(factor, x).squeeze(-1)
+        square = covariance(self.covar_module, x, x).squeeze() + self._pending_noise() - row @ row
+        if square.item() <= 0.0:  # lost to rounding: let the new model factorize, with a warning
             return
-        pivot = pivot.sqrt()
-        residual = model.train_targets[-1:] - self.mean_module(x)
-        tail = (residual - row @ white) / pivot
+        pivot = square.sqrt()
+        tail = (model.train_targets[-1:] - self.mean_module(x) - row @ white) / pivot
         model._cache["observed"] = (factor.extended(row, pivot), torch.cat([white, tail]))
-        if len(pending) > 1:
-            model._cache["pending"] = pending.after(position, pivot)
 
-    def _observed(self) -> tuple[Factor | JointFactor, Tensor]:
+    def _observed(self) -> tuple[Factor, Tensor]:
         """``L`` and ``L^-1 (y - m)`` of the answers."""
         if "observed" not in self._cache:
             X = self.train_inputs[0]
@@ -335,26 +321,7 @@ class DelayedGP(SingleTaskGP):
             self._cache["observed"] = (Factor(factor), white.squeeze(-1))
         return self._cache["observed"]
 
-    def _pending(self) -> Extension:
-        """Of the answers' factor, by the pending points."""
-        if "pending" not in self._cache:
-            self._cache["pending"] = self._extension(self.transform_inputs(self._X_pending))
-        return self._cache["pending"]
-
-    @torch.no_grad()
-    def _extension(self, X: Tensor) -> Extension:
-        """Of the answers' factor, by the points ``X`` (transformed)."""
-        cross = self._whitened_cross(self._observed()[0], X)
-        schur = covariance(self.covar_module, X, X) - cross.mT @ cross
-        return Extension(cross, schur + torch.diag(self._pending_noise().expand(len(X))))
-
-    @torch.no_grad()
-    def _with_more_pending(self, X: Tensor) -> Extension:
-        """By the pending points and the points ``X`` (transformed)."""
-        K = covariance(self.covar_module, self.transform_inputs(self._X_pending), X)
-        return self._pending().joined(self._extension(X), K)
-
-    def _whitened_cross(self, factor: Factor | JointFactor, X: Tensor) -> Tensor:
+    def _whitened_cross(self, factor: Factor, X: Tensor) -> Tensor:
         """``L^-1 K(train, X)``: ``batch_shape x n x q``."""
         train = self.train_inputs[0]
         if train.dim() > 2:  # fantasies, each with answers of its own

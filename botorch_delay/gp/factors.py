@@ -1,21 +1,34 @@
-"""Lower Cholesky factors ``L L' = K + D``: made, solved with, and extended by further points.
+"""Lower Cholesky factors ``L L' = K + D``: made, solved with, and extended by a point.
 
-Nothing here is ever changed once it is made: what follows from a factor shares its memory.
+Nothing here is changed once it is made: what follows from a factor shares its memory.
 """
 
 from __future__ import annotations
 
 import copy
 import threading
-from dataclasses import dataclass
+import warnings
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
 
-from botorch_delay.exceptions import NumericsError
-from botorch_delay.gp.accuracy import warn_lost_accuracy
+from botorch_delay.exceptions import NumericsError, NumericsWarning
 
 SOLVED_AT_ONCE = 128  # rows of a factor inside a larger matrix
+
+# What the object has warned of whose call is under way; None outside of such a call.
+warned: ContextVar[list[str] | None] = ContextVar("warned", default=None)
+
+
+def warn_lost_accuracy(message: str, stacklevel: int = 2) -> None:
+    """A :class:`NumericsWarning`, unless this optimizer has given one before."""
+    known = warned.get()
+    if known is not None:
+        if known:
+            return
+        known.append(message)
+    warnings.warn(message, NumericsWarning, stacklevel=stacklevel + 1)
 
 
 def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,43 +70,6 @@ def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
     return factor, diagonal + jitter
 
 
-def solve_lower(factor: Tensor, right: Tensor) -> Tensor:
-    """``L^-1 B`` for a lower factor that may be part of a larger matrix; differentiable in B.
-
-    PyTorch's solver copies such a factor at every call. Here its blocks are used in place.
-
-    Args:
-        factor: ``n x n``, rows contiguous.
-        right: ``n x m``.
-    """
-    n = len(factor)
-    if n <= 2 * SOLVED_AT_ONCE or factor.is_contiguous():
-        return torch.linalg.solve_triangular(factor, right, upper=False)
-    differentiable = torch.is_grad_enabled() and (right.requires_grad or factor.requires_grad)
-    if differentiable:
-        parts: list[Tensor] = []
-        for start in range(0, n, SOLVED_AT_ONCE):
-            stop = min(start + SOLVED_AT_ONCE, n)
-            left = right[start:stop]
-            if parts:
-                left = left - factor[start:stop, :start] @ torch.cat(parts)
-            parts.append(
-                torch.linalg.solve_triangular(factor[start:stop, start:stop], left, upper=False)
-            )
-        return torch.cat(parts)
-    solution = right.clone()
-    for start in range(0, n, SOLVED_AT_ONCE):
-        part = solution[start : start + SOLVED_AT_ONCE]
-        rows = factor[start : start + SOLVED_AT_ONCE]
-        if start and right.shape[1] == 1:
-            part[:, 0].addmv_(rows[:, :start], solution[:start, 0], alpha=-1.0)
-        elif start:
-            part.addmm_(rows[:, :start], solution[:start], alpha=-1.0)
-        corner = rows[:, start : start + len(part)]
-        part.copy_(torch.linalg.solve_triangular(corner, part, upper=False))
-    return solution
-
-
 class Factor:
     """A lower Cholesky factor which grows by a row without being copied.
 
@@ -129,75 +105,18 @@ class Factor:
         return grown
 
     def solve(self, right: Tensor) -> Tensor:
-        """``L^-1 B``: ``n x m`` to ``n x m``."""
-        return solve_lower(self.matrix, right)
+        """``L^-1 B`` for B ``n x m``, differentiable in B.
 
-
-@dataclass(frozen=True)
-class Extension:
-    """Points P that may follow the points X of a factor, and what they would add to it.
-
-    Attributes:
-        cross: ``W = L^-1 K(X, P)``, ``n x p``.
-        schur: ``S = K(P, P) + D - W'W``, ``p x p``, of which the lower right block is a factor.
-    """
-
-    cross: Tensor
-    schur: Tensor
-
-    def __len__(self) -> int:
-        return len(self.schur)
-
-    def joined(self, other: Extension, K: Tensor) -> Extension:
-        """Both of the same factor, with the covariances ``K`` (``p x q``) between their points."""
-        beside = K - self.cross.mT @ other.cross
-        rows = [torch.cat([self.schur, beside], dim=1), torch.cat([beside.mT, other.schur], dim=1)]
-        return Extension(torch.cat([self.cross, other.cross], dim=1), torch.cat(rows))
-
-    def after(self, position: int, pivot: Tensor) -> Extension:
-        """The other points beside the factor that one of them has followed.
-
-        Args:
-            position: of that one.
-            pivot: the root of its entry in ``S``.
+        PyTorch's solver copies a part of a larger matrix at every call: it is given blocks of it.
         """
-        rest = [i for i in range(len(self)) if i != position]
-        row = self.schur[position, rest] / pivot
-        cross = torch.cat([self.cross[:, rest], row.unsqueeze(0)])
-        return Extension(cross, self.schur[rest][:, rest] - row.unsqueeze(-1) * row)
-
-
-class JointFactor:
-    """The factor ``[[L, 0], [W', C]]`` of points and an extension, without a copy of L.
-
-    Args:
-        observed: L, ``n x n``.
-        extension: of that factor, by ``p`` points; ``C C' = S``.
-    """
-
-    def __init__(self, observed: Factor | JointFactor, extension: Extension) -> None:
-        # Flat, so that an extension of an extension of ... costs no more.
-        self._observed = Factor(observed.matrix) if isinstance(observed, JointFactor) else observed
-        self._cross = extension.cross
-        self._corner, _ = factorize(extension.schur, extension.schur.new_zeros(len(extension)))
-
-    @property
-    def matrix(self) -> Tensor:
-        """All of it, ``(n + p) x (n + p)``."""
-        n, p = self._cross.shape
-        block = self._cross.new_zeros(n + p, n + p)
-        block[:n, :n] = self._observed.matrix
-        block[n:, :n] = self._cross.mT
-        block[n:, n:] = self._corner
-        return block
-
-    def extended(self, row: Tensor, pivot: Tensor) -> Factor:
-        """As for ``Factor``; the result is one."""
-        return Factor(self.matrix).extended(row, pivot)
-
-    def solve(self, right: Tensor) -> Tensor:
-        """As for ``Factor``."""
-        n = len(self._cross)
-        top = self._observed.solve(right[:n])
-        below = right[n:] - self._cross.mT @ top
-        return torch.cat([top, torch.linalg.solve_triangular(self._corner, below, upper=False)])
+        factor, n = self.matrix, len(self.matrix)
+        if n <= 2 * SOLVED_AT_ONCE or factor.is_contiguous():
+            return torch.linalg.solve_triangular(factor, right, upper=False)
+        parts: list[Tensor] = []
+        for start in range(0, n, SOLVED_AT_ONCE):
+            rows = slice(start, start + SOLVED_AT_ONCE)
+            left = right[rows]
+            if parts:
+                left = left - factor[rows, :start] @ torch.cat(parts)
+            parts.append(torch.linalg.solve_triangular(factor[rows, rows], left, upper=False))
+        return torch.cat(parts)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import Any
 
 import torch
@@ -204,19 +205,11 @@ def _scale(kernel: ScaleKernel, X1: Tensor, X2: Tensor) -> Tensor:
 
 
 def _sum(kernel: AdditiveKernel, X1: Tensor, X2: Tensor) -> Tensor:
-    first, *rest = kernel.kernels
-    total = covariance(first, X1, X2)
-    for part in rest:
-        total = total + covariance(part, X1, X2)
-    return total
+    return reduce(torch.add, (covariance(part, X1, X2) for part in kernel.kernels))
 
 
 def _product(kernel: ProductKernel, X1: Tensor, X2: Tensor) -> Tensor:
-    first, *rest = kernel.kernels
-    total = covariance(first, X1, X2)
-    for part in rest:
-        total = total * covariance(part, X1, X2)
-    return total
+    return reduce(torch.mul, (covariance(part, X1, X2) for part in kernel.kernels))
 
 
 _EVALUATORS: dict[type[Kernel], Callable[[Any, Tensor, Tensor], Tensor]] = {
@@ -228,20 +221,17 @@ _EVALUATORS: dict[type[Kernel], Callable[[Any, Tensor, Tensor], Tensor]] = {
     ProductKernel: _product,
 }
 
-# The kernels that a file may name. Each is rebuilt from its arguments and hyperparameters; nothing
-# else in a record is looked up, imported or executed.
-_LEAVES: dict[str, type[Kernel]] = {
+# The kernels that a file may name. Each is rebuilt from its parts, arguments and hyperparameters;
+# nothing else in a record is looked up, imported or executed.
+_KERNELS: dict[str, type[Kernel]] = {
     kernel.__name__: kernel
     for kernel in (
-        RBFKernel,
-        MaternKernel,
-        RQKernel,
-        PeriodicKernel,
-        LinearKernel,
-        PolynomialKernel,
-        ConstantKernel,
+        *(RBFKernel, MaternKernel, RQKernel, PeriodicKernel),
+        *(LinearKernel, PolynomialKernel, ConstantKernel),
+        *(ScaleKernel, AdditiveKernel, ProductKernel),
     )
 }
+_ARGUMENTS = ("active_dims", "ard_num_dims", "nu", "power")
 
 
 def describe_kernel(kernel: Kernel) -> dict[str, Any] | None:
@@ -251,31 +241,26 @@ def describe_kernel(kernel: Kernel) -> dict[str, Any] | None:
     left out: they play no part once the hyperparameters are fixed.
     """
     kind = type(kernel)
-    if kernel.batch_shape:
+    if kernel.batch_shape or _KERNELS.get(kind.__name__) is not kind:
         return None
-    record: dict[str, Any] = {"class": kind.__name__}
-    if kernel.active_dims is not None:
-        record["active_dims"] = kernel.active_dims.tolist()
-    if kind is ScaleKernel:
-        parts = [describe_kernel(kernel.base_kernel)]
-    elif kind in (AdditiveKernel, ProductKernel):
-        parts = [describe_kernel(part) for part in kernel.kernels]
-    elif _LEAVES.get(kind.__name__) is kind:
-        parts = []
-        record["arguments"] = _arguments(kernel)
-    else:
+    inner = [kernel.base_kernel] if kind is ScaleKernel else getattr(kernel, "kernels", [])
+    parts = [describe_kernel(part) for part in inner]
+    if None in parts:
         return None
-    if any(part is None for part in parts):
-        return None
-    if parts:
-        record["parts"] = parts
-    record["parameters"] = {
-        name.removeprefix("raw_"): _value(
-            parameter, kernel.constraint_for_parameter_name(name)
-        ).tolist()
-        for name, parameter in kernel.named_parameters(recurse=False)
+    found = {name: getattr(kernel, name, None) for name in _ARGUMENTS}
+    return {
+        "class": kind.__name__,
+        "parts": parts,
+        "arguments": {
+            name: value.tolist() if isinstance(value, Tensor) else value
+            for name, value in found.items()
+            if value is not None
+        },
+        "parameters": {
+            name.removeprefix("raw_"): _value(parameter, constraint).tolist()
+            for name, parameter, constraint in _own_parameters(kernel)
+        },
     }
-    return record
 
 
 def build_kernel(record: Mapping[str, Any], like: Tensor) -> Kernel:
@@ -285,7 +270,7 @@ def build_kernel(record: Mapping[str, Any], like: Tensor) -> Kernel:
         StorageError: if the record is malformed or names something that is not on the list.
     """
     try:
-        return _build(record, depth=0).to(dtype=like.dtype, device=like.device).eval()
+        return _build(record).to(dtype=like.dtype, device=like.device).eval()
     except StorageError:
         raise
     except (LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
@@ -309,44 +294,27 @@ def _value(parameter: Tensor, constraint: Interval | None) -> Tensor:
     return value.detach().cpu()
 
 
-def _arguments(kernel: Kernel) -> dict[str, Any]:
-    arguments: dict[str, Any] = {}
-    if getattr(kernel, "ard_num_dims", None) is not None:
-        arguments["ard_num_dims"] = kernel.ard_num_dims
-    if isinstance(kernel, MaternKernel):
-        arguments["nu"] = kernel.nu
-    if isinstance(kernel, PolynomialKernel):
-        arguments["power"] = int(kernel.power)
-    return arguments
+def _own_parameters(kernel: Kernel) -> list[tuple[str, Tensor, Interval | None]]:
+    """A kernel's own parameters, without those of its parts, and their constraints."""
+    return [
+        (name, parameter, kernel.constraint_for_parameter_name(name))
+        for name, parameter in kernel.named_parameters(recurse=False)
+    ]
 
 
-def _build(record: Mapping[str, Any], depth: int) -> Kernel:
-    if depth > 16:
-        raise StorageError("The stored kernel is nested more than 16 levels deep.")
-    kind = record["class"]
-    parts = [_build(part, depth + 1) for part in record.get("parts", [])]
-    dims = record.get("active_dims")
-    active = {} if dims is None else {"active_dims": tuple(dims)}
-    if kind == "ScaleKernel":
-        kernel: Kernel = ScaleKernel(parts[0], **active)
-    elif kind == "AdditiveKernel":
-        kernel = AdditiveKernel(*parts)
-    elif kind == "ProductKernel":
-        kernel = ProductKernel(*parts)
-    elif kind in _LEAVES:
-        kernel = _LEAVES[kind](**record.get("arguments", {}), **active)
-    else:
+def _build(record: Mapping[str, Any]) -> Kernel:
+    if record["class"] not in _KERNELS:
         raise StorageError(
-            f"The stored kernel is a {kind!r}, which cannot be rebuilt; pass covar_module to load."
+            f"The stored kernel is a {record['class']!r}, which cannot be rebuilt; pass "
+            "covar_module to load."
         )
-    kernel = kernel.double()
-    own = list(kernel.named_parameters(recurse=False))
-    stored = record["parameters"]
-    if {name.removeprefix("raw_") for name, _ in own} != set(stored):
+    parts = [_build(part) for part in record["parts"]]
+    kernel = _KERNELS[record["class"]](*parts, **record["arguments"]).double()
+    own, stored = _own_parameters(kernel), record["parameters"]
+    if {name.removeprefix("raw_") for name, _, _ in own} != set(stored):
         raise StorageError(f"The stored kernel has parameters {sorted(stored)}.")
-    for name, parameter in own:
+    for name, parameter, constraint in own:
         value = torch.tensor(stored[name.removeprefix("raw_")], dtype=torch.double)
-        constraint = kernel.constraint_for_parameter_name(name)
         allowed = bool(value.isfinite().all()) and (constraint is None or constraint.check(value))
         if value.shape != parameter.shape or not allowed:
             raise StorageError(f"The stored kernel has {name} = {str(stored)[:80]}.")

@@ -10,16 +10,15 @@ norm at most C splits into a bias of at most C sqrt(sigma^2 - z'Dz) and a noise 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.gp.accuracy import warn_lost_accuracy
 from botorch_delay.gp.data import Data
-from botorch_delay.gp.factors import factorize
+from botorch_delay.gp.factors import factorize, warn_lost_accuracy
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
 BLOCK = 64  # rows of a factor that are made at once
@@ -69,11 +68,11 @@ class Moments:
         if offset == 0.0 and scale == 1.0:
             return self
         square = scale * scale
-        return Moments(
+        return replace(
+            self,
             mean=offset + scale * self.mean,
             variance=square * self.variance,
             prior=square * self.prior,
-            noise_norm=self.noise_norm,
             penalty=square * self.penalty,
             rounding=square * self.rounding,
             mean_rounding=abs(scale) * self.mean_rounding,
@@ -203,7 +202,12 @@ class Posterior:
         # Backward error: the factor is that of K + D + E with ||E|| of order m eps max k.
         backward = relative * largest
         if m and backward > 0.1 * noise.min().item():
-            _warn_coarse(noise.min().item(), X.dtype)
+            warn_lost_accuracy(
+                f"A noise variance of {noise.min().item():.1e} is within rounding in {X.dtype}; "
+                "variances are off by it, and bounds are widened. Use double precision, or a "
+                "larger noise_var.",
+                stacklevel=2,
+            )
         prior = prior_variance(self._kernel, X)
         V = self.whiten(covariance(self._kernel, self.data.X, X))  # L^-1 k_X(x)
         mean = (V * self._white).sum(dim=0)
@@ -250,11 +254,3 @@ def _leading(X1: Tensor, X2: Tensor, noise1: Tensor, noise2: Tensor) -> int:
     n = min(len(X1), len(X2))
     same = (X1[:n] == X2[:n]).all(dim=1) & (noise1[:n] == noise2[:n])
     return n if bool(same.all()) else int((~same).byte().argmax())
-
-
-def _warn_coarse(noise_var: float, dtype: torch.dtype) -> None:
-    warn_lost_accuracy(
-        f"A noise variance of {noise_var:.1e} is within rounding in {dtype}; variances are off "
-        "by it, and bounds are widened. Use double precision, or a larger noise_var.",
-        stacklevel=3,
-    )

@@ -44,6 +44,10 @@ class EmpiricalDelay(DelayLaw):
         ages: the asks made since each trial without an answer was asked, in steps: its delay is
             at least that. A trial that has only just been asked has age 0 and tells nothing.
 
+    Attributes:
+        mean: the restricted mean E[min(tau, L)], in steps, with L = ``limit``, the longest delay or
+            age. The whole mean where ``known``, else less than it.
+
     Raises:
         InputError: if a number is negative or not whole.
         NoAnswerError: if there is no delay.
@@ -69,6 +73,7 @@ class EmpiricalDelay(DelayLaw):
         self._steps: np.ndarray = self._estimate.quantiles
         self._survival: np.ndarray = self._estimate.probabilities
         self.limit = int(max(known.max(), least.max(initial=0)))
+        self.mean = float(self.survival(np.arange(self.limit)).sum())
 
     @classmethod
     def from_trials(cls, trials: Iterable[Trial], *, ended: bool = False) -> EmpiricalDelay:
@@ -99,14 +104,6 @@ class EmpiricalDelay(DelayLaw):
     def known(self) -> bool:
         """Whether the estimate reaches 1: no delay is beyond ``limit``, as far as is known."""
         return bool(self._survival[-1] <= _ROUNDING)
-
-    @property
-    def mean(self) -> float:
-        """The restricted mean E[min(tau, L)], in steps, with L = ``limit``.
-
-        L is the longest delay or age. The whole mean where ``known``, else less than it.
-        """
-        return float(self.survival(np.arange(self.limit)).sum())
 
     def survival(self, steps: Any, age: int = 0) -> Any:
         """``P(tau > u)``; for a trial that has been out for ``age`` asks, given that.

@@ -76,7 +76,7 @@ class PolicyData:
 
     def key(self, trial: Trial) -> int:
         """The key of a trial's point."""
-        return self._keys.of(trial)
+        return self._keys.of(trial.x, trial.index)
 
     def width_at(self, point: int | Tensor) -> float | None:
         """Sigma at the point that is about to be asked, where the rule adds it up; else None."""
@@ -140,7 +140,7 @@ class PolicyData:
                 self._asked.drop(key, trial.id)
 
     def _count_attached(self, number: int, result: Attached) -> None:
-        key = self._keys.of(result)
+        key = self._keys.of(result.x, result.index)
         self.feasibility.know(key)
         source = -1 - number
         self.answers.put(key, source, result.x, self._sign * result.value, None)

@@ -16,7 +16,7 @@ import torch
 
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import BotorchDelayError, StorageError
-from botorch_delay.gp.accuracy import warned
+from botorch_delay.gp.factors import warned
 from botorch_delay.history import differences, sqlite, states
 from botorch_delay.history.events import SETTLED, Event, read_events, truncated
 from botorch_delay.history.trials import Attached, Ledger, Trial

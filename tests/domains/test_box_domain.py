@@ -57,7 +57,7 @@ def test_a_test_of_feasibility_is_asked():
     X = domain.from_unit(scattered(100, 4))
     assert torch.equal(domain.contains(X), X[:, 3] > 0)
     wrong = box(constraints=None)
-    wrong._feasible = lambda X: True
+    wrong.feasible = lambda X: True
     with pytest.raises(InputTypeError, match="one entry per point"):
         wrong.contains(X)
 

@@ -1,5 +1,7 @@
 """Averaged answers that come and go: their posteriors are those of the beginning bit by bit."""
 
+import random
+
 import pytest
 import torch
 from cases import scattered
@@ -25,9 +27,9 @@ def surrogate(noise_var=1e-2):
 def anew(averages, judge, points):
     """The same answers entered into something new, in their order."""
     fresh = Averages(judge, points)
-    for _, key in averages._order:
-        for source, (value, noise) in sorted(averages._answers[key].items()):
-            fresh.put(key, source, averages.point(key), value, noise)
+    for key, point in sorted(averages._points.items(), key=lambda item: sorted(item[1].answers)):
+        for source, (value, noise) in sorted(point.answers.items()):
+            fresh.put(key, source, point.x, value, noise)
     return fresh
 
 
@@ -129,6 +131,26 @@ def test_averages_are_those_of_the_answers_that_are_left():
     for source in (0, 3, 6):
         averages.drop(0, source)
     assert averages.at_candidates.keys == [1]
+
+
+def test_an_average_is_exact_in_any_order():
+    rng = random.Random(0)
+    answers = [(rng.gauss(0, 10 ** rng.uniform(-6, 6)), rng.uniform(1e-6, 1)) for _ in range(60)]
+    y, noise = (torch.tensor(column, dtype=torch.double) for column in zip(*answers, strict=True))
+    x, rows = torch.zeros(2).double(), torch.zeros(60, dtype=torch.long)
+    data = Data.averaged(x.expand(60, 2), y, noise, rows)
+    plain, mixed = Averages(surrogate(), BOUNDS), Averages(surrogate(), BOUNDS)
+    for source, answer in enumerate(answers):
+        plain.put(0, source, x, *answer)
+        mixed.put(0, 100 + source, x, *answer)
+    for source, answer in reversed([*enumerate(answers)]):
+        mixed.put(0, source, x, *answer)
+        assert len(mixed.anywhere) == 1
+    for source in rng.sample(range(100, 160), 60):
+        mixed.drop(0, source)
+    assert mixed._points[0].row == plain._points[0].row
+    expected = (data.y.item(), data.noise_var.item(), data.spread.item())
+    assert plain._points[0].row == pytest.approx(expected, rel=1e-9)
 
 
 def test_pending_points_are_entered_apart_only_where_there_are_any():

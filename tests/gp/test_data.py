@@ -1,12 +1,10 @@
 """Averages of answers at one point."""
 
-import random
-
 import pytest
 import torch
 from cases import normal, scattered
 
-from botorch_delay.gp.data import Data, RunningAverage
+from botorch_delay.gp.data import Data
 
 
 def test_the_spread_counts_answers():
@@ -23,23 +21,3 @@ def test_the_spread_counts_answers():
     none = Data.averaged(X[:0], y[:0], noise[:0], empty)
     assert len(none) == 0
     assert none.spread_ratio == 0.0
-
-
-def test_a_running_average_is_exact_in_any_order():
-    rng = random.Random(0)
-    answers = [(rng.gauss(0, 10 ** rng.uniform(-6, 6)), rng.uniform(1e-6, 1)) for _ in range(60)]
-    y, noise = (torch.tensor(column, dtype=torch.double) for column in zip(*answers, strict=True))
-    rows = torch.zeros(60, dtype=torch.long)
-    data = Data.averaged(torch.zeros(60, 1).double(), y, noise, rows)
-    plain, mixed = RunningAverage(), RunningAverage()
-    for answer in answers:
-        plain.add(*answer)
-    for answer in [*answers, *answers]:
-        mixed.add(*answer)
-        assert len(mixed.row) == 3
-    rng.shuffle(answers)
-    for answer in answers:
-        mixed.add(*answer, count=-1)
-    assert mixed.row == plain.row
-    expected = (data.y.item(), data.noise_var.item(), data.spread.item())
-    assert plain.row == pytest.approx(expected, rel=1e-9)

@@ -211,21 +211,13 @@ def test_any_order_of_asks_and_answers_equals_a_rebuilt_model():
         assert_equals_rebuilt(model, rows, out, points, values)
 
 
-def test_what_is_known_of_pending_points_is_handed_on():
-    model = make()
-    model.fantasy_posterior(T)
-    for after in (model.with_pending(T[:2]), model.with_answer(P[3], 0.2)):
-        assert {"observed", "pending"} <= set(after._cache)
-
-
-def test_fantasies_of_fantasies_end_in_one_factor():
+def test_fantasies_of_fantasies():
     model = make(pending=P[:1])
     for i in range(1, 6):
         model = model.fantasy_model().with_pending(P[i])
     _, expected = dense("se", torch.cat([X, P]), torch.zeros(26), T, NOISE)
     variance = model.fantasy_posterior(T).variance.detach().flatten()
     np.testing.assert_allclose(variance, expected, atol=1e-10)
-    assert not hasattr(model.fantasy_model()._cache["observed"][0]._observed, "_observed")
 
 
 def test_the_fantasy_model_can_be_told_more():
