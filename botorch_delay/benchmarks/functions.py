@@ -14,7 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from botorch.test_functions.synthetic import Ackley, Branin, Hartmann, Michalewicz
+from botorch.test_functions.synthetic import (
+    Ackley,
+    Branin,
+    Hartmann,
+    Michalewicz,
+    SyntheticTestFunction,
+)
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
 from torch.quasirandom import SobolEngine
@@ -40,7 +46,7 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "matern52": partial(MaternKernel, nu=2.5),
     "matern12": partial(MaternKernel, nu=0.5),
 }
-TEST_FUNCTIONS = {
+TEST_FUNCTIONS: dict[str, Callable[..., SyntheticTestFunction]] = {
     "branin": Branin,
     "hartmann6": partial(Hartmann, dim=6),
     "ackley5": partial(Ackley, dim=5),

@@ -52,7 +52,9 @@ def test_the_parameters_of_a_box_are_its_columns():
     }
     x, index = point_of({"x": 0.25, "n": 1, "kind": 2, "y": 1.5})
     assert (x.tolist(), index) == ([0.25, 3.0, 2.0, 1.5], None)
-    decades = BoxDomain(torch.tensor([[1e-4], [1.0]]).double(), log_dims=[0], names=["rate"])
+    decades = BoxDomain(
+        torch.tensor([[1e-4], [1.0]], dtype=torch.double), log_dims=[0], names=["rate"]
+    )
     assert search_space(decades)[0] == {"rate": Parameter(1e-4, 1.0, log=True)}
 
 
