@@ -12,17 +12,17 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   ``acquisition.MaxVariance`` for BoTorch.
 * ``optimizers``: ``run.Run``, a run as its events; ``base.Optimizer``, ask and tell on top of it;
   ``bpe.BPEDelayOptimizer``, which decides what is asked, with ``round_sequence.RoundSequence``
-  (its rounds), ``policy.Policy`` (the rule outside the design), ``budget.Budget`` (what that may
-  cost) and ``audit.Audit`` (what happened to the claim, which ``claims.claim`` words);
-  ``policy_data.PolicyData``, what trials mean to a policy; ``rules.Rule``; ``config.BPEConfig``,
-  its options, ``exploit.Exploit`` one of their parts; ``fitting.Fitting``, the one surrogate in
+  (its rounds), ``maximizer.Maximizer`` (where the rule outside the design is largest),
+  ``budget.Budget`` (what that may cost) and ``audit.Audit`` (what is claimed after all that
+  happened); ``rules.Rule``, and ``rule_model.RuleModel``, what it sees; ``config.BPEConfig``, its
+  options, ``exploit.Exploit`` one of their parts; ``fitting.Fitting``, the one surrogate in
   use; ``replica.Replica``, the same asks made again elsewhere; ``loading.load``.
 * ``elimination``: ``open_round.OpenRound``, design points and what became of them;
   ``closing.close_round``, its end; ``rounds.RoundRecord``, what is kept of it, and
   ``rounds.round_lengths``, q_r and t_r; ``active_set.ActiveSet``, which is a
   ``finite_active_set.FiniteActiveSet`` or a ``box_active_set.BoxActiveSet``.
-* ``confidence``: ``bounds.RKHSConfidence`` (Lemma 1 and Theorem 1's half-width),
-  ``box_bounds.BoxBounds`` (Theorem 2 and nets), ``anytime.Ellipsoid`` and
+* ``confidence``: ``bounds.Confidence`` makes a ``bounds.HalfWidth`` of ``bounds.Evidence``, as
+  ``bounds.RKHSConfidence`` does (Lemma 1, Theorem 1, and nets on boxes); ``anytime.Ellipsoid`` and
   ``anytime.norm_at_least`` (bounds from all answers), ``guarantee.Guarantee``,
   ``information.information_gain``.
 * ``design``: ``greedy.GreedyDesign``, ``box.BoxDesign``, ``ascent.maximize``,
@@ -41,21 +41,22 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
 The way of an answer. ``Optimizer.tell`` checks it and makes an ``Event`` of it. ``Run._apply``,
 through which a loaded file goes as well, enters it in the ``Ledger`` and hands the trial to
 ``BPEDelayOptimizer._settled``, and this to the ``RoundSequence`` (is its design point settled, may
-its point be asked again?), to the ``PolicyData`` (whose ``Averages`` take it in), to the
+its point be asked again?), to the ``RuleModel`` (whose ``Averages`` take it in), to the
 ``Budget`` and to the ``Audit``. Two things are decided at once: whether the answers still fit
 ``norm_bound``, and after the last ask the end of the last round. All else waits for the next
 ``ask``, which calls ``BPEDelayOptimizer._choose``: it lets the ``Fitting`` learn kernel and noise
 again if that is due. If the round is due, ``close_round`` makes bounds from its answers and returns
 a ``RoundRecord`` and the ``ActiveSet`` that they leave; both are in an ``Event`` that is applied,
 and the next ``OpenRound`` begins. Only then a point is chosen: one to be asked again, the next
-design point, or the point of the ``Policy``. An answer that comes after its trial was abandoned
+design point, or the point of the ``Maximizer``. An answer that comes after its trial was abandoned
 (``Trial.late``) goes the same way, but serves no design point (where evaluations are exact it
-does): the policy, recommendations, and bounds from all answers use it.
+does): the rule, recommendations, and bounds from all answers use it.
 
-To add a rule: a class in ``optimizers/rules.py``, its scores in ``policy.py`` and ``policies.py``,
-its name in ``specs.py``. To add a confidence bound: a subclass of ``confidence.bounds.Confidence``,
-immutable and compared by its arguments, its name in ``specs.py``. To add an engine: see
-``integrations``. To add a delay law: a subclass of ``delays.DelayLaw``, its name in ``specs.py``.
+To add a rule: a subclass of ``rules.Rule``, its name in ``specs.py``. To add a confidence bound: a
+frozen dataclass in ``confidence/bounds.py`` whose ``fixed_design`` and ``adaptive`` make a
+``HalfWidth`` of ``Evidence``, its name in ``specs.py`` and in ``__init__.pyi``. To add an engine:
+see ``integrations``. To add a delay law: a subclass of ``delays.DelayLaw``, its name in
+``specs.py``.
 Names that users import are listed in ``__init__.pyi``, and ``tests/test_exports.py`` knows them.
 """
 

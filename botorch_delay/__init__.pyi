@@ -47,12 +47,12 @@ from botorch_delay.optimizers import editing as editing
 from botorch_delay.optimizers import load as load
 from botorch_delay.optimizers.exploit import Exploit as Exploit
 from botorch_delay.optimizers.exploit import WithinBudget as WithinBudget
+from botorch_delay.optimizers.rule_model import Censor as Censor
+from botorch_delay.optimizers.rule_model import Hallucinate as Hallucinate
+from botorch_delay.optimizers.rule_model import Ignore as Ignore
+from botorch_delay.optimizers.rule_model import Pending as Pending
 from botorch_delay.optimizers.rules import UCB as UCB
 from botorch_delay.optimizers.rules import BotorchRule as BotorchRule
-from botorch_delay.optimizers.rules import Censor as Censor
-from botorch_delay.optimizers.rules import Hallucinate as Hallucinate
-from botorch_delay.optimizers.rules import Ignore as Ignore
-from botorch_delay.optimizers.rules import Pending as Pending
 from botorch_delay.optimizers.rules import Rule as Rule
 from botorch_delay.optimizers.rules import ThompsonSampling as ThompsonSampling
 

@@ -178,10 +178,8 @@ def _draw(result: DemoResult, path: Path) -> None:
     start = result.optimizer.trials[0].asked_at
     plot_best(result.optimizer, axes["B"], start=start)
     axes["B"].set(title="Accuracy of each cross-validation", ylabel="accuracy")
-    resumed_only = not result.report.evaluations  # everything was in the store
-    plot_timeline(result.optimizer if resumed_only else result.report, axes["C"], start=start)
-    busy = f"Workers, busy {result.report.utilization:.0%} of the time"
-    axes["C"].set_title("Trials, from ask to answer" if resumed_only else busy)
+    plot_timeline(result.report, axes["C"], start=start)
+    axes["C"].set_title(f"Workers, busy {result.report.utilization:.0%} of the time")
     axes["B"].sharex(axes["C"])
     figure.savefig(path, dpi=110)
 

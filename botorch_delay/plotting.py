@@ -1,12 +1,13 @@
-"""Pictures of runs: each function draws on Matplotlib axes and returns them.
+"""Pictures of runs: each function draws on Matplotlib axes, on new ones if ``ax`` is None.
 
-Matplotlib is optional; without it every function raises a one-line hint.
+Each returns the axes. Without Matplotlib it raises a ``MissingExtraError``, and an
+``InputTypeError`` if it is given something else than it draws.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,21 +17,14 @@ from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
 from botorch_delay.gp.delayed_gp import DelayedGP
-from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
 from botorch_delay.runner import RunReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Blue, orange and green that stay apart for colour-blind readers (Okabe and Ito).
-_COLOURS = {
-    TrialState.COMPLETED: "#0072B2",
-    TrialState.FAILED: "#D55E00",
-    TrialState.ABANDONED: "#999999",
-    TrialState.RUNNING: "#E69F00",
-}
-_BEST = "#009E73"
+# Colours that stay apart for colour-blind readers (Okabe and Ito).
+_BLUE, _VERMILION, _ORANGE, _GREEN = "#0072B2", "#D55E00", "#E69F00", "#009E73"
 _PIXELS = 240
 
 
@@ -42,11 +36,9 @@ def plot_regret(
     Args:
         histories: by name, one history or repeats of one. Repeats are drawn as their mean with a
             band of half a standard deviation, as in the paper.
-        ax: where to draw; new axes if None.
+        ax: where to draw.
 
     Raises:
-        MissingExtraError: without Matplotlib.
-        InputTypeError: if ``histories`` are not histories by name.
         InputError: if there is nothing to draw, or repeats differ in length.
     """
     ax = _axes(ax)
@@ -77,10 +69,9 @@ def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axe
 
     Args:
         optimizer: on a domain with one or two columns.
-        ax: where to draw; new axes if None.
+        ax: where to draw.
 
     Raises:
-        MissingExtraError: without Matplotlib.
         InputError: if the domain has more than two columns.
     """
     _check(optimizer, BPEDelayOptimizer, "plot_active_set")
@@ -98,8 +89,7 @@ def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axe
         handles.append(ax.scatter(*at, s=10, color="black", label="answered"))
         at = _plane(_shown(domain, optimizer.recommend().x.unsqueeze(0)))
         star: dict[str, Any] = {"s": 240, "marker": "*", "edgecolor": "black"}
-        colour = _COLOURS[TrialState.RUNNING]
-        handles.append(ax.scatter(*at, color=colour, label="recommended", **star))
+        handles.append(ax.scatter(*at, color=_ORANGE, label="recommended", **star))
     _legend_below(ax, columns=3, handles=handles)
     labels = [
         f"log10 {name}" if column in domain.log_dims else name
@@ -118,10 +108,7 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
 
     Args:
         optimizer: with or without closed rounds.
-        ax: where to draw; new axes if None.
-
-    Raises:
-        MissingExtraError: without Matplotlib.
+        ax: where to draw.
     """
     _check(optimizer, BPEDelayOptimizer, "plot_rounds")
     ax = _axes(ax)
@@ -148,67 +135,55 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
         begin = end
     steps.append(max(len(optimizer.trials), begin))
     counts.append(counts[-1])
-    ax.plot(steps, counts, color=_COLOURS[TrialState.COMPLETED])
+    ax.plot(steps, counts, color=_BLUE)
     ax.set(xlabel="asks (shaded: beyond the design)")
     ax.set(ylabel="active points" if finite else "active share of the box", yscale="log")
-    ticks: list[float] = []
-    positive = sorted((count for count in set(counts) if count > 0), reverse=True)
-    apart = max((positive[0] / positive[-1]) ** 0.08, 1.05)  # a label's height on a low axis
-    for count in positive:  # those that would overlap with a larger one are left out
-        if not ticks or apart * count < ticks[-1]:
-            ticks.append(count)
+    ticks = [counts[0]]
+    if 0.0 < counts[-1] < 0.95 * counts[0]:  # else the labels would overlap
+        ticks.append(counts[-1])
     ax.set_yticks(ticks, [f"{tick:.{6 if finite else 2}g}" for tick in ticks])
     ax.set_yticks([], minor=True)
     ax.margins(x=0.03, y=0.1)
     return ax
 
 
-def plot_timeline(
-    run: RunReport | Optimizer, ax: Axes | None = None, *, start: float | None = None
-) -> Axes:
-    """When each evaluation ran.
+def plot_timeline(report: RunReport, ax: Axes | None = None, *, start: float | None = None) -> Axes:
+    """When each evaluation ran, with one lane per worker.
 
     Args:
-        run: the report of ``runner.run``, with one lane per worker; or an optimizer, with as
-            many lanes as trials were in flight, from ask to answer.
-        ax: where to draw; new axes if None.
+        report: of ``runner.run``.
+        ax: where to draw.
         start: the time that counts as 0, in seconds since the epoch; by default the first.
-
-    Raises:
-        MissingExtraError: without Matplotlib.
-        InputTypeError: if ``run`` is neither.
     """
-    if isinstance(run, RunReport):
-        spans, lane = _worker_spans(run), "worker"
-    elif isinstance(run, Optimizer):
-        spans, lane = _flight_spans(run.trials), "in flight"
-    else:
-        raise InputTypeError(
-            f"plot_timeline draws a RunReport or an optimizer, got {type(run).__name__}."
-        )
+    _check(report, RunReport, "plot_timeline")
     ax = _axes(ax)
+    evaluations = report.evaluations
     if start is None:
-        start = min((span.begin for span in spans), default=0.0)
-    unit, size = _time_unit(max((span.end for span in spans), default=start) - start)
-    for state in dict.fromkeys(span.state for span in spans):
-        drawn = [span for span in spans if span.state is state]
+        start = min((e.started for e in evaluations), default=0.0)
+    unit, size = _time_unit(max((e.finished for e in evaluations), default=start) - start)
+    lanes = {
+        worker: lane for lane, worker in enumerate(dict.fromkeys(e.worker for e in evaluations))
+    }
+    for label, colour in (("completed", _BLUE), ("failed", _VERMILION)):
+        drawn = [e for e in evaluations if bool(e.error) == (label == "failed")]
+        if not drawn:
+            continue
         ax.barh(
-            [span.lane for span in drawn],
-            [(span.end - span.begin) / size for span in drawn],
-            left=[(span.begin - start) / size for span in drawn],
+            [lanes[e.worker] for e in drawn],
+            [(e.finished - e.started) / size for e in drawn],
+            left=[(e.started - start) / size for e in drawn],
             height=0.7,
-            color=_COLOURS[state],
+            color=colour,
             edgecolor="white",
             linewidth=0.5,
-            label=state.value,
+            label=label,
         )
-    lanes = max((span.lane for span in spans), default=-1) + 1
-    labelled = range(0, lanes, max(-(-lanes // 12), 1))  # no more labels than can be read
-    ax.set_yticks(labelled, [f"{lane} {number + 1}" for number in labelled])
+    labelled = range(0, len(lanes), max(-(-len(lanes) // 12), 1))  # no more than can be read
+    ax.set_yticks(labelled, [f"worker {number + 1}" for number in labelled])
     ax.set(xlabel=unit)
     ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))
     ax.invert_yaxis()
-    if spans:
+    if evaluations:
         _legend_below(ax, columns=4)
     return ax
 
@@ -218,11 +193,8 @@ def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | No
 
     Args:
         optimizer: with or without answers.
-        ax: where to draw; new axes if None.
+        ax: where to draw.
         start: the time that counts as 0, in seconds since the epoch; by default the first ask.
-
-    Raises:
-        MissingExtraError: without Matplotlib.
     """
     _check(optimizer, Optimizer, "plot_best")
     ax = _axes(ax)
@@ -239,8 +211,8 @@ def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | No
     times = [(end - start) / size for end, _ in answers]
     values = torch.tensor([value for _, value in answers], dtype=torch.double)
     best = values.cummax(0).values if optimizer.maximize else values.cummin(0).values
-    ax.scatter(times, values, s=14, color=_COLOURS[TrialState.COMPLETED], label="answer")
-    ax.step(times, best, where="post", color=_BEST, label="best answer so far")
+    ax.scatter(times, values, s=14, color=_BLUE, label="answer")
+    ax.step(times, best, where="post", color=_GREEN, label="best answer so far")
     ax.set(xlabel=unit)
     ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))
     _legend_below(ax, columns=2)
@@ -253,11 +225,9 @@ def plot_posteriors(model: DelayedGP, X: Tensor, ax: Axes | None = None) -> Axes
     Args:
         model: with one input column.
         X: ``n x 1``, where to draw, in increasing order.
-        ax: where to draw; new axes if None.
+        ax: where to draw.
 
     Raises:
-        MissingExtraError: without Matplotlib.
-        InputTypeError: if ``model`` is no ``DelayedGP``.
         InputError: if it has more than one input column.
     """
     _check(model, DelayedGP, "plot_posteriors")
@@ -271,7 +241,7 @@ def plot_posteriors(model: DelayedGP, X: Tensor, ax: Axes | None = None) -> Axes
     x = X.flatten().cpu()
     bands = {
         "observed: $\\tilde\\mu \\pm 2\\tilde\\sigma$": (model, "#56B4E9", 0.35),
-        "fantasy: $\\tilde\\mu \\pm 2\\sigma$": (model.fantasy_model(), "#0072B2", 0.55),
+        "fantasy: $\\tilde\\mu \\pm 2\\sigma$": (model.fantasy_model(), _BLUE, 0.55),
     }
     with torch.no_grad():
         mean = model.posterior(X).mean.flatten().cpu()
@@ -282,7 +252,7 @@ def plot_posteriors(model: DelayedGP, X: Tensor, ax: Axes | None = None) -> Axes
         ax.plot(x, mean, color="black", linewidth=1)
         if len(pending):
             at = pending.flatten().cpu(), model.posterior(pending).mean.flatten().cpu()
-            style = {"facecolor": "white", "edgecolor": _COLOURS[TrialState.FAILED], "zorder": 3}
+            style = {"facecolor": "white", "edgecolor": _VERMILION, "zorder": 3}
             ax.scatter(*at, label="pending", **style)
         if len(answered):
             at = answered.flatten().cpu(), values.flatten().cpu()
@@ -356,7 +326,7 @@ def _points_and_rounds(optimizer: BPEDelayOptimizer) -> tuple[Tensor, Tensor]:
     """
     domain = optimizer.domain
     if domain.count is not None:
-        return domain.like, optimizer.eliminated.cpu()
+        return domain.like, optimizer.active_set.eliminated.cpu()
     assert isinstance(domain, BoxDomain)
     side = 100 if domain.dim == 2 else 1000
     steps = (torch.arange(side, dtype=torch.double) + 0.5) / side
@@ -396,42 +366,3 @@ def _nearest_cells(X: Tensor, labels: Tensor) -> tuple[Tensor, tuple[float, floa
     ends = torch.stack([low - margin * width, high + margin * width], dim=1).tolist()
     (left, right), (bottom, top) = ends if dim == 2 else [*ends, (-1.0, 1.0)]
     return labels[nearest].reshape(_PIXELS, -1).T, (left, right, bottom, top)
-
-
-class _Span(NamedTuple):
-    """A bar of the timeline."""
-
-    lane: int
-    begin: float
-    end: float
-    state: TrialState
-
-
-def _worker_spans(report: RunReport) -> list[_Span]:
-    """Evaluations, each in the lane of its worker."""
-    lanes = {
-        worker: i for i, worker in enumerate(dict.fromkeys(e.worker for e in report.evaluations))
-    }
-    return [
-        _Span(
-            lanes[e.worker],
-            e.started,
-            e.finished,
-            TrialState.FAILED if e.error else TrialState.COMPLETED,
-        )
-        for e in report.evaluations
-    ]
-
-
-def _flight_spans(trials: Sequence[Trial]) -> list[_Span]:
-    """Trials from ask to answer, each in the first lane that is free when it is asked."""
-    latest = max((t.answered_at or t.asked_at for t in trials), default=0.0)
-    free_from: list[float] = []
-    spans = []
-    for trial in trials:
-        end = latest if trial.answered_at is None else trial.answered_at
-        free = [lane for lane, until in enumerate(free_from) if until <= trial.asked_at]
-        lane = free[0] if free else len(free_from)
-        free_from[lane : lane + 1] = [end]
-        spans.append(_Span(lane, trial.asked_at, end, trial.state))
-    return spans

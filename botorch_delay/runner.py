@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -30,7 +29,7 @@ logger = logging.getLogger(__name__)
 # A pool that breaks this often without one result in between will not recover by itself.
 MAX_BREAKS_IN_A_ROW = 5
 
-# Seconds after which to look for Ctrl-C, late evaluations and a lost cluster, if nothing returns.
+# Seconds after which to look for Ctrl-C and a lost cluster, if nothing returns.
 LOOK_EVERY = 0.1
 
 _GOES_ON = "Everything told so far is kept; with a store, the same call goes on from there."
@@ -49,15 +48,12 @@ class RunReport:
     Attributes:
         evaluations: those that returned, in the order of their return.
         resumed: how many trials were in the store already.
-        abandoned: ids of trials that were given up: running when an earlier run died, cancelled,
-            or late and not back when everything else was done.
-        late: ids of trials that ran for longer than ``timeout`` and could not be stopped.
+        abandoned: ids of trials that were given up: running when an earlier run died, or cancelled.
     """
 
     evaluations: list[Evaluation] = field(default_factory=list)
     resumed: int = 0
     abandoned: list[int] = field(default_factory=list)
-    late: list[int] = field(default_factory=list)
 
     @property
     def out_of_order(self) -> int:
@@ -111,11 +107,9 @@ def run(
         store: a file in which every ask and every answer is committed as it happens. If it
             exists the run goes on from there: trials that were running are abandoned. Trials
             that were asked by hand before are left alone, and count.
-        timeout: seconds that an evaluation may take, counted from when it runs. A Pebble pool
-            kills it, and the trial has failed. Another executor cannot: the trial is reported
-            and its place counts as taken until it returns, when its answer is told. The run
-            does not wait for late trials at its end; it abandons them. Where durations depend on
-            the values a timeout voids the guarantee of BPE-Delay's rounds.
+        timeout: seconds that an evaluation may take, counted from when it runs; then its worker
+            is killed, and the trial has failed. Only a ``pebble.ProcessPool`` can do that. Where
+            durations depend on the values a timeout voids the guarantee of BPE-Delay's rounds.
         callbacks: called with the optimizer and each trial that is settled.
         progress: whether to show a progress bar.
 
@@ -123,7 +117,8 @@ def run(
         When and where the evaluations ran.
 
     Raises:
-        InputError: if an argument is out of its range, or the objective is not picklable.
+        InputError: if an argument is out of its range, the objective is not picklable, or the
+            executor cannot keep a timeout.
         StorageError: if the store cannot be used.
         RunError: if a pool keeps breaking, takes no work, or loses its cluster.
         KeyboardInterrupt: on Ctrl-C, after every trial in flight was cancelled or abandoned, and
@@ -134,7 +129,7 @@ def run(
         loop = _Loop(optimizer, objective, pool, n_trials, max_in_flight, store, callbacks)
         with _turn:
             loop.resume()
-        bar = _Bar(optimizer, n_trials, show=progress)
+        bar = tqdm(total=n_trials, unit="trial", disable=not progress)
         with bar as loop.bar, _interrupts_deferred() as loop.interrupted:
             loop.work()
     finally:
@@ -168,40 +163,6 @@ def _interrupts_deferred() -> Iterator[threading.Event]:
         raise KeyboardInterrupt
 
 
-class _Bar(tqdm):
-    """The progress bar: trials settled, in flight and failed, and the best value so far."""
-
-    def __init__(self, optimizer: Optimizer, n_trials: int, *, show: bool) -> None:
-        super().__init__(total=n_trials, unit="trial", disable=not show)
-        self._better = max if optimizer.maximize else min
-        self._best: float | None = None
-        self._failed = 0
-        for trial in optimizer.trials:
-            if trial.state is not TrialState.RUNNING:
-                self.count(trial, in_flight=0)
-
-    def count(self, trial: Trial, in_flight: int) -> None:
-        """Show one more trial as settled."""
-        self._failed += trial.state is TrialState.FAILED
-        if trial.value is not None:
-            best = trial.value if self._best is None else self._better(self._best, trial.value)
-            self._best = best
-        text = f"in flight={in_flight} failed={self._failed}"
-        if self._best is not None:
-            text += f" best={self._best:.4g}"
-        self.set_postfix_str(text, refresh=False)
-        self.update()
-
-
-@dataclass
-class _Flight:
-    """A trial that the pool has."""
-
-    trial: Trial
-    begun: float | None = None  # on the monotonic clock, when first seen to run
-    late: bool = False
-
-
 @dataclass
 class _Loop:
     """The state of one call of :func:`run`."""
@@ -215,9 +176,10 @@ class _Loop:
     callbacks: Sequence[Callback]
     report: RunReport = field(default_factory=RunReport)
     interrupted: threading.Event = field(default_factory=threading.Event)
-    in_flight: dict[Future[Evaluation], _Flight] = field(default_factory=dict)
+    in_flight: dict[Future[Evaluation], Trial] = field(default_factory=dict)
     breaks_in_a_row: int = 0
-    bar: _Bar = field(init=False)
+    failed: int = 0
+    bar: tqdm[None] = field(init=False)
 
     def __post_init__(self) -> None:
         """Refuse arguments of :func:`run` that cannot be used."""
@@ -256,34 +218,29 @@ class _Loop:
         self._commit()
 
     def work(self) -> None:
-        """Until all trials are asked, and all of them settled or late."""
+        """Until all trials are asked and settled."""
+        self.bar.update(sum(t.state is not TrialState.RUNNING for t in self.optimizer.trials))
         try:
             while True:
                 with _turn:
                     self._fill()
-                asked = len(self.optimizer.trials) >= self.n_trials
-                if asked and all(flight.late for flight in self.in_flight.values()):
+                if not self.in_flight:
                     break
                 done, _ = wait(self.in_flight, LOOK_EVERY, return_when=FIRST_COMPLETED)
                 with _turn:
-                    for future in sorted(done, key=lambda future: self.in_flight[future].trial.id):
+                    for future in sorted(done, key=lambda future: self.in_flight[future].id):
                         if future in self.in_flight:  # else it was settled when its pool broke
                             self._collect(future)
                 if self.interrupted.is_set():  # here, and never between a change and its commit
                     raise KeyboardInterrupt
                 if not self.pool.alive():
                     raise RunError(f"The connection to the cluster was lost. {_GOES_ON}")
-                self._report_late()
         finally:
             with _turn:
-                self._give_up()
-
-    def _give_up(self) -> None:
-        """Cancel and abandon what is still in flight, and commit."""
-        for future, flight in self.in_flight.items():
-            future.cancel()
-            self._abandon(flight.trial)
-        self._commit()
+                for future, trial in self.in_flight.items():
+                    future.cancel()
+                    self._abandon(trial)
+                self._commit()
 
     def _fill(self) -> None:
         """Ask for every free place."""
@@ -304,35 +261,11 @@ class _Loop:
                     f"The executor takes no work ({type(error).__name__}: {error}). {_GOES_ON}"
                 ) from error
             else:
-                self.in_flight[future] = _Flight(trial)
-
-    def _report_late(self) -> None:
-        """Name the evaluations that have become late, where the pool cannot end them."""
-        timeout = self.pool.timeout
-        if timeout is None or self.pool.kills:
-            return
-        now = time.monotonic()
-        for future, flight in self.in_flight.items():
-            if flight.late or not self.pool.running(future, flight.trial):
-                continue
-            if flight.begun is None:
-                flight.begun = now
-            if now - flight.begun < timeout:
-                continue
-            flight.late = True
-            self.report.late.append(flight.trial.id)
-            logger.warning(
-                "trial %d runs for more than %g seconds and cannot be stopped; its place is taken "
-                "until it returns (%d of %d places)",
-                flight.trial.id,
-                timeout,
-                sum(flight.late for flight in self.in_flight.values()),
-                self.max_in_flight,
-            )
+                self.in_flight[future] = trial
 
     def _collect(self, future: Future[Evaluation]) -> None:
         """Take in what has become of an evaluation."""
-        trial = self.in_flight.pop(future).trial
+        trial = self.in_flight.pop(future)
         try:
             evaluation = future.result()
         except BrokenProcessPool as error:
@@ -342,8 +275,7 @@ class _Loop:
             self._abandon(trial)
             self._settled(trial)
         except Exception as error:  # the executor's own: lost workers, results that do not pickle
-            killed = isinstance(error, TimeoutError) and self.pool.kills
-            if killed and self.pool.timeout is not None:
+            if isinstance(error, TimeoutError) and self.pool.timeout is not None:
                 self._fail(trial, f"timed out after {self.pool.timeout:g} seconds")
             else:
                 self._fail(trial, one_line(error))
@@ -371,7 +303,7 @@ class _Loop:
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._collect(future)
             else:
-                self._fail(self.in_flight.pop(future).trial, f"a worker process died: {message}")
+                self._fail(self.in_flight.pop(future), f"a worker process died: {message}")
         self.breaks_in_a_row += 1
         logger.warning("the process pool broke (%s); %d in a row", message, self.breaks_in_a_row)
         if self.breaks_in_a_row >= MAX_BREAKS_IN_A_ROW or not self.pool.repair():
@@ -396,7 +328,10 @@ class _Loop:
 
     def _settled(self, trial: Trial) -> None:
         self._commit()
-        self.bar.count(trial, in_flight=len(self.in_flight))
+        self.failed += trial.state is TrialState.FAILED
+        shown = {"in flight": len(self.in_flight), "failed": self.failed}
+        self.bar.set_postfix(shown, refresh=False)
+        self.bar.update()
         for callback in self.callbacks:
             callback(self.optimizer, trial)
 

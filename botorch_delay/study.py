@@ -25,15 +25,17 @@ import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.space import Choice, Space
 from botorch_delay.exceptions import InputError, NoAnswerError
 from botorch_delay.history.trials import Trial
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
@@ -57,24 +59,20 @@ def read_space(path: str | os.PathLike[str]) -> FiniteDomain:
         InputError: if the file cannot be read, or does not describe a space.
     """
     file = Path(path)
+    text = _read_text(file)
     try:
-        described = tomllib.loads(_read_text(file))
+        match tomllib.loads(text):
+            case {"arms": str(name), **others} if not others:
+                file = file.parent / name
+                return _read_arms(_read_text(file))
+            case {"parameters": dict(parameters), **others} if parameters and not others:
+                return _grid({name: _choice(name, parameters[name]) for name in parameters})
+        raise InputError(
+            'expected either arms = "file.csv", the name of a CSV file, or at least one '
+            "[parameters.NAME] table, and nothing else."
+        )
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{file} is not TOML: {error}.") from error
-    match described:
-        case {"arms": str(name)} if len(described) == 1:
-            file = file.parent / name
-            make = partial(_read_arms, _read_text(file))
-        case {"parameters": dict(parameters)} if len(described) == 1 and parameters:
-            make = partial(_make_grid, parameters)
-        case _:
-            raise InputError(
-                f'{file} must have either arms = "file.csv", the name of a CSV file, or at least '
-                f"one [parameters.NAME] table, and nothing else; it has "
-                f"{', '.join(described) or 'nothing'}."
-            )
-    try:
-        return make()
     except InputError as error:
         raise InputError(f"{file}: {error}") from error
 
@@ -90,27 +88,17 @@ def _read_text(file: Path) -> str:
 
 def _read_arms(text: str) -> FiniteDomain:
     """The arms of a table: a header of names, then one row of numbers for each arm."""
-    try:
-        reader = csv.reader(text.splitlines())
-        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
-    except csv.Error as error:
-        raise InputError(f"not CSV: {error}.") from error
-    if len(rows) < 2 or None not in map(_number, rows[0][1]):
+    header, *rows = [line for line in text.splitlines() if line.strip()] or [""]
+    names = [cell.strip() for cell in next(csv.reader([header]), [])]
+    if not rows or not all(_number(name) is None for name in names):
         raise InputError("expected a header of names, and at least one arm.")
-    names = [cell.strip() for cell in rows[0][1]]
-    lines: dict[tuple[float, ...], int] = {}
-    for line, row in rows[1:]:
-        arm = tuple(n for n in map(_number, row) if n is not None and math.isfinite(n))
-        if not len(arm) == len(row) == len(names):
-            raise InputError(
-                f"line {line}: expected {len(names)} finite numbers, got {', '.join(row)!r}."
-            )
-        if arm in lines:
-            raise InputError(
-                f"line {line}: arms must be distinct; this is that of line {lines[arm]}."
-            )
-        lines[arm] = line
-    return FiniteDomain(torch.tensor(list(lines), dtype=torch.double), names=names)
+    try:
+        points = np.loadtxt(rows, delimiter=",", ndmin=2)
+    except ValueError as error:
+        raise InputError(f"expected {len(names)} numbers for each arm: {error}.") from error
+    if points.shape[1] != len(names):
+        raise InputError(f"expected {len(names)} numbers for each arm, got {points.shape[1]}.")
+    return FiniteDomain(torch.from_numpy(points), names=names)
 
 
 def _number(text: str) -> float | None:
@@ -120,44 +108,37 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _make_grid(parameters: Mapping[str, Any]) -> FiniteDomain:
-    """The product of the described parameters."""
-    axes = []
-    for name, described in parameters.items():
-        try:
-            axes.append(_axis(described))
-        except InputError as error:
-            raise InputError(f"parameter {name}: {error}") from error
-    count = math.prod(map(len, axes))
-    if count > MAX_ARMS:
-        raise InputError(f"{count} arms are described; at most {MAX_ARMS} can be listed.")
-    points = torch.cartesian_prod(*axes).reshape(count, len(axes))
-    logs = [i for i, p in enumerate(parameters.values()) if p.get("scale") == "log"]
-    return FiniteDomain(points, names=list(parameters), log_dims=logs)
-
-
-def _axis(described: Any) -> Tensor:
-    """The values of one parameter, ``n``: those listed, or steps from low to high."""
+def _choice(name: str, described: Any) -> Choice:
+    """The values of one parameter: those listed, or steps from low to high."""
     match described:
-        case {"values": list(listed), **rest} if listed and rest.keys() <= {"scale"}:
-            ends, steps = listed, None
+        case {"values": list(values), **rest} if values and rest.keys() <= {"scale"}:
+            steps = None
         case {"low": low, "high": high, "steps": count, **rest} if rest.keys() <= {"scale"}:
-            ends, steps = [low, high], validation.whole(count, "steps", 2)
+            values, steps = [low, high], validation.whole(count, f"{name}: steps", 2)
         case _:
             raise InputError(
-                "expected a table with values, a list of numbers, or with low, high and steps, "
-                f"and perhaps scale; got {described!r}."
+                f"parameter {name}: expected a table with values, a list of numbers, or with low, "
+                f"high and steps, and perhaps scale; got {described!r}."
             )
     scale = rest.get("scale", "linear")
     if scale not in ("linear", "log"):
-        raise InputError(f'scale must be "linear" or "log", got {scale!r}.')
+        raise InputError(f'parameter {name}: scale must be "linear" or "log", got {scale!r}.')
     check = validation.positive if scale == "log" else validation.real
-    values = [check(value, "each of its numbers") for value in ends]
+    values = [check(value, f"each number of parameter {name}") for value in values]
     if steps is not None:
         values = _steps(values[0], values[1], steps, log=scale == "log")
-    if len(set(values)) < len(values):
-        raise InputError("its values must be distinct.")
-    return torch.tensor(values, dtype=torch.double)
+    return Choice(values, ordered=True, log=scale == "log")
+
+
+def _grid(parameters: Mapping[str, Choice]) -> FiniteDomain:
+    """All combinations; a parameter with one value takes no column."""
+    count = math.prod(parameter.count for parameter in parameters.values())
+    if count > MAX_ARMS:
+        raise InputError(f"{count} arms are described; at most {MAX_ARMS} can be listed.")
+    box = Space(parameters).domain
+    axes = [box.bounds.new_tensor(values) for values in box.discrete_dims.values()]
+    points = torch.cartesian_prod(*axes).reshape(count, len(axes))
+    return FiniteDomain(points, names=box.names, log_dims=box.log_dims)
 
 
 def _steps(low: float, high: float, steps: int, *, log: bool) -> list[float]:
@@ -172,25 +153,17 @@ def _steps(low: float, high: float, steps: int, *, log: bool) -> list[float]:
 
 
 def point_of(domain: Domain, settings: Sequence[str]) -> Tensor:
-    """The point (``d``) with the given settings, each NAME=VALUE, all of them once.
+    """The point (``d``) with the given settings, each NAME=NUMBER, all of them once.
 
     Raises:
-        InputError: if a name is unknown, missing or named twice, or a value is no number.
+        InputError: if a name is unknown, missing or given twice, or a value is no number.
     """
-    values: dict[str, float] = {}
-    for setting in settings:
-        name, _, text = setting.partition("=")
-        value = _number(text)
-        if value is None:
-            raise InputError(f"Expected NAME=NUMBER, got {setting!r}.")
-        if name not in domain.names or name in values:
-            raise InputError(
-                f"{setting!r}: each of {', '.join(domain.names)} is to be given once, and no other."
-            )
-        values[name] = value
-    missing = [name for name in domain.names if name not in values]
-    if missing:
-        raise InputError(f"{', '.join(missing)} missing; each parameter needs a NAME=NUMBER.")
+    values = {name: _number(text) for name, _, text in (s.partition("=") for s in settings)}
+    if len(values) < len(settings) or values.keys() != set(domain.names) or None in values.values():
+        raise InputError(
+            f"Each of {', '.join(domain.names)} needs one NAME=NUMBER, and nothing else does; got "
+            f"{' '.join(settings)}."
+        )
     return domain.like.new_tensor([values[name] for name in domain.names])
 
 
@@ -265,21 +238,14 @@ def format_trials(trials: Sequence[Mapping[str, Any]], *, since: bool = False) -
     rows = [["id", *trials[0]["parameters"], *(["asked"] if since else [])]]
     for trial in trials:
         numbers = [f"{value:.12g}" for value in trial["parameters"].values()]
-        ago = [f"{_ago(trial['asked_at'])} ago"] if since else []
+        seconds = round(max(time.time() - trial["asked_at"], 0.0))
+        ago = [f"{timedelta(seconds=seconds)} ago"] if since else []
         rows.append([str(trial["id"]), *numbers, *ago])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
         for row in rows
     )
-
-
-def _ago(asked_at: float) -> str:
-    seconds = max(time.time() - asked_at, 0.0)
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} seconds"
 
 
 def format_study(study: Mapping[str, Any]) -> str:

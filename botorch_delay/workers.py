@@ -51,26 +51,31 @@ class Pool:
     """Any executor: it takes calls, and nothing else is known of it.
 
     Attributes:
-        timeout: seconds that an evaluation may take, or None.
-        kills: whether it ends an evaluation that takes longer.
+        timeout: seconds that an evaluation may take before it is killed, or None.
     """
 
-    kills = False
+    timeout: float | None = None
+    # How the objective reaches the workers, if it has to be pickled.
+    dumps: Callable[[Any], bytes] | None = None
 
-    def __init__(self, executor: Any, timeout: float | None) -> None:
-        self.timeout = timeout
+    def __init__(self, executor: Any) -> None:
         self._executor = executor
 
     def check(self, objective: Objective) -> None:
         """Raise InputTypeError if the objective cannot reach the workers."""
+        if self.dumps is None:
+            return
+        try:
+            self.dumps(objective)
+        except Exception as error:
+            raise InputTypeError(
+                f"The objective cannot be sent to another process ({error}); define it at the top "
+                "level of a module, or use a ThreadPoolExecutor."
+            ) from error
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
         """Have a worker evaluate the objective at the trial's point."""
         return self._executor.submit(_evaluate, objective, *_portable(trial))
-
-    def running(self, future: Future[Evaluation], trial: Trial) -> bool:
-        """Whether a worker has begun with the trial."""
-        return future.running()
 
     def alive(self) -> bool:
         """Whether answers can still come."""
@@ -87,11 +92,8 @@ class Pool:
 class BreakableProcessPool(Pool):
     """A ``ProcessPoolExecutor``, which breaks as a whole when one worker dies."""
 
+    dumps = staticmethod(pickle.dumps)
     _replacement: ProcessPoolExecutor | None = None
-
-    def check(self, objective: Objective) -> None:
-        """Raise InputTypeError if the objective cannot be pickled."""
-        _check_picklable(objective, pickle.dumps)
 
     def repair(self) -> bool:
         """Replace the broken executor by one with the same arguments."""
@@ -116,11 +118,11 @@ class BreakableProcessPool(Pool):
 class PebblePool(Pool):
     """A ``pebble.ProcessPool``, which kills a worker that takes too long and replaces it."""
 
-    kills = True
+    dumps = staticmethod(pickle.dumps)
 
-    def check(self, objective: Objective) -> None:
-        """Raise InputTypeError if the objective cannot be pickled."""
-        _check_picklable(objective, pickle.dumps)
+    def __init__(self, executor: Any, timeout: float | None) -> None:
+        super().__init__(executor)
+        self.timeout = timeout
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
         """Have a worker evaluate the objective at the trial's point."""
@@ -132,44 +134,26 @@ class DaskPool(Pool):
     """Dask's ``Client.get_executor()``.
 
     Dask takes calls with equal arguments for one, so that the second evaluation of a point would
-    return the first one's value, noise included; keys prevent that. Its futures never say that
-    they run, which a timeout has to know, so workers report it. And some futures never end once
-    the client has lost its scheduler.
+    return the first one's value, noise included; keys prevent that. And some futures never end
+    once the client has lost its scheduler.
     """
 
-    def __init__(self, executor: Any, timeout: float | None) -> None:
-        super().__init__(executor, timeout)
-        self._client = executor._client  # kept in a private attribute and nowhere else
-        self._topic = f"botorch-delay-{uuid.uuid4().hex}"
-        self._begun: set[int] = set()
-        if timeout is not None:
-            self._client.subscribe_topic(self._topic, lambda event: self._begun.add(event[1]))
-
-    def check(self, objective: Objective) -> None:
-        """Raise InputTypeError if the objective cannot be pickled by value."""
+    def __init__(self, executor: Any) -> None:
         import cloudpickle  # comes with Dask, which sends functions with it
 
-        _check_picklable(objective, cloudpickle.dumps)
+        super().__init__(executor)
+        self.dumps = cloudpickle.dumps
+        self._client = executor._client  # kept in a private attribute and nowhere else
+        self._run = f"botorch-delay-{uuid.uuid4().hex}"
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
         """Have a worker evaluate the objective at the trial's point."""
-        topic = None if self.timeout is None else self._topic
-        arguments = (topic, objective, *_portable(trial))
-        key = f"{self._topic}-{trial.id}"
-        return self._executor.submit(_evaluate_on_dask, *arguments, key=key)
-
-    def running(self, future: Future[Evaluation], trial: Trial) -> bool:
-        """Whether a worker has reported that it has begun with the trial."""
-        return trial.id in self._begun
+        key = f"{self._run}-{trial.id}"
+        return self._executor.submit(_evaluate, objective, *_portable(trial), key=key)
 
     def alive(self) -> bool:
         """Whether the client has a scheduler, or is about to have one again."""
         return self._client.status in ("running", "connecting")
-
-    def release(self) -> None:
-        """Listen to the workers no longer."""
-        if self.timeout is not None and self.alive():
-            self._client.unsubscribe_topic(self._topic)
 
 
 def make_pool(executor: Any, timeout: float | None) -> Pool:
@@ -181,35 +165,30 @@ def make_pool(executor: Any, timeout: float | None) -> Pool:
 
     Raises:
         InputTypeError: if it is no executor.
-        InputError: if the timeout is not above 0.
+        InputError: if the timeout is not above 0, or the executor cannot keep it.
     """
     if timeout is not None:
         timeout = validation.positive(timeout, "timeout")
     if hasattr(executor, "get_executor"):
         raise InputTypeError("executor is a Dask client; hand over client.get_executor().")
-    if isinstance(executor, ProcessPoolExecutor):
-        return BreakableProcessPool(executor, timeout)
     schedule = getattr(executor, "schedule", None)
     if schedule is not None and "timeout" in inspect.signature(schedule).parameters:
         return PebblePool(executor, timeout)
-    if type(executor).__module__ == "distributed.cfexecutor":  # without importing Dask
-        return DaskPool(executor, timeout)
-    if hasattr(executor, "submit"):
-        return Pool(executor, timeout)
-    raise InputTypeError(
-        "executor must be a concurrent.futures.Executor or a pebble.ProcessPool, got "
-        f"{type(executor).__name__}."
-    )
-
-
-def _check_picklable(objective: Objective, dumps: Callable[[Objective], bytes]) -> None:
-    try:
-        dumps(objective)
-    except Exception as error:
+    if not hasattr(executor, "submit"):
         raise InputTypeError(
-            f"The objective cannot be sent to another process ({error}); define it at the top "
-            "level of a module, or use a ThreadPoolExecutor."
-        ) from error
+            "executor must be a concurrent.futures.Executor or a pebble.ProcessPool, got "
+            f"{type(executor).__name__}."
+        )
+    if timeout is not None:
+        raise InputError(
+            f"A {type(executor).__name__} cannot stop an evaluation, and keeps no timeout; use a "
+            "pebble.ProcessPool."
+        )
+    if isinstance(executor, ProcessPoolExecutor):
+        return BreakableProcessPool(executor)
+    if type(executor).__module__ == "distributed.cfexecutor":  # without importing Dask
+        return DaskPool(executor)
+    return Pool(executor)
 
 
 def _portable(trial: Trial) -> tuple[int, list[float], str]:
@@ -234,17 +213,6 @@ def _evaluate(objective: Objective, trial_id: int, x: list[float], dtype: str) -
         except InputError as invalid:
             error = f"the objective returned no finite number: {invalid}"
     return Evaluation(trial_id, worker, started, time.time(), error, value)
-
-
-def _evaluate_on_dask(
-    topic: str | None, objective: Objective, trial_id: int, *x: Any
-) -> Evaluation:
-    """Run in a worker of Dask: tell the client that it has begun, if that matters, and evaluate."""
-    from distributed import get_worker
-
-    if topic is not None:
-        get_worker().log_event(topic, trial_id)
-    return _evaluate(objective, trial_id, *x)
 
 
 def one_line(raised: BaseException) -> str:

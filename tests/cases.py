@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,13 @@ from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, RBFKernel, Scal
 from torch import Generator, Tensor
 from torch.quasirandom import SobolEngine
 
-from botorch_delay import BoxDomain
+from botorch_delay import BoxDomain, Trial
+
+
+def record(trial: Trial) -> dict[str, Any]:
+    """Every field of a trial, and its point, to be compared."""
+    names = [field.name for field in fields(trial) if field.name != "source"]
+    return {name: getattr(trial, name) for name in names} | {"x": trial.x.tolist()}
 
 
 def se(lengthscale: float = 0.4) -> Kernel:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -129,16 +128,6 @@ class Counted:
     def __call__(self, x: Tensor) -> float:
         (self.folder / f"{time.time_ns()}-{os.getpid()}").touch()
         return uneven(x)
-
-
-RELEASE = threading.Event()  # for workers that are threads of this process
-
-
-def waits_on_the_left(x: Tensor) -> float:
-    """Returns on the left end only when all are released."""
-    if float(x[0]) < 0.5:
-        RELEASE.wait(30)
-    return quadratic(x)
 
 
 class KillsOneWorker:

@@ -1,26 +1,28 @@
-"""The README's code, by language, and which of it needs an engine."""
+"""The code in the README and in the guides, by page and by language."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
-# Not among what the tests need: sections that import one run where it is installed.
+ROOT = Path(__file__).parent.parent
+GUIDES = {path.stem: path for path in sorted((ROOT / "tutorials" / "guides").glob("*.md"))}
+PAGES = {"README": ROOT / "README.md", **GUIDES}
+# Not among what the tests need: the tests of these integrations run the pages of the same name.
 ENGINES = ("ax", "ray")
 
 
-def blocks(language: str, text: str = README) -> list[str]:
-    """Every block of a language, in order."""
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+def fenced(page: str) -> list[tuple[str, str]]:
+    """Every block of a page, in order: what stands behind its opening fence, and its text."""
+    text = PAGES[page].read_text(encoding="utf-8")
+    return re.findall(r"^```([^\n]+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-def python_blocks(engine: str | None = None) -> list[str]:
-    """The Python blocks of the sections that need an engine, or none of them."""
-    found = []
-    for section in re.split(r"^(?=## )", README, flags=re.MULTILINE):
-        python = blocks("python", section)
-        imports = re.findall(r"^(?:from|import) (\w+)", "".join(python), re.MULTILINE)
-        if next((name for name in imports if name in ENGINES), None) == engine:
-            found += python
-    return found
+def blocks(language: str) -> list[str]:
+    """Every block of a language, on all pages."""
+    return [text for page in PAGES for found, text in fenced(page) if found == language]
+
+
+def python_blocks(page: str) -> list[str]:
+    """The Python blocks of a page."""
+    return [text for found, text in fenced(page) if found == "python"]

@@ -5,12 +5,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
 from scale import repeats
 
-from botorch_delay import BPEDelayOptimizer, cli, load
+from botorch_delay import BPEDelayOptimizer, cli, demo, load
 from botorch_delay.demo import CrossValidation, demo_domain, held_out_accuracy
 
 # Where rich is installed this import draws from a global generator, once.
@@ -57,25 +58,29 @@ def test_help_is_there(capsys):
     assert "demo" in out
 
 
-def test_the_demo_runs_resumes_and_reports(tmp_path):
+def test_the_demo_runs_resumes_and_reports(tmp_path, capsys, monkeypatch):
+    """In this process: the command as a user calls it is played by the heavy tests."""
+    monkeypatch.setattr(demo, "spawned_pool", ThreadPoolExecutor)
     picture = tmp_path / "demo.png"
-    arguments = ["--trials", "8", "--store", str(tmp_path / "study.db"), "--seed", "3"]
+    arguments = ["--trials", "5", "--store", str(tmp_path / "study.db"), "--seed", "3"]
     arguments += ["--out", str(picture)]
-    command = [sys.executable, "-m", "botorch_delay", "demo", *arguments]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    code, shown, _ = call("demo", *arguments, capsys=capsys)
+    assert code == 0
     for word in ("recommended", "held-out", "random search", "out of order", "busy", "active"):
-        assert word in shown.stdout, shown
+        assert word in shown
     assert picture.read_bytes().startswith(b"\x89PNG")
-    again = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "8 trials were in the store already" in again.stdout
-    assert "out of order" not in again.stdout  # nothing was left to evaluate
+    code, again, _ = call("demo", *arguments, capsys=capsys)
+    assert code == 0
+    assert "5 trials were in the store already" in again
+    assert "out of order" not in again  # nothing was left to evaluate
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_the_demo_survives_being_killed(tmp_path, how):
     store, told = tmp_path / "study.db", {}
-    command = [sys.executable, "-m", "botorch_delay", "demo", "--trials", "40"]
+    trials = repeats(40, 16)
+    command = [sys.executable, "-m", "botorch_delay", "demo", "--trials", str(trials)]
     command += ["--store", str(store)]
 
     def answers():
@@ -88,7 +93,7 @@ def test_the_demo_survives_being_killed(tmp_path, how):
             except sqlite3.OperationalError:  # not yet there, or being written
                 return {}
 
-    for stop_after in (1, 4, 9, 15, 22)[: repeats(5, 2)]:
+    for stop_after in (4, 1, 9, 15, 22)[: repeats(5, 1)]:
         with subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -117,7 +122,7 @@ def test_the_demo_survives_being_killed(tmp_path, how):
     assert "recommended" in done.stdout
     assert told.items() <= answers().items()
     opt = load(store)
-    assert len(opt.trials) == 40
+    assert len(opt.trials) == trials
     assert opt.pending == []
 
 

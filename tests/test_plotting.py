@@ -1,6 +1,5 @@
 import builtins
 from functools import partial
-from itertools import pairwise
 
 import matplotlib as mpl
 import pytest
@@ -11,7 +10,6 @@ import botorch_delay as bd
 from botorch_delay import plotting
 from botorch_delay.benchmarks import FiniteProblem, simulate
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
-from botorch_delay.history.trials import TrialState
 from botorch_delay.runner import Evaluation, RunReport
 
 mpl.use("Agg")
@@ -79,11 +77,11 @@ def test_active_sets_show_what_each_round_took_out(dim):
     shown = labels(ax)
     assert "active" in shown
     assert "recommended" in shown
-    for number in set(opt.eliminated.tolist()) - {0}:
+    for number in set(opt.active_set.eliminated.tolist()) - {0}:
         assert f"out in round {number}" in shown
     # Every pixel carries the label of the point that is nearest to it.
     drawn = ax.images[0].get_array()
-    assert set(drawn.flatten().tolist()) <= set(opt.eliminated.tolist())
+    assert set(drawn.flatten().tolist()) <= set(opt.active_set.eliminated.tolist())
     fresh = bd.BPEDelayOptimizer(opt.domain, 10)
     assert labels(plotting.plot_active_set(fresh)) == ["active"]
 
@@ -112,7 +110,7 @@ def test_rounds_show_the_number_of_active_points():
     assert drawn.get_ydata()[-1] == opt.rounds[-1].active_after
     ticks = ax.get_yticks().tolist()
     assert max(ticks) == 50  # where it began
-    assert all(larger > 1.05 * smaller for smaller, larger in pairwise(sorted(ticks)))
+    assert min(ticks) == opt.rounds[-1].active_after  # and where it ends
     plotting.plot_rounds(bd.BPEDelayOptimizer(opt.domain, 10))
 
 
@@ -133,15 +131,6 @@ def test_the_timeline_of_workers():
     assert report.utilization == pytest.approx(6.5 / 8.0)
     assert ax.get_xlim()[0] == 0.0
     plotting.plot_timeline(RunReport())
-
-
-def test_the_timeline_of_trials_in_flight():
-    opt = played()[0]
-    ax = plotting.plot_timeline(opt)
-    assert len(ax.patches) == 60
-    assert "completed" in labels(ax)
-    with pytest.raises(InputTypeError, match="RunReport"):
-        plotting.plot_timeline("run")
 
 
 @pytest.mark.parametrize("maximize", [True, False])
@@ -192,15 +181,11 @@ def test_without_matplotlib_there_is_a_hint(monkeypatch):
         lambda: plotting.plot_regret({"a": history}),
         lambda: plotting.plot_active_set(opt),
         lambda: plotting.plot_rounds(opt),
-        lambda: plotting.plot_timeline(opt),
+        lambda: plotting.plot_timeline(RunReport()),
         lambda: plotting.plot_best(opt),
     ):
         with pytest.raises(MissingExtraError, match=r"pip install 'botorch-delay\[plots\]'"):
             call()
-
-
-def test_every_state_has_a_colour():
-    assert set(plotting._COLOURS) == set(TrialState)
 
 
 @pytest.mark.parametrize("columns", [1, 2])

@@ -2,22 +2,20 @@ import multiprocessing
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import threading
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import objectives
 import pytest
 import torch
-from cases import line, se
+from cases import line, record, se
+from forked import forked
 from pebble import ProcessPool
 
 import botorch_delay as bd
-from botorch_delay import runner
 from botorch_delay.exceptions import InputError, InputTypeError, RunError, StorageError
 from botorch_delay.history.trials import TrialState
 from botorch_delay.runner import run
@@ -166,7 +164,7 @@ def test_the_bar_shows_what_happens(threads, capsys):
     run(make(), objectives.raises_right_of_the_middle, threads, 20, 2)
     shown = capsys.readouterr().err
     assert "20/20" in shown
-    for word in ("in flight=", "failed=", "best="):
+    for word in ("in flight=", "failed="):
         assert word in shown
     run(make(), objectives.quadratic, threads, 3, 2, progress=False)
     assert capsys.readouterr().err == ""
@@ -244,54 +242,42 @@ def heeds_ctrl_c():
     signal.signal(signal.SIGINT, before)
 
 
-SCRIPT = """
-import sys
-from pathlib import Path
-from concurrent.futures import ProcessPoolExecutor
-import multiprocessing, signal
-import objectives, torch
-from test_runner import make
-from botorch_delay.runner import run
-
-def quiet():
+def ignores_ctrl_c():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-if __name__ == "__main__":
+
+def tell(optimizer, trial):
+    print("told", trial.id, repr(trial.value), flush=True)
+
+
+def program(folder):
+    (folder / "begun").mkdir(exist_ok=True)
     context = multiprocessing.get_context("fork")
-    folder = Path(sys.argv[1])
-    with ProcessPoolExecutor(2, mp_context=context, initializer=quiet) as pool:
+    with ProcessPoolExecutor(2, mp_context=context, initializer=ignores_ctrl_c) as pool:
         try:
-            run(make(horizon=60), objectives.Counted(folder / "begun"), pool, 60, 2,
-                store=folder / "study.db", progress=False,
-                callbacks=[lambda o, t: print("told", t.id, repr(t.value), flush=True)])
+            run(
+                make(horizon=60),
+                objectives.Counted(folder / "begun"),
+                pool,
+                60,
+                2,
+                store=folder / "study.db",
+                progress=False,
+                callbacks=[tell],
+            )
         except KeyboardInterrupt:
             print("interrupted", flush=True)
             sys.exit(3)
     print("done", flush=True)
-"""
-
-
-def start(folder):
-    (folder / "begun").mkdir(exist_ok=True)
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(folder)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parent,
-        start_new_session=True,
-        # Where the tests run in the background the shell has told them to ignore it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_program_loses_no_told_answer(tmp_path, how):
     told = {}
     for stop_after in (1, 3, 6, 9, 12):
-        with start(tmp_path) as process:
+        with forked(program, tmp_path) as (process, printed):
             count = 0
-            for text in process.stdout:
+            for text in printed:
                 word, *rest = text.split()
                 if word == "told":
                     told[int(rest[0])] = rest[1]
@@ -299,10 +285,9 @@ def test_a_killed_program_loses_no_told_answer(tmp_path, how):
                 if count == stop_after:
                     os.killpg(process.pid, how)
                     count += 1
-        assert process.returncode == (3 if how is signal.SIGINT else -how)
-    with start(tmp_path) as process:
-        output, _ = process.communicate()
-    assert output.splitlines()[-1] == "done"
+        assert process.exitcode == (3 if how is signal.SIGINT else -how)
+    with forked(program, tmp_path) as (_, printed):
+        assert printed.read().splitlines()[-1] == "done"
     opt = bd.load(tmp_path / "study.db")
     assert len(opt.trials) == 60
     assert opt.pending == []
@@ -327,7 +312,7 @@ def test_an_interrupt_in_the_middle_of_a_change_waits_for_it(tmp_path, threads, 
     assert opt.trials[5].state is TrialState.COMPLETED
     assert opt.pending == []
     loaded = bd.load(path)
-    assert [t.record() for t in loaded.trials] == [t.record() for t in opt.trials]
+    assert [*map(record, loaded.trials)] == [*map(record, opt.trials)]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -409,78 +394,6 @@ def test_pebble_survives_a_dead_worker():
     assert {t.x.item() for t in failed} == {1.0}
 
 
-def test_elsewhere_a_late_trial_is_reported_and_its_place_is_taken(threads, caplog):
-    release, begun = threading.Event(), []
-
-    def objective(x):
-        if float(x[0]) == 0.0 and not begun:  # the first trial, and none after it
-            begun.append(x)
-            release.wait(20)
-        return objectives.quadratic(x)
-
-    def let_go(optimizer, trial):
-        assert len(optimizer.pending) <= 1  # the late one, which takes one of two places
-        if "cannot be stopped" in caplog.text:
-            release.set()
-
-    # As many trials as it takes until the first one is late.
-    opt = make(n=400, horizon=100_000)
-
-    class Enough(Exception):  # noqa: N818  # no error
-        pass
-
-    def stop(optimizer, trial):
-        if release.is_set() and optimizer.trials[0].state is TrialState.COMPLETED:
-            raise Enough
-
-    with pytest.raises(Enough):
-        run(
-            opt,
-            objective,
-            threads,
-            100_000,
-            2,
-            timeout=0.5,
-            callbacks=[let_go, stop],
-            progress=False,
-        )
-    assert "trial 0 runs for more than 0.5 seconds and cannot be stopped" in caplog.text
-    assert opt.trials[0].value == objectives.quadratic(opt.trials[0].x)
-
-
-def test_the_run_does_not_wait_for_late_trials_at_its_end(threads):
-    release, begun = threading.Event(), []
-
-    def objective(x):
-        if float(x[0]) == 0.0 and not begun:  # the first trial, and none after it
-            begun.append(x)
-            release.wait(20)
-        return objectives.quadratic(x)
-
-    opt = make(n=400, horizon=20)
-    try:
-        report = run(opt, objective, threads, 20, 2, timeout=1.0, progress=False)
-    finally:
-        release.set()
-    assert report.late == report.abandoned == [0]
-    assert opt.trials[0].state is TrialState.ABANDONED
-    assert [t.state for t in opt.trials[1:]] == [TrialState.COMPLETED] * 19
-
-
-def test_waiting_in_a_queue_is_not_running(caplog):
-    release = threading.Event()
-
-    def objective(x):
-        release.wait(0.3)
-        return objectives.quadratic(x)
-
-    opt = make(n=400)
-    with ThreadPoolExecutor(1) as pool:
-        report = run(opt, objective, pool, 8, 8, timeout=1.5, progress=False)
-    assert report.late == []
-    assert states(opt) == [TrialState.COMPLETED] * 8
-
-
 def test_a_trial_that_a_callback_settles_is_left_alone(threads):
     def abandon_all(optimizer, trial):
         for pending in optimizer.pending:
@@ -554,7 +467,6 @@ class Lost(Executor):
         return future
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -563,9 +475,9 @@ class Lost(Executor):
         (objectives.Unspeakable(), "Unspeakable"),
     ],
 )
-def test_an_error_of_the_executor_is_reported_as_what_it_is(error, reason, timeout):
+def test_an_error_of_the_executor_is_reported_as_what_it_is(error, reason):
     opt = make()
-    run(opt, objectives.quadratic, Lost(error), 3, 2, timeout=timeout, progress=False)
+    run(opt, objectives.quadratic, Lost(error), 3, 2, progress=False)
     assert [trial.reason for trial in opt.trials] == [reason] * 3
 
 
@@ -577,6 +489,7 @@ def test_an_error_of_the_executor_is_reported_as_what_it_is(error, reason, timeo
         ({"n_trials": 1.5}, InputTypeError),
         ({"max_in_flight": 0}, InputError),
         ({"timeout": 0.0}, InputError),
+        ({"timeout": 1.0}, InputError),  # threads cannot be stopped
         ({"objective": 3}, InputTypeError),
         ({"executor": None}, InputTypeError),
         ({"callbacks": 5}, InputTypeError),
@@ -595,7 +508,3 @@ def test_bad_arguments(threads, change, error):
     with pytest.raises(error):
         run(**arguments)
     assert arguments["optimizer"].trials == []
-
-
-def test_constants_of_the_error_message():
-    assert runner.MAX_BREAKS_IN_A_ROW == 5

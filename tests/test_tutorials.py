@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,17 @@ def test_links_lead_somewhere(path):
             continue
         for target in re.findall(r"\]\((?!http|#)([^)#]+)", text(cell)):
             assert (path.parent / target).exists(), target
+
+
+def test_the_picture_on_the_front_page_shows_what_its_caption_says(tmp_path):
+    pytest.importorskip("matplotlib")
+    script = runpy.run_path(str(ROOT / "tutorials" / "idle_workers.py"))
+    script["main"](tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 10_000
+    hours = script["durations"]()
+    busy = [script["busy_share"](script[way](hours)) for way in ("in_batches", "one_by_one")]
+    readme = (ROOT / "README.md").read_text()
+    (caption,) = re.findall(r"!\[(.*)\]\(tutorials/idle_workers.png\)", readme)
+    assert [int(share) for share in re.findall(r"(\d+) %", caption)] == [
+        round(100 * share) for share in busy
+    ]

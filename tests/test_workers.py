@@ -1,6 +1,5 @@
 """One run on each kind of executor, and several runs on one."""
 
-import logging
 import multiprocessing
 import os
 import random
@@ -73,10 +72,11 @@ def asked(opt):
 
 def test_every_executor_plays_a_whole_run(executor):
     opt = make()
-    report = run(opt, objectives.quadratic, executor, 20, 4, timeout=60.0, progress=False)
+    timeout = 60.0 if isinstance(executor, ProcessPool) else None
+    report = run(opt, objectives.quadratic, executor, 20, 4, timeout=timeout, progress=False)
     assert [t.value for t in opt.trials] == [objectives.quadratic(t.x) for t in opt.trials]
     assert sorted(e.trial_id for e in report.evaluations) == list(range(20))
-    assert report.late == report.abandoned == []
+    assert report.abandoned == []
 
 
 @pytest.mark.parametrize("executor", ["threads", "dask"], indirect=True)
@@ -126,36 +126,6 @@ def test_dask_evaluates_a_point_as_often_as_it_is_asked(dask, tmp_path):
     opt = make(n=2)
     run(opt, objectives.Counted(tmp_path), dask.get_executor(), 20, 4, progress=False)
     assert len(list(tmp_path.iterdir())) == 20
-
-
-def test_dask_s_workers_report_when_they_begin(dask, caplog):
-    class Releases(logging.Handler):
-        def emit(self, record):
-            told.append(record.getMessage())
-            if len(told) == 2:
-                objectives.RELEASE.set()
-
-    # Two evaluations hang on both threads; two more wait for a thread, and are not late.
-    told, handler = [], Releases()
-    objectives.RELEASE.clear()
-    opt = bd.RandomOptimizer(bd.FiniteDomain(line(40)[:8] / 2), horizon=8)
-    logger = logging.getLogger("botorch_delay.runner")
-    logger.addHandler(handler)
-    try:
-        report = run(
-            opt,
-            objectives.waits_on_the_left,
-            dask.get_executor(),
-            8,
-            4,
-            timeout=0.5,
-            progress=False,
-        )
-    finally:
-        logger.removeHandler(handler)
-    assert all("cannot be stopped" in message for message in told)
-    assert sorted(report.late) == [0, 1]
-    assert [t.state for t in opt.trials] == [TrialState.COMPLETED] * 8
 
 
 def test_a_lost_cluster_ends_the_run_and_blames_no_point(dask, tmp_path):

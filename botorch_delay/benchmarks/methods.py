@@ -27,15 +27,8 @@ from botorch_delay.optimizers import (
     ThreDSOptimizer,
 )
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
-from botorch_delay.optimizers.rules import (
-    UCB,
-    BotorchRule,
-    Censor,
-    Hallucinate,
-    Ignore,
-    Pending,
-    ThompsonSampling,
-)
+from botorch_delay.optimizers.rule_model import Censor, Hallucinate, Ignore, Pending
+from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
 
 BETA = 6.0
 XI, B = 9.0, 1.0  # of the paper's delay bound

@@ -37,6 +37,7 @@ import copy
 import math
 import sys
 
+import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -91,19 +92,14 @@ def norm_at_least(
     Returns:
         In units of the values; 0 where any norm will do.
     """
-    _, inverse = torch.unique(answers.group.cpu(), return_inverse=True)
-    first = torch.full((int(inverse.max()) + 1,), len(inverse))
-    first = first.scatter_reduce(0, inverse, torch.arange(len(inverse)), "amin")
-    if len(first) > MAX_NORM_POINTS:
-        kept = torch.zeros(len(first), dtype=torch.bool)
-        kept[first.argsort()[:MAX_NORM_POINTS]] = True
-        rows = kept[inverse]
-        _, inverse = torch.unique(inverse[rows], return_inverse=True)
-        answers = answers.at(rows.to(answers.X.device))
+    seen, first = np.unique(answers.group.cpu(), return_index=True)
+    if len(seen) > MAX_NORM_POINTS:
+        kept = torch.from_numpy(seen[first.argsort()[:MAX_NORM_POINTS]]).to(answers.group)
+        answers = answers.at(torch.isin(answers.group, kept).to(answers.X.device))
     y = answers.y.double()
-    inverse = inverse.to(y.device)
-    evidence = Data.averaged(answers.X.double(), y, torch.ones_like(y), inverse)
-    within = (y - evidence.y[inverse]).square().sum().item()
+    evidence = Data.averaged(answers.X.double(), y, torch.ones_like(y), answers.group)
+    place = torch.searchsorted(answers.group.unique(), answers.group)
+    within = (y - evidence.y[place]).square().sum().item()
     K = covariance(copy.deepcopy(covar_module).double(), evidence.X, evidence.X)
     root = evidence.noise_var.rsqrt()  # of the number of answers at each point
     values, vectors = torch.linalg.eigh(root.unsqueeze(-1) * K * root)
@@ -155,41 +151,22 @@ class Ellipsoid:
         self.upper = norm_bound * self._posteriors[0].deviation
         self.lower = -self.upper
         self.refuted = False
-        self._answers: dict[int, list[float]] = {}
-        self._squares = 0.0  # of answers around the mean at their point
-        self._changed: set[int] = set()
         self._asks = 0
+        self._means: dict[int, tuple[int, float]] = {}  # number and mean of answers, by row
+        self._squares = 0.0  # of answers around the mean at their point
 
-    def tell(self, row: int, y: float, ask: int) -> None:
-        """An answer at a candidate, to be maximised, of the ``ask``-th ask, counted from 1."""
-        values = self._answers.setdefault(row, [])
-        before = _spread(values)
-        values.append(y)
-        self._squares += _spread(values) - before
-        self._changed.add(row)
-        self._asks = max(self._asks, ask)
-
-    def update(self, *, tighten: bool = True) -> None:
-        """Take the answers since the last call into account.
-
-        Args:
-            tighten: whether the bounds follow; otherwise they are left to be restored.
-        """
+    def tell(self, row: int, y: float, asks: int) -> None:
+        """Take in an answer at a candidate, to be maximised, that is of the first so many asks."""
+        count, mean = self._means.get(row, (0, 0.0))
+        count, step = count + 1, y - mean
+        mean += step / count
+        self._means[row] = count, mean
+        self._squares += step * (y - mean)
+        self._asks = max(self._asks, asks)
         for ridge, posterior in zip(RIDGES, self._posteriors, strict=True):
             noise_var = max((ridge * self._noise_std) ** 2, SMALLEST_RIDGE * self._largest)
-            posterior.update(
-                {
-                    row: (
-                        self._candidates[row],
-                        math.fsum(self._answers[row]) / len(self._answers[row]),
-                        noise_var / len(self._answers[row]),
-                    )
-                    for row in sorted(self._changed)
-                }
-            )
-            if tighten:
-                self._tighten(posterior, noise_var)
-        self._changed.clear()
+            posterior.update({row: (self._candidates[row], mean, noise_var / count)})
+            self._tighten(posterior, noise_var)
 
     def _tighten(self, posterior: CandidatePosterior, noise_var: float) -> None:
         energy = noise_energy(self._asks, self._delta) * self._noise_std**2 / noise_var
@@ -210,11 +187,3 @@ class Ellipsoid:
         self.upper = torch.minimum(self.upper, upper)
         self.lower = torch.maximum(self.lower, lower)
         self.refuted |= bool((self.lower > self.upper).any())
-
-
-def _spread(values: list[float]) -> float:
-    """The sum of squares around the mean."""
-    if len(values) < 2:
-        return 0.0
-    mean = math.fsum(values) / len(values)
-    return math.fsum((value - mean) ** 2 for value in values)

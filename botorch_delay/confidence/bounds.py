@@ -1,9 +1,8 @@
-"""Confidence bounds, and what is guaranteed with them.
+"""Confidence bounds: how far f can be from the posterior mean, and with what probability.
 
-Half of the failure probability delta is spent on the confidence bounds, half on the delays
-(Theorem 1). On finitely many points :func:`side_delta` divides the bounds' half by rounds,
-points and sides; on a box :meth:`Confidence.on_box` divides it by rounds, and bounds every
-point and both sides at once.
+Half of a run's failure probability is for the delays and half for the bounds (Theorem 1), of which
+each of R rounds has the same share: ``delta / (2 R)``. Every ``delta`` in this module is such a
+share: the probability with which any of the bounds that are made at once may fail, on either side.
 """
 
 from __future__ import annotations
@@ -11,89 +10,109 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.box_bounds import BoxBounds, by_net, by_theorem_2, by_trace
+from botorch_delay.confidence.information import spectrum
+from botorch_delay.confidence.nets import Net, largest_deviation, nets
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import check_kernel, covariance
 from botorch_delay.gp.posterior import Moments, Posterior
+from botorch_delay.gp.surrogate import Surrogate
 
 
-def side_delta(delta: float, rounds: int, points: int) -> float:
-    """``delta / (4 R N)``, the share of one side of one bound at one point in one round.
+@dataclass(frozen=True)
+class Evidence:
+    """What bounds are made from, and where they have to hold.
 
-    Two sides, N points and R rounds use delta / 2; the other half is for the delays.
+    Attributes:
+        covar_module: the kernel, in units of the values.
+        data: the answers, in units of the values.
+        noise_ratio: 1 / lambda, the largest over the answers.
+        delta: probability with which any of the bounds may fail, on either side.
+        points: at how many points the bounds hold at once, on a finite set.
+        box: ``2 x d``, where bounds hold at every point of a box; else None.
+        counts: how many values the columns of the box have that only take some.
     """
-    return delta / (4.0 * rounds * points)
+
+    covar_module: Kernel
+    data: Data
+    noise_ratio: float
+    delta: float
+    points: int = 1
+    box: Tensor | None = None
+    counts: Mapping[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def under(
+        cls,
+        surrogate: Surrogate,
+        data: Data,
+        delta: float,
+        points: int = 1,
+        box: Tensor | None = None,
+        counts: Mapping[int, int] | None = None,
+    ) -> Evidence:
+        """Evidence in units of the values, of data in those of a surrogate."""
+        kernel, in_values = surrogate.in_values(data)
+        ratio = surrogate.noise_ratio(data)
+        return cls(kernel, in_values, ratio, delta, points, box, counts or {})
+
+
+@dataclass(frozen=True)
+class HalfWidth:
+    """Half-width of bounds around the posterior mean, as a function of the posterior.
+
+    Attributes:
+        multiplier: factor on sigma.
+        slack: what is added, in units of the values.
+        norm_bound: C_k where bias and noise are also bounded apart; None where they are not.
+        noise_factor: on ``noise_norm`` for the noise apart; None where the noise is bounded by
+            ``(multiplier - norm_bound) sigma`` there too.
+        tight_slack: what is added to bias and noise, in units of the values.
+        net: over which the bounds were taken, if there is one.
+        rounded_up: whether what rounding may have taken is added.
+        words: what the bounds are, for those who read a recommendation.
+    """
+
+    multiplier: float
+    slack: float = 0.0
+    norm_bound: float | None = None
+    noise_factor: float | None = None
+    tight_slack: float = 0.0
+    net: Net | None = None
+    rounded_up: bool = True
+    words: str = ""
+
+    @property
+    def needs_weights(self) -> bool:
+        """Whether the posterior has to have the norms of its weights."""
+        return self.norm_bound is not None
+
+    def at(self, posterior: Moments) -> Tensor:
+        """The half-width at each point of the evidence's posterior, ``n``, in units of values."""
+        if not self.rounded_up:
+            return self.multiplier * posterior.deviation + self.slack
+        deviation = posterior.deviation_at_most
+        width = self.multiplier * deviation + self.slack
+        if self.norm_bound is not None:
+            if self.noise_factor is None:
+                noise = (self.multiplier - self.norm_bound) * deviation
+            else:
+                noise = self.noise_factor * posterior.noise_norm
+            bias = self.norm_bound * posterior.bias
+            width = torch.minimum(width, bias + noise + self.tight_slack)
+        return width + posterior.mean_rounding
 
 
 class Confidence(ABC):
-    """How wide the bounds of a round are."""
-
-    @abstractmethod
-    def multiplier(self, noise_ratio: float, delta: float) -> float:
-        """The factor on sigma in the half-width.
-
-        Args:
-            noise_ratio: 1 / lambda, the largest over the answers.
-            delta: failure probability of one side at one point.
-        """
-
-    @abstractmethod
-    def half_width(self, posterior: Moments, noise_ratio: float, delta: float) -> Tensor:
-        """Half-width at each point of the posterior, ``n``, in units of the values.
-
-        Args:
-            posterior: mu and sigma from points chosen independently of the noise.
-            noise_ratio: 1 / lambda, the largest over the answers.
-            delta: failure probability of one side at one point.
-        """
-
-    @abstractmethod
-    def all_data(
-        self, posterior: Moments, noise_ratio: float, gain: float, delta: float
-    ) -> tuple[Tensor, str]:
-        """Half-width where points may depend on earlier noise, and what it is, in words.
-
-        Args:
-            posterior: mu and sigma from all answers.
-            noise_ratio: 1 / lambda.
-            gain: information gain of the answers, in nats.
-            delta: failure probability, uniformly over points, sides and time.
-        """
-
-    @abstractmethod
-    def on_box(
-        self,
-        covar_module: Kernel,
-        evidence: Data,
-        bounds: Tensor,
-        discrete: Mapping[int, int],
-        rounds: int,
-        delta: float,
-    ) -> BoxBounds:
-        """Half-widths at every point of a box.
-
-        They hold for all points, both sides and all rounds with probability ``1 - delta / 2``.
-
-        Args:
-            covar_module: the kernel.
-            evidence: answers at points chosen independently of their noise.
-            bounds: ``2 x d``, the box.
-            discrete: number of values of the columns that only take some.
-            rounds: R, over how many rounds ``delta`` is spread.
-            delta: failure probability, of which half is for the delays.
-        """
-
-    @property
-    @abstractmethod
-    def needs_weights(self) -> bool:
-        """Whether ``half_width`` uses the weights of the answers."""
+    """How wide confidence bounds are; immutable."""
 
     @property
     @abstractmethod
@@ -105,13 +124,16 @@ class Confidence(ABC):
     def assumptions(self) -> tuple[str, ...]:
         """What the bounds rest on."""
 
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
+    @abstractmethod
+    def fixed_design(self, evidence: Evidence) -> HalfWidth:
+        """Bounds from points that were chosen independently of the noise."""
 
-    def __hash__(self) -> int:
-        return hash((type(self), tuple(sorted(vars(self).items()))))
+    @abstractmethod
+    def adaptive(self, evidence: Evidence) -> HalfWidth:
+        """Bounds from points that may depend on earlier noise, at all points and times at once."""
 
 
+@dataclass(frozen=True, repr=False)
 class FixedBeta(Confidence):
     """Bounds ``mu +- sqrt(beta) * sigma``, as in the paper's experiments: a heuristic.
 
@@ -124,179 +146,187 @@ class FixedBeta(Confidence):
         InputError: if ``beta`` is not above 0.
     """
 
-    def __init__(self, beta: float) -> None:
-        self.beta = validation.positive(beta, "beta")
+    beta: float
+    assumptions: ClassVar[tuple[str, ...]] = ()
 
-    def multiplier(self, noise_ratio: float, delta: float) -> float:
-        """sqrt(beta)."""
-        return math.sqrt(self.beta)
-
-    def half_width(self, posterior: Moments, noise_ratio: float, delta: float) -> Tensor:
-        """sqrt(beta) * sigma."""
-        return math.sqrt(self.beta) * posterior.deviation
-
-    def all_data(
-        self, posterior: Moments, noise_ratio: float, gain: float, delta: float
-    ) -> tuple[Tensor, str]:
-        """sqrt(beta) * sigma."""
-        label = f"mean +- sqrt({self.beta:g}) posterior deviations: a heuristic"
-        return math.sqrt(self.beta) * posterior.deviation, label
-
-    def on_box(
-        self,
-        covar_module: Kernel,
-        evidence: Data,
-        bounds: Tensor,
-        discrete: Mapping[int, int],
-        rounds: int,
-        delta: float,
-    ) -> BoxBounds:
-        """sqrt(beta) * sigma."""
-        return BoxBounds(math.sqrt(self.beta))
-
-    @property
-    def needs_weights(self) -> bool:
-        """No."""
-        return False
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "beta", validation.positive(self.beta, "beta"))
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """A fixed multiplier is no confidence bound."""
+        """A fixed multiplier proves nothing."""
         return (
             f"{self!r} is a heuristic multiplier, under which some bound fails in about half of "
             "all runs; use RKHSConfidence(norm_bound, noise_std).",
         )
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """None: nothing is claimed."""
-        return ()
+    def fixed_design(self, evidence: Evidence) -> HalfWidth:
+        """``sqrt(beta) * sigma``."""
+        words = f"mean +- sqrt({self.beta:g}) posterior deviations: a heuristic"
+        return HalfWidth(math.sqrt(self.beta), rounded_up=False, words=words)
+
+    adaptive = fixed_design
 
     def __repr__(self) -> str:
         return f"FixedBeta({self.beta:g})"
 
 
+@dataclass(frozen=True, repr=False)
 class RKHSConfidence(Confidence):
     """Valid bounds for a function of bounded RKHS norm (Lemma 1 and Theorem 1).
 
     Args:
         norm_bound: C_k, a bound on the RKHS norm of f; above 0, in units of the values.
         noise_std: sigma, the sub-Gaussian scale of the noise; above 0, in units of the values.
-        tight: use ``C_k b(x) + noise_std ||z(x)|| sqrt(2 log(1 / delta))`` with
+        tight: use ``C_k b(x) + noise_std ||z(x)|| sqrt(2 log(2 N / delta))`` with
             ``b(x)^2 = sigma(x)^2 - z'Dz``, which splits the error into bias and noise; for z and D
             see :mod:`botorch_delay.gp.posterior`. It holds with the same probability as Theorem
-            1's ``(C_k + (noise_std / lambda) sqrt(2 log(1 / delta))) sigma(x)``, which
+            1's ``(C_k + (noise_std / lambda) sqrt(2 log(2 N / delta))) sigma(x)``, which
             ``tight=False`` gives, and is never wider.
         uniform: how bounds come to hold at every point of a box; without effect on finitely
             many points. "net": on a net in the kernel's distance, and between its points by
             continuity. "trace": no net, for any kernel; best where the effective dimension is
-            small, as with a linear kernel. "theorem2": the paper's Theorem 2, much wider.
-        c: for "theorem2", the constant of the paper's continuity assumption: functions of norm
-            C are approximated to 1 / t on ``c C^d t^d`` points. Needed unless the kernel is a
-            squared exponential or a multiple of one.
+            small, as with a linear kernel.
 
     Raises:
-        InputError: if a number is not above 0, ``uniform`` is none of the three, or ``c`` is
-            given where it has no meaning.
+        InputError: if a number is not above 0, or ``uniform`` is neither.
     """
 
-    def __init__(
-        self,
-        norm_bound: float,
-        noise_std: float,
-        tight: bool = True,
-        *,
-        uniform: str = "net",
-        c: float | None = None,
-    ) -> None:
-        self.norm_bound = validation.positive(norm_bound, "norm_bound")
-        self.noise_std = validation.positive(noise_std, "noise_std")
-        self.tight = bool(tight)
-        if uniform not in ("net", "trace", "theorem2"):
-            raise InputError(f"uniform must be 'net', 'trace' or 'theorem2', got {uniform!r}.")
-        if c is not None and uniform != "theorem2":
-            raise InputError(f"c is for uniform='theorem2' only, got uniform={uniform!r}.")
-        self.uniform = uniform
-        self.c = None if c is None else validation.positive(c, "c")
+    norm_bound: float
+    noise_std: float
+    tight: bool = True
+    uniform: str = field(default="net", kw_only=True)
+    missing: ClassVar[tuple[str, ...]] = ()
 
-    def multiplier(self, noise_ratio: float, delta: float) -> float:
-        """``C_k + (sigma / lambda) sqrt(2 log(1 / delta))`` (Lemma 1)."""
-        return self.norm_bound + self.noise_std * noise_ratio * _tail(delta)
+    def __post_init__(self) -> None:
+        for name in ("norm_bound", "noise_std"):
+            object.__setattr__(self, name, validation.positive(getattr(self, name), name))
+        object.__setattr__(self, "tight", bool(self.tight))
+        if self.uniform not in ("net", "trace"):
+            raise InputError(f"uniform must be 'net' or 'trace', got {self.uniform!r}.")
 
-    def half_width(self, posterior: Moments, noise_ratio: float, delta: float) -> Tensor:
-        """The half-width of Lemma 1, or the tight one where that is asked for."""
-        width = self.multiplier(noise_ratio, delta) * posterior.deviation_at_most
-        if self.tight:
-            noise = self.noise_std * posterior.noise_norm * _tail(delta)
-            width = torch.minimum(width, self.norm_bound * posterior.bias + noise)
-        return width + posterior.mean_rounding
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Norm bound and noise scale."""
+        return (
+            f"the RKHS norm of f under the given kernel is at most {self.norm_bound:g}",
+            f"the noise is sub-Gaussian with scale {self.noise_std:g}, has mean zero, and is "
+            "drawn afresh at every evaluation (a seeded objective asked twice is not)",
+        )
 
-    def all_data(
-        self, posterior: Moments, noise_ratio: float, gain: float, delta: float
-    ) -> tuple[Tensor, str]:
+    @torch.no_grad()
+    def fixed_design(self, evidence: Evidence) -> HalfWidth:
+        """Lemma 1 at so many points, or what ``uniform`` names on a box.
+
+        On a box without answers it is ``C_k sqrt(k(x, x))``, which needs no probability.
+
+        Raises:
+            NotSupportedError: if the kernel does not allow this way.
+        """
+        if evidence.box is None:
+            return self._lemma_1(evidence, math.log(evidence.points))
+        return self._by_net(evidence) if self.uniform == "net" else self._by_trace(evidence)
+
+    def adaptive(self, evidence: Evidence) -> HalfWidth:
         """The self-normalised bound, uniform over points and time.
 
         ``(C_k + (sigma / lambda) sqrt(2 (gain + log(1 / delta)))) sigma(x)``, with ``gain``
         0.5 logdet(I + K / lambda^2); it allows points that depend on earlier noise, but not that
         noise decides which answers are there.
         """
-        radius = math.sqrt(2.0 * (gain + math.log(1.0 / delta)))
-        factor = self.norm_bound + self.noise_std * noise_ratio * radius
-        label = (
-            f"self-normalised confidence interval, level {1.0 - delta:g}, uniform over points, if "
-            "delays and failures do not depend on the noise"
+        gain = 0.5 * torch.log1p(spectrum(evidence.covar_module, evidence.data)).sum().item()
+        radius = math.sqrt(2.0 * (gain + math.log(1.0 / evidence.delta)))
+        words = (
+            f"self-normalised confidence interval, level {1.0 - evidence.delta:g}, uniform over "
+            "points, if delays and failures do not depend on the noise"
         )
-        return factor * posterior.deviation_at_most + posterior.mean_rounding, label
+        factor = self.norm_bound + self.noise_std * evidence.noise_ratio * radius
+        return HalfWidth(factor, words=words)
 
-    def on_box(
+    def _lemma_1(
         self,
-        covar_module: Kernel,
-        evidence: Data,
-        bounds: Tensor,
-        discrete: Mapping[int, int],
-        rounds: int,
-        delta: float,
-    ) -> BoxBounds:
-        """The half-width of the way that ``uniform`` names.
-
-        Without answers it is ``C_k sqrt(k(x, x))``, which needs no probability.
-
-        Raises:
-            InputError: if Theorem 2 lacks its constant ``c``.
-            NotSupportedError: if the kernel does not allow this way.
-        """
-        with torch.no_grad():
-            if self.uniform == "trace":
-                return by_trace(self, covar_module, evidence, rounds, delta)
-            if self.uniform == "theorem2":
-                return by_theorem_2(self, covar_module, evidence, bounds, rounds, delta)
-            return by_net(self, covar_module, evidence, bounds, discrete, rounds, delta)
-
-    @property
-    def needs_weights(self) -> bool:
-        """Only in the tight form."""
-        return self.tight
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """Nothing."""
-        return ()
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Norm bound and noise scale."""
-        lines = (
-            f"the RKHS norm of f under the given kernel is at most {self.norm_bound:g}",
-            f"the noise is sub-Gaussian with scale {self.noise_std:g}, has mean zero, and is "
-            "drawn afresh at every evaluation (a seeded objective asked twice is not)",
+        evidence: Evidence,
+        log_points: float,
+        mean_norm: float = 0.0,
+        net: Net | None = None,
+    ) -> HalfWidth:
+        """Both sides at finitely many points, and with a net between them."""
+        tail = math.sqrt(2.0 * (log_points + math.log(2.0 / evidence.delta)))
+        noise = self.noise_std * evidence.noise_ratio * tail
+        eps = 0.0 if net is None else net.eps
+        slopes = 2.0 * self.norm_bound + mean_norm
+        return HalfWidth(
+            multiplier=self.norm_bound + noise,
+            slack=(slopes + noise) * eps,
+            norm_bound=self.norm_bound if self.tight else None,
+            noise_factor=self.noise_std * tail,
+            tight_slack=(slopes + 0.5 * noise) * eps,
+            net=net,
         )
-        if self.c is None:
-            return lines
-        return (*lines, f"the kernel is as continuous as Theorem 2 wants it, with c = {self.c:g}")
+
+    def _by_net(self, evidence: Evidence) -> HalfWidth:
+        """Lemma 1 on a net of n points and radius eps, carried over to the box by continuity.
+
+        With rho^2 the largest spread / noise variance (1 / lambda^2) and
+        ``tail = sqrt(2 log(2 n / delta))``, all in the kernel's distance:
+
+        * f is C_k-Lipschitz and mu is ||mu||-Lipschitz, so that a half-width w that holds on
+          the net and is L-Lipschitz gives ``w(x) + (C_k + ||mu|| + L) eps`` everywhere.
+        * Let F map a function to its values at the answered points divided by the roots of
+          their noise variances. The squared deviation is ``<k_x, (I + F'F)^-1 k_x>`` and the
+          bias is ``||(I + F'F)^-1 k_x||`` per unit norm: both are 1-Lipschitz. Hence
+          L = C_k + sigma rho tail in the plain form.
+        * The weights, in units of the noise, are ``(I + F F')^-1 F k_x``, whose singular values
+          s / (1 + s^2) are at most 1 / 2: ``noise_norm`` is rho / 2-Lipschitz. Hence
+          L = C_k + sigma rho tail / 2 where bias and noise are apart.
+
+        The radius is chosen from the points and noise variances alone, for if it depended on
+        answers the net would: it minimises
+        ``(C_k + sigma rho tail) s + (3 C_k + sigma rho tail) eps`` over powers of sqrt(2), with s
+        the smallest posterior deviation at the answered points.
+        """
+        kernel, data, box = evidence.covar_module, evidence.data, evidence.box
+        assert box is not None
+        top = largest_deviation(kernel, box)
+        if not len(data):
+            return HalfWidth(self.norm_bound)
+        posterior = Posterior(kernel, data)
+        smallest = posterior.at(data.X).deviation.min().item()
+
+        def cost(net: Net) -> float:
+            tail = math.sqrt(2.0 * (net.log_size + math.log(2.0 / evidence.delta)))
+            noise = self.noise_std * evidence.noise_ratio * tail
+            return (self.norm_bound + noise) * smallest + (3 * self.norm_bound + noise) * net.eps
+
+        radii = [top * 2 ** (-j / 2) for j in range(81)]
+        net = min(nets(kernel, box, evidence.counts, radii), key=cost)
+        return self._lemma_1(evidence, net.log_size, _mean_norm(posterior, kernel), net)
+
+    def _by_trace(self, evidence: Evidence) -> HalfWidth:
+        """One event for all points: the noise as a whole is small, seen through the kernel.
+
+        The noise in the mean is ``<k_x, v>`` with ``v = F' (I + F F')^-1 e``, e the noise in
+        units of lambda. It is at most sigma(x) times the root of ``<v, (I + F'F) v> = e' A e``,
+        where ``A = F F' (I + F F')^-1 = K (K + D)^-1``, up to similarity. With probability
+        1 - exp(-L) that form is at most ``sigma^2 rho^2 (tr A + 2 sqrt(L tr A^2) + 2 L)``
+        (Hsu, Kakade, Zhang 2012). The event has no sides, so L = log(1 / delta).
+
+        With a linear kernel ``tr A <= d``: the multiplier grows as sqrt(d), which is what the
+        paper's Corollary 1 has for that kernel.
+        """
+        if not len(evidence.data):
+            return HalfWidth(self.norm_bound)
+        scaled = spectrum(evidence.covar_module, evidence.data)
+        shares = scaled / (1.0 + scaled)
+        level = math.log(1.0 / evidence.delta)
+        square = shares.sum() + 2.0 * (level * shares.square().sum()).sqrt() + 2.0 * level
+        noise = self.noise_std * evidence.noise_ratio * math.sqrt(square.item())
+        return HalfWidth(
+            self.norm_bound + noise, norm_bound=self.norm_bound if self.tight else None
+        )
 
     def __repr__(self) -> str:
         extra = "" if self.uniform == "net" else f", uniform={self.uniform!r}"
-        extra += "" if self.c is None else f", c={self.c:g}"
         return f"RKHSConfidence({self.norm_bound:g}, {self.noise_std:g}, tight={self.tight}{extra})"
 
 
@@ -343,27 +373,25 @@ def rkhs_bounds(
     if len(probe):
         check_kernel(covar_module, probe)
     noise = validation.noise_variance(noise_var, "noise_var", X)
-    delta = validation.probability(delta, "delta")
+    both_sides = 2.0 * validation.probability(delta, "delta")
     confidence = RKHSConfidence(norm_bound, noise_std, tight=tight)
-    evidence = Data.single(train_X, train_Y, torch.full_like(train_Y, noise))
+    data = Data.single(train_X, train_Y, torch.full_like(train_Y, noise))
     if not len(X):
         return X.new_empty(0), X.new_empty(0)
-    posterior = Posterior(covar_module, evidence).at(X, weights=tight)
-    half = confidence.half_width(posterior, 1.0 / math.sqrt(noise), delta)
+    evidence = Evidence(covar_module, data, 1.0 / math.sqrt(noise), both_sides)
+    width = confidence.fixed_design(evidence)
+    posterior = Posterior(covar_module, data).at(X, weights=width.needs_weights)
+    half = width.at(posterior)
     return posterior.mean - half, posterior.mean + half
 
 
-def scaled_gain(covar_module: Kernel, evidence: Data) -> float:
-    """Information gain ``0.5 logdet(I + D^-1/2 K D^-1/2)`` of the evidence, in nats."""
-    if not len(evidence.y):
-        return 0.0
-    with torch.no_grad():
-        weight = evidence.noise_var.rsqrt()
-        K = covariance(covar_module, evidence.X, evidence.X)
-        # In single precision rounding could take more nats than the small eigenvalues have.
-        eigenvalues = torch.linalg.eigvalsh((weight.unsqueeze(-1) * K * weight).double())
-    return 0.5 * torch.log1p(eigenvalues.clamp_min(0.0)).sum().item()
-
-
-def _tail(delta: float) -> float:
-    return math.sqrt(2.0 * math.log(1.0 / delta))
+def _mean_norm(posterior: Posterior, covar_module: Kernel) -> float:
+    """The RKHS norm of mu, rounded up."""
+    X, alpha = posterior.data.X, posterior.weights
+    K = covariance(covar_module, X, X)
+    # As for the posterior: alpha solves a system that is off by m eps max k.
+    m = len(alpha)
+    backward = (m + 1) * torch.finfo(K.dtype).eps * K.diagonal().max()
+    square = (alpha @ K @ alpha).clamp_min(0.0) + m * backward * alpha.square().sum()
+    norm = square.sqrt() + 0.5 * backward * alpha.norm() * posterior.noise_var.min().rsqrt()
+    return norm.item()

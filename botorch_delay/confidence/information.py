@@ -7,6 +7,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
+from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import check_kernel, covariance
 
 
@@ -21,8 +22,7 @@ def information_gain(covar_module: Kernel, X: Tensor, noise_var: float) -> float
     Raises:
         InputError: if an argument is malformed.
     """
-    eigenvalues, noise = _spectrum(covar_module, X, noise_var)
-    return 0.5 * torch.log1p(eigenvalues / noise).sum().item()
+    return 0.5 * torch.log1p(_checked_spectrum(covar_module, X, noise_var)).sum().item()
 
 
 def effective_dimension(covar_module: Kernel, X: Tensor, noise_var: float) -> float:
@@ -39,14 +39,23 @@ def effective_dimension(covar_module: Kernel, X: Tensor, noise_var: float) -> fl
     Raises:
         InputError: if an argument is malformed.
     """
-    eigenvalues, noise = _spectrum(covar_module, X, noise_var)
-    return (eigenvalues / (eigenvalues + noise)).sum().item()
+    eigenvalues = _checked_spectrum(covar_module, X, noise_var)
+    return (eigenvalues / (1.0 + eigenvalues)).sum().item()
 
 
-def _spectrum(covar_module: Kernel, X: Tensor, noise_var: float) -> tuple[Tensor, float]:
+@torch.no_grad()
+def spectrum(covar_module: Kernel, data: Data) -> Tensor:
+    """Eigenvalues of ``D^-1/2 K D^-1/2``, D the noise variances: ``m``, in double precision."""
+    if not len(data):
+        return data.y.double()
+    weight = data.noise_var.rsqrt()
+    K = covariance(covar_module, data.X, data.X)
+    # In single precision rounding could take more nats than the small eigenvalues have.
+    return torch.linalg.eigvalsh((weight.unsqueeze(-1) * K * weight).double()).clamp_min(0.0)
+
+
+def _checked_spectrum(covar_module: Kernel, X: Tensor, noise_var: float) -> Tensor:
     X = validation.matrix(X, "X")
-    noise = validation.noise_variance(noise_var, "noise_var", X)
+    noise = X.new_full((len(X),), validation.noise_variance(noise_var, "noise_var", X))
     check_kernel(covar_module, X)
-    with torch.no_grad():
-        eigenvalues = torch.linalg.eigvalsh(covariance(covar_module, X, X))
-    return eigenvalues.clamp_min(0.0), noise
+    return spectrum(covar_module, Data.single(X, torch.zeros_like(noise), noise))

@@ -23,7 +23,6 @@ from gpytorch.kernels import (
 )
 from torch import Tensor
 
-from botorch_delay import validation
 from botorch_delay.exceptions import NotSupportedError
 
 # Distances are raised by this much, so that rounding never makes one too small.
@@ -57,31 +56,23 @@ def largest_deviation(covar_module: Kernel, bounds: Tensor) -> float:
     return _measure(covar_module, torch.zeros_like(box[0]), box)[1]
 
 
-def net(covar_module: Kernel, bounds: Tensor, discrete: Mapping[int, int], eps: float) -> Net:
-    """A net of radius at most ``eps``: the centres of the cells of a grid.
+def nets(
+    covar_module: Kernel, bounds: Tensor, discrete: Mapping[int, int], radii: Sequence[float]
+) -> list[Net]:
+    """For each of several radii a net: the centres of the cells of a grid.
+
+    Cells are about equally long in every column, measured by the kernel: that is the smallest
+    grid. A column keeps its own values where they are no more than its cells.
 
     Args:
         covar_module: a squared exponential, Matern or linear kernel, or a multiple, a sum or a
             product of such kernels.
         bounds: ``2 x d``, the box.
         discrete: number of values of the columns that only take some.
-        eps: largest radius, above 0.
+        radii: the largest of each net, above 0.
 
     Raises:
-        InputError: if ``eps`` is not above 0.
         NotSupportedError: if the kernel's distance is not known.
-    """
-    (only,) = nets(covar_module, bounds, discrete, [validation.positive(eps, "eps")])
-    return only
-
-
-def nets(
-    covar_module: Kernel, bounds: Tensor, discrete: Mapping[int, int], radii: Sequence[float]
-) -> list[Net]:
-    """One net, as :func:`net` makes them, for each of several radii.
-
-    Cells are about equally long in every column, measured by the kernel: that is the smallest
-    grid. A column keeps its own values where they are no more than its cells.
     """
     box = _plain(bounds)
     half = 0.5 * (box[1] - box[0])

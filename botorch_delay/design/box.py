@@ -10,7 +10,7 @@ far.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from torch import Tensor
 from botorch_delay.design.ascent import maximize
 from botorch_delay.design.ties import lowest_of_largest
 from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.finite import PointKeys
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.exceptions import ExhaustedDesignError
 from botorch_delay.gp.candidates import Answer, CandidatePosterior
@@ -42,29 +43,33 @@ def corners(domain: BoxDomain) -> Tensor:
 
 
 class BoxDesign:
-    """A greedy design on a box that grows one pick at a time.
+    """A greedy design on a box that grows one pick at a time; points go by their keys.
 
     Args:
         surrogate: whose kernel and noise count.
         domain: the box.
+        keys: of points.
         pool: ``n x d``, where picks start from.
         inside: where points may be asked beside the domain's own limits, ``n x d`` to bool ``n``.
         seed: of the search in columns with lists of values.
         refine: whether picks are refined; otherwise they are points of the pool.
+        picks: to begin with, in this order: what follows is as if they had been made here.
     """
 
     def __init__(
         self,
         surrogate: Surrogate,
         domain: BoxDomain,
+        keys: PointKeys,
         pool: Tensor,
         inside: Callable[[Tensor], Tensor] | None,
         seed: int,
         *,
         refine: bool = True,
+        picks: Iterable[int] = (),
     ) -> None:
         self._surrogate = surrogate
-        self._domain = domain
+        self._domain, self._keys = domain, keys
         self._inside = inside
         self._seed = seed
         self._refines = refine
@@ -75,13 +80,19 @@ class BoxDesign:
         self._maxima = pool[:0]  # what the last climbs reached
         self._picks: dict[int, Answer] = {}
         self._counts: dict[int, int] = {}
-        self._closed: dict[int, Tensor] = {}
+        self._closed: set[int] = set()
         self._adds = 0
         self._climbed_at = -1
         self._posterior = self._given_picks()
+        picks = list(picks)
+        last = max(len(picks) // PICKS_PER_CLIMB * PICKS_PER_CLIMB, 1)  # before the first: none
+        for number, key in enumerate(picks):
+            if number == last:
+                self._climb()
+            self.add(key)
 
-    def next(self) -> Tensor:
-        """The point that the rule picks now, ``d``.
+    def next(self) -> int:
+        """The point that the rule picks now.
 
         Raises:
             ExhaustedDesignError: if nothing is left to pick from.
@@ -89,36 +100,34 @@ class BoxDesign:
         self._climb()
         points = torch.cat([self._points, self._maxima])
         variance = torch.cat([self._pool.variance, self.variance(self._maxima)])
-        allowed = torch.ones(len(points), dtype=torch.bool, device=points.device)
-        for x in self._closed.values():
-            allowed &= ~(x == points).all(dim=1)
-        if not bool(allowed.any()):
+        closed = self._is_closed(points)
+        if bool(closed.all()):
             raise ExhaustedDesignError("Every point of the design's pool is excluded.")
-        variance = variance.masked_fill(~allowed, -torch.inf)
-        best = points[lowest_of_largest(variance)].clone()
-        if not self._adds or not self._refines:
-            return best
-        top = variance.topk(min(POLISHED, len(variance))).indices
-        X, values = self._refine(points[top], POLISHING_STEPS, self._adds)
-        for x in self._closed.values():
-            values = values.masked_fill((x == X).all(dim=1), -torch.inf)
-        row = lowest_of_largest(values)
-        return X[row].clone() if bool(values[row] > variance.max()) else best
+        variance = variance.masked_fill(closed, -torch.inf)
+        best = points[lowest_of_largest(variance)]
+        if self._adds and self._refines:
+            top = variance.topk(min(POLISHED, len(variance))).indices
+            X, values = self._refine(points[top], POLISHING_STEPS, self._adds)
+            values = values.masked_fill(self._is_closed(X), -torch.inf)
+            row = lowest_of_largest(values)
+            best = X[row] if bool(values[row] > variance.max()) else best
+        return self._keys.of(best)
+
+    def _is_closed(self, X: Tensor) -> Tensor:
+        closed = torch.zeros(len(X), dtype=torch.bool, device=X.device)
+        for key in self._closed:
+            closed |= (self._keys.point(key) == X).all(dim=1)
+        return closed
 
     def variance(self, X: Tensor) -> Tensor:
         """Posterior variance given the picks, ``n x d`` to ``n``; differentiable."""
         return self._posterior.at(X).variance
 
-    def add(self, key: int, x: Tensor) -> None:
-        """Count a point (``d``) as picked, once more if it was already.
-
-        Args:
-            key: of the point, below 0, since it is no row of the pool.
-            x: the point, ``d``.
-        """
+    def add(self, key: int) -> None:
+        """Count a point as picked, once more if it was already."""
         self._adds += 1
         self._counts[key] = count = self._counts.get(key, 0) + 1
-        inputs = self._surrogate.inputs(x.unsqueeze(0)).squeeze(0)
+        inputs = self._surrogate.inputs(self._keys.point(key).unsqueeze(0)).squeeze(0)
         pick = {key: (inputs, 0.0, self._surrogate.noise_var / count)}
         self._picks |= pick
         self._pool.update(pick)
@@ -134,20 +143,12 @@ class BoxDesign:
         data = Data.single(X, torch.zeros_like(noise), noise)
         return Posterior(surrogate.covar_module, data, inputs=surrogate.inputs, before=before)
 
-    def extend(self, picks: list[tuple[int, Tensor]]) -> None:
-        """Count picks that were made before: what follows is as if they had been made here."""
-        last = max(len(picks) // PICKS_PER_CLIMB * PICKS_PER_CLIMB, 1)  # before the first: none
-        for number, (key, x) in enumerate(picks):
-            if number == last:
-                self._climb()
-            self.add(key, x)
-
-    def exclude(self, key: int, x: Tensor, excluded: bool = True) -> None:
+    def exclude(self, key: int, excluded: bool = True) -> None:
         """Keep a point from being picked, or allow it again; its past picks still count."""
         if excluded:
-            self._closed[key] = x
+            self._closed.add(key)
         else:
-            self._closed.pop(key, None)
+            self._closed.discard(key)
 
     def _climb(self) -> None:
         """Look for the nearby maxima anew, once every few picks."""

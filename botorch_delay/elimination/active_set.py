@@ -2,6 +2,8 @@
 
 What differs between a finite set and a box is hidden here. An active set is never changed: closing
 a round makes another one, so that a round is judged in full before anything moves.
+
+Points go by their keys, see :class:`botorch_delay.domains.finite.PointKeys`.
 """
 
 from __future__ import annotations
@@ -15,12 +17,11 @@ from typing import Any, Protocol
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.confidence.bounds import Confidence, side_delta
+from botorch_delay.confidence.bounds import Confidence, HalfWidth
 from botorch_delay.domains.finite import Domain, PointKeys
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import NotSupportedError, NumericsError
 from botorch_delay.gp.data import Data
-from botorch_delay.gp.posterior import Moments
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.trials import Attached, Choice, Trial
@@ -34,8 +35,8 @@ class RoundBounds:
 
     Attributes:
         confidence: the kind of bounds.
-        delta: failure probability, of which half is for the delays.
-        rounds: R, by which delta is divided.
+        delta: probability with which some bound from the round's own answers may fail.
+        delta_of_all: the same of the bounds from all answers, in all rounds together.
         points: N, over which the bounds of a finite set hold at once.
         valid: whether they are proved; if not they are a heuristic.
         sign: -1 where the user minimises.
@@ -43,15 +44,10 @@ class RoundBounds:
 
     confidence: Confidence
     delta: float
-    rounds: int
+    delta_of_all: float
     points: int
     valid: bool
     sign: float
-
-    @property
-    def side(self) -> float:
-        """Failure probability of one side at one point."""
-        return side_delta(self.delta, self.rounds, self.points)
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,7 @@ class Elimination:
 
 
 class Design(Protocol):
-    """A maximum-variance design that grows one pick at a time; points go by their keys."""
+    """A maximum-variance design that grows one pick at a time."""
 
     def next(self) -> int:
         """The point that the rule picks now; ExhaustedDesignError if all are excluded."""
@@ -86,14 +82,9 @@ class Design(Protocol):
     def exclude(self, key: int, excluded: bool = True) -> None:
         """Keep a point from being picked, or allow it again."""
 
-    def moments(self, data: Data, answered: Tensor, rows: Tensor) -> Moments | None:
-        """The posterior of answers at rows of a finite set; None if it is not at hand."""
-
 
 class ActiveSet(ABC):
     """The points that may still be the maximiser, on a finite set or a box.
-
-    Points go by their keys, see :class:`botorch_delay.domains.finite.PointKeys`.
 
     Attributes:
         domain: of which it is a part.
@@ -130,23 +121,18 @@ class ActiveSet(ABC):
         """How many points, or which share of the box."""
 
     @property
-    @abstractmethod
     def is_empty(self) -> bool:
         """Whether nothing may be asked."""
+        return not self.size
 
-    def key(self, trial: Trial) -> int:
-        """The key of a trial's point."""
-        return self.keys.of(trial.x, trial.index)
+    def key(self, located: Trial | Attached) -> int:
+        """The key of the point of a trial, or of a result from elsewhere."""
+        return self.keys.of(located.x, located.index)
 
     def key_of(self, x: Tensor) -> int:
         """The key of a point of the domain, ``d``."""
         row = int(self.domain.find(x.unsqueeze(0)))
         return row if row >= 0 else self.keys.of(x)
-
-    def keys_of(self, results: Sequence[Attached]) -> list[int]:
-        """The keys of the results from elsewhere that lie in the domain."""
-        inside = (r for r in results if bool(self.domain.contains(r.x.unsqueeze(0))))
-        return [self.keys.of(result.x, result.index) for result in inside]
 
     def choice(self, key: int, number: int, slot: int) -> Choice:
         """The point with a key, to be asked in round ``number`` for a slot."""
@@ -218,13 +204,17 @@ class ActiveSet(ABC):
     def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
         """Find out before the first ask what would stop a round from being judged.
 
-        Nothing does on a finite set.
-
         Raises:
-            InputError: if the confidence lacks a constant.
             NotSupportedError: if the kernel allows no such bounds on a box.
             EmptyDomainError: if nothing of a box may be asked.
         """
+        if surrogate is not None:
+            nothing = surrogate.data(Answers.of(self.domain, 1.0, []))
+            self.half_width(surrogate, nothing, bounds)
+
+    @abstractmethod
+    def half_width(self, surrogate: Surrogate, evidence: Data, bounds: RoundBounds) -> HalfWidth:
+        """How wide the bounds of a round are, from its answers in units of the surrogate."""
 
     @abstractmethod
     def eliminate(
@@ -254,10 +244,6 @@ class ActiveSet(ABC):
         """
 
     @abstractmethod
-    def multiplier(self, surrogate: Surrogate, evidence: Data, bounds: RoundBounds) -> float:
-        """The factor on sigma in the bounds of a round that eliminates nothing."""
-
-    @abstractmethod
     def left_of(self, before: ActiveSet) -> list[Any]:
         """What :meth:`after_record` needs beside the record of a round, JSON-ready.
 
@@ -281,13 +267,6 @@ class ActiveSet(ABC):
 
         Raises:
             StorageError: if what is stored is malformed.
-        """
-
-    @abstractmethod
-    def union(self, *, whole: bool) -> int:
-        """Over how many points bounds hold at once: the active ones, or the ``whole`` domain.
-
-        On a box it is 1: bounds there hold at every point.
         """
 
     @abstractmethod

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.box_bounds import BoxBounds
+from botorch_delay.confidence.bounds import Evidence, HalfWidth
 from botorch_delay.confidence.nets import largest_deviation
 from botorch_delay.design.ascent import maximize, snapped, stretched
 from botorch_delay.design.box import BoxDesign, corners
@@ -53,57 +53,35 @@ class Condition:
 
     Attributes:
         number: of the round.
-        surrogate: that judges.
-        evidence: the answers, in units of the surrogate.
-        domain: the box.
-        round_bounds: how wide the bounds are.
+        posterior: in units of the values.
+        make_width: of the bounds, which takes long.
         cutoff: the largest lower bound, in units of the values, to be maximised.
     """
 
     number: int
-    surrogate: Surrogate
-    evidence: Data
-    domain: BoxDomain
-    round_bounds: RoundBounds
+    posterior: Posterior
+    make_width: Callable[[], HalfWidth]
     cutoff: float = -torch.inf
 
     @cached_property
-    def bounds(self) -> BoxBounds:
-        """How wide the bounds are on this box."""
-        kernel, in_values = self.surrogate.in_values(self.evidence)
-        counts = {dim: len(values) for dim, values in self.domain.lists.items()}
-        ends = self.domain.bounds
-        if self.surrogate.learned:  # encoded and normalised columns; nothing is promised there
-            counts, width = {}, self.surrogate.width
-            ends = torch.stack([torch.zeros_like(width), torch.ones_like(width)])
-        confidence, rounds = self.round_bounds.confidence, self.round_bounds.rounds
-        return confidence.on_box(kernel, in_values, ends, counts, rounds, self.round_bounds.delta)
-
-    @cached_property
-    def _posterior(self) -> Posterior:
-        return self.surrogate.posterior(self.evidence)
+    def width(self) -> HalfWidth:
+        """How wide the bounds are."""
+        return self.make_width()
 
     def interval(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds at points, ``n x d`` to ``n`` each."""
-        weights = self.round_bounds.confidence.needs_weights
-        posterior = self._posterior.at(X, weights=weights)
-        half = self.bounds.half_width(posterior)
+        posterior = self.posterior.at(X, weights=self.width.needs_weights)
+        half = self.width.at(posterior)
         return posterior.mean - half, posterior.mean + half
 
     def plain_lower(self, X: Tensor) -> Tensor:
         """The lower bound in its plain form, ``n x d`` to ``n``: where to look for its maximum."""
-        posterior = self._posterior.at(X)
-        return posterior.mean - self.bounds.multiplier * posterior.deviation
+        posterior = self.posterior.at(X)
+        return posterior.mean - self.width.multiplier * posterior.deviation
 
     def margin(self, X: Tensor) -> Tensor:
         """By how much the upper bound reaches above the cut-off, ``n``."""
         return self.interval(X)[1] - self.cutoff
-
-    def at(self, cutoff: float) -> Condition:
-        """The same with a cut-off."""
-        condition = replace(self, cutoff=cutoff)
-        condition.__dict__["bounds"] = self.bounds  # they take long
-        return condition
 
 
 class BoxActiveSet(ActiveSet):
@@ -186,9 +164,7 @@ class BoxActiveSet(ActiveSet):
 
     def volume(self) -> tuple[float, float]:
         """Its share of the domain, and the standard error of this estimate."""
-        generator = generator_for(0, 1, torch.device("cpu"))
-        sample = self.draw(POOL, generator)
-        return sample.volume, sample.volume_error
+        return self.pool.volume, self.pool.volume_error
 
     def __repr__(self) -> str:
         return f"BoxActiveSet({self.size:.3g} of the box, {len(self.conditions)} rounds closed)"
@@ -261,25 +237,27 @@ class BoxActiveSet(ActiveSet):
         self, surrogate: Surrogate, number: int, picks: Iterable[int], closed: Iterable[int]
     ) -> Design:
         """Maximum variance along the gradient; where the kernel is learned, spread points."""
-        sample = self.pool.points[self._holds(self.pool.points)]
-        if surrogate.learned:
-            # Nothing is claimed, and a box has most of its deviation in its corners, which tell
-            # least about the rest: spread points serve better than the largest deviation.
-            made = BoxDesign(surrogate, self.domain, sample, self._holds, seed=0, refine=False)
-            return _KeyedDesign(self.keys, made, picks, closed)
-        generator = generator_for(self._seed, number, torch.device("cpu"))
-        pool = torch.cat([corners(self.domain), snapped(self.domain, sample, generator)])
-        pool = torch.cat([sample, pool[self._holds(pool)]])
-        if self.conditions or self.domain.constraints or self.domain.feasible:
-            pool = torch.cat([pool, stretched(sample, self._holds, generator)])
-        made = BoxDesign(surrogate, self.domain, pool, self.inside, self._seed + number)
-        return _KeyedDesign(self.keys, made, picks, closed)
+        pool = self.pool.points[self._holds(self.pool.points)]
+        # Of a learned kernel nothing is claimed, and a box has most of its deviation in its
+        # corners, which tell least about the rest: spread points serve better than the largest.
+        if not surrogate.learned:
+            sample, generator = pool, generator_for(self._seed, number, torch.device("cpu"))
+            edge = torch.cat([corners(self.domain), snapped(self.domain, sample, generator)])
+            pool = torch.cat([sample, edge[self._holds(edge)]])
+            if self.conditions or self.domain.constraints or self.domain.feasible:
+                pool = torch.cat([pool, stretched(sample, self._holds, generator)])
+        design = BoxDesign(
+            *(surrogate, self.domain, self.keys, pool, self.inside, self._seed + number),
+            refine=not surrogate.learned,
+            picks=picks,
+        )
+        for key in closed:
+            design.exclude(key)
+        return design
 
     def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
         """Make the bounds of no answers, and look for a point that may be asked."""
-        if surrogate is not None:
-            nothing = surrogate.data(Answers.of([], 1.0, self.domain.bounds))
-            _ = Condition(0, surrogate, nothing, self.domain, bounds).bounds
+        super().check(surrogate, bounds)
         if self.domain.constraints or self.domain.feasible is not None:
             _ = self.pool
 
@@ -294,7 +272,7 @@ class BoxActiveSet(ActiveSet):
         design: Design | None = None,
     ) -> Elimination:
         """Where the round's upper bound reaches its largest lower bound, which is searched for."""
-        condition = Condition(number, surrogate, evidence, self.domain, bounds)
+        condition = self._condition(number, surrogate, evidence, bounds)
         X = torch.cat([own.X, self.pool.points])
         X = X[self._holds(X)]
         lower, _ = condition.interval(X)
@@ -310,13 +288,30 @@ class BoxActiveSet(ActiveSet):
         cutoff = min(lower[best].item(), upper[best].item())
         if not math.isfinite(cutoff):  # not as a tensor, which would be in single precision
             raise not_finite(number)
-        conditions = (*self.conditions, condition.at(cutoff))
-        active = self._with(conditions, X[best : best + 1], self._excluded)
-        return Elimination(active, cutoff, condition.bounds.multiplier)
+        cut = replace(condition, cutoff=cutoff)
+        cut.__dict__["width"] = condition.width  # it takes long
+        active = self._with((*self.conditions, cut), X[best : best + 1], self._excluded)
+        return Elimination(active, cutoff, condition.width.multiplier)
 
-    def multiplier(self, surrogate: Surrogate, evidence: Data, bounds: RoundBounds) -> float:
-        """As in the bounds."""
-        return Condition(0, surrogate, evidence, self.domain, bounds).bounds.multiplier
+    def half_width(self, surrogate: Surrogate, evidence: Data, bounds: RoundBounds) -> HalfWidth:
+        """At every point of the box."""
+        box, counts = self.domain.bounds, {dim: len(v) for dim, v in self.domain.lists.items()}
+        if surrogate.learned:  # encoded and normalised columns; nothing is promised there
+            counts, width = {}, surrogate.width
+            box = torch.stack([torch.zeros_like(width), torch.ones_like(width)])
+        everywhere = Evidence.under(surrogate, evidence, bounds.delta, box=box, counts=counts)
+        return bounds.confidence.fixed_design(everywhere)
+
+    def _condition(
+        self,
+        number: int,
+        surrogate: Surrogate,
+        evidence: Data,
+        bounds: RoundBounds,
+        cutoff: float = -torch.inf,
+    ) -> Condition:
+        make_width = partial(self.half_width, surrogate, evidence, bounds)
+        return Condition(number, surrogate.posterior(evidence), make_width, cutoff)
 
     def left_of(self, before: ActiveSet) -> list[list[float]]:
         """A point that is known to be inside."""
@@ -338,12 +333,8 @@ class BoxActiveSet(ActiveSet):
         if bool(answers.y.isnan().any()):
             raise StorageError(f"round {record.number} uses trials without answer.")
         evidence, cutoff = surrogate.data(answers), bounds.sign * finite(record.cutoff)
-        condition = Condition(record.number, surrogate, evidence, self.domain, bounds, cutoff)
+        condition = self._condition(record.number, surrogate, evidence, bounds, cutoff)
         return self._with((*self.conditions, condition), anchor, self._excluded)
-
-    def union(self, *, whole: bool) -> int:
-        """1: bounds hold at every point."""
-        return 1
 
     def largest_deviation(self, kernel: Kernel) -> float:
         """An upper bound over the box."""
@@ -392,28 +383,14 @@ class BoxActiveSet(ActiveSet):
         return inside
 
 
-class _KeyedDesign:
-    """A design over points of a box, by their keys."""
+def spread_points(domain: Domain, n: int, generator: torch.Generator) -> Tensor:
+    """``n`` points spread over a box, ``n x d``; all points of a finite set.
 
-    def __init__(
-        self, keys: PointKeys, design: BoxDesign, picks: Iterable[int], closed: Iterable[int]
-    ) -> None:
-        self._keys, self._design = keys, design
-        design.extend([(key, keys.point(key)) for key in picks])
-        for key in closed:
-            self.exclude(key)
-
-    def next(self) -> int:
-        return self._keys.of(self._design.next())
-
-    def add(self, key: int) -> None:
-        self._design.add(key, self._keys.point(key))
-
-    def exclude(self, key: int, excluded: bool = True) -> None:
-        self._design.exclude(key, self._keys.point(key), excluded)
-
-    def moments(self, data: Data, answered: Tensor, rows: Tensor) -> None:
-        return None
+    Raises:
+        EmptyDomainError: if none of a box was found.
+    """
+    whole = whole_set(domain)
+    return whole.draw(n, generator).points if isinstance(whole, BoxActiveSet) else whole.points
 
 
 def whole_set(domain: Domain, seed: int = 0) -> FiniteActiveSet | BoxActiveSet:

@@ -63,7 +63,7 @@ def close_round(
     stay, cutoff, half_width, departures = active.without(infeasible), None, None, set[Departure]()
     if stay.is_empty:  # all failed: the next ask goes on with every feasible point
         stay = active
-        multiplier = stay.multiplier(surrogate, evidence, bounds)
+        multiplier = stay.half_width(surrogate, evidence, bounds).multiplier
     elif surrogate.scaled and (len(evidence.y) or others is not None):
         found = stay.eliminate(current.number, surrogate, evidence, bounds, own, others, design)
         stay, cutoff, multiplier = found.active, bounds.sign * found.cutoff, found.multiplier
@@ -71,7 +71,7 @@ def close_round(
         if found.contradicted and bounds.valid:
             departures.add(Departure.CONTRADICTED)
     else:  # without a scale nothing is known of the width of the bounds, nor without answers
-        multiplier = stay.multiplier(surrogate, evidence, bounds)
+        multiplier = stay.half_width(surrogate, evidence, bounds).multiplier
         stay = stay.after(current.number)
     size = current.design_size
     record = RoundRecord(
@@ -83,7 +83,7 @@ def close_round(
         active_after=stay.size,
         trial_ids=answers.ids,
         multiplier=multiplier,
-        delta=bounds.delta / (2.0 * bounds.rounds) if bounds.valid else None,
+        delta=bounds.delta if bounds.valid else None,
         hyperparameters=surrogate.hyperparameters(),
         cutoff=cutoff,
         surrogate=surrogate.describe() if surrogate.learned else None,

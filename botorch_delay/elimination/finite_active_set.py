@@ -11,7 +11,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import scaled_gain
+from botorch_delay.confidence.bounds import Evidence, HalfWidth
 from botorch_delay.design.greedy import GreedyDesign
 from botorch_delay.domains.finite import FiniteDomain, PointKeys
 from botorch_delay.elimination.active_set import (
@@ -117,14 +117,9 @@ class FiniteActiveSet(ActiveSet):
         """How many points."""
         return len(self._rows)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no row."""
-        return not len(self._rows)
-
     def has(self, key: int) -> bool:
         """Whether a row is active."""
-        position = self._position(key)
+        position = int(torch.searchsorted(self._rows, key))
         return position < len(self._rows) and int(self._rows[position]) == key
 
     def without(self, keys: Sequence[int]) -> FiniteActiveSet:
@@ -170,12 +165,10 @@ class FiniteActiveSet(ActiveSet):
 
     def design(
         self, surrogate: Surrogate, number: int, picks: Iterable[int], closed: Iterable[int]
-    ) -> Design:
+    ) -> GreedyDesign:
         """The greedy design on the active rows."""
-        candidates = surrogate.inputs(self.points)
-        positions = map(self._position, picks)
-        made = GreedyDesign(surrogate.covar_module, candidates, surrogate.noise_var, positions)
-        design = _RowsDesign(self, surrogate, made)
+        candidates, noise_var = surrogate.inputs(self.points), surrogate.noise_var
+        design = GreedyDesign(surrogate.covar_module, candidates, noise_var, picks, rows=self._rows)
         for key in closed:
             design.exclude(key)
         return design
@@ -191,25 +184,21 @@ class FiniteActiveSet(ActiveSet):
         design: Design | None = None,
     ) -> Elimination:
         """Rows whose upper bound reaches the largest lower bound (Algorithm 1, the last line)."""
-        confidence, ratio = bounds.confidence, surrogate.noise_ratio(evidence)
-        posterior = None
-        if design is not None and len(evidence) > MAX_FACTORIZED and not confidence.needs_weights:
-            posterior = design.moments(evidence, own.group.unique(), self._rows)
-        if posterior is None:
-            weights = confidence.needs_weights
-            posterior = surrogate.posterior(evidence).at(self.points, weights=weights)
-        half = confidence.half_width(posterior, ratio, bounds.side)
-        lower, upper = posterior.mean - half, posterior.mean + half
+        width = self.half_width(surrogate, evidence, bounds)
+        posterior, many = None, len(evidence) > MAX_FACTORIZED
+        if isinstance(design, GreedyDesign) and many:
+            answered, weights = own.group.unique(), width.needs_weights
+            posterior = design.moments(evidence, answered, self._rows, weights=weights)
+            if posterior is not None:
+                posterior = posterior.rescaled(surrogate.offset, surrogate.scale)
+        lower, upper = self._interval(surrogate, evidence, width, posterior)
         if others is not None:
-            posterior = surrogate.posterior(others).at(self.points)
-            half, _ = confidence.all_data(
-                posterior,
-                surrogate.noise_ratio(others),
-                scaled_gain(surrogate.covar_module, others),
-                bounds.delta / 2.0,  # for all rounds: the bound holds at all times at once
+            every = bounds.confidence.adaptive(
+                Evidence.under(surrogate, others, bounds.delta_of_all)
             )
-            lower = torch.maximum(lower, posterior.mean - half)
-            upper = torch.minimum(upper, posterior.mean + half)
+            others_lower, others_upper = self._interval(surrogate, others, every)
+            lower = torch.maximum(lower, others_lower)
+            upper = torch.minimum(upper, others_upper)
         if not (torch.isfinite(lower).all() and torch.isfinite(upper).all()):
             raise not_finite(number)
         kept = surviving(lower, upper)
@@ -227,14 +216,28 @@ class FiniteActiveSet(ActiveSet):
         return Elimination(
             self._left(number, self._rows[kept]),
             lower.max().item(),
-            confidence.multiplier(ratio, bounds.side),
+            width.multiplier,
             None if contradicted else 0.5 * (upper - lower).max().item(),
             contradicted,
         )
 
-    def multiplier(self, surrogate: Surrogate, evidence: Data, bounds: RoundBounds) -> float:
-        """As in the bounds."""
-        return bounds.confidence.multiplier(surrogate.noise_ratio(evidence), bounds.side)
+    def _interval(
+        self,
+        surrogate: Surrogate,
+        evidence: Data,
+        width: HalfWidth,
+        posterior: Moments | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Lower and upper bounds on the active points."""
+        if posterior is None:
+            posterior = surrogate.posterior(evidence).at(self.points, weights=width.needs_weights)
+        half = width.at(posterior)
+        return posterior.mean - half, posterior.mean + half
+
+    def half_width(self, surrogate: Surrogate, evidence: Data, bounds: RoundBounds) -> HalfWidth:
+        """Over all points at once."""
+        within = Evidence.under(surrogate, evidence, bounds.delta, bounds.points)
+        return bounds.confidence.fixed_design(within)
 
     def left_of(self, before: ActiveSet) -> list[int]:
         """The eliminated rows."""
@@ -256,39 +259,7 @@ class FiniteActiveSet(ActiveSet):
             raise StorageError(f"round {record.number} eliminates points that were not active.")
         return self._left(record.number, rows)
 
-    def union(self, *, whole: bool) -> int:
-        """The number of points."""
-        return len(self.domain) if whole else len(self)
-
     def largest_deviation(self, kernel: Kernel) -> float:
         """Over all points."""
         with torch.no_grad():
             return float(prior_variance(kernel, self.domain.points).max()) ** 0.5
-
-    def _position(self, key: int) -> int:
-        return int(torch.searchsorted(self._rows, key))
-
-
-class _RowsDesign:
-    """A greedy design over positions among the active rows, by rows of the domain."""
-
-    def __init__(self, active: FiniteActiveSet, surrogate: Surrogate, design: GreedyDesign) -> None:
-        self._active, self._surrogate, self._design = active, surrogate, design
-
-    def next(self) -> int:
-        return int(self._active.rows[self._design.next()])
-
-    def add(self, key: int) -> None:
-        self._design.add(self._active._position(key))
-
-    def exclude(self, key: int, excluded: bool = True) -> None:
-        self._design.exclude(self._active._position(key), excluded)
-
-    def moments(self, data: Data, answered: Tensor, rows: Tensor) -> Moments | None:
-        active = self._active.rows
-        if not bool(torch.isin(answered, active).all()):
-            return None
-        at, where = torch.searchsorted(active, answered), torch.searchsorted(active, rows)
-        found = self._design.moments(data, at, where)
-        surrogate = self._surrogate
-        return None if found is None else found.rescaled(surrogate.offset, surrogate.scale)

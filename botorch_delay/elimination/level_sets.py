@@ -11,11 +11,11 @@ the product of the shares that were kept.
 * Particles live in batches that never exchange any weight. Each batch estimates the volume
   without bias, and the spread between batches says how far off their mean is, including what a
   formula for independent particles leaves out: particles with common ancestors.
-* At each level a mixture of local Gaussians is fitted to the survivors. Walks take their steps
-  from it, and jumps draw a new place from it, accepted by the ratio of Metropolis and Hastings.
-  Jumps carry particles between pieces that lie far apart, so that chance does not decide how
-  many stay in each. One half of the batches is moved by what was fitted to the other half, so
-  that no particle shapes its own proposals.
+* Particles of one half of the batches move along differences of two particles of the other half,
+  which have the size and the direction of the set (differential evolution, ter Braak 2006; the
+  halves are those of Goodman and Weare 2010). A difference at its own length is a jump: it carries
+  a particle from one piece of the set to another, so that chance does not decide how many stay in
+  each.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
+from torch.quasirandom import SobolEngine
 
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.elimination.unit_cube import SobolBatches, UnitCube
-from botorch_delay.exceptions import EmptyDomainError
+from botorch_delay.exceptions import EmptyDomainError, InputError
 
 # Independent estimates of the volume; the reported error is itself uncertain by a sixth or so.
 _BATCHES = 16
@@ -53,20 +53,19 @@ _SMALLEST = 1e-30
 _FLAT = 1e3
 _FLAT_LEVELS = 8
 
-# Acceptance that the steps of walks are scaled to.
+# Acceptance that the steps of walks are scaled to, and the deviation of the logarithm of a stride.
 _ACCEPTANCE = 0.3
-
-# Walks per level, and how many more per dimension; jumps per level. With these the volume varies
-# hardly more than with independent particles, in the tests and up to 20 columns.
-_WALKS = 4
-_WALKS_DIM = 0.5
-_JUMPS = 3
-
-# Deviation of the logarithm of a walk's stride.
 _STRIDES = 0.7
 
-# Components of the mixture that is fitted to the survivors.
-_COMPONENTS = 128
+# Walks per level, as many jumps, and in 2 dimensions one more of each. With these the volume varies
+# hardly more than with independent particles, in the tests and up to 20 columns. At the last level
+# there are so many times more, so that few points remain repeated and jumps settle how many are in
+# each piece.
+_MOVES = 3
+_LAST_SWEEPS = 4
+
+# Up to so many survivors per dimension span too little.
+_FEW = 8
 
 # Of the walks, the share that redraws a single coordinate instead: without and with lists.
 _REDRAWS = 0.1
@@ -113,7 +112,7 @@ def sample_set(
         domain: the box.
         margin: maps ``k x d`` points to ``k`` numbers, at least 0 inside of the set and larger
             the deeper inside or the nearer to it; ``nan`` counts as minus infinity. It is called
-            on up to ``particles`` points at a time, about 8 + d/2 times per halving of the volume,
+            on up to ``particles`` points at a time, about 6 + d times per halving of the volume,
             and up to 64 times more where a plateau hides the way.
         n: how many points, at least 1.
         generator: source of all random numbers, on the CPU.
@@ -137,13 +136,12 @@ def sample_set(
         >>> sample.points.shape, round(sample.volume, 2)
         (torch.Size([3, 2]), 0.25)
     """
-    cube = UnitCube(domain, margin, generator)
+    cube = _Cube(domain, margin, generator, -(-particles // _BATCHES))
     with torch.no_grad():
-        source = SobolBatches(cube, _BATCHES, -(-particles // _BATCHES))
-        unit, value = source.draw()
+        unit, value = cube.draw()
         if (value >= 0.0).double().mean() >= _LARGE:
-            return _reject(cube, source, unit, value, n)
-        descent = _Descent(cube, source, unit, value)
+            return _reject(cube, unit, value, n)
+        descent = _Descent(cube, unit, value)
         if descent.run():
             return descent.sample(n)
         highest = descent.summary()
@@ -156,11 +154,11 @@ def sample_set(
         return SetSample(points, descent.bound(), descent.bound())
 
 
-def _reject(cube: UnitCube, source: SobolBatches, unit: Tensor, value: Tensor, n: int) -> SetSample:
+def _reject(cube: _Cube, unit: Tensor, value: Tensor, n: int) -> SetSample:
     found = [unit[value >= 0.0]]
     hits, tried = len(found[0]), len(unit)
     while hits < max(n, _HITS):
-        unit, value = source.draw()
+        unit, value = cube.draw()
         found.append(unit[value >= 0.0])
         hits, tried = hits + len(found[-1]), tried + len(unit)
     inside = torch.cat(found)
@@ -171,68 +169,86 @@ def _reject(cube: UnitCube, source: SobolBatches, unit: Tensor, value: Tensor, n
     return SetSample(points, hits / tried, error)
 
 
-class _Mixture:
-    """Gaussians around survivors, each with the covariance of its neighbours.
+class _Cube:
+    """The unit cube that ``domain.from_unit`` maps to a box, and random numbers on its device.
 
     Args:
-        cube: the source of random numbers.
-        places: ``m x d``, survivors, in the unit cube.
-        floor: ``d``, deviations below which no component goes; zero where survivors abound.
+        domain: the box.
+        margin: of points of the box, ``k x d`` to ``k``.
+        generator: source of all random numbers, on the CPU.
+        size: how many particles each batch has.
     """
 
-    def __init__(self, cube: UnitCube, places: Tensor, floor: Tensor) -> None:
-        self._cube = cube
-        places = torch.unique(places, dim=0)
-        m, d = places.shape
-        spread = places.std(dim=0, correction=0).clamp_min(1e-15)
-        centres = cube.shuffle(m)[:_COMPONENTS]
-        near = min(m, _neighbours(d))
-        scaled = places / spread
-        distances = torch.cdist(
-            scaled[centres], scaled, compute_mode="donot_use_mm_for_euclid_dist"
-        )
-        around = places[distances.topk(near, dim=1, largest=False).indices]  # c x near x d
-        self._mean = around.mean(dim=1)
-        # In units of the neighbourhood, lest a tiny one be lost in rounding.
-        scale = around.std(dim=1, correction=0)
-        scale = (scale.square() + floor.square()).sqrt()
-        scale = torch.maximum(scale, scale.amax(dim=1, keepdim=True) * 1e-9).clamp_min(1e-15)
-        offsets = (around - self._mean.unsqueeze(1)) / scale.unsqueeze(1)
-        correlation = offsets.mT @ offsets / near
-        added = (floor / scale).square() + 1e-6
-        correlation.diagonal(dim1=1, dim2=2).add_(added)
-        root = torch.linalg.cholesky(correlation)
-        self._root = scale.unsqueeze(2) * root
-        eye = torch.eye(d, dtype=places.dtype, device=places.device).expand_as(root)
-        self._whiten = torch.linalg.solve_triangular(root, eye, upper=False) / scale.unsqueeze(1)
-        self._log_scale = -self._root.diagonal(dim1=1, dim2=2).log().sum(dim=1)
+    def __init__(
+        self,
+        domain: BoxDomain,
+        margin: Callable[[Tensor], Tensor],
+        generator: Generator,
+        size: int,
+    ) -> None:
+        self.domain, self.dim, self.size = domain, domain.dim, size
+        self.lists = sorted(domain.lists)
+        self._margin, self._generator = margin, generator
+        # A sequence for each batch, so that batches differ.
+        seeds = torch.randint(2**31, (_BATCHES,), generator=generator).tolist()
+        self._engines = [SobolEngine(self.dim, scramble=True, seed=seed) for seed in seeds]
 
-    def steps(self, n: int) -> Tensor:
-        """Steps from nowhere in particular, ``n x d``, symmetric around zero."""
-        return self._drawn(n)[1]
+    def draw(self) -> tuple[Tensor, Tensor]:
+        """The next Sobol points of all batches, one batch after the other, and their margins."""
+        drawn = [engine.draw(self.size, dtype=torch.double) for engine in self._engines]
+        unit = torch.cat(drawn).to(self.domain.bounds.device)
+        return unit, self.value(unit)
 
-    def draw(self, n: int) -> Tensor:
-        """Places, ``n x d``; some outside of the cube."""
-        which, steps = self._drawn(n)
-        return self._mean[which] + steps
+    def points(self, unit: Tensor) -> Tensor:
+        """Points of the domain, in its dtype: ``k x d`` to ``k x d``."""
+        return self.domain.from_unit(unit.to(self.domain.bounds.dtype))
 
-    def _drawn(self, n: int) -> tuple[Tensor, Tensor]:
-        """Components and steps from their means."""
-        which = self._cube.randint(len(self._root), n)
-        return which, (self._root[which] @ self._cube.randn(n, self._cube.dim, 1)).squeeze(-1)
+    def margin(self, X: Tensor) -> Tensor:
+        """The margin at points of the domain, ``k``, in double, with no ``nan``."""
+        if len(X) == 0:
+            return X.new_zeros(0, dtype=torch.double)
+        value = self._margin(X)
+        if value.shape != X.shape[:1]:
+            raise InputError(
+                f"margin must return one number for each of {len(X)} points, got shape "
+                f"{tuple(value.shape)}."
+            )
+        return value.detach().double().nan_to_num(-math.inf, math.inf, -math.inf)
 
-    def log_density(self, unit: Tensor) -> Tensor:
-        """Up to a constant, ``k``."""
-        # The origin moves into the cloud before anything is multiplied, or differences of a tiny
-        # cloud would be differences of large numbers.
-        origin = self._mean.mean(dim=0)
-        shift = (self._whiten @ (self._mean - origin).unsqueeze(-1)).squeeze(-1)
-        moved = unit - origin
-        squares = moved.new_zeros(len(unit), len(shift))
-        for dim in range(self._cube.dim):  # one k x c matrix at a time stays in the cache
-            white = torch.addmm(shift[:, dim], moved, self._whiten[:, dim].T, beta=-1.0)
-            squares.addcmul_(white, white)
-        return (self._log_scale - 0.5 * squares).logsumexp(dim=1)
+    def value(self, unit: Tensor) -> Tensor:
+        """The margin at points of the unit cube, ``k``."""
+        return self.margin(self.points(unit))
+
+    def rand(self, *shape: int) -> Tensor:
+        """Uniform random numbers in double."""
+        drawn = torch.rand(*shape, dtype=torch.double, generator=self._generator)
+        return drawn.to(self.domain.bounds.device)
+
+    def randn(self, *shape: int) -> Tensor:
+        """Normal random numbers in double."""
+        drawn = torch.randn(*shape, dtype=torch.double, generator=self._generator)
+        return drawn.to(self.domain.bounds.device)
+
+    def randint(self, high: int, *shape: int) -> Tensor:
+        """Random whole numbers below ``high``."""
+        return torch.randint(high, shape, generator=self._generator).to(self.domain.bounds.device)
+
+    def shuffle(self, n: int) -> Tensor:
+        """The numbers below ``n`` in random order."""
+        return torch.randperm(n, generator=self._generator).to(self.domain.bounds.device)
+
+    def cycle(self, rows: Tensor, n: int) -> Tensor:
+        """``n`` of the rows in random order, none more than once more often than another."""
+        order = rows[self.shuffle(len(rows))]
+        return order.repeat(-(-n // len(rows)))[:n]
+
+    def from_domain(self, X: Tensor) -> Tensor:
+        """Where points of the domain come from, ``k x d``; random within the cell of a list."""
+        unit = self.domain.to_unit(X).double()
+        for dim, values in self.domain.lists.items():
+            cell = (X[:, dim, None] - values).abs().argmin(dim=1)
+            unit[:, dim] = (cell + self.rand(len(X))) / len(values)
+        return unit.clamp(0.0, 1.0)
 
 
 class _Descent:
@@ -243,20 +259,17 @@ class _Descent:
         level: of the margin; the particles are uniform on the part of the cube above it.
     """
 
-    def __init__(self, cube: UnitCube, source: SobolBatches, unit: Tensor, value: Tensor) -> None:
-        self._cube = cube
-        self._source = source
-        self._size = source.size
-        self._unit = unit
-        self._value = value
+    def __init__(self, cube: _Cube, unit: Tensor, value: Tensor) -> None:
+        self._cube, self._size = cube, cube.size
+        self._unit, self._value = unit, value
         self.level = -math.inf
         self.log_shares = torch.zeros(_BATCHES, dtype=torch.double, device=unit.device)
         self._owner = torch.arange(_BATCHES, device=unit.device).repeat_interleave(self._size)
         self._squared_error = 0.0  # relative, of what the batches had in common
         self._tried = len(unit)
-        self._mixtures: list[_Mixture] = []
         self._stride = 1.0
-        self._walks = _WALKS + int(_WALKS_DIM * cube.dim)
+        self._origin = unit  # of the differences along which particles move
+        self._floor = torch.zeros_like(unit[0])  # deviation of what is added to them
 
     def run(self) -> bool:
         """Go down to the set: whether it was reached."""
@@ -265,7 +278,8 @@ class _Descent:
             if not self._raise_level():
                 return False
             if self.level >= 0.0:
-                self._sweep()  # twice as many moves, so that few points remain repeated
+                for _ in range(_LAST_SWEEPS):
+                    self._sweep()
                 return True
             best = self._value.max().item()
             gap = best - self.level
@@ -321,8 +335,10 @@ class _Descent:
         survivors, owners = [], []
         rounds = hits = 0
         while rounds < _ROUNDS and hits < _ENOUGH * len(self._value):
-            if rounds > 0:
-                self._again()
+            if rounds and self.level == -math.inf:
+                self._unit, self._value = self._cube.draw()
+            elif rounds:  # other particles above the same level
+                self._sweep()
             keep = self._value >= level
             survivors.append(torch.cat([self._unit[keep], self._value[keep, None]], dim=1))
             owners.append(self._owner[keep])
@@ -340,16 +356,14 @@ class _Descent:
         self.level = level
         chosen = kept[torch.cat([self._heirs(owner, batch) for batch in range(_BATCHES)])]
         self._unit, self._value = chosen[:, :-1].contiguous(), chosen[:, -1].clone()
-        few = hits < 4 * _neighbours(self._cube.dim)
-        floor = torch.zeros(self._cube.dim, dtype=kept.dtype, device=kept.device)
+        few = hits < _FEW * self._cube.dim
         if few:
-            # Too few for a covariance: as large as a part of the last cloud of that volume.
+            # Their differences may be none, or span no volume: add a part of the last cloud.
             share = hits / (rounds * len(before))
-            floor = before.std(dim=0) * (0.5 * share ** (1.0 / self._cube.dim))
-        self._fit(kept[:, :-1], owner, floor)
+            self._floor = before.std(dim=0) * (0.5 * share ** (1.0 / self._cube.dim))
         self._sweep()
+        self._floor = torch.zeros_like(self._floor)
         for _ in range(3 if few else 0):
-            self._fit(self._unit, self._owner, 0.0 * floor)
             self._sweep()
         return True
 
@@ -360,37 +374,25 @@ class _Descent:
             rows = torch.arange(len(owner), device=owner.device)
         return self._cube.cycle(rows, self._size)
 
-    def _again(self) -> None:
-        """Other particles above the same level."""
-        if self._mixtures:
-            self._jump()
-            self._walk()
-        else:
-            self._unit, self._value = self._source.draw()
-
-    def _fit(self, places: Tensor, owner: Tensor, floor: Tensor) -> None:
-        first = owner < _BATCHES // 2
-        # What moves one half of the batches is fitted to the other.
-        others = [places[~first], places[first]]
-        self._mixtures = [
-            _Mixture(self._cube, other if len(other) > 1 else places, floor) for other in others
-        ]
-
     def _sweep(self) -> None:
-        for step in range(self._walks):
-            if step * _JUMPS % self._walks < _JUMPS:
-                self._jump()
+        self._origin = self._unit
+        for _ in range(_MOVES + self._cube.dim // 2):
             self._walk()
+            self._move(self._unit + self._differences())
+
+    def _differences(self) -> Tensor:
+        """Of two particles of the other half, for every particle."""
+        cube, half = self._cube, len(self._unit) // 2
+        others = half * (torch.arange(2 * half, device=self._unit.device) < half)
+        first, second = self._origin[others + cube.randint(half, 2, 2 * half)]
+        return first - second + self._floor * cube.randn(2 * half, cube.dim)
 
     def _walk(self) -> None:
-        """A step from the mixture, or one coordinate drawn anew."""
+        """A step along a difference, or one coordinate drawn anew."""
         n, cube = len(self._unit), self._cube
-        steps = torch.cat([mixture.steps(n // 2) for mixture in self._mixtures])
         # Pieces differ in size and a mixture of strides fits them all.
         stride = self._stride * (_STRIDES * cube.randn(n, 1)).exp()
-        # Refused at the walls, not reflected: a reflected step is as likely forth as back only if
-        # its coordinates are uncorrelated.
-        proposal = self._unit + stride * steps
+        proposal = self._unit + stride * self._differences()
         redrawn = cube.rand(n) < (_REDRAWS_LISTS if cube.lists else _REDRAWS)
         rows = redrawn.nonzero().squeeze(1)
         column = cube.randint(cube.dim, len(rows))
@@ -400,42 +402,22 @@ class _Descent:
             column = torch.where(cube.rand(len(rows)) < 0.75, listed, column)
         proposal[rows] = self._unit[rows]
         proposal[rows, column] = cube.rand(len(rows))
-        accepted = self._move(proposal, _in_cube(proposal))
-        share = accepted[~redrawn].double().mean().item()
-        self._stride *= math.exp(share - _ACCEPTANCE)
-        self._stride = min(max(self._stride, 1e-3), 1e3)
+        share = self._move(proposal)[~redrawn].double().mean().item()
+        self._stride = min(max(self._stride * math.exp(share - _ACCEPTANCE), 1e-3), 1e3)
 
-    def _jump(self) -> None:
-        """A new place from the mixture, wherever it is."""
-        n = len(self._unit) // 2
-        proposals, passing = [], []
-        for mixture, unit in zip(self._mixtures, self._unit.split(n), strict=True):
-            place = mixture.draw(n)
-            ratio = mixture.log_density(unit) - mixture.log_density(place)
-            proposals.append(place)
-            passing.append(_in_cube(place) & (self._cube.rand(n).log() < ratio))
-        self._move(torch.cat(proposals), torch.cat(passing))
-
-    def _move(self, proposal: Tensor, passing: Tensor) -> Tensor:
-        """Accept what passes and is above the level; asks for the margin only where it matters."""
-        rows = passing.nonzero().squeeze(1)
+    def _move(self, proposal: Tensor) -> Tensor:
+        """Accept what is in the cube and above the level; which moves were."""
+        # Refused at the walls, not reflected: a reflected step is as likely forth as back only if
+        # its coordinates are uncorrelated.
+        rows = ((proposal >= 0.0) & (proposal <= 1.0)).all(dim=1).nonzero().squeeze(1)
         value = self._cube.value(proposal[rows])
         above = value >= self.level
         rows, value = rows[above], value[above]
         self._unit = self._unit.index_copy(0, rows, proposal[rows])
         self._value = self._value.index_copy(0, rows, value)
-        accepted = torch.zeros_like(passing)
+        accepted = torch.zeros(len(proposal), dtype=torch.bool, device=proposal.device)
         accepted[rows] = True
         return accepted
-
-
-def _in_cube(unit: Tensor) -> Tensor:
-    return ((unit >= 0.0) & (unit <= 1.0)).all(dim=1)
-
-
-def _neighbours(dim: int) -> int:
-    """How many points give a covariance: enough for that, few enough to be of one piece."""
-    return 2 * dim + 16
 
 
 def _next_level(value: Tensor) -> float:
@@ -446,7 +428,7 @@ def _next_level(value: Tensor) -> float:
     return 0.0 if median >= 0.0 else math.nextafter(median, math.inf)
 
 
-def _around(cube: UnitCube, anchors: Tensor, n: int, particles: int, highest: str) -> Tensor:
+def _around(cube: _Cube, anchors: Tensor, n: int, particles: int, highest: str) -> Tensor:
     """Points around anchors, ``n x d``: slices along random lines (Neal 2003, section 4)."""
     inside = cube.margin(anchors) >= 0.0
     if not inside.any():
@@ -468,7 +450,7 @@ def _around(cube: UnitCube, anchors: Tensor, n: int, particles: int, highest: st
     return torch.cat(collected)[:n]
 
 
-def _slice(cube: UnitCube, X: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
+def _slice(cube: _Cube, X: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
     k, d = unit.shape
     spread = unit.std(dim=0, correction=0)
     spread = spread / spread.max() if bool(spread.max() > 0.0) else torch.ones_like(spread)

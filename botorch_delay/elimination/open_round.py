@@ -13,10 +13,9 @@ from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.point_status import MAX_FAILURES, PointStatus
 from botorch_delay.history.trials import Trial, TrialState
 
-NO_SLOT = -1  # of a trial that serves no design point
-WAITING_SLOT = (
-    -2
-)  # of one that serves none, asked while a budget says no or the next design point has to wait
+# Of a trial that serves no design point; and of one that was asked while a budget said no, or while
+# the next design point had to wait.
+NO_SLOT, WAITING_SLOT = -1, -2
 
 
 class SlotState(enum.Enum):
@@ -52,6 +51,21 @@ class Slot:
     trials: list[int] = field(default_factory=list)
     outcome: TrialState = TrialState.RUNNING
     state: SlotState = SlotState.WAITING
+
+
+@dataclass(frozen=True)
+class Outstanding:
+    """What a round waits for, of its first q_r design points.
+
+    Attributes:
+        trials: ids of those that are running, increasing.
+        again: how many points are to be asked again now.
+        held: keys of those that are asked again once other trials of them end, increasing.
+    """
+
+    trials: tuple[int, ...]
+    again: int
+    held: tuple[int, ...]
 
 
 class OpenRound:
@@ -97,14 +111,13 @@ class OpenRound:
         self._statuses = dict(statuses)
         self._needs_all = needs_all
         self._design: Design | None = None
-        self._retries: set[int] = set()
-        self._unsettled: set[int] = set()  # of the first q_r slots
-        self._dropped: set[int] = set()  # of the first q_r slots
+        self._slots_in: dict[SlotState, set[int]] = {state: set() for state in SlotState}
         self._running: set[int] = set()  # trial ids
 
     def next_retry(self) -> int | None:
         """The first slot whose point is to be asked again now."""
-        free = (n for n in self._retries if self._status(self.slots[n].key) is PointStatus.OPEN)
+        retries = self._slots_in[SlotState.RETRY]
+        free = (n for n in retries if self._status(self.slots[n].key) is PointStatus.OPEN)
         return min(free, default=None)
 
     def next_key(self) -> int:
@@ -176,7 +189,7 @@ class OpenRound:
         if trial.id != slot.trials[-1] or slot.outcome is TrialState.ABANDONED:
             return
         slot.outcome = TrialState.ABANDONED if trial.late else trial.state
-        if self._is_given_up(slot):
+        if self.is_given_up(slot):
             self._design = None  # sigma forgets the point: the design is made anew without it
         self._refresh(trial.slot)
 
@@ -227,7 +240,7 @@ class OpenRound:
 
     def design_is_settled(self) -> bool:
         """Whether the first q_r design points have been asked and none is outstanding."""
-        return len(self.slots) >= self.design_size and not self._unsettled
+        return self.design_is_asked() and self.oldest_unsettled() is None
 
     def all_settled(self) -> bool:
         """Whether no trial of the round is running."""
@@ -235,11 +248,12 @@ class OpenRound:
 
     def gave_up(self) -> bool:
         """Whether the answer of one of the first q_r design points will not be used."""
-        return bool(self._dropped)
+        return any(number < self.design_size for number in self._slots_in[SlotState.DROPPED])
 
-    def is_given_up(self, slot: int) -> bool:
-        """Whether the answer of a design point will not be used because it was abandoned."""
-        return self._is_given_up(self.slots[slot])
+    def is_given_up(self, slot: Slot) -> bool:
+        """Whether the design goes on as if a point that was abandoned had never been asked."""
+        last = not self._needs_all or len(slot.trials) >= MAX_FAILURES
+        return slot.outcome is TrialState.ABANDONED and last
 
     def is_counted(self, trial: Trial) -> bool:
         """Whether a trial's answer serves its design point."""
@@ -248,35 +262,24 @@ class OpenRound:
         slot = self.slots[trial.slot]
         return slot.state is SlotState.ANSWERED and slot.trials[-1] == trial.id
 
-    def is_unanswered(self) -> bool:
-        """Whether one of the first q_r design points is being evaluated."""
-        return any(self.slots[n].state is SlotState.WAITING for n in self._unsettled)
-
     def oldest_unsettled(self) -> int | None:
-        """The first trial of the design points that are outstanding; None if there are none."""
-        trials = self.slots[min(self._unsettled)].trials if self._unsettled else []
-        return trials[0] if trials else None
+        """The first slot of the first q_r that is outstanding; None if there is none."""
+        open_slots = self._slots_in[SlotState.WAITING] | self._slots_in[SlotState.RETRY]
+        first = min(open_slots, default=self.design_size)
+        return first if first < self.design_size else None
 
-    def holding(self) -> list[int]:
-        """Running trials of the first q_r slots, once all of those have been asked."""
-        if len(self.slots) < self.design_size:
-            return []
-        waiting = (self.slots[number] for number in self._unsettled)
-        return sorted(s.trials[-1] for s in waiting if s.state is SlotState.WAITING)
-
-    def outstanding(self) -> tuple[list[int], int]:
-        """Running trials of the first q_r slots, and how many of those are to be asked again."""
-        slots = [self.slots[number] for number in sorted(self._unsettled)]
-        waiting = [slot.trials[-1] for slot in slots if slot.state is SlotState.WAITING]
-        free = [slot for slot in slots if slot.state is SlotState.RETRY]
-        return waiting, sum(self._status(slot.key) is PointStatus.OPEN for slot in free)
-
-    def held_points(self) -> list[int]:
-        """Points of the first q_r slots that are asked again once other trials of them end."""
-        if len(self.slots) < self.design_size:
-            return []
-        waiting = (self.slots[number] for number in self._unsettled & self._retries)
-        return sorted({s.key for s in waiting if self._status(s.key) is PointStatus.HELD})
+    def outstanding(self) -> Outstanding:
+        """What keeps the round from closing once all its design points have been asked."""
+        waiting, retries = (
+            [self.slots[n] for n in self._slots_in[state] if n < self.design_size]
+            for state in (SlotState.WAITING, SlotState.RETRY)
+        )
+        statuses = [(self._status(slot.key), slot.key) for slot in retries]
+        return Outstanding(
+            trials=tuple(sorted(slot.trials[-1] for slot in waiting)),
+            again=sum(status is PointStatus.OPEN for status, _ in statuses),
+            held=tuple(sorted({key for status, key in statuses if status is PointStatus.HELD})),
+        )
 
     def answered(self, first: int | None) -> list[int]:
         """Trials whose answers count, of the first so many slots or of all, increasing."""
@@ -292,7 +295,7 @@ class OpenRound:
         """Where a slot stands follows from its last trial and the feasibility of its point."""
         slot = self.slots[number]
         slot.state = _AFTER[slot.outcome]
-        if slot.outcome is TrialState.ABANDONED and not self._is_given_up(slot):
+        if slot.outcome is TrialState.ABANDONED and not self.is_given_up(slot):
             slot.state = SlotState.RETRY
         status = self._status(slot.key)
         if slot.state in (SlotState.RETRY, SlotState.DROPPED) and status is PointStatus.KNOWN:
@@ -301,21 +304,13 @@ class OpenRound:
             len(slot.trials) >= MAX_FAILURES or status is PointStatus.INFEASIBLE
         ):
             slot.state = SlotState.DROPPED
-        _put(self._retries, number, slot.state is SlotState.RETRY)
-        settled = slot.state not in (SlotState.WAITING, SlotState.RETRY)
-        first = number < self.design_size
-        _put(self._unsettled, number, first and not settled)
-        _put(self._dropped, number, first and slot.state is SlotState.DROPPED)
-
-    def _is_given_up(self, slot: Slot) -> bool:
-        """Whether the design goes on as if the point had never been asked."""
-        last = not self._needs_all or len(slot.trials) >= MAX_FAILURES
-        return slot.outcome is TrialState.ABANDONED and last
+        for state, numbers in self._slots_in.items():
+            (numbers.add if state is slot.state else numbers.discard)(number)
 
     def _current_design(self) -> Design:
         if self._design is None:
             inside = self._active.has
-            picks = [slot.key for slot in self.slots if not self._is_given_up(slot)]
+            picks = [slot.key for slot in self.slots if not self.is_given_up(slot)]
             known = {k for k, status in self._statuses.items() if status is PointStatus.KNOWN}
             picks = sorted(known.difference(picks), key=abs) + picks  # as they were met
             closed = [k for k, status in self._statuses.items() if status is not PointStatus.OPEN]
@@ -326,10 +321,3 @@ class OpenRound:
 
     def _status(self, key: int) -> PointStatus:
         return self._statuses.get(key, PointStatus.OPEN)
-
-
-def _put(members: set[int], number: int, inside: bool) -> None:
-    if inside:
-        members.add(number)
-    else:
-        members.discard(number)

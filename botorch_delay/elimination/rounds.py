@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import enum
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from botorch_delay import validation
 from botorch_delay.exceptions import InputError
@@ -129,98 +128,63 @@ class RoundRecord:
         return cls(**{**record, "trial_ids": ids, "departures": departures})
 
 
-class RoundRule(ABC):
+class RoundRule:
     """When a round closes, which answers its bounds use, and its share of delta.
 
-    Attributes:
-        on_arrival: whether a round closes when its design points are settled, and uses exactly
-            those.
-    """
-
-    on_arrival: ClassVar[bool]
-
-    @abstractmethod
-    def share(self, number: int) -> int:
-        """By how much delta is divided for round ``number``; the reciprocals sum to at most 1."""
-
-    @abstractmethod
-    def design_size(self, number: int, previous: int) -> int:
-        """q_r of round ``number``, after a round with ``previous`` design points."""
-
-    @abstractmethod
-    def length(self, number: int) -> int | None:
-        """t_r, if it is fixed beforehand."""
-
-
-class ScheduledRounds(RoundRule):
-    """Rounds of fixed length, as Algorithm 1 prints them; bounds use whatever has arrived.
-
-    Args:
-        horizon: T.
-        wait: u_T(delta), in steps.
-    """
-
-    on_arrival = False
-
-    def __init__(self, horizon: int, wait: float) -> None:
-        self.wait = wait
-        self._q, self._t = round_lengths(horizon, wait)
-
-    def share(self, number: int) -> int:
-        """R, the number of rounds of the schedule."""
-        return len(self._q)
-
-    def design_size(self, number: int, previous: int) -> int:
-        """q_r of the schedule."""
-        return self._q[number - 1]
-
-    def length(self, number: int) -> int | None:
-        """t_r of the schedule."""
-        return self._t[number - 1]
-
-
-class ArrivalRounds(RoundRule):
-    """A round closes when its first q_r design points are settled; bounds use exactly those.
-
-    Nothing about the delays needs to be known. The k-th design point of the run is not asked
-    before ask ``1 + (k - 1) / rho``, which bounds the number of rounds.
+    With a wait, rounds have the lengths of Algorithm 1, and bounds use whatever has arrived.
+    Without one, a round closes on arrival: when its first q_r design points are settled, and
+    bounds use exactly those. The k-th design point of the run is not asked before ask
+    ``1 + (k - 1) / rho``, which bounds the number of rounds.
 
     Args:
         horizon: T; None where no end is planned.
-        schedule: gives the design sizes.
+        schedule: gives the design sizes; :class:`HorizonRounds` if None.
         fraction: rho, the share of asks that are design points.
+        wait: u_T(delta), in steps, of a delay law; None to close on arrival.
     """
-
-    on_arrival = True
 
     def __init__(
         self,
         horizon: int | None,
         schedule: HorizonRounds | GeometricRounds | None = None,
         fraction: float = 1.0,
+        wait: float | None = None,
     ) -> None:
+        self.wait = wait
         self._schedule = HorizonRounds() if schedule is None else schedule
         self._horizon, self._fraction = horizon, fraction
-        self._max_rounds: int | None = None
-        if horizon is not None:
+        self._lengths: list[int] = []
+        self._rounds: int | None = None  # how many there can be
+        if horizon is not None and wait is not None:
+            self._lengths = round_lengths(horizon, wait)[1]
+            self._rounds = len(self._lengths)
+        elif horizon is not None:
             size, points, number = 1, 0, 0
             while points < fraction * (horizon - 1) + 1:
                 number += 1
                 size = self.design_size(number, size)
                 points += size
-            self._max_rounds = number
+            self._rounds = number
+
+    @property
+    def on_arrival(self) -> bool:
+        """Whether a round closes when its design points are settled, and uses exactly those."""
+        return self.wait is None
 
     def share(self, number: int) -> int:
-        """How many rounds there can be; ``r (r + 1)`` where no end is planned."""
-        return number * (number + 1) if self._max_rounds is None else self._max_rounds
+        """By how much delta is divided for round ``number``; the reciprocals sum to at most 1.
+
+        It is R, the number of rounds; ``r (r + 1)`` where no end is planned.
+        """
+        return number * (number + 1) if self._rounds is None else self._rounds
 
     def design_size(self, number: int, previous: int) -> int:
-        """As the schedule has it."""
+        """q_r of round ``number``, after a round with ``previous`` design points."""
         return self._schedule.design_size(number, previous, self._horizon, self._fraction)
 
     def length(self, number: int) -> int | None:
-        """Not fixed: the round ends when its answers are there."""
-        return None
+        """t_r, where it is fixed beforehand."""
+        return self._lengths[number - 1] if self._lengths else None
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,6 @@ class CandidateCovariance:
         self.prior = self.variance
         self._blocks: list[tuple[Tensor, Tensor]] = []  # rows and their signs; the last is open
         self._used = BLOCK  # rows of the last block
-        self._marked = self.variance, 0
         self._matrix: Tensor | None = None
         self._is_new = True  # whether the matrix still has to come from the kernel
         self._height = max(-(-len(points) // STRIPES), 1)
@@ -132,6 +131,23 @@ class CandidateCovariance:
             product = product - (signs * (rows @ weights)) @ rows
         return product
 
+    @torch.no_grad()
+    def times_squares(self, weights: Tensor) -> Tensor:
+        """Squares of the entries of C, times ``N x k``; once a block has been folded."""
+        assert self._matrix is not None
+        assert not self._is_new
+        product = torch.zeros_like(weights)
+        for stripe, start in enumerate(range(0, len(weights), self._height)):
+            end = start + self._height
+            part, rest = slice(start, end), slice(start, None)  # C is symmetric
+            C = self._matrix[part, rest].clone()
+            for rows, signs in self._rows() + [self._folding] * (stripe in self._unfolded):
+                C.addmm_((signs.unsqueeze(1) * rows[:, part]).mT, rows[:, rest], alpha=-1.0)
+            C.square_()
+            product[part] += C @ weights[rest]
+            product[end:] += C[:, self._height :].mT @ weights[part]
+        return product
+
     @contextmanager
     def scratch(self) -> Iterator[None]:
         """Up to ``BLOCK`` rows that are taken off inside are taken back at the end."""
@@ -142,22 +158,6 @@ class CandidateCovariance:
             yield
         finally:
             (self._blocks, self._used, self.variance), self._is_scratch = before, False
-
-    def mark(self, rows: int) -> int:
-        """Remember the present, for :meth:`rewind`; returns for how many of so many rows."""
-        if self._used == BLOCK:
-            self._begin_block()  # what is folded cannot be taken back
-        self._marked = self.variance, self._used
-        return min(rows, BLOCK - self._used)
-
-    def rewind(self, rows: int | None = None) -> None:
-        """Take back the last rows since :meth:`mark`, or all of them, to the last bit."""
-        variance, start = self._marked
-        self._used = start if rows is None else self._used - rows
-        block, signs = self._blocks[-1]
-        for row, sign in zip(block[start : self._used], signs[start : self._used], strict=True):
-            variance = variance.addcmul(row, row * sign, value=-1.0).clamp_min_(0.0)
-        self.variance = variance
 
     def _rows(self) -> list[tuple[Tensor, Tensor]]:
         """The blocks that are not being folded, as far as they are filled."""

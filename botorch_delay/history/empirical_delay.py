@@ -17,7 +17,6 @@ tells where a share delta / (2 T) of them begins.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -46,7 +45,7 @@ class EmpiricalDelay(DelayLaw):
 
     Attributes:
         mean: the restricted mean E[min(tau, L)], in steps, with L = ``limit``, the longest delay or
-            age. The whole mean where ``known``, else less than it.
+            age. Less than the mean where P(tau > L) is above 0.
 
     Raises:
         InputError: if a number is negative or not whole.
@@ -69,9 +68,9 @@ class EmpiricalDelay(DelayLaw):
         self.answers, self.out = len(known), len(least)
         # A delay of at least a is one above a - 1, which is what right-censored means.
         censored = CensoredData(uncensored=known, right=least[least > 0] - 1)
-        self._estimate = ecdf(censored).sf
-        self._steps: np.ndarray = self._estimate.quantiles
-        self._survival: np.ndarray = self._estimate.probabilities
+        estimate = ecdf(censored).sf
+        self._steps: np.ndarray = estimate.quantiles
+        self._survival: np.ndarray = estimate.probabilities
         self.limit = int(max(known.max(), least.max(initial=0)))
         self.mean = float(self.survival(np.arange(self.limit)).sum())
 
@@ -99,11 +98,6 @@ class EmpiricalDelay(DelayLaw):
             answered = trial.state is TrialState.COMPLETED and not (ended and step == asks)
             (delays if answered else ages).append(step - 1 - trial.id)
         return cls(delays, ages)
-
-    @property
-    def known(self) -> bool:
-        """Whether the estimate reaches 1: no delay is beyond ``limit``, as far as is known."""
-        return bool(self._survival[-1] <= _ROUNDING)
 
     def survival(self, steps: Any, age: int = 0) -> Any:
         """``P(tau > u)``; for a trial that has been out for ``age`` asks, given that.
@@ -154,34 +148,6 @@ class EmpiricalDelay(DelayLaw):
                 f"after {self.limit} steps. Ask for a smaller p, or wait for more answers."
             )
         return float(steps[reached[0]])
-
-    def interval(self, steps: int, level: float = 0.9) -> tuple[float, float]:
-        """A confidence interval for ``P(tau > u)`` at one ``u``.
-
-        Exponential Greenwood (log-log) where it is defined. Before the first answer's delay it is
-        open to 1, and where the estimate is 0 open to 0; the other end is that of the nearest delay
-        that has one, for ``P(tau > u)`` never grows.
-
-        Args:
-            steps: u, a whole number of at least 0.
-            level: of the interval, in (0, 1); for this u, not for all at once.
-
-        Returns:
-            ``(lower, upper)``.
-        """
-        u, level = validation.whole(steps, "steps", 0), validation.probability(level, "level")
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore", RuntimeWarning)  # undefined where it is 0 or 1
-            found = self._estimate.confidence_interval(level, method="log-log")
-        low, high = found.low.probabilities, found.high.probabilities
-        usable = np.isfinite(low) & np.isfinite(high)
-        steps_there, inside = self._steps[usable], (self._survival > 0.0) & (self._survival < 1.0)
-        place = int(np.searchsorted(self._steps, u, side="right")) - 1
-        if place >= 0 and usable[place] and inside[place]:
-            return float(low[place]), float(high[place])
-        if self._at(u) >= 1.0:
-            return (float(low[usable][0]) if len(steps_there) else 0.0), 1.0
-        return 0.0, (float(high[usable][-1]) if len(steps_there) else 1.0)
 
     def sample(self, n: int, generator: Generator) -> Tensor:
         """Draw ``n`` delays from the estimate: an int64 tensor of shape ``n``, in steps.

@@ -6,7 +6,7 @@ share the trials of another system.
 
 | kind | what happened | data |
 |---|---|---|
-| asked | a trial was asked | ``x``, ``point`` (row of a finite set), ``round``, ``slot`` |
+| asked | a trial was asked | ``x``, ``point`` (row of a set), ``round``, ``slot``, and below |
 | completed, failed, abandoned | what became of a trial | ``noise_var``, ``reason`` |
 | attached | a result came from elsewhere | ``x``, ``point`` |
 | finished | the run was ended | |
@@ -18,12 +18,14 @@ share the trials of another system.
 | reserved | a design point is left to another process | ``x``, ``point`` |
 | tested | the least norm of the answers was found | ``norm``, ``answers`` |
 | accepted, searched | a step of GP-ThreDS | ``node`` |
-| base | calls of a wrapped optimizer | ``events`` of it |
+| base | a call of a wrapped optimizer | its ``events``, ``fed`` (trial that it was told of) |
+
+An ask has a ``price``, too, where a regret budget is kept, and a ``width`` where
+:class:`~botorch_delay.optimizers.rules.Censor` adds up widths.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -63,17 +65,13 @@ class Event:
 
     def record(self) -> dict[str, Any]:
         """The event as plain values, JSON-ready."""
-        return {
-            "kind": self.kind,
-            "time": self.time,
-            "trial": self.trial,
-            "value": self.value,
-            "data": dict(self.data),
-        }
+        kind, time, trial, value = self.kind, self.time, self.trial, self.value
+        data = dict(self.data)
+        return {"kind": kind, "time": time, "trial": trial, "value": value, "data": data}
 
-    def text(self) -> str:
-        """The same as JSON."""
-        return json.dumps([self.kind, self.time, self.trial, self.value, self.data])
+    def row(self) -> tuple[str, float, int | None, float | None, str]:
+        """The same for a table, its data as JSON."""
+        return self.kind, self.time, self.trial, self.value, json.dumps(self.data)
 
     @classmethod
     def read(cls, record: Any) -> Event:
@@ -128,21 +126,6 @@ def read_events(records: Sequence[Any], domain: Domain) -> list[Event]:
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
         raise StorageError(f"A stored point is malformed: {truncated(error)}.") from error
     return events
-
-
-def results(records: Sequence[Mapping[str, Any]]) -> list[tuple[list[float], float]]:
-    """Point and value of every answer, by trial, and of every attached result in stored events."""
-    asked = {
-        record["trial"]: record["data"]["x"] for record in records if record["kind"] == "asked"
-    }
-    told = [(r["trial"], r["value"]) for r in records if r["kind"] == "completed"]
-    attached = [(r["data"]["x"], r["value"]) for r in records if r["kind"] == "attached"]
-    return [(asked[trial], value) for trial, value in sorted(told)] + attached
-
-
-def chained(digest: bytes, event: Event) -> bytes:
-    """The digest of a sequence of events, from that of the sequence without its last one."""
-    return hashlib.blake2b(digest + event.text().encode(), digest_size=16).digest()
 
 
 def finite(value: Any) -> float:

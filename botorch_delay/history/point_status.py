@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
 from botorch_delay.exceptions import EmptyDomainError
-from botorch_delay.history.trials import Trial, TrialState
+from botorch_delay.history.trials import Choice, Trial, TrialState
 
 # A point that fails is asked again at most twice.
 MAX_FAILURES = 3
@@ -98,10 +98,6 @@ class Feasibility:
         """Ids of the running trials of a point, increasing."""
         return [t.id for t in self._trials[key] if t.state is TrialState.RUNNING]
 
-    def first(self, key: int) -> int:
-        """Id of the first trial of a point that was asked."""
-        return self._trials[key][0].id
-
     def marked(self) -> set[int]:
         """Points that may be other than open; every other point is open."""
         return self.suspects | self.known()
@@ -133,7 +129,7 @@ def nothing_to_ask(count: int, *, exact: bool = False) -> EmptyDomainError:
     )
 
 
-def row_of(trial: Trial) -> int:
-    """The key of a trial's point in a finite domain."""
-    assert trial.index is not None
-    return trial.index
+def row_of(place: Trial | Choice) -> int:
+    """The key of a point in a finite domain."""
+    assert place.index is not None
+    return place.index

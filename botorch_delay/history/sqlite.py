@@ -1,12 +1,12 @@
 """The SQLite file that holds a state.
 
 A file is a table of events that only ever grows, written in transactions: one more answer is one
-row, and a kill at any moment leaves the last committed state. Anyone can read it with SQL; the
-views ``trials``, ``attached`` and ``rounds`` show what the events come to. Each event has the
-digest of all up to it, so that a file is known to hold an earlier state of a run, or another one.
+row, and a kill at any moment leaves the last committed state. Anyone can read it with SQL; the view
+``trials`` shows what the events come to. The last event of each transaction has the digest of all
+up to it, so that a file is known to hold an earlier state of a run, or another one.
 
 Nothing in a file is executed: it is read as numbers and JSON, from its tables and never from its
-views, and its schema must be exactly the one below.
+view, and its schema must be exactly the one below.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,8 @@ import torch
 from torch import Tensor
 
 from botorch_delay.exceptions import InputTypeError, StorageError
-from botorch_delay.history.differences import difference
 from botorch_delay.history.events import brief, truncated, whole
-from botorch_delay.history.states import FORMAT, check_format, check_state
+from botorch_delay.history.states import FORMAT, check_format, check_state, difference
 from botorch_delay.history.trials import Ledger
 
 APPLICATION_ID = 0x42444C59  # "BDLY"
@@ -41,9 +39,8 @@ _SCHEMA = {
     ),
     "events": (
         "CREATE TABLE events (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, time REAL NOT NULL, "
-        "trial INTEGER, value REAL, data TEXT NOT NULL, digest TEXT NOT NULL)"
+        "trial INTEGER, value REAL, data TEXT NOT NULL, digest TEXT)"
     ),
-    "events_of_trials": "CREATE INDEX events_of_trials ON events (trial)",
     "trials": """CREATE VIEW trials AS SELECT
         asked.trial AS id,
         json_extract(asked.data, '$.x') AS x,
@@ -56,25 +53,10 @@ _SCHEMA = {
         json_extract(ended.data, '$.reason') AS reason,
         asked.time AS asked_at,
         ended.time AS answered_at
-        FROM events AS asked LEFT JOIN events AS ended ON ended.number =
-        (SELECT max(number) FROM events WHERE trial = asked.trial AND kind <> 'asked')
-        WHERE asked.kind = 'asked'""",
-    "attached": """CREATE VIEW attached AS SELECT
-        number AS event,
-        json_extract(data, '$.x') AS x,
-        json_extract(data, '$.point') AS point,
-        value
-        FROM events WHERE kind = 'attached'""",
-    "rounds": """CREATE VIEW rounds AS SELECT
-        json_extract(data, '$.record.number') AS number,
-        json_extract(data, '$.record.design_size') AS design_size,
-        json_extract(data, '$.record.length') AS length,
-        json_extract(data, '$.record.observed') AS observed,
-        json_extract(data, '$.record.active_before') AS active_before,
-        json_extract(data, '$.record.active_after') AS active_after,
-        json_extract(data, '$.record.cutoff') AS cutoff,
-        json_extract(data, '$.record') AS record
-        FROM events WHERE kind = 'closed'""",
+        FROM events AS asked LEFT JOIN
+        (SELECT max(number), kind, time, trial, value, data FROM events
+        WHERE kind IN ('completed', 'failed', 'abandoned') GROUP BY trial) AS ended
+        ON ended.trial = asked.trial WHERE asked.kind = 'asked'""",
 }
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _COLUMNS = ("kind", "time", "trial", "value", "data")
@@ -98,46 +80,33 @@ def save(
     file = _as_path(path)
     if not file.parent.is_dir():
         raise StorageError(f"Cannot write {file}: the folder {file.parent} does not exist.")
-    with _errors(file, "write"), _transaction(file, "rwc") as db:
+    with _transaction(file, "write", create=True) as db, _errors(file, "write"):
         _write(db, file, header, ledger, overwrite)
 
 
-@dataclass(frozen=True)
-class FileLock:
-    """A file that no other process can change.
-
-    Attributes:
-        state: what it holds.
-        write: takes a header and a ledger that continue that state, and commits them; to be
-            called once. Without it the file stays as it is.
-    """
-
-    state: dict[str, Any]
-    write: Callable[[Mapping[str, Any], Ledger], None]
-
-
 @contextmanager
-def editing(path: str | os.PathLike[str]) -> Iterator[FileLock]:
+def editing(
+    path: str | os.PathLike[str],
+) -> Iterator[tuple[dict[str, Any], Callable[[Mapping[str, Any], Ledger], None]]]:
     """Read a file and write it again with no other process in between.
 
     Yields:
-        The state as read, and a way to write its continuation.
+        The state as read, and a function that takes header and ledger of its continuation. What
+        it writes is committed at the end of the block, unless that raises.
 
     Raises:
         StorageError: as ``read`` and ``save`` do, or if another process holds the file.
     """
     file = _existing(path)
-    with ExitStack() as stack:
+    with _transaction(file, "write") as db:
         with _errors(file, "write"):
-            db = stack.enter_context(_transaction(file, "rw"))
             state = _read(db, file)
 
         def write(header: Mapping[str, Any], ledger: Ledger) -> None:
             with _errors(file, "write"):
                 _write(db, file, header, ledger, overwrite=False)
-                db.execute("COMMIT")
 
-        yield FileLock(state, write)
+        yield state, write
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -148,7 +117,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
             version.
     """
     file = _existing(path)
-    with _errors(file, "read"), _reading(file) as db:
+    with _transaction(file, "read") as db, _errors(file, "read"):
         return _read(db, file)
 
 
@@ -161,8 +130,7 @@ def holds_study(path: str | os.PathLike[str]) -> bool:
     file = _as_path(path)
     if not file.exists():
         return False
-    file = _existing(path)
-    with _errors(file, "read"), _reading(file) as db:
+    with _transaction(_existing(path), "read") as db, _errors(file, "read"):
         return not _is_blank(db)
 
 
@@ -188,18 +156,19 @@ def _write(
                 db.execute(f"DELETE FROM {table}")
             stored = None
     if stored is None:
-        key = "points" if "points" in header else "bounds"
-        _write_array(db, key, header[key])
+        _write_array(db, header)
         for part in ("optimizer", "config"):
-            _write_meta(db, part, json.dumps(header[part]))
-        _write_meta(db, "origin", json.dumps(ledger.digest(0)))
-    noted, first = stored is None, 0 if stored is None else stored[0]
-    for number, (event, digest) in enumerate(ledger.linked(first), first + 1):
-        row = (number, event.kind, event.time, event.trial, event.value, json.dumps(event.data))
-        db.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, digest))
-        noted |= event.kind == "noted"
-    if noted:
-        _write_meta(db, "notes", json.dumps(header["notes"]))
+            _write_meta(db, part, header[part])
+        _write_meta(db, "origin", ledger.digest(0))
+    count = 0 if stored is None else stored[0]
+    rows = ledger.rows(count)
+    numbered = ((number, *row, None) for number, row in enumerate(rows, count + 1))
+    db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", numbered)
+    if rows:
+        last = count + len(rows)
+        db.execute("UPDATE events SET digest = ? WHERE number = ?", (ledger.digest(last), last))
+    if stored is None or any(row[0] == "noted" for row in rows):
+        _write_meta(db, "notes", header["notes"])
 
 
 def _continues(
@@ -217,9 +186,7 @@ def _continues(
 def _last(db: sqlite3.Connection) -> tuple[int, str]:
     """How many events a file holds, and their digest."""
     found = db.execute("SELECT number, digest FROM events ORDER BY number DESC LIMIT 1").fetchone()
-    if found is None:
-        return 0, _read_meta(db).get("origin", "")
-    return found
+    return found or (0, _read_meta(db).get("origin", ""))
 
 
 def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
@@ -234,7 +201,8 @@ def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
         if number != len(records) + 1:
             raise StorageError(f"{file} is damaged: event {len(records) + 1} is missing.")
         record = dict(zip(_COLUMNS, fields, strict=True))
-        records.append(record | {"data": _parsed(record["data"])})
+        record["data"] = _parsed(record["data"])
+        records.append(record)
     state = {"format": FORMAT, **arrays, **_read_meta(db), "events": records}
     check_state(state)
     return state | {"digest": _last(db)[1]}
@@ -244,8 +212,8 @@ def _read_meta(db: sqlite3.Connection) -> dict[str, Any]:
     return {key: _parsed(value) for key, value in db.execute("SELECT key, value FROM meta")}
 
 
-def _write_meta(db: sqlite3.Connection, key: str, text: str) -> None:
-    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, text))
+def _write_meta(db: sqlite3.Connection, key: str, value: Any) -> None:
+    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
 
 
 def _parsed(text: Any) -> Any:
@@ -255,8 +223,9 @@ def _parsed(text: Any) -> Any:
     return json.loads(text)
 
 
-def _write_array(db: sqlite3.Connection, name: str, array: Tensor) -> None:
-    array = array.detach().cpu().contiguous()
+def _write_array(db: sqlite3.Connection, header: Mapping[str, Any]) -> None:
+    name = "points" if "points" in header else "bounds"
+    array = header[name].detach().cpu().contiguous()
     dtype = str(array.dtype).removeprefix("torch.")
     data = array.numpy().astype(array.numpy().dtype.newbyteorder("<"), copy=False).tobytes()
     shape = json.dumps(list(array.shape))
@@ -282,7 +251,7 @@ def _is_blank(db: sqlite3.Connection) -> bool:
 
 
 def _check_schema(db: sqlite3.Connection, file: Path) -> None:
-    """Refuse what is no study of this format, with our tables and views and nothing else in it."""
+    """Refuse what is no study of this format, with our tables and view and nothing else in it."""
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise StorageError(f"{file} is not a study of botorch_delay.")
     check_format(db.execute("PRAGMA user_version").fetchone()[0], str(file))
@@ -318,25 +287,19 @@ def _connect(uri: str) -> sqlite3.Connection:
 
 
 @contextmanager
-def _reading(file: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that reads, and may roll back what a killed process left half written."""
-    with closing(_connect(f"{file.resolve().as_uri()}?mode=rw")) as db:
-        db.execute("BEGIN")
+def _transaction(file: Path, verb: str, *, create: bool = False) -> Iterator[sqlite3.Connection]:
+    """Read or write; without its commit, as after an error, SQLite rolls back.
+
+    Reading opens the file for writing, too, to roll back what a killed process left half written.
+    """
+    with _errors(file, verb):
+        db = _connect(f"{file.resolve().as_uri()}?mode={'rwc' if create else 'rw'}")
+    with closing(db):
+        with _errors(file, verb):
+            db.execute("BEGIN IMMEDIATE" if verb == "write" else "BEGIN")
         yield db
-
-
-@contextmanager
-def _transaction(file: Path, mode: str) -> Iterator[sqlite3.Connection]:
-    with closing(_connect(f"{file.resolve().as_uri()}?mode={mode}")) as db:
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            yield db
-            if db.in_transaction:
-                db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
+        with _errors(file, verb):
+            db.execute("COMMIT")
 
 
 @contextmanager

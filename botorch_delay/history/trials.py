@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import enum
 import hashlib
-import itertools
 import operator
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from botorch_delay.exceptions import StorageError, TrialError
-from botorch_delay.history.columns import FIELDS, Columns
-from botorch_delay.history.events import KINDS, Event, brief, chained, finite, whole
-
-LINKS = 8  # of a chain of digests that are kept
+from botorch_delay.history.events import Event, brief, finite, whole
 
 
 class TrialState(enum.Enum):
@@ -30,112 +25,43 @@ class TrialState(enum.Enum):
     ABANDONED = "abandoned"
 
 
-_STATES = tuple(TrialState)
-_CODES = {state: code for code, state in enumerate(_STATES)}
-
-
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Trial:
     """One ask and what became of it; optimizers make them.
 
-    It is read-only to its holder and kept up to date by the optimizer that handed it out.
+    It is read-only to its holder and kept up to date by the optimizer that handed it out. A copy
+    is of the moment, and has the point alone, not the domain that it is in.
 
-    Args:
-        columns: the fields of all trials of a run.
-        row: of this one.
+    Attributes:
+        id: counted from 0.
+        source: ``N x d``, of which the point is row ``index``, or the point itself, ``d``: of many
+            trials each would else have a tensor of its own.
+        index: row of the point in a finite domain; None on a box.
+        round: counted from 1.
+        slot: which design point of the round it serves, counted from 0; below 0 for none.
+        asked_at: seconds since the epoch (UTC).
+        state: where it stands.
+        value: the answer as it was told, or None.
+        noise_var: the known noise variance of the answer, or None.
+        late: whether it was answered after it had been abandoned.
+        reason: why it failed.
+        answered_at: when it was answered, failed or was abandoned; None while it runs.
+        answered_step: how many asks had been made by then, in steps; None while it runs.
     """
 
-    __slots__ = ("_columns", "_row")
-
-    def __init__(self, columns: Columns, row: int) -> None:
-        self._columns, self._row = columns, row
-
-    def _move(self, columns: Columns) -> None:
-        """Become the next row of other columns."""
-        self._row = columns.append(self.source, **self._fields())
-        self._columns = columns
-
-    def _fields(self) -> dict[str, Any]:
-        """As columns take them."""
-        return {name: getattr(self, name) for name in FIELDS} | {"state": _CODES[self.state]}
-
-    @property
-    def id(self) -> int:
-        """Counted from 0."""
-        return self._columns.whole["id"][self._row]
-
-    @property
-    def source(self) -> Tensor:
-        """Where the point is: ``N x d``, of which it is row ``index``, or the point itself, ``d``.
-
-        Kept in place of a tensor for each of many trials.
-        """
-        return self._columns.source[self._row]
-
-    @property
-    def index(self) -> int | None:
-        """Row of the point in a finite domain; None on a box."""
-        return self._columns.whole_or_none("index", self._row)
-
-    @property
-    def round(self) -> int:
-        """Counted from 1."""
-        return self._columns.whole["round"][self._row]
-
-    @property
-    def slot(self) -> int:
-        """Which design point of the round it serves, counted from 0; below 0 for none."""
-        return self._columns.whole["slot"][self._row]
-
-    @property
-    def state(self) -> TrialState:
-        """Where it stands."""
-        return _STATES[self._columns.state[self._row]]
-
-    @property
-    def value(self) -> float | None:
-        """The answer as it was told, or None."""
-        return self._columns.real_or_none("value", self._row)
-
-    @property
-    def noise_var(self) -> float | None:
-        """The known noise variance of the answer, or None."""
-        return self._columns.real_or_none("noise_var", self._row)
-
-    @property
-    def late(self) -> bool:
-        """Whether it was answered after it had been abandoned."""
-        return bool(self._columns.late[self._row])
-
-    @property
-    def reason(self) -> str:
-        """Why it failed."""
-        return self._columns.reason.get(self._row, "")
-
-    @property
-    def asked_at(self) -> float:
-        """Seconds since the epoch (UTC)."""
-        return self._columns.real["asked_at"][self._row]
-
-    @property
-    def answered_at(self) -> float | None:
-        """When it was answered, failed or was abandoned; None while it runs."""
-        return self._columns.real_or_none("answered_at", self._row)
-
-    @property
-    def answered_step(self) -> int | None:
-        """How many asks had been made by then, in steps.
-
-        None while it runs.
-        """
-        return self._columns.whole_or_none("answered_step", self._row)
-
-    @property
-    def delay(self) -> int | None:
-        """The asks between its own and its answer, in steps; None without an answer."""
-        step = self.answered_step
-        if self.state is not TrialState.COMPLETED or step is None:
-            return None
-        return step - 1 - self.id
+    id: int
+    source: Tensor
+    index: int | None
+    round: int
+    slot: int
+    asked_at: float
+    state: TrialState = TrialState.RUNNING
+    value: float | None = None
+    noise_var: float | None = None
+    late: bool = False
+    reason: str = ""
+    answered_at: float | None = None
+    answered_step: int | None = None
 
     @property
     def x(self) -> Tensor:
@@ -143,21 +69,23 @@ class Trial:
         return self._own.clone()
 
     @property
+    def delay(self) -> int | None:
+        """The asks between its own and its answer, in steps; None without an answer."""
+        if self.state is not TrialState.COMPLETED or self.answered_step is None:
+            return None
+        return self.answered_step - 1 - self.id
+
+    @property
     def _own(self) -> Tensor:
         return self.source if self.source.dim() == 1 else self.source[self.index]
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What copies and other processes get: the point alone, not the domain it is in."""
-        return {"source": self.x, **self._fields()}
+    def _become(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._columns = Columns()
-        self._row = self._columns.append(**state)
-
-    def record(self) -> dict[str, Any]:
-        """Every field as plain numbers and strings, and the point as ``x``."""
-        fields = {name: getattr(self, name) for name in FIELDS}
-        return fields | {"x": self._own.tolist(), "state": self.state.value}
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Trial, tuple((values | {"source": self.x}).values())
 
     def __repr__(self) -> str:
         value = "" if self.value is None else f", value={self.value:g}"
@@ -175,11 +103,13 @@ class Attached:
         x: the point, a tensor of shape ``d``; it need not lie in the domain.
         index: its row in a finite domain, or None.
         value: its value, in the user's sign.
+        noise_var: None, for it is not known.
     """
 
     x: Tensor
     index: int | None
     value: float
+    noise_var: float | None = None
 
 
 @dataclass(frozen=True)
@@ -204,22 +134,25 @@ class Choice:
 class Ledger:
     """The events of a run in order, and the trials and attached results that they made.
 
-    Events are packed: what the columns of the trials say of one is not kept twice.
-
     Args:
-        origin: what the run is of; with the events it makes their chain of digests.
+        origin: what the run is of; with the events it makes their digests.
+
+    Attributes:
+        trials: by their ids.
+        attached: the results obtained elsewhere, in order.
+        answer_count: how many trials have an answer.
     """
 
     def __init__(self, origin: str) -> None:
-        self._columns = Columns()
         self.trials: list[Trial] = []
         self.attached: list[Attached] = []
-        self._kinds = bytearray()
-        self._subjects = array("q")  # the trial, or the attached result, that an event is of
-        self._whole: dict[int, Event] = {}  # events that the columns do not tell
+        self.answer_count = 0
+        self._running: dict[int, Trial] = {}
+        # An ask is kept as its trial, an answer or a failure as the id of its trial, which say all
+        # of it: whole events would be most of what a long run takes of memory.
+        self._events: list[Event | Trial | int] = []
         self._origin = hashlib.blake2b(origin.encode(), digest_size=16).digest()
-        self._chain: dict[int, bytes] = {}  # digests by the number of events, of the last uses
-        self._seen: tuple[int, set[tuple[float, ...]]] = (0, set())  # of so many attached results
+        self._linked = (0, self._origin)  # a number of events, and their digest
 
     def __getitem__(self, trial_id: int) -> Trial:
         return self.trials[trial_id]
@@ -230,41 +163,48 @@ class Ledger:
     @property
     def event_count(self) -> int:
         """How many events there are."""
-        return len(self._kinds)
+        return len(self._events)
 
-    def events(self, start: int = 0) -> Iterator[Event]:
-        """The events from some number on."""
-        for number in range(start, len(self._kinds)):
-            yield self._whole.get(number) or self._unpacked(number)
+    def events(self, start: int = 0, stop: int | None = None) -> Iterator[Event]:
+        """The events from some number on, to before another one."""
+        for entry in self._events[start:stop]:
+            if isinstance(entry, Event):
+                yield entry
+            elif isinstance(entry, Trial):
+                x, row = entry._own.tolist(), entry.index
+                place = {"x": x, "point": row, "round": entry.round, "slot": entry.slot}
+                yield Event("asked", entry.asked_at, entry.id, data=place)
+            else:
+                trial = self.trials[entry]
+                assert trial.answered_at is not None
+                said = {"noise_var": trial.noise_var, "reason": trial.reason}
+                data = {name: told for name, told in said.items() if told}  # no variance is 0
+                yield Event(trial.state.value, trial.answered_at, entry, trial.value, data)
 
     def digest(self, count: int) -> str:
-        """The digest of the first so many events."""
-        if count and count not in self._chain:
-            known = max((number for number in self._chain if number <= count), default=0)
-            for _ in itertools.islice(self.linked(known), count - known):
-                pass
-        return (self._chain[count] if count else self._origin).hex()
+        """The digest of the first so many events, and of what the run is of."""
+        known, link = self._linked if self._linked[0] <= count else (0, self._origin)
+        self._link(link, count, (event.row() for event in self.events(known, count)))
+        return self._linked[1].hex()
 
-    def linked(self, start: int) -> Iterator[tuple[Event, str]]:
-        """The events from some number on, each with the digest of all up to it."""
+    def rows(self, start: int) -> list[tuple[Any, ...]]:
+        """The events from some number on as rows of a table; then the digest of all is known."""
         link = bytes.fromhex(self.digest(start))
-        for number, event in enumerate(self.events(start), start + 1):
-            link = chained(link, event)
-            self._know(number, link)
-            yield event, link.hex()
+        rows = [event.row() for event in self.events(start)]
+        self._link(link, len(self._events), rows)
+        return rows
+
+    def _link(self, link: bytes, count: int, rows: Iterable[tuple[Any, ...]]) -> None:
+        for row in rows:
+            link = hashlib.blake2b(link + repr(row).encode(), digest_size=16).digest()
+        self._linked = (count, link)
 
     def know_digest(self, digest: str) -> None:
         """Take the digest of all events from where they were stored; ValueError if it is none."""
         link = bytes.fromhex(digest)
         if len(link) != len(self._origin):
             raise ValueError(f"the digest is {brief(digest)}")
-        self._know(len(self._kinds), link)
-
-    def _know(self, count: int, link: bytes) -> None:
-        self._chain.pop(count, None)
-        self._chain[count] = link
-        if len(self._chain) > LINKS:
-            del self._chain[next(iter(self._chain))]
+        self._linked = (len(self._events), link)
 
     def ask(self, event: Event, like: Tensor) -> Trial:
         """Append a trial that was asked.
@@ -276,22 +216,16 @@ class Ledger:
         Raises:
             StorageError: if its id is not the next one.
         """
-        if event.trial != len(self.trials):
-            raise StorageError(f"trial {event.trial} was asked after {len(self.trials)} others.")
-        data = event.data
-        index, round_number, slot = data["point"], data["round"], data["slot"]
-        self._columns.truncate(len(self.trials))  # what an interrupt left of an ask
-        row = self._columns.append(
-            like.new_tensor(data["x"]) if index is None else like,
-            id=event.trial,
-            index=index,
-            round=whole(round_number, 1),
-            slot=whole(slot, -2),
-            asked_at=event.time,
-        )
-        trial = Trial(self._columns, row)
+        number, data = len(self.trials), event.data
+        if event.trial != number:
+            raise StorageError(f"trial {event.trial} was asked after {number} others.")
+        index = None if data["point"] is None else whole(data["point"])
+        source = like.new_tensor(data["x"]) if index is None else like
+        place = whole(data["round"], 1), whole(data["slot"], -2)
+        trial = Trial(number, source, index, *place, asked_at=event.time)
         self.trials.append(trial)
-        self._append(event, event.trial, packed=len(data) == 4)
+        self._running[number] = trial
+        self._events.append(trial if len(data) == 4 else event)
         return trial
 
     def settle(self, event: Event) -> Trial:
@@ -309,9 +243,8 @@ class Ledger:
         noise_var, reason = data.get("noise_var"), data.get("reason", "")
         if not isinstance(reason, str) or not (noise_var is None or finite(noise_var) > 0.0):
             raise ValueError(f"noise_var is {brief(noise_var)}, reason is {brief(reason)}")
-        self._columns.change(
-            trial._row,
-            state=_CODES[TrialState(event.kind)],
+        trial._become(
+            state=TrialState(event.kind),
             value=event.value,
             noise_var=noise_var,
             late=late,
@@ -319,7 +252,10 @@ class Ledger:
             answered_at=event.time,
             answered_step=len(self.trials),
         )
-        self._append(event, trial.id, packed=event.kind != "abandoned")  # its time may be replaced
+        self._running.pop(trial.id, None)
+        self.answer_count += trial.state is TrialState.COMPLETED
+        # Of one that was abandoned a late answer may replace what the trial says.
+        self._events.append(event if trial.state is TrialState.ABANDONED else trial.id)
         return trial
 
     def attach(self, event: Event, like: Tensor) -> Attached:
@@ -327,23 +263,17 @@ class Ledger:
         assert event.value is not None
         x = like.new_tensor(event.data["x"])
         self.attached.append(Attached(x, event.data["point"], event.value))
-        self._append(event, len(self.attached) - 1, packed=False)
+        self._events.append(event)
         return self.attached[-1]
 
     def append(self, event: Event) -> None:
         """Append an event that is of no trial."""
-        self._append(event, 0, packed=False)
+        self._events.append(event)
 
     def repeated(self, last: int) -> int:
         """How many of the last so many attached results had been attached before."""
-        count, seen = self._seen
-        repeats, first = 0, len(self.attached) - last
-        for number, result in enumerate(self.attached[count:], count):
-            before = len(seen)
-            seen.add((*result.x.tolist(), result.value))
-            repeats += number >= first and len(seen) == before
-        self._seen = (len(self.attached), seen)
-        return repeats
+        results = [(*result.x.tolist(), result.value) for result in self.attached]
+        return last - len(set(results)) + len(set(results[:-last]))
 
     def find(self, trial: Trial | int) -> Trial:
         """The trial that is meant by a trial or its id.
@@ -363,60 +293,17 @@ class Ledger:
             )
         return own
 
-    def running(self) -> Iterator[Trial]:
+    def running(self) -> list[Trial]:
         """Trials without an answer, failure or abandonment, in the order of their ids."""
-        return map(self.trials.__getitem__, self._rows_in(TrialState.RUNNING))
+        return list(self._running.values())
 
-    def answered(self) -> list[int]:
-        """Ids of the trials with an answer, increasing."""
-        return self._rows_in(TrialState.COMPLETED)
+    def answered(self) -> list[Trial]:
+        """Trials with an answer, in the order of their ids."""
+        return [trial for trial in self.trials if trial.state is TrialState.COMPLETED]
 
-    @property
-    def answer_count(self) -> int:
-        """How many trials have an answer."""
-        return self._columns.count_in(_CODES[TrialState.COMPLETED], len(self.trials))
-
-    def values(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Answers of some trials and their known noise variances, in double precision.
-
-        NaN where there is none.
-        """
-        gather = self._columns.gather_real
-        return gather("value", ids), gather("noise_var", ids)
-
-    def indices(self, ids: Sequence[int]) -> Tensor:
-        """Rows of the points of some trials in their finite domain, a LongTensor."""
-        return self._columns.gather_whole("index", ids)
-
-    def _rows_in(self, state: TrialState) -> list[int]:
-        return self._columns.rows_in(_CODES[state], len(self.trials))
-
-    def _append(self, event: Event, subject: int, *, packed: bool) -> None:
-        if not packed:
-            self._whole[len(self._kinds)] = event
-        self._subjects.append(subject)
-        self._kinds.append(KINDS.index(event.kind))
-
-    def _unpacked(self, number: int) -> Event:
-        """An event that the columns tell."""
-        kind, trial = KINDS[self._kinds[number]], self.trials[self._subjects[number]]
-        if kind == "asked":
-            place: dict[str, Any] = {"x": trial._own.tolist(), "point": trial.index}
-            place |= {"round": trial.round, "slot": trial.slot}
-            return Event(kind, trial.asked_at, trial.id, data=place)
-        said = {"noise_var": trial.noise_var, "reason": trial.reason}
-        assert trial.answered_at is not None
-        data = {name: value for name, value in said.items() if value}  # a variance is above 0
-        return Event(kind, trial.answered_at, trial.id, trial.value, data)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_columns"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._columns = Columns()  # a copied trial has some of its own
-        for trial in self.trials:
-            trial._move(self._columns)
+    def results(self) -> list[Trial | Attached]:
+        """The same, and what was obtained elsewhere."""
+        return [*self.answered(), *self.attached]
 
 
 def _as_id(value: Any) -> int:

@@ -8,7 +8,6 @@ node, and :class:`botorch_delay.MaxVariance` and
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,9 +16,9 @@ import torch
 from torch import Tensor
 
 from botorch_delay.acquisition import FantasyUpperConfidenceBound, MaxVariance
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.space import Choice, Float, Int, Space
 from botorch_delay.exceptions import (
-    BotorchDelayError,
     EmptyDomainError,
     HorizonError,
     InputError,
@@ -61,11 +60,6 @@ KEY = "botorch_delay"  # of the record of an ask in the metadata of a generator 
 _MAX_ARMS = 10_000  # of one trial
 _LIKE = torch.empty(0, dtype=torch.double)  # what the optimizer's tensors are like
 
-# Mean, standard error, and whether they came after the trial was complete, by metric and arm; None
-# where there are no data yet. Ax rounds the data that it writes, and a run has to go on from the
-# very numbers that it was told.
-Answers = dict[str, tuple[float, float, bool] | None]
-
 # Abandoned trials are pending, as they are for Ax: their arms are not suggested again.
 _STATES = {
     TrialStatus.CANDIDATE: TrialState.RUNNING,
@@ -103,8 +97,8 @@ class DelayGenerationNode(ExternalGenerationNode):
 
     What an ask brought about is kept in the metadata of its generator run, so that the node
     goes on from an experiment alone; several generation strategies in turn, each with a node of
-    this name, carry on one run. Ax's JSON rounds data to ten decimals; the node's own part of it
-    has the exact answers, so that a reloaded experiment goes on as it would have.
+    this name, carry on one run. Ax's JSON rounds data to ten decimals, so that after a reload arms
+    may differ as little.
 
     Args:
         name: of the node.
@@ -118,7 +112,7 @@ class DelayGenerationNode(ExternalGenerationNode):
             numbers as places in their lists.
 
     Raises:
-        InputTypeError: if there is no such option.
+        InputError: if there is no such option; by whatever needs the experiment, if there is none.
 
     Example:
         >>> from ax.api.client import Client
@@ -156,34 +150,25 @@ class DelayGenerationNode(ExternalGenerationNode):
             suggested_experiment_status=suggested_experiment_status,
         )
         self._settings = Settings(horizon, seed, options)
-        self._answers: Answers = {}
         self._run: _ExperimentRun | None = None
 
     @property
     def optimizer(self) -> BPEDelayOptimizer:
-        """The optimizer underneath, brought up to date: its rounds, guarantee, recommendation.
+        """The optimizer underneath, brought up to date, to be read: its trials, rounds, bounds."""
+        return self._synced().optimizer
 
-        It is to be read; asks and answers go through Ax. It does not know which trials were
-        stopped early, and nothing is guaranteed if they were because of their values.
-
-        Raises:
-            InputError: if there is no experiment yet.
-        """
-        experiment = self._experiment_or_none()
-        if experiment is None:
-            raise InputError("The node has no experiment yet; generate a trial first.")
-        return self._update(experiment, experiment.lookup_data()).replica.optimizer
+    @property
+    def guarantee(self) -> Guarantee:
+        """What is claimed for this experiment, and why not more."""
+        return self._synced().guarantee
 
     def recommend(self) -> dict[str, Any]:
-        """The parameters with the best posterior mean, from all answers.
+        """The parameters with the best posterior mean among those tried.
 
         Raises:
-            InputError: if there is no experiment yet.
             NoAnswerError: before any answer.
         """
-        best = self.optimizer.recommend()
-        assert self._run is not None
-        return self._run.parameters(best.x)
+        return self._synced().recommend()
 
     def new_trial_limit(self, raise_generation_errors: bool = False) -> int:
         """How many trials the node can generate now, -1 for any number."""
@@ -222,13 +207,13 @@ class DelayGenerationNode(ExternalGenerationNode):
         except HorizonError as error:
             raise GenerationStrategyCompleted(str(error)) from error
         except EmptyDomainError as error:
-            if run.replica.optimizer.pending:
+            if run.optimizer.pending:
                 raise DataRequiredError(str(error)) from error
             raise GenerationStrategyCompleted(str(error)) from error
         run.open.append(run.next_number)
         run.next_number += 2
         run.record = record
-        return run.parameters(run.point(record))
+        return run.params(run.point(record))
 
     def _gen(self, experiment: Experiment, n: int | None = None, **options: Any) -> GeneratorRun:
         if n is not None and n > 1:
@@ -247,15 +232,19 @@ class DelayGenerationNode(ExternalGenerationNode):
         run = self._run
         if run is None or run.experiment is not experiment or run.goal != _goal(experiment):
             run = self._run = _ExperimentRun(self.name, experiment, self._settings)
-        run.replica.sync(run.past(self._answers, data))
+        run.replica.sync(run.past(data))
         return run
 
-    def _experiment_or_none(self) -> Experiment | None:
-        return None if self._generation_strategy is None else self._generation_strategy._experiment
+    def _synced(self) -> _ExperimentRun:
+        strategy = self._generation_strategy
+        experiment = None if strategy is None else strategy._experiment
+        if experiment is None:
+            raise InputError("The node has no experiment yet; generate a trial first.")
+        return self._update(experiment, experiment.lookup_data())
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy may be for another experiment, and makes everything anew from the one it meets.
-        return self.__dict__ | {"_run": None, "_answers": {}}
+        return self.__dict__ | {"_run": None}
 
 
 def _goal(experiment: Experiment) -> tuple[str, bool, str]:
@@ -293,22 +282,18 @@ class _ExperimentRun(EngineRun):
         self.open: list[int] = []
         self.record: dict[str, Any] | None = None
 
-    def parameters(self, x: Tensor) -> dict[str, Any]:
+    def params(self, x: Tensor) -> dict[str, Any]:
         """The parameters at a point (``d``), as Ax's arms have them."""
         return {name: self._kinds[name].cast(v) for name, v in self.space.decode(x).items()}
 
-    def past(self, answers: Answers, data: Data) -> Iterator[PastTrial]:
-        """Every arm of the experiment as the optimizer should know it.
-
-        Args:
-            answers: what complete arms answered when there were data first; added to.
-            data: the experiment's.
-        """
+    def past(self, data: Data) -> Iterator[PastTrial]:
+        """Every arm of the experiment as the optimizer should know it."""
         frame = data.df[data.df["metric_name"] == self._metric]
         columns = (frame[name].tolist() for name in ("trial_index", "arm_name", "mean", "sem"))
         rows = {(index, arm): (mean, sem) for index, arm, mean, sem in zip(*columns, strict=True)}
         for trial, place, arm, generated in _arms(self.experiment):
             state = _STATES[trial.status]
+            self.stopped_early |= trial.status is TrialStatus.EARLY_STOPPED
             kept = (generated.gen_metadata or {}).get(KEY)
             record = self.own(kept, running=state is TrialState.RUNNING)
             number = 2 * place + 1 if record is None else record["number"]
@@ -317,19 +302,16 @@ class _ExperimentRun(EngineRun):
                 self.open = [other for other in self.open if other != number]
             if number in self.ended:
                 continue
-            value, noise_var, late = None, None, False
+            value, noise_var = None, None
             if state is TrialState.COMPLETED:
-                key, row = f"{self._metric} {place}", rows.get((trial.index, arm.name))
-                if row is not None and answers.get(key) is None:
-                    answers[key] = (*row, key in answers)
-                answer = answers.setdefault(key, None)
-                if answer is None:
+                row = rows.get((trial.index, arm.name))
+                if row is None:
                     state = TrialState.ABANDONED
                 else:
-                    value, sem, late = answer
+                    value, sem = row
                     noise_var = sem**2 if math.isfinite(sem) and sem > 0.0 else None
             if record is not None:
-                more = {"noise_var": noise_var, "late": late, "reason": trial.status_reason or ""}
+                more = {"noise_var": noise_var, "reason": trial.status_reason or ""}
                 yield self.asked(record, state, value, **more)
             elif state is TrialState.COMPLETED:
                 result = self.result(number, arm.parameters, value, noise_var=noise_var)
@@ -383,11 +365,6 @@ def _parameter(parameter: Parameter) -> Float | Int | Choice:
 
 
 def _node_to_json(node: DelayGenerationNode) -> dict[str, Any]:
-    experiment = node._experiment_or_none()
-    if experiment is not None:
-        # What cannot be generated from can be saved.
-        with contextlib.suppress(BotorchDelayError):
-            node._update(experiment, experiment.lookup_data())
     settings = node._settings
     return {
         "__type": type(node).__name__,
@@ -397,17 +374,12 @@ def _node_to_json(node: DelayGenerationNode) -> dict[str, Any]:
         "options": {name: _describe(name, value) for name, value in settings.options.items()},
         "transition_criteria": node._transition_criteria,
         "suggested_experiment_status": node.suggested_experiment_status,
-        "answers": node._answers,
     }
 
 
-def _node_from_json(
-    options: Mapping[str, Any], answers: Answers, **arguments: Any
-) -> DelayGenerationNode:
+def _node_from_json(options: Mapping[str, Any], **arguments: Any) -> DelayGenerationNode:
     parts = {name: build_part(record, name, _LIKE) for name, record in options.items()}
-    node = DelayGenerationNode(**arguments, **parts)
-    node._answers = dict(answers)
-    return node
+    return DelayGenerationNode(**arguments, **parts)
 
 
 def _describe(name: str, value: Any) -> Any:

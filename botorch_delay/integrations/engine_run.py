@@ -1,4 +1,4 @@
-"""What all engines share: options of an optimizer, and one kept in step with an engine's trials."""
+"""What all engines share: the options of an optimizer, and one that follows an engine's trials."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import inspect
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
 from botorch_delay import validation
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.space import Space
 from botorch_delay.elimination.rounds import OPEN_ENDED
@@ -25,6 +26,10 @@ from botorch_delay.optimizers.rules import as_rule
 
 logger = logging.getLogger(__name__)
 
+STOPPED_EARLY = (
+    "trials were stopped early: they stop for their values, which a bound from the others does not "
+    "count"
+)
 _NOT_OPTIONS = {"domain", "horizon", "seed", "maximize"}  # of an engine: it has its own
 
 
@@ -92,19 +97,46 @@ class EngineRun:
 
     Attributes:
         space: what is searched.
-        replica: the optimizer, kept in step.
+        replica: keeps the optimizer in step.
         ended: numbers of the trials about which nothing new can come; the engine adds those whose
             end says nothing to an optimizer.
+        stopped_early: whether the engine ended any trial before its answer; for the engine to set.
     """
 
     def __init__(self, name: str, space: Space, settings: Settings, maximize: bool) -> None:
         self.space = space
         self.replica = Replica(lambda: settings.make(space.domain, maximize))
         self.ended: set[int] = set()
-        config = self.replica.optimizer.state_dict()["config"]
+        self.stopped_early = False
+        config = self.optimizer.state_dict()["config"]
         told = [name, repr(space.parameters), space.domain.fingerprint(), json.dumps(config)]
         self._key = hashlib.blake2b("\n".join(told).encode(), digest_size=12).hexdigest()
         self._warned = False
+
+    @property
+    def optimizer(self) -> BPEDelayOptimizer:
+        """The optimizer as of the last call of ``replica.sync``, to be read."""
+        return self.replica.optimizer
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What is claimed for the engine's study: nothing where trials were stopped early."""
+        claimed = self.optimizer.guarantee
+        if not self.stopped_early:
+            return claimed
+        return replace(claimed, holds=False, missing=(*claimed.missing, STOPPED_EARLY))
+
+    def recommend(self) -> dict[str, Any]:
+        """The parameters with the best posterior mean among those tried.
+
+        Raises:
+            NoAnswerError: before any answer.
+        """
+        return self.params(self.optimizer.recommend().x)
+
+    def params(self, x: Tensor) -> dict[str, Any]:
+        """The parameters at a point (``d``), as the engine has them."""
+        return self.space.decode(x)
 
     def ask(self, number: int, **options: Any) -> dict[str, Any]:
         """The record of an ask, JSON-ready, for the engine to keep; as :meth:`Replica.ask`."""
@@ -134,21 +166,35 @@ class EngineRun:
     def asked(
         self, record: Mapping[str, Any], state: TrialState, value: float | None = None, **more: Any
     ) -> PastTrial:
-        """A trial that was asked here; one whose answer cannot be used has failed."""
-        number = record["number"]
+        """A trial that was asked here, as the replica takes it; ``more`` as for ``settled``."""
+        point = self.point(record)
+        running = PastTrial(record["number"], point, TrialState.RUNNING, record=record["ask"])
+        return self.settled(running, state, value, **more)
+
+    def settled(
+        self, past: PastTrial, state: TrialState, value: float | None = None, **more: Any
+    ) -> PastTrial:
+        """A trial with what became of it; one whose answer cannot be used has failed.
+
+        Args:
+            past: the trial before.
+            state: where it stands now.
+            value: its answer, where it is completed.
+            more: further attributes of :class:`PastTrial`.
+        """
         if state is TrialState.COMPLETED:
             try:
                 validation.answer(value, self.space.domain.like)
             except InputError as error:
                 state, more["reason"] = TrialState.FAILED, str(error)
         if state in (TrialState.COMPLETED, TrialState.FAILED):
-            self.ended.add(number)
-        return PastTrial(number, self.point(record), state, value, record["ask"], **more)
+            self.ended.add(past.number)
+        return replace(past, state=state, value=value, **more)
 
     def result(
         self, number: int, params: Mapping[str, Any], value: float | None, **more: Any
     ) -> PastTrial | None:
-        """A result obtained elsewhere, from any parameters; None if it cannot be used."""
+        """A result obtained elsewhere, from any parameters; None, with a warning, if unusable."""
         self.ended.add(number)
         params = {name: params[name] for name in self.space.parameters if name in params}
         try:

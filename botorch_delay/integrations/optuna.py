@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -57,10 +56,6 @@ ATTRIBUTE = "botorch_delay"
 MAX_ATTEMPTS = 10
 # Studies and search spaces that a sampler keeps optimizers for.
 MAX_RUNS = 8
-PRUNED = (
-    "trials were pruned: they stop for their values, which a bound from the others does not count"
-)
-
 
 _STATES = {
     Theirs.RUNNING: TrialState.RUNNING,
@@ -99,7 +94,8 @@ class DelaySampler(BaseSampler):
             A rule does not repeat pending points, unless it is given as ``Exploit(rule)``.
 
     Raises:
-        InputError: if an argument is out of its range or unknown.
+        InputError: if an argument is out of its range or unknown; by every method, if the study
+            has several objectives.
 
     Example:
         >>> import optuna
@@ -140,7 +136,6 @@ class DelaySampler(BaseSampler):
         """The point of a trial.
 
         Raises:
-            InputError: if the study has several objectives.
             HorizonError: if more trials are asked for than the horizon.
             EmptyDomainError: if every point has failed.
         """
@@ -170,39 +165,25 @@ class DelaySampler(BaseSampler):
         """The optimizer as of now, to be read: its rounds, active set, recommendation.
 
         It minimises where the study does. Its points have one column per parameter of the
-        relative search space, in the order of the names. What is claimed :meth:`guarantee` tells:
+        relative search space, in the order of the names. What is claimed is :meth:`guarantee`:
         the optimizer does not know which trials were pruned.
 
         Raises:
-            InputError: if the study has several objectives.
             NoAnswerError: if no search space is known yet.
         """
-        return self._synced(study).replica.optimizer
+        return self._synced(study).optimizer
 
     def recommend(self, study: Study) -> dict[str, Any]:
         """The parameters with the best posterior mean among those tried.
 
         Raises:
-            InputError: if the study has several objectives.
             NoAnswerError: before the first result.
         """
-        run = self._synced(study)
-        return run.space.decode(run.replica.optimizer.recommend().x)
+        return self._synced(study).recommend()
 
     def guarantee(self, study: Study) -> Guarantee:
-        """What is claimed for this study, and why not more.
-
-        Raises:
-            InputError: if the study has several objectives.
-            NoAnswerError: if no search space is known yet.
-        """
-        claimed = self.optimizer(study).guarantee
-        if not any(trial.state is Theirs.PRUNED for trial in study.get_trials(deepcopy=False)):
-            return claimed
-        return replace(claimed, holds=False, missing=(*claimed.missing, PRUNED))
-
-    def reseed_rng(self) -> None:
-        """Nothing to do: random numbers follow from the seed and the number of a trial."""
+        """What is claimed for this study, and why not more; raises as :meth:`optimizer` does."""
+        return self._synced(study).guarantee
 
     def _find_space(self, study: Study) -> dict[str, BaseDistribution]:
         if self._search_space is not None:
@@ -326,6 +307,7 @@ class _StudyRun(EngineRun):
                 continue
             if trial.state.is_finished():
                 self.ended.add(trial.number)
+            self.stopped_early |= trial.state is Theirs.PRUNED
             record, is_complete = self._record(trial), trial.state is Theirs.COMPLETE
             if record is not None:
                 state = _STATES[trial.state]

@@ -1,59 +1,58 @@
-"""Ray Tune: a searcher, for trials on one machine or on a cluster.
+"""BPE-Delay as a searcher for Ray Tune, for trials on one machine or on a cluster.
 
-Tune places the trials and carries their results; what is asked next is an optimizer of this
-library, on the box that Tune's search space becomes. Concurrency, resources, retries after a
-crash and the place of files are Tune's own options.
+Tune places the trials and carries their results. Concurrency, resources, retries after a crash and
+the place of files are Tune's own options.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
-import os
-import shutil
+import math
 import sys
-import tempfile
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from botorch_delay.confidence.guarantee import Guarantee
+from botorch_delay.domains.space import Choice, Float, Int, Space
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
     InputError,
-    InputTypeError,
     MissingExtraError,
     NotSupportedError,
-    StorageError,
 )
-from botorch_delay.history import sqlite
 from botorch_delay.history.trials import TrialState
-from botorch_delay.integrations.engine_run import Settings
-from botorch_delay.optimizers import Optimizer
+from botorch_delay.integrations.engine_run import EngineRun, Settings
+from botorch_delay.optimizers.bpe import BPEDelayOptimizer
+from botorch_delay.optimizers.replica import PastTrial
 
 try:
+    from ray import cloudpickle
     from ray.tune.result import DEFAULT_METRIC
-    from ray.tune.search import Searcher
+    from ray.tune.search import Searcher, sample
+    from ray.tune.search.variant_generator import assign_value, parse_spec_vars
 except ImportError as error:
     raise MissingExtraError(
         "The searcher for Ray Tune needs Ray: pip install 'botorch-delay[ray]'."
     ) from error
-
-from botorch_delay.integrations.ray_space import TuneSpace
 
 __all__ = ["DelaySearch"]
 
 logger = logging.getLogger(__name__)
 
 FINISHED: Any = Searcher.FINISHED
-NOTES = "ray"  # the key of what is kept in the optimizer's notes
+_FUNCTION = "__fn_ph"  # what Tune puts in the place of sample_from before it calls a searcher
+
+Keys = tuple[Any, ...]  # of a parameter in a nested configuration, from the outermost
 
 
 class DelaySearch(Searcher):
-    """Suggests what BPE-Delay, or another optimizer of this library, asks next.
+    """Suggests what :class:`botorch_delay.BPEDelayOptimizer` asks next.
 
     The space comes from ``Tuner(param_space=...)``: ``uniform``, ``loguniform``, ``quniform``,
     ``qloguniform``, ``randint``, ``lograndint``, ``qrandint``, ``qlograndint`` and ``choice``,
@@ -64,7 +63,7 @@ class DelaySearch(Searcher):
     suggested again at most twice), and one that Tune dropped before it reported is abandoned. A
     metric that is no finite number counts as a failure. The answer is what was reported last: a
     scheduler that stops trials early makes it depend on the values so far, which the guarantee
-    does not allow.
+    does not allow, and which Tune does not tell a searcher.
 
     Suggestions do not wait for results. Limit the trials in flight with
     ``TuneConfig(max_concurrent_trials=...)`` or Tune's ``ConcurrencyLimiter``.
@@ -72,18 +71,15 @@ class DelaySearch(Searcher):
     Args:
         metric: what trials report; ``TuneConfig``'s if None.
         mode: "min" or "max"; ``TuneConfig``'s if None.
-        optimizer: makes the optimizer, called with the box as its first argument, and with
-            ``horizon``, ``seed`` and ``maximize``: a class such as
-            :class:`botorch_delay.AcquisitionOptimizer`, or a ``functools.partial`` of one.
-            :class:`botorch_delay.BPEDelayOptimizer` with a learned kernel if None, which suggests
-            no point that is being run while there is another.
         points_to_evaluate: configurations to suggest first. Their results are used like results
             obtained elsewhere; they count as samples of Tune's, not as asks.
         seed: of everything random.
+        options: of :class:`botorch_delay.BPEDelayOptimizer`: ``exploit``, ``confidence``, ....
+            A rule does not repeat pending points, unless it is given as ``Exploit(rule)``.
 
     Raises:
-        InputError: if an argument is out of its range.
-        NotSupportedError: for several objectives.
+        InputError: if an argument is out of its range or unknown; by whatever needs the space,
+            before Tune has told it.
 
     Example:
         >>> from ray import tune
@@ -99,61 +95,46 @@ class DelaySearch(Searcher):
         True
     """
 
-    CKPT_FILE_TMPL = "searcher-state-{}.db"
-
     def __init__(
         self,
         metric: str | None = None,
         mode: str | None = None,
         *,
-        optimizer: Callable[..., Optimizer] | None = None,
-        points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
+        points_to_evaluate: Sequence[Mapping[str, Any]] = (),
         seed: int = 0,
+        **options: Any,
     ) -> None:
-        _check_metric(metric, mode)
-        if optimizer is not None and not callable(optimizer):
-            raise InputTypeError(
-                "optimizer must be a class or a function that makes an optimizer, got "
-                f"{type(optimizer).__name__}; the space is only known once Tune has started."
-            )
+        _check_objective(metric, mode)
+        Settings(None, seed, options)  # raises for what is no option; the horizon is Tune's to say
         super().__init__(metric=metric, mode=mode)
         self._metric, self._mode = metric, mode
-        self._factory = optimizer
-        self._first = list(points_to_evaluate or [])
-        self._seed = seed
+        self._seed, self._options = seed, options
+        self._horizon: int | None = None
+        self._config: dict[str, Any] | None = None  # Tune's param_space
+        self._first = list(points_to_evaluate)  # what is left of them
         self._evaluated: list[tuple[Mapping[str, Any], float]] = []  # before the space is known
-        self._optimizer: Optimizer | None = None
-        self._space: TuneSpace  # where there is an optimizer
-        self._restored = False  # and Tune told no space since
-        self._lost: list[str] = []  # trials that run, but that Tune does not know after a restore
-        # Trials asked in this process: of restored ones Tune may have dropped any.
-        self._asked: set[int] = set()
+        # Everything that happened, by Tune's ids of trials; the optimizer follows from it.
+        self._trials: dict[str, PastTrial] = {}
+        self._lost: list[str] = []  # trials that run here, and that Tune did not restore
+        self._run: _TuneRun | None = None
 
     @property
-    def optimizer(self) -> Optimizer:
-        """The optimizer underneath: its trials, rounds, guarantee and recommendation.
+    def optimizer(self) -> BPEDelayOptimizer:
+        """The optimizer underneath, to be read: its trials, rounds, bounds."""
+        return self._synced().optimizer
 
-        It does not know which trials a scheduler stopped early, and nothing is guaranteed if it
-        did so because of their values.
-
-        Raises:
-            InputError: if the space is not known yet.
-        """
-        if self._optimizer is None:
-            raise InputError(
-                "DelaySearch has no search space; give Tuner a param_space with at least one "
-                "tune.uniform, tune.choice or the like."
-            )
-        return self._optimizer
+    @property
+    def guarantee(self) -> Guarantee:
+        """What is claimed for this run, and why not more, if no scheduler stops trials early."""
+        return self._synced().guarantee
 
     def recommend(self) -> dict[str, Any]:
-        """The configuration with the best posterior mean, from all answers.
+        """The configuration with the best posterior mean among those tried.
 
         Raises:
-            InputError: if the space is not known yet.
             NoAnswerError: before any answer.
         """
-        return self._space.decode(self.optimizer.recommend().x)
+        return self._synced().recommend()
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
@@ -172,11 +153,10 @@ class DelaySearch(Searcher):
         Raises:
             InputError: if metric or mode are missing, or a parameter cannot be searched.
             NotSupportedError: for ``grid_search``, ``sample_from``, and spaces inside a ``choice``.
-            StorageError: if what was restored is of another space or metric.
         """
-        if self._optimizer is not None and not self._restored:
+        if self._config is not None:
             return False
-        _check_metric(metric, mode)
+        _check_objective(metric, mode)
         metric, mode = metric or self._metric, mode or self._mode
         if metric is None and mode:
             metric = DEFAULT_METRIC  # of trainables that return a single number
@@ -185,27 +165,16 @@ class DelaySearch(Searcher):
                 "metric and mode must be given, to DelaySearch or to TuneConfig; got "
                 f"metric={metric!r} and mode={mode!r}."
             )
-        space = TuneSpace.from_tune(config)
-        for values in self._first:
-            space.encode(values)
         samples = spec.get("num_samples") or sys.maxsize
         is_planned = 0 < samples < sys.maxsize
-        horizon = max(samples - len(self._first), 1) if is_planned else None
-        optimizer = self._make(space, horizon, mode)
-        optimizer.notes[NOTES] = {
-            "space": space.to_literal(),
-            "horizon": horizon,
-            "metric": metric,
-            "mode": mode,
-            "trials": {},
-            "attached": [],
-        }
-        if self._restored:
-            _hand_over(self.optimizer, optimizer)
+        self._horizon = max(samples - len(self._first), 1) if is_planned else None
+        run = self._make_run(config, mode)
+        for first in self._first:
+            run.encode(first)
+        self._config, self._metric, self._mode, self._run = config, metric, mode, run
         for parameters, value in self._evaluated:
-            optimizer.attach(space.encode(parameters), value)
-        self._space, self._metric, self._mode, self._optimizer = space, metric, mode, optimizer
-        self._restored, self._evaluated, self._lost, self._asked = False, [], [], set()
+            self.add_evaluated_point(parameters, value)
+        self._evaluated.clear()
         return True
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
@@ -214,66 +183,61 @@ class DelaySearch(Searcher):
         Returns:
             The configuration; None if all points that are left crashed and are being run again, so
             that Tune asks later; or "FINISHED" if nothing is left to ask.
-
-        Raises:
-            InputError: if the space is not known yet.
         """
-        optimizer = self.optimizer
-        # Of each trial the number of its ask, or -1, -2, ... for those of points_to_evaluate.
-        numbers = optimizer.notes[NOTES]["trials"]
-        if trial_id not in numbers:
-            first = sum(number < 0 for number in numbers.values())
-            if self._lost:
-                number = numbers.pop(self._lost.pop(0))
-            elif first < len(self._first):
-                number = -1 - first
-            else:
-                try:
-                    number = optimizer.ask().id
-                except HorizonError:
-                    return FINISHED
-                except EmptyDomainError as error:
-                    if any(trial.id in self._asked for trial in optimizer.pending):
-                        return None  # whether points stay out is for these trials to say
-                    logger.warning("no further suggestions: %s", error)
-                    return FINISHED
-            numbers[trial_id] = number
-            self._asked.add(number)
-        return self._space.decode(self._point(numbers[trial_id]))
+        run, number = self._synced(), len(self._trials)
+        if trial_id in self._trials:
+            pass
+        elif self._lost:
+            self._trials[trial_id] = self._trials.pop(self._lost.pop(0))
+        elif self._first:
+            x = run.encode(self._first.pop(0))
+            self._trials[trial_id] = PastTrial(number, x, TrialState.RUNNING)
+        else:
+            try:
+                record = run.ask(number)
+            except HorizonError:
+                return FINISHED
+            except EmptyDomainError as error:
+                if run.optimizer.pending:
+                    return None  # whether points stay out is for these trials to say
+                logger.warning("no further suggestions: %s", error)
+                return FINISHED
+            self._trials[trial_id] = run.asked(record, TrialState.RUNNING)
+        return run.params(self._trials[trial_id].x)
 
     def on_trial_complete(
         self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
     ) -> None:
         """How a trial ended: with a result, with an error, or neither.
 
-        The result of a trial that failed before and was run again is used, and so is that of a
-        trial that was not suggested here if it carries its configuration. Anything else about
-        trials that are unknown or have ended is ignored.
+        The result of a trial that failed before and was run again, under its own or another id, is
+        used as one obtained elsewhere. Anything else about trials that are unknown or have ended is
+        ignored.
         """
-        optimizer = self.optimizer
-        notes = optimizer.notes[NOTES]
+        run, past, number = self._synced(), self._trials.get(trial_id), len(self._trials)
         value = None if error or not result else result.get(str(self._metric))
-        number = notes["trials"].get(trial_id, -1)
-        trial = None if number < 0 else optimizer.trials[number]
-        if trial_id in notes["attached"] or (trial and trial.state is TrialState.COMPLETED):
-            logger.info("trial %s has its result already", trial_id)
-        elif trial is None or (trial.state is TrialState.FAILED and value is not None):
-            self._attach(trial_id, result, value)
-        elif value is not None:
-            try:
-                optimizer.tell(trial, value)
-            except InputError as refused:
-                logger.warning("trial %s counts as failed: %s", trial_id, refused)
-                if trial.state is TrialState.RUNNING:
-                    optimizer.mark_failed(trial, str(refused))
-        elif trial.state is not TrialState.RUNNING:
-            logger.info("trial %s has ended already", trial_id)
+        if past is None and result and value is not None:
+            config = {key.removeprefix("config/"): found for key, found in result.items()}
+            past = run.result(number, run.named(config), value)
+        elif past is not None and past.state is TrialState.FAILED and value is not None:
+            self._trials[f"{trial_id} failed"] = past
+            again = PastTrial(number, past.x, TrialState.RUNNING)
+            past = run.settled(again, TrialState.COMPLETED, value)
+        elif past is None or past.state in (TrialState.COMPLETED, TrialState.FAILED):
+            logger.info("trial %s is unknown, or has ended already", trial_id)
+            return
         elif error:
-            optimizer.mark_failed(trial, "The trial raised an error; see Tune's error.txt.")
+            reason = "The trial raised an error; see Tune's error.txt."
+            past = run.settled(past, TrialState.FAILED, reason=reason)
+        elif value is not None:
+            past = run.settled(past, TrialState.COMPLETED, value)
         else:
             if result:
                 logger.warning("trial %s ended without reporting %r", trial_id, self._metric)
-            optimizer.mark_abandoned(trial)
+            past = run.settled(past, TrialState.ABANDONED)
+        if past is not None:
+            self._trials[trial_id] = past
+            run.replica.sync([past])
 
     def add_evaluated_point(
         self,
@@ -285,174 +249,163 @@ class DelaySearch(Searcher):
     ) -> None:
         """A result obtained elsewhere; ``add_evaluated_trials`` hands over many.
 
+        One that is not in the space, or whose value is no finite number, is left out with a
+        warning.
+
         Args:
             parameters: the configuration.
             value: its metric.
             error: whether there is no result, because the trial raised.
             pruned: whether it was stopped early, so that the value is not used.
             intermediate_values: not used.
-
-        Raises:
-            InputError: if the configuration is not in the space, or the value no finite number.
         """
         if error or pruned or value is None:
             return
-        if self._optimizer is None:
+        if self._config is None:
             self._evaluated.append((parameters, value))
-        else:
-            self._optimizer.attach(self._space.encode(parameters), value)
+            return
+        run, number = self._synced(), len(self._trials)
+        past = run.result(number, run.named(parameters), value)
+        if past is not None:
+            self._trials[f"evaluated {number}"] = past
+            run.replica.sync([past])
 
     def save(self, checkpoint_path: str) -> None:
-        """Write everything to an SQLite file, which replaces what was there in one step.
-
-        The file is a study like any other: ``botorch_delay.load`` reads it.
-
-        Raises:
-            InputError: if the space is not known yet.
-            StorageError: if the file cannot be written.
-        """
-        path = Path(checkpoint_path)
-        part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-        try:
-            # SQLite needs a local disk, and Tune copies the folder of `path` while runs go on.
-            with tempfile.TemporaryDirectory() as folder:
-                local = Path(folder) / "study.db"
-                self.optimizer.save(local)
-                shutil.copyfile(local, part)
-            os.replace(part, path)
-        except OSError as error:
-            raise StorageError(f"Cannot write {path}: {error.strerror}.") from error
-        finally:
-            part.unlink(missing_ok=True)
+        """Write everything to a file, pickled as Tune's own state beside it is."""
+        Path(checkpoint_path).write_bytes(cloudpickle.dumps(self.__getstate__()))
 
     def restore(self, checkpoint_path: str) -> None:
-        """Go on from a file that :meth:`save` wrote.
+        """Go on from a file that :meth:`save` wrote, as if there had been no interruption.
 
-        The run goes on as if there had been no interruption, as it does with ``Tuner.restore``. A
-        new ``Tuner`` with a space begins a new run, with the earlier answers as results obtained
-        elsewhere.
+        It holds space, metric, mode and options too, in place of those of this searcher. To begin
+        a new run with earlier answers, hand them to :meth:`add_evaluated_trials` instead.
 
         Tune writes its own state beside this file, one after the other: a trial that was suggested
         shortly before a run was killed may be unknown to Tune afterwards. The next trial takes its
         place: else a round would wait for it for ever.
-
-        Raises:
-            StorageError: if the file cannot be read, was not written by this searcher, or is of
-                another space, metric or optimizer; then nothing is changed.
         """
         path = Path(checkpoint_path)
-        state = sqlite.read(path)
-        notes = _read_notes(path, state)
-        # Tuner.restore tells the space, before this call, only if its user does.
-        is_told = self._optimizer is not None and not self._restored
-        space = self._space if is_told else _read_space(notes)
-        metric, mode = self._metric or notes["metric"], self._mode or notes["mode"]
-        if metric != notes["metric"]:
-            raise StorageError(
-                f"The stored run had metric {notes['metric']!r}, this one has {metric!r}; give the "
-                "same metric."
-            )
-        optimizer = self._make(space, notes["horizon"], mode)
-        try:
-            optimizer.load_state_dict(state)
-        except StorageError as error:
-            raise StorageError(
-                f"{path} is of another run; give the same param_space, mode, optimizer and seed. "
-                f"{error}"
-            ) from error
-        numbers = notes["trials"]
-        if not set(numbers.values()) <= {*range(-len(self._first), len(optimizer.trials))}:
-            raise StorageError(
-                f"{path} names trials that it does not hold, or had more points_to_evaluate than "
-                f"this run ({len(self._first)}); give the same ones."
-            )
-        pending = {trial.id for trial in optimizer.pending}
-        running = [
-            trial_id
-            for trial_id, number in numbers.items()
-            if (number in pending if number >= 0 else trial_id not in notes["attached"])
-        ]
+        self.__dict__.update(cloudpickle.loads(path.read_bytes()))
+        running = [id_ for id_, past in self._trials.items() if past.state is TrialState.RUNNING]
         self._lost = _lost_trials(path.parent, running)
-        self._space, self._metric, self._mode, self._optimizer = space, metric, mode, optimizer
-        # What was handed over before a run began, Tuner.restore hands over again: the file has it.
-        self._restored, self._evaluated = not is_told, []
 
-    def _make(self, space: TuneSpace, horizon: int | None, mode: str | None) -> Optimizer:
-        maximize = mode == "max"
-        if self._factory is None:
-            return Settings(horizon, self._seed).make(space.domain, maximize)
-        options = {"horizon": horizon, "seed": self._seed, "maximize": maximize}
-        optimizer = self._factory(space.domain, **options)
-        if not isinstance(optimizer, Optimizer):
-            raise InputTypeError(
-                f"optimizer must make an optimizer of botorch_delay, got a "
-                f"{type(optimizer).__name__}."
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_run": None}  # made anew from the trials
+
+    def _make_run(self, config: Mapping[str, Any], mode: str | None) -> _TuneRun:
+        return _TuneRun(config, Settings(self._horizon, self._seed, self._options), mode == "max")
+
+    def _synced(self) -> _TuneRun:
+        if self._run is None:
+            if self._config is None:
+                raise InputError(
+                    "DelaySearch has no search space; give Tuner a param_space with at least one "
+                    "tune.uniform, tune.choice or the like."
+                )
+            self._run = self._make_run(self._config, self._mode)
+            self._run.replica.sync(self._trials.values())
+        return self._run
+
+
+class _TuneRun(EngineRun):
+    """The optimizer of a ``param_space``: parameters to search, at any depth, among fixed values.
+
+    Columns are named by the keys of the parameters, joined by slashes.
+    """
+
+    def __init__(self, config: Mapping[str, Any], settings: Settings, maximize: bool) -> None:
+        self._config = config
+        self._keys: dict[str, Keys] = {}
+        parameters = {}
+        for keys, domain in _searched(config):
+            name = _name(keys)
+            if name in self._keys:
+                raise InputError(f"Two parameters are called {name}; rename one.")
+            self._keys[name] = keys
+            try:
+                parameters[name] = _parameter(domain)
+            except (InputError, NotSupportedError) as error:
+                raise type(error)(f"{name}: {error}") from error
+        super().__init__("Ray Tune", Space(parameters), settings, maximize)
+
+    def params(self, x: Tensor) -> dict[str, Any]:
+        """The configuration at a point (``d``): Tune's own, with a value for every parameter."""
+        config = copy.deepcopy(dict(self._config))
+        for name, value in self.space.decode(x).items():
+            assign_value(config, self._keys[name], copy.deepcopy(value))
+        return config
+
+    def named(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters in a configuration, which is nested or has its keys joined by slashes."""
+        found = dict(config)
+        for name, keys in self._keys.items():
+            value: Any = config
+            try:
+                for key in keys:
+                    value = value[key]
+            except (LookupError, TypeError):
+                continue
+            found[name] = value
+        return {name: found[name] for name in self._keys if name in found}
+
+    def encode(self, config: Mapping[str, Any]) -> Tensor:
+        """The point (``d``) of a configuration in the space."""
+        return self.space.encode(self.named(config))
+
+
+def _searched(config: Mapping[str, Any]) -> list[tuple[Keys, sample.Domain]]:
+    """The parameters in Tune's ``param_space``, with their keys."""
+    fixed, searched, grids = parse_spec_vars(dict(config))
+    if grids:
+        raise NotSupportedError(
+            f"{_name(grids[0][0])}: grid_search cannot be searched here; use tune.choice, or "
+            "leave out search_alg."
+        )
+    functions = [keys[:-1] for keys, value in fixed if _is_function(value)]
+    functions += [keys for keys, domain in searched if domain.is_function()]
+    if functions:
+        raise NotSupportedError(
+            f"{_name(functions[0])}: what sample_from draws is not known to the searcher; compute "
+            "it from the other parameters in the trainable, or use tune.uniform or the like."
+        )
+    return list(searched)
+
+
+def _parameter(domain: sample.Domain) -> Float | Int | Choice:
+    sampler = domain.get_sampler()
+    step = None
+    if isinstance(sampler, sample.Quantized):
+        step, sampler = sampler.q, sampler.sampler
+    log = isinstance(sampler, sample.LogUniform)
+    if not log and not isinstance(sampler, sample.Uniform):
+        raise NotSupportedError(
+            f"a distribution without bounds ({type(sampler).__name__.strip('_')}) cannot be "
+            "searched; use tune.uniform or tune.loguniform."
+        )
+    if isinstance(domain, sample.Categorical):
+        if any(parse_spec_vars({"value": value})[1] for value in domain.categories):
+            raise NotSupportedError(
+                "spaces inside a choice are not supported; put their parameters beside it."
             )
-        return optimizer
-
-    def _point(self, number: int) -> Tensor:
-        """Where the trial with a number is run, ``d``."""
-        if number < 0:
-            return self._space.encode(self._first[-1 - number])
-        return self.optimizer.trials[number].x
-
-    def _attach(self, trial_id: str, result: Mapping[str, Any] | None, value: Any) -> None:
-        """Use the result of a trial that is not running by the optimizer's account."""
-        notes, prefix = self.optimizer.notes[NOTES], "config/"
-        number = notes["trials"].get(trial_id)
-        if value is None:
-            return
-        try:
-            if number is not None:
-                x = self._point(number)
-            else:
-                config = {
-                    k.removeprefix(prefix): v for k, v in (result or {}).items() if prefix in k
-                }
-                x = self._space.encode(config)
-            self.optimizer.attach(x, value)
-        except InputError as error:
-            logger.warning("the result of trial %s is not used: %s", trial_id, error)
-            return
-        notes["attached"].append(trial_id)
+        return Choice(domain.categories)
+    if not isinstance(domain, sample.Float | sample.Integer):
+        raise NotSupportedError(f"parameters of type {type(domain).__name__} are not supported.")
+    low, high = domain.lower, domain.upper
+    whole = isinstance(domain, sample.Integer)
+    if whole and step in (None, 1):
+        high -= 1  # Tune's upper ends are exclusive here
+    elif step is not None and math.isfinite(low) and math.isfinite(high):
+        # Multiples of the step; rounding must not lose the ones at the ends.
+        low, high = math.ceil(low / step - 1e-9) * step, math.floor(high / step + 1e-9) * step
+    return Int(low, high, log, int(step or 1)) if whole else Float(low, high, log, step)
 
 
-def _hand_over(earlier: Optimizer, optimizer: Optimizer) -> None:
-    """Attach the answers of an earlier run to a new one."""
-    same = earlier.domain.fingerprint() == optimizer.domain.fingerprint()
-    if not same or earlier.notes[NOTES]["metric"] != optimizer.notes[NOTES]["metric"]:
-        raise StorageError(
-            "The restored run had another space or metric; give the Tuner the same ones, or begin "
-            "with another searcher."
-        )
-    for trial in earlier.trials:
-        if trial.value is not None:
-            optimizer.attach(trial.x, trial.value)
-    for result in earlier.attached:
-        optimizer.attach(result.x, result.value)
+def _is_function(value: Any) -> bool:
+    return isinstance(value, str) and value == _FUNCTION
 
 
-def _read_notes(path: Path, state: Mapping[str, Any]) -> dict[str, Any]:
-    """What a searcher noted in a file."""
-    kinds = {"metric": str, "mode": str, "trials": dict, "attached": list}
-    try:
-        notes: dict[str, Any] = state["notes"][NOTES]
-        numbers = {"horizon": notes["horizon"] or 0, **notes["trials"]}
-        fits = all(isinstance(notes[key], kind) for key, kind in kinds.items())
-    except (KeyError, TypeError):
-        fits = False
-    if not fits or not all(isinstance(number, int) for number in numbers.values()):
-        raise StorageError(f"{path} was not written by DelaySearch, or is damaged.")
-    return notes
-
-
-def _read_space(notes: Mapping[str, Any]) -> TuneSpace:
-    if notes.get("space") is None:
-        raise StorageError(
-            "The space of the stored run was not stored, because it holds values that have no "
-            "literal; give Tuner.restore the same param_space."
-        )
-    return TuneSpace.from_literal(notes["space"])
+def _name(keys: Keys) -> str:
+    return "/".join(map(str, keys))
 
 
 def _lost_trials(folder: Path, running: Sequence[str]) -> list[str]:
@@ -466,10 +419,9 @@ def _lost_trials(folder: Path, running: Sequence[str]) -> list[str]:
     return [trial_id for trial_id in running if trial_id not in known]
 
 
-def _check_metric(metric: Any, mode: Any) -> None:
-    if isinstance(metric, list | tuple) or isinstance(mode, list | tuple):
-        raise NotSupportedError(f"DelaySearch has one objective; got {metric!r} and {mode!r}.")
-    if metric is not None and not isinstance(metric, str):
-        raise InputTypeError(f"metric must be a name, got {type(metric).__name__}.")
-    if mode not in (None, "min", "max"):
-        raise InputError(f"mode must be 'min' or 'max', got {mode!r}.")
+def _check_objective(metric: Any, mode: Any) -> None:
+    if not isinstance(metric, str | None) or mode not in (None, "min", "max"):
+        raise InputError(
+            "DelaySearch has one objective: metric must be a name, and mode 'min' or 'max'; got "
+            f"{metric!r} and {mode!r}."
+        )

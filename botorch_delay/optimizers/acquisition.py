@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from botorch.acquisition.acquisition import AcquisitionFunction
@@ -18,15 +19,10 @@ from botorch_delay.history.trials import Attached, Choice, Trial
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import AcquisitionConfig
 from botorch_delay.optimizers.fitting import Fitting
-from botorch_delay.optimizers.policies import make_policy
-from botorch_delay.optimizers.rules import (
-    UCB,
-    Hallucinate,
-    Pending,
-    Rule,
-    ThompsonSampling,
-    as_rule,
-)
+from botorch_delay.optimizers.maximizer import Maximizer
+from botorch_delay.optimizers.rule_model import Hallucinate, Pending
+from botorch_delay.optimizers.rules import UCB, Rule, as_rule
+from botorch_delay.optimizers.run import exclusive
 
 
 class AcquisitionOptimizer(Optimizer):
@@ -117,25 +113,27 @@ class AcquisitionOptimizer(Optimizer):
         )
         super().__init__(config)
         self._config: AcquisitionConfig = config
-        self._rule, self._pending = config.rule, config.pending
         self._start()
-        self._policy.check()
+        self._maximizer.check()
 
     def _start(self) -> None:
         super()._start()
         config = self._config
         self._fitting: Fitting = Fitting(config, self._ledger, worst_value=config.worst_value)
-        self._policy = make_policy(config, self._ledger, self._fitting)
+        self._maximizer = Maximizer(config, self._ledger, self._fitting)
 
     @property
     def rule(self) -> Rule:
         """What is maximised."""
-        return self._rule
+        return self._config.rule
 
     @property
+    @exclusive
     def method(self) -> str:
         """The name under which this combination was published, or what it is made of."""
-        return self._policy.name
+        self._maximizer.update()
+        name, model = self.rule.method(self._maximizer.model), self._maximizer.model
+        return f"{name} (approximate samples)" if self.rule.approximates(model) else name
 
     @property
     def guarantee(self) -> Guarantee:
@@ -144,50 +142,45 @@ class AcquisitionOptimizer(Optimizer):
             f"{self.method} with a fixed multiplier is a heuristic; for a regret bound use "
             "BPEDelayOptimizer with RKHSConfidence."
         ]
-        if self._policy.approximate:
-            assert isinstance(self._rule, ThompsonSampling)
-            missing.append(
-                f"on {self._domain!r} the prior part of a Thompson sample is approximate: "
-                f"{self._rule.n_features} random Fourier features."
-            )
+        approximate = self.rule.approximates(self._maximizer.model)
+        if approximate is not None:
+            missing.append(f"on {self._domain!r} {approximate}")
         return Guarantee(False, 0.1, (), tuple(missing))
 
+    @exclusive
     def posterior(self) -> tuple[Tensor, Tensor]:
         """Mean and deviation at every point, as the rule sees them now: ``N`` each.
 
         In the user's units and sign; pending points enter as ``pending`` says. On a box the
         points are those of ``pool``.
         """
-        self._policy.update()
-        scale, offset = self._policy.surrogate.scale, self._policy.surrogate.offset
-        mean = self._sign * (offset + scale * self._policy.mean)
-        return mean, scale * self._policy.deviation
+        self._maximizer.update()
+        model = self._maximizer.model
+        scale, offset = model.surrogate.scale, model.surrogate.offset
+        return self._sign * (offset + scale * model.mean), scale * model.deviation
 
     @property
+    @exclusive
     def pool(self) -> Tensor:
         """The candidates, ``N x d``: all points of a set, or where climbs on a box begin."""
-        self._policy.update()
-        return self._policy.pool
+        self._maximizer.update()
+        return self._maximizer.model.candidates
 
     def _choose(self) -> Choice:
         self._fit_if_due()
-        point = self._policy.choose()
-        slot, width = len(self._ledger), self._policy.data.width_at(point)
-        data = {} if width is None else {"width": width}
-        if isinstance(point, int):
-            return Choice(point, round=1, slot=slot, data=data)
-        return Choice(None, round=1, slot=slot, x=point, data=data)
+        choice = self._maximizer.choose(1, len(self._ledger))
+        width = self._maximizer.model.width_at(choice)
+        return choice if width is None else replace(choice, data={"width": width})
 
     def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         width = data.get("width")
-        self._policy.data.asked(trial, None if width is None else finite(width))
+        self._maximizer.model.asked(trial, None if width is None else finite(width))
 
     def _settled(self, trial: Trial) -> None:
-        self._policy.data.settled(trial)
+        self._maximizer.model.settled(trial)
 
     def _attached(self, result: Attached) -> None:
-        self._policy.data.attached()
+        self._maximizer.model.attached()
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
-        beta = self._rule.beta if isinstance(self._rule, UCB) else 6.0
-        return self._fitting.current(), FixedBeta(beta), 0.1
+        return self._fitting.current(), FixedBeta(self.rule.interval_beta), 0.1

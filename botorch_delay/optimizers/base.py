@@ -355,11 +355,10 @@ class Optimizer(Run, ABC):
 
     def _all_data(self) -> Answers:
         """Every answer and attached result."""
-        return self._data(self._ledger.answered(), self._ledger.attached)
+        return self._data(self._ledger.results())
 
-    def _data(self, ids: Sequence[int], attached: Sequence[Attached] = ()) -> Answers:
-        """The answers of some trials, and attached results."""
-        return Answers.gathered(self._domain, self._sign, self._ledger, ids, attached)
+    def _data(self, results: Sequence[Trial | Attached]) -> Answers:
+        return Answers.of(self._domain, self._sign, results)
 
     def _active_points(self) -> ActiveSet:
         """The points that may still be the maximiser."""

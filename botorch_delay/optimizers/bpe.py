@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from botorch.acquisition.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
@@ -20,11 +18,7 @@ from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.finite_active_set import FiniteActiveSet
 from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, OpenRound
-from botorch_delay.elimination.rounds import (
-    GeometricRounds,
-    HorizonRounds,
-    RoundRecord,
-)
+from botorch_delay.elimination.rounds import GeometricRounds, HorizonRounds, RoundRecord
 from botorch_delay.exceptions import (
     EmptyDomainError,
     ExhaustedDesignError,
@@ -41,20 +35,18 @@ from botorch_delay.optimizers.audit import Audit
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.config import BPEConfig
-from botorch_delay.optimizers.exploit import DEFAULT_EXPLOIT, Exploit, WithinBudget, as_exploit
+from botorch_delay.optimizers.exploit import (
+    DEFAULT_EXPLOIT,
+    Exploit,
+    Exploits,
+    WithinBudget,
+    as_exploit,
+)
 from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
-from botorch_delay.optimizers.policies import make_policy
-from botorch_delay.optimizers.policy import Policy
+from botorch_delay.optimizers.maximizer import Maximizer
 from botorch_delay.optimizers.round_sequence import RoundSequence
-from botorch_delay.optimizers.rules import Rule
 from botorch_delay.optimizers.run import exclusive
-from botorch_delay.optimizers.stragglers import WaitReport, forecast, holding
-
-logger = logging.getLogger(__name__)
-
-
-_Exploits = Exploit | WithinBudget | Rule | Callable[..., AcquisitionFunction] | None
 
 
 class BPEDelayOptimizer(Optimizer):
@@ -141,7 +133,7 @@ class BPEDelayOptimizer(Optimizer):
         delay: DelayLaw | None = None,
         delta: float = 0.1,
         rounds: HorizonRounds | GeometricRounds | None = None,
-        exploit: _Exploits = DEFAULT_EXPLOIT,
+        exploit: Exploits = DEFAULT_EXPLOIT,
         explore_fraction: float | None = None,
         evidence: str | None = None,
         exact: bool = False,
@@ -162,22 +154,17 @@ class BPEDelayOptimizer(Optimizer):
         self._config: BPEConfig = config
         self._start()
         self._rounds.active.check(config.fixed, self._rounds.bounds(1))
-        if self._policy is not None:
-            self._policy.check()
+        if self._maximizer is not None:
+            self._maximizer.check()
 
     def _start(self) -> None:
         super()._start()
         config = self._config
         self._fitting: Fitting = Fitting(config, self._ledger)
         self._rounds = RoundSequence(config, self._ledger, self._fitting)
-        self._audit = Audit(config, self._ledger, self._rounds)
-        self._wait_report = WaitReport()
-        self._budget: Budget | None = None
-        if config.budget_factor is not None:
-            self._budget = Budget(config, self._rounds.round_rule)
-        self._policy: Policy | None = None
-        if config.rule is not None:
-            self._policy = make_policy(config, self._ledger, self._fitting)
+        self._maximizer = Maximizer(config, self._ledger, self._fitting) if config.rule else None
+        self._budget = Budget(config, self._rounds.round_rule) if config.budget_factor else None
+        self._audit = Audit(config, self._ledger, self._rounds, self._budget)
 
     @classmethod
     def as_published(
@@ -193,42 +180,23 @@ class BPEDelayOptimizer(Optimizer):
         seed: int = 0,
         maximize: bool = True,
     ) -> BPEDelayOptimizer:
-        """Algorithm 1 as printed.
+        """Algorithm 1 as printed; the arguments are those of the constructor.
 
         Rounds of t_r asks, every ask by maximum sigma, bounds from the answered points of the
-        round, and in Theorem 1's multiplier the number of points of the whole domain.
-
-        Args:
-            domain: the finite action set.
-            horizon: T.
-            covar_module: the kernel.
-            noise_var: lambda^2.
-            confidence: the bounds; Theorem 1's printed width is
-                ``RKHSConfidence(..., tight=False)``.
-            delay: the law that gives u_T(delta); ``NoDelay()`` for BPE (Li & Scarlett 2022).
-            delta: failure probability.
-            seed: kept for the common signature; nothing in Algorithm 1 is random.
-            maximize: False minimises.
+        round, and in Theorem 1's multiplier the number of points of the whole domain. Theorem 1's
+        printed width is ``RKHSConfidence(..., tight=False)``, and ``delay=NoDelay()`` gives BPE (Li
+        & Scarlett 2022). Nothing is random: ``seed`` has no effect.
 
         Raises:
             InputError: if an argument is out of its range or missing.
         """
         required = {"covar_module": covar_module, "noise_var": noise_var, "delay": delay}
-        for name, value in (required | {"confidence": confidence}).items():
+        required |= {"confidence": confidence}
+        for name, value in required.items():
             if value is None:
                 raise InputError(f"Algorithm 1 needs {name}; None was given.")
-        optimizer = cls(
-            domain,
-            horizon,
-            covar_module=covar_module,
-            noise_var=noise_var,
-            confidence=confidence,
-            delay=delay,
-            delta=delta,
-            exploit=None,
-            seed=seed,
-            maximize=maximize,
-        )
+        parts: dict[str, Any] = required | {"delta": delta, "seed": seed, "maximize": maximize}
+        optimizer = cls(domain, horizon, exploit=None, **parts)
         optimizer._config = replace(optimizer._config, as_published=True)
         optimizer._start()
         return optimizer
@@ -255,30 +223,23 @@ class BPEDelayOptimizer(Optimizer):
         sqrt(10) times the bound of Theorem 2, plus what waits cost. On both the maximiser is never
         eliminated; nothing is assumed of the delays. ``guarantee`` has the assumptions.
 
-        Args:
-            domain: a finite action set, or a box.
-            horizon: T.
-            covar_module: the kernel.
-            noise_var: lambda^2.
+        Args as in the constructor, and of the bounds:
             norm_bound: C_k, a bound on the RKHS norm of f.
             noise_std: sigma, the sub-Gaussian scale of the noise.
-            delta: failure probability.
-            seed: as in the constructor.
-            maximize: False minimises.
 
         Raises:
             InputError: if an argument is out of its range or missing.
         """
-        on_set = domain.count is not None
+        finite_set = domain.count is not None
         return cls(
             domain,
             horizon,
             covar_module=covar_module,
             noise_var=noise_var,
             confidence=RKHSConfidence(norm_bound, noise_std),
+            exploit=WithinBudget() if finite_set else Exploit(),
+            explore_fraction=None if finite_set else 0.1,
             delta=delta,
-            exploit=WithinBudget() if on_set else Exploit(),
-            explore_fraction=None if on_set else 0.1,
             seed=seed,
             maximize=maximize,
         )
@@ -295,33 +256,13 @@ class BPEDelayOptimizer(Optimizer):
             RefutedError: if the answers contradict ``norm_bound`` and ``noise_std``, or one was
                 told with more noise.
         """
-        if self._budget is None:
-            raise NotSupportedError("Regret is certified with exploit=WithinBudget() alone.")
-        return self._audit.certified(self._budget)
-
-    @property
-    def explore_fraction(self) -> float:
-        """Rho, the share of asks that are design points while a design lasts."""
-        return self._config.fraction
+        return self._audit.certified_regret
 
     @property
     @exclusive
     def active_set(self) -> ActiveSet:
         """The points that may still be the maximiser, infeasible ones taken out."""
         return self._active_points()
-
-    @property
-    @exclusive
-    def eliminated(self) -> Tensor:
-        """For each point of the domain the round that took it out, 0 while it is active: ``N``.
-
-        A point is taken out by the bounds of a round, or because it was infeasible when the
-        round closed.
-
-        Raises:
-            NotSupportedError: on a box, where ``active_set.contains(X)`` tells.
-        """
-        return self._rounds.active.eliminated
 
     @exclusive
     def round_that_eliminated(self, X: Tensor) -> Tensor:
@@ -356,10 +297,7 @@ class BPEDelayOptimizer(Optimizer):
         wait for nobody. ``mark_abandoned`` frees the round or, where the regret bound needs the
         answer, has the point asked again first.
         """
-        current = self._rounds.open
-        if current is None or not self._rounds.round_rule.on_arrival:
-            return []
-        return holding(current, self._rounds.feasibility, self._ledger, self._estimated_law())
+        return self._rounds.stragglers(self._estimated_law())
 
     @exclusive
     def forecast(self) -> Forecast | None:
@@ -371,24 +309,13 @@ class BPEDelayOptimizer(Optimizer):
         Raises:
             NoAnswerError: if the round waits for answers, and none has come to forecast from.
         """
-        if self._rounds.open is None:
-            return None
-        return forecast(
-            self._rounds.open,
-            self._rounds.feasibility,
-            self._ledger,
-            self._estimated_law(),
-            horizon=self._horizon,
-            designed=self._rounds.designed,
-            fraction=self._config.fraction,
-            budgeted=self._budget is not None,
-        )
+        return self._rounds.forecast(self._estimated_law())
 
     @property
     @exclusive
     def guarantee(self) -> Guarantee:
         """What is claimed for this configuration and its run so far, and why not more."""
-        return self._audit.guarantee(self._budget)
+        return self._audit.guarantee()
 
     def _choose(self) -> Choice:
         self._fit_if_due()
@@ -400,27 +327,27 @@ class BPEDelayOptimizer(Optimizer):
         assert rounds.open is not None
         choice = self._next_choice(rounds.open)
         if self._budget is not None:
-            assert choice.index is not None
-            choice = replace(choice, data={"price": self._budget.price(choice.index)})
-        if rounds.round_rule.on_arrival and rounds.open.oldest_unsettled() is not None:
-            self._wait_report.look(rounds.open, rounds.feasibility, self._ledger)
+            choice = replace(choice, data={"price": self._budget.price(row_of(choice))})
+        rounds.report_late(self._estimated_law)
         return choice
 
     def _next_choice(self, current: OpenRound) -> Choice:
         rounds, number = self._rounds, current.number
-        slot = current.next_retry()
-        if slot is not None:
-            return rounds.active.choice(current.slots[slot].key, number, slot)
-        choice, held = None, rounds.is_held(current)
-        if self._budget is not None:
-            choice = self._play_within(self._budget, current)
-        elif self._policy is not None and (held or not rounds.is_turn_of_design(current)):
+        again = current.next_retry()
+        if again is not None:
+            return rounds.active.choice(current.slots[again].key, number, again)
+        own, slot = rounds.is_turn_of_design(current), len(current.slots)
+        choice, budget = None, self._budget
+        if budget is not None:
+            choice = self._play(number, NO_SLOT)
+            if choice is not None and not budget.affords(row_of(choice), number, slot):
+                # While the round waits the rule's point is asked all the same.
+                choice = replace(choice, slot=WAITING_SLOT) if current.design_is_asked() else None
+        elif self._maximizer is not None and (not own or rounds.is_held(current)):
             # A design point that has to wait comes later, and what is asked in its place on top.
-            choice = self._play(self._policy, number, WAITING_SLOT if held else NO_SLOT)
-            if choice is None:  # such points are all that is left, and serve no slot here
-                choice = rounds.active.choice(self._next_key(current), number, NO_SLOT)
-        if choice is None:
-            choice = rounds.active.choice(self._next_key(current), number, len(current.slots))
+            choice, slot = self._play(number, WAITING_SLOT if own else NO_SLOT), NO_SLOT
+        if choice is None:  # a design point; one that serves no slot if nothing else is left
+            choice = rounds.active.choice(self._next_key(current), number, slot)
         return choice
 
     def _next_key(self, current: OpenRound) -> int:
@@ -431,36 +358,19 @@ class BPEDelayOptimizer(Optimizer):
             self._happen("reset", data=self._rounds.reset(current))
             return current.next_key()
 
-    def _play_within(self, budget: Budget, current: OpenRound) -> Choice | None:
-        """The rule's point if the budget allows it or the round waits; None for a design point."""
-        assert self._policy is not None
-        choice = self._play(self._policy, current.number, NO_SLOT)
-        if choice is None:
-            return None
-        assert choice.index is not None
-        if budget.affords(choice.index, current.number, len(current.slots)):
-            return choice
-        return replace(choice, slot=WAITING_SLOT) if current.design_is_asked() else None
-
-    def _play(self, policy: Policy, number: int, slot: int) -> Choice | None:
+    def _play(self, number: int, slot: int) -> Choice | None:
         """An ask outside the design; None if no active point may be asked.
 
         It is the rule's point or, towards the end of the horizon, one that is to be confirmed.
         """
+        assert self._maximizer is not None
         active = self._rounds.active if self._budget is None else self._active_points()
-        point = None
+        share, horizon = self._config.confirm_fraction, self._horizon
+        at_end = horizon is not None and len(self._ledger) >= horizon - round(share * horizon)
         try:
-            if self._horizon is not None:
-                last = round(self._config.confirm_fraction * self._horizon)
-                if len(self._ledger) >= self._horizon - last:
-                    point = policy.confirm(active)
-            if point is None:
-                point = policy.choose(active)
+            return self._maximizer.choose(number, slot, active, confirm=at_end)
         except EmptyDomainError:
             return None
-        if isinstance(point, int):
-            return Choice(point, round=number, slot=slot)
-        return Choice(None, round=number, slot=slot, x=point)
 
     @exclusive
     def follow(self, events: Sequence[Event]) -> Trial:
@@ -490,31 +400,26 @@ class BPEDelayOptimizer(Optimizer):
                 news = self._rounds.is_news(event, finished=self._finished)
             if news:
                 self._replay([event])
-        data = dict(asked.data)
+        data, rounds, current = dict(asked.data), self._rounds, self._rounds.open
         X = self._domain.like.new_tensor([data["x"]])
         if not bool(self._domain.contains(X)):
             raise InputError(f"x must be a point of the domain, got {data['x']}.")
-        rounds, current = self._rounds, self._rounds.open
-        key = rounds.active.key_of(X[0])
+        key, number, slot = rounds.active.key_of(X[0]), data["round"], data["slot"]
         data["point"] = rounds.active.choice(key, 1, 0).index
-        number, slot = data["round"], data["slot"]
-        if current is not None:
-            if number > current.number or (number == current.number and slot >= 0):
-                fits = number == current.number and self._make_room(current, slot, key)
-                # One that does not fit comes on top of the design, as while a round waits.
-                data |= {"round": current.number, "slot": slot if fits else WAITING_SLOT}
-        elif self._finished:  # asked elsewhere while the last ask was out
+        if current is None:
+            if not self._finished:
+                raise StorageError("The ask that opened the first round is missing.")
+            # It was asked elsewhere while the last ask was out.
             data |= {"round": len(rounds.records), "slot": NO_SLOT}
-        else:
-            raise StorageError("The ask that opened the first round is missing.")
+        elif number > current.number or (number == current.number and slot >= 0):
+            fits = number == current.number
+            while fits and (missing := rounds.missing(current, slot)) is not None:
+                self._happen("reserved", data=missing)
+            fits = fits and slot <= len(current.slots) and current.admits(slot, key)
+            # One that does not fit comes on top of the design, as while a round waits.
+            data |= {"round": current.number, "slot": slot if fits else WAITING_SLOT}
         self._replay([replace(asked, trial=len(self._ledger), data=data)])
         return self._ledger[-1]
-
-    def _make_room(self, current: OpenRound, slot: int, key: int) -> bool:
-        """Whether a point that was chosen elsewhere can serve a slot; earlier slots are opened."""
-        while (missing := self._rounds.missing(current, slot)) is not None:
-            self._happen("reserved", data=missing)
-        return slot <= len(current.slots) and current.admits(slot, key)
 
     def _decided(self, event: Event) -> None:
         data, rounds, current = event.data, self._rounds, self._rounds.open
@@ -528,39 +433,30 @@ class BPEDelayOptimizer(Optimizer):
         elif event.kind == "reserved" and current is not None:
             current.reserve(rounds.active.key_of(self._domain.like.new_tensor(data["x"])))
         elif event.kind == "tested":
-            self._audit.tested(finite(data["norm"]), whole(data["answers"]))
+            self._audit.take_test(finite(data["norm"]), whole(data["answers"]))
         else:
             super()._decided(event)
             if event.kind == "fitted" and current is not None:
                 current.use(self._fitting.surrogate)
-        if self._policy is not None and event.kind in ("closed", "reset"):
-            self._policy.use_active(rounds.active)
+        if self._maximizer is not None and event.kind in ("closed", "reset"):
+            self._maximizer.use_active(rounds.active)
 
     def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        new = self._rounds.asked(trial)
-        if self._policy is not None:
-            self._policy.data.asked(trial)
+        extra = self._rounds.asked(trial)
+        if self._maximizer is not None:
+            self._maximizer.model.asked(trial)
         if self._budget is not None:
-            # Of BPE-Delay's own asks these are none that its bound counts.
-            current = self._rounds.of(trial)
-            beyond = current is not None and trial.slot >= current.design_size
-            again = trial.slot >= 0 and (not new or beyond)
-            waiting = again or trial.slot == WAITING_SLOT
-            self._budget.ask(row_of(trial), finite(data["price"]), waiting=waiting)
-        if self._rounds.of(trial) is None:
-            self._audit.out_of_round()
+            self._budget.ask(row_of(trial), finite(data["price"]), waiting=extra)
 
     def _settled(self, trial: Trial) -> None:
         self._rounds.settled(trial)
-        if self._policy is not None:
-            self._policy.data.settled(trial)
+        if self._maximizer is not None:
+            self._maximizer.model.settled(trial)
         if self._budget is not None and trial.state is TrialState.COMPLETED:
             self._budget.tell(trial)
         self._audit.settled(trial, finished=self._finished)
 
     def _after_settled(self, trial: Trial) -> None:
-        if trial.state is TrialState.COMPLETED:
-            self._wait_report.answered(len(self._ledger) - 1 - trial.id)
         if self._audit.is_test_due:
             found = {"norm": self._audit.least_norm(), "answers": self._ledger.answer_count}
             self._happen("tested", data=found)
@@ -570,20 +466,20 @@ class BPEDelayOptimizer(Optimizer):
 
     def _attached(self, result: Attached) -> None:
         self._rounds.attached(result)
-        if self._policy is not None:
-            self._policy.data.attached()
+        if self._maximizer is not None:
+            self._maximizer.model.attached()
 
     def _after_attached(self, count: int) -> None:
-        if self._config.proves and self._config.evidence == "all" and not self._exact:
-            repeats = self._ledger.repeated(count)
-            if repeats:
-                warnings.warn(
-                    f"{repeats} of the attached results were attached before, with the same point "
-                    "and value. Each counts as an evaluation of its own, on which bounds rest; "
-                    "attach an evaluation once.",
-                    RepeatedResultWarning,
-                    stacklevel=4,
-                )
+        rests = self._config.proves and self._config.evidence == "all" and not self._exact
+        repeats = self._ledger.repeated(count) if rests else 0
+        if repeats:
+            warnings.warn(
+                f"{repeats} of the attached results were attached before, with the same point and "
+                "value. Each counts as an evaluation of its own, on which bounds rest; attach an "
+                "evaluation once.",
+                RepeatedResultWarning,
+                stacklevel=4,
+            )
 
     def _close_last(self) -> None:
         if self._rounds.open is not None:
@@ -593,10 +489,10 @@ class BPEDelayOptimizer(Optimizer):
     def _active_points(self) -> ActiveSet:
         """The active set, without infeasible points and those that a budget's bounds rule out."""
         active = self._rounds.feasible
-        if self._budget is None:
-            return active
-        assert isinstance(active, FiniteActiveSet)
-        return active.only(self._budget.active(active.rows))
+        if self._budget is not None:
+            assert isinstance(active, FiniteActiveSet)
+            active = active.only(self._budget.active(active.rows))
+        return active
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self._fitting.current(), self._config.confidence, self._config.delta

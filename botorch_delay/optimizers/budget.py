@@ -47,7 +47,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay.confidence.anytime import Ellipsoid
-from botorch_delay.confidence.bounds import RKHSConfidence, side_delta
+from botorch_delay.confidence.bounds import Evidence, RKHSConfidence
 from botorch_delay.confidence.guarantee import BudgetTerms
 from botorch_delay.design.greedy import greedy_max_variance
 from botorch_delay.domains.finite import Domain
@@ -107,7 +107,6 @@ class Budget:
         """On f at every point, from all answers, taken in one by one as they came."""
         for row, y, ask in self._told:
             self._ellipsoid.tell(row, y, ask)
-            self._ellipsoid.update()
         self._told = []
         return self._ellipsoid
 
@@ -235,11 +234,11 @@ def _rates(
         y = X.new_zeros(size)
         unknown = torch.full((size,), torch.nan, dtype=torch.double)
         evidence = surrogate.data(Answers(domain.like[picks], y, unknown, picks))
-        posterior = surrogate.posterior(evidence).at(domain.like, weights=confidence.needs_weights)
-        ratio = surrogate.noise_ratio(evidence)
+        posterior = surrogate.posterior(evidence).at(domain.like, weights=confidence.tight)
         for rates, share in ((full, delta), (own, delta / 2.0)):
-            side = side_delta(share, len(sizes), len(domain.like))
-            half = float(confidence.half_width(posterior, ratio, side).max())
+            of_round = share / (2.0 * len(sizes))
+            under = Evidence.under(surrogate, evidence, of_round, len(domain.like))
+            half = float(confidence.fixed_design(under).at(posterior).max())
             rates.append(min(rates[-1], 4.0 * half))
     return full, own
 

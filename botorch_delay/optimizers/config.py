@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -16,17 +15,16 @@ from botorch_delay.confidence.bounds import Confidence, RKHSConfidence
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.rounds import (
-    ArrivalRounds,
     GeometricRounds,
     HorizonRounds,
     RoundRule,
-    ScheduledRounds,
 )
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
 from botorch_delay.gp.kernels import check_kernel, prior_variance
 from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate, exact_noise
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
-from botorch_delay.optimizers.rules import Censor, Hallucinate, Pending, Rule, check_combination
+from botorch_delay.optimizers.rule_model import Censor, Hallucinate, Pending
+from botorch_delay.optimizers.rules import Rule
 from botorch_delay.optimizers.specs import describe_part
 
 # Of the asks that are design points, where a rule plays the others: chosen with its beta.
@@ -146,7 +144,9 @@ class AcquisitionConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         validation.flag(self.repeat_pending, "repeat_pending")
-        check_combination(self.rule, self.pending)
+        expected = "Ignore(), Hallucinate() or Censor(worst_value), the worst value that f can take"
+        _check_type(self.pending, Pending, "pending", expected)
+        self.rule.check_pending(self.pending)
         if self.worst_value is not None:
             validation.answer(self.worst_value, self.domain.like)
 
@@ -218,9 +218,7 @@ class BPEConfig(BoundsConfig):
         known = HorizonRounds | GeometricRounds
         _check_type(self.rounds, known, "rounds", "HorizonRounds() or GeometricRounds(...)")
         self._fill_defaults()
-        for contradicts, message in self._contradictions():
-            if contradicts:
-                raise InputError(message)
+        self._refuse_contradictions()
         pooled = self.evidence == "all" and not self.exact and not self.confidence.missing
         for name, used in {
             "WithinBudget": isinstance(self.exploit, WithinBudget),
@@ -243,79 +241,64 @@ class BPEConfig(BoundsConfig):
             share = DEFAULT_CONFIRM if unsure else 0.0
             self._fill(exploit=replace(self.exploit, confirm_fraction=share))
 
-    def _contradictions(self) -> Iterator[tuple[bool, str]]:
-        """What must not be, and what is then to be done."""
+    def _refuse_contradictions(self) -> None:
         rho, on_arrival = self.fraction, self.delay is None
-        yield (
+        _refuse(
             self.evidence not in ("round", "all"),
             f"evidence must be 'round' or 'all', got {self.evidence!r}.",
         )
-        yield not 0.0 < rho <= 1.0, f"explore_fraction must be above 0 and at most 1, got {rho:g}."
-        yield (
+        _refuse(
+            not 0.0 < rho <= 1.0, f"explore_fraction must be above 0 and at most 1, got {rho:g}."
+        )
+        _refuse(
             rho < 1.0 and self.exploit is None,
             "An explore_fraction below 1 needs a rule for the other asks; pass exploit=UCB(6.0).",
         )
-        yield (
+        _refuse(
             self.horizon is None and self.geometric is None,
             "Without a horizon rounds cannot follow from it; pass "
             "rounds=GeometricRounds(first, growth), or a horizon.",
         )
-        yield (
+        _refuse(
             not on_arrival and (self.geometric is not None or rho < 1.0),
             "With a delay law rounds have the lengths of Algorithm 1; leave out delay to use "
             "GeometricRounds or an explore_fraction below 1.",
         )
-        if self.exact:
-            yield (
-                isinstance(self.exploit, WithinBudget),
-                "WithinBudget bills asks that may come again, and exact evaluations do not; use "
-                "Exploit, or leave out exact.",
-            )
-            yield (
-                self.evidence == "round",
-                "Exact evaluations are all used, for none of them is asked again; leave out "
-                "evidence, or exact.",
-            )
-            yield (
-                self.confirm_fraction > 0.0,
-                "Exact evaluations are not asked again; leave out confirm_fraction, or exact.",
-            )
-        yield (
+        once = self.evidence == "all" and not self.confirm_fraction and self.budget_factor is None
+        _refuse(
+            self.exact and not once,
+            "Exact evaluations are all used, and none is asked again; leave out exact, or "
+            "evidence, confirm_fraction and WithinBudget.",
+        )
+        _refuse(
             self.confirm_fraction > 0.0 and self.horizon is None,
             "confirm_fraction is a share of the horizon; leave it out, or pass a horizon.",
         )
-        if isinstance(self.exploit, WithinBudget):
-            yield from self._contradictions_of_budget()
+        if self.budget_factor is not None:
+            _refuse(
+                not (self.proves and isinstance(self.confidence, RKHSConfidence)),
+                "WithinBudget needs bounds that are valid; pass covar_module, noise_var and "
+                "confidence=RKHSConfidence(norm_bound, noise_std).",
+            )
+            others = self.rounds != HorizonRounds() or self.evidence == "all"
+            _refuse(
+                not on_arrival or others or rho < 1.0,
+                "WithinBudget needs the rounds of the horizon that close on arrival, with all of "
+                "their design points, and decides itself how many asks these are; leave out delay, "
+                "rounds, evidence and explore_fraction.",
+            )
         if self.straggler_factor is not None:
-            yield (
+            _refuse(
                 not on_arrival,
                 "With a delay law rounds have fixed lengths and wait for nobody; leave out delay "
                 "to use straggler_factor.",
             )
-            yield (
+            _refuse(
                 not self.repeat_pending,
                 "With repeat_pending=False design points wait for trials that values may have led "
                 "to, and then which of them straggle must not decide what a round's bounds use; "
                 "leave out straggler_factor, or repeat_pending.",
             )
-
-    def _contradictions_of_budget(self) -> Iterator[tuple[bool, str]]:
-        """The same for :class:`WithinBudget`."""
-        yield (
-            not (self.proves and isinstance(self.confidence, RKHSConfidence)),
-            "WithinBudget needs bounds that are valid; pass covar_module, noise_var and "
-            "confidence=RKHSConfidence(norm_bound, noise_std).",
-        )
-        yield (
-            self.delay is not None or self.rounds != HorizonRounds(),
-            "WithinBudget needs the rounds of the horizon that close on arrival, with all of "
-            "their design points; leave out delay and rounds.",
-        )
-        yield (
-            self.evidence == "all" or self.fraction < 1.0,
-            "WithinBudget uses bounds from all answers anyway, and the budget decides how many "
-            "asks are design points; leave out evidence and explore_fraction.",
-        )
 
     @property
     def merges(self) -> bool:
@@ -373,10 +356,16 @@ class BPEConfig(BoundsConfig):
 
     def round_rule(self) -> RoundRule:
         """When rounds close."""
-        if self.delay is None:
-            return ArrivalRounds(self.horizon, self.rounds, self.fraction)
-        assert self.horizon is not None
-        return ScheduledRounds(self.horizon, self.delay.upper_bound(self.horizon, self.delta))
+        wait = None
+        if self.delay is not None:
+            assert self.horizon is not None
+            wait = self.delay.upper_bound(self.horizon, self.delta)
+        return RoundRule(self.horizon, self.rounds, self.fraction, wait)
+
+
+def _refuse(contradicts: bool, message: str) -> None:
+    if contradicts:
+        raise InputError(message)
 
 
 def _check_type(value: Any, kind: Any, name: str, expected: str) -> None:

@@ -37,27 +37,25 @@ class Fitting:
             for a fit, in the user's sign; None if there is none.
 
     Attributes:
-        fixed: kernel and noise as the user gave them; None to learn them.
+        learned: whether kernel and noise are learned.
         surrogate: the one in use.
         fitted_to: how many answers it was fitted to, attached results included.
     """
 
     def __init__(self, config: Config, ledger: Ledger, *, worst_value: float | None = None) -> None:
         self._config, self._ledger, self._worst_value = config, ledger, worst_value
-        self.fixed = config.fixed
+        self.learned = config.learned
         self.surrogate = config.fixed or self._fit(None)
         self.fitted_to = 0
         self._ahead: tuple[int, Surrogate] | None = None  # to how many answers
 
-    @property
-    def learned(self) -> bool:
-        """Whether kernel and noise are learned."""
-        return self.fixed is None
-
     def current(self) -> Surrogate:
         """The surrogate that the next ask would use."""
         answers = self._answers
-        if not self._is_due(answers):
+        if not self.learned or answers == self.fitted_to:
+            return self.surrogate
+        # Before there can be a fit, every answer tells something about the scale of values.
+        if MIN_ANSWERS_TO_FIT <= answers < GROWTH_TO_REFIT * self.fitted_to:
             return self.surrogate
         if self._ahead is None or self._ahead[0] != answers:
             self._ahead = (answers, self._fit(self.surrogate))
@@ -89,17 +87,9 @@ class Fitting:
     def _answers(self) -> int:
         return self._ledger.answer_count + len(self._ledger.attached)
 
-    def _is_due(self, answers: int) -> bool:
-        if not self.learned or answers == self.fitted_to:
-            return False
-        # Before there can be a fit, every answer tells something about the scale of values.
-        return answers < MIN_ANSWERS_TO_FIT or answers >= GROWTH_TO_REFIT * self.fitted_to
-
     def _fit(self, previous: Surrogate | None) -> Surrogate:
         config, ledger = self._config, self._ledger
-        answers = Answers.gathered(
-            config.domain, config.sign, ledger, ledger.answered(), ledger.attached
-        )
+        answers = Answers.of(config.domain, config.sign, ledger.results())
         if self._worst_value is not None and 0 < len(answers) < MIN_ANSWERS_TO_FIT:
             worst = answers.y.new_tensor([config.sign * self._worst_value])
             answers = replace(answers, y=torch.cat([answers.y[:1], worst]))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from botorch_delay import validation
-from botorch_delay.exceptions import NoAnswerError
 from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.trials import Trial
 
@@ -38,12 +38,11 @@ def describe_running(
         asks: how many asks have been made in all.
         law: the estimated law; None without answers.
     """
-    found = []
-    for trial in trials:
-        age = asks - 1 - trial.id
-        sooner = None if law is None else 1.0 - float(law.survival(age - 1))
-        found.append(Straggler(trial, age, sooner))
-    return found
+    ages = [(trial, asks - 1 - trial.id) for trial in trials]
+    return [
+        Straggler(trial, age, None if law is None else 1.0 - float(law.survival(age - 1)))
+        for trial, age in ages
+    ]
 
 
 @dataclass(frozen=True)
@@ -101,23 +100,11 @@ class Forecast:
         p = validation.probability(p, "p")
         if self.exact is not None:
             return float(self.exact)
-        low, high = 0, 1 + self._longest()
-        if self.probability(high) < p - 1e-12:
-            return math.inf
-        while high - low > 1:  # the probability only grows
-            middle = (low + high) // 2
-            if self.probability(middle) >= p - 1e-12:
-                high = middle
-            else:
-                low = middle
-        return float(high)
-
-    def _longest(self) -> int:
-        if self.law is None:
-            return 0
-        limit = self.law.limit
-        out = [limit - waited.asks for waited in self.waiting_for]
-        return max([0, *out, *(step + limit for step in self.to_ask)])
+        limit = 0 if self.law is None else self.law.limit
+        last = [limit - waited.asks for waited in self.waiting_for]
+        asks = range(1, 2 + max([0, *last, *(step + limit for step in self.to_ask)]))
+        place = bisect_left(asks, p - 1e-12, key=self.probability)  # which only grows
+        return float(asks[place]) if place < len(asks) else math.inf
 
     def __str__(self) -> str:
         if self.exact is not None:
@@ -160,13 +147,3 @@ def planned_asks(retries: int, new: int, designed: int, asks: int, fraction: flo
         last = max(last + 1, due)
         steps.append(last)
     return steps
-
-
-def need_law(law: EmpiricalDelay | None, waiting: Sequence[object]) -> None:
-    """A forecast of what is waited for needs an estimate.
-
-    Raises:
-        NoAnswerError: if there is none.
-    """
-    if law is None and waiting:
-        raise NoAnswerError("There is no answer yet to forecast from.")

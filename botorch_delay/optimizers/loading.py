@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
@@ -16,7 +16,7 @@ from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain, FiniteDomain
-from botorch_delay.exceptions import InputError, InputTypeError, StorageError
+from botorch_delay.exceptions import InputError, StorageError
 from botorch_delay.history import sqlite
 from botorch_delay.history.events import brief, truncated
 from botorch_delay.optimizers.acquisition import AcquisitionOptimizer
@@ -29,44 +29,40 @@ from botorch_delay.optimizers.specs import build_part
 from botorch_delay.optimizers.threds import ThreDSOptimizer
 
 
-class Parts(TypedDict, total=False):
-    """What cannot be rebuilt from a file; checked against what was stored.
+def load(
+    path: str | os.PathLike[str],
+    *,
+    covar_module: Kernel | None = None,
+    confidence: Confidence | None = None,
+    delay: DelayLaw | None = None,
+    rule: Rule | Callable[..., Any] | None = None,
+    feasible: Callable[[Tensor], Tensor] | None = None,
+    device: torch.device | str | None = None,
+) -> Optimizer:
+    """The optimizer in a file, ready to go on: same asks, same rounds, whatever was pending.
 
-    Attributes:
+    Parts that cannot be rebuilt from a file are passed again, and checked against what was stored.
+
+    Args:
+        path: a file that ``save`` wrote.
         covar_module: the kernel, if it is none of GPyTorch's own.
         confidence: of a class of your own.
         delay: a law of a class of your own.
         rule: around a function of your own, or an acquisition class that is none of BoTorch's.
         feasible: a box's test of feasibility, if it has one.
         device: where the tensors are put; the CPU by default.
-    """
-
-    covar_module: Kernel | None
-    confidence: Confidence | None
-    delay: DelayLaw | None
-    rule: Rule | Callable[..., Any] | None
-    feasible: Callable[[Tensor], Tensor] | None
-    device: torch.device | str | None
-
-
-def load(path: str | os.PathLike[str], **parts: Unpack[Parts]) -> Optimizer:
-    """The optimizer in a file, ready to go on: same asks, same rounds, whatever was pending.
-
-    Args:
-        path: a file that ``save`` wrote.
-        parts: what cannot be rebuilt, ``covar_module``, ``confidence``, ``delay``, ``rule`` or
-            ``feasible``, and the ``device``; see :class:`Parts`.
 
     Raises:
-        InputError: if the device cannot be used, or there is no such part.
+        InputError: if the device cannot be used.
         StorageError: if the file does not exist, is damaged, is no study, is of a newer
             version, or if a part is missing or differs from the stored one.
     """
-    return _make(path, sqlite.read(path), parts)
+    parts = {"covar_module": covar_module, "confidence": confidence, "delay": delay, "rule": rule}
+    return _make(path, sqlite.read(path), parts | {"feasible": feasible, "device": device})
 
 
 @contextmanager
-def editing(path: str | os.PathLike[str], **parts: Unpack[Parts]) -> Iterator[Optimizer]:
+def editing(path: str | os.PathLike[str], **parts: Any) -> Iterator[Optimizer]:
     """Load, change and save a file while every other process waits.
 
     What the block does to the optimizer is committed when it ends, and not if it raises; it
@@ -93,18 +89,17 @@ def editing(path: str | os.PathLike[str], **parts: Unpack[Parts]) -> Iterator[Op
         [Trial(id=0, index=0, round=1, running)]
         >>> folder.cleanup()
     """
-    with sqlite.editing(path) as lock:
-        optimizer = _make(path, lock.state, parts)
+    inspect.signature(load).bind(path, **parts)
+    with sqlite.editing(path) as (state, write):
+        optimizer = _make(path, state, parts)
         yield optimizer
-        optimizer._write(lock.write)
+        with optimizer._lock.held:
+            write(optimizer._header(), optimizer._ledger)
 
 
-def _make(path: str | os.PathLike[str], state: Mapping[str, Any], parts: Parts) -> Optimizer:
-    unknown = sorted(parts.keys() - Parts.__annotations__.keys())
-    if unknown:
-        raise InputTypeError(
-            f"There is no part {unknown[0]!r}; there are {[*Parts.__annotations__]}."
-        )
+def _make(
+    path: str | os.PathLike[str], state: Mapping[str, Any], parts: Mapping[str, Any]
+) -> Optimizer:
     key = "points" if "points" in state else "bounds"
     device = parts.get("device")
     try:
@@ -130,25 +125,14 @@ def _domain(
     config: Mapping[str, Any],
     feasible: Callable[[Tensor], Tensor] | None,
 ) -> Domain:
-    names, log_dims = config["names"], config["log_dims"]
+    given = {name: config[name] for name in ("names", "log_dims")}
     if key == "points":
-        return FiniteDomain(
-            array, names=names, log_dims=log_dims, cat_dims=config.get("cat_dims", ())
-        )
+        return FiniteDomain(array, cat_dims=config.get("cat_dims", ()), **given)
     if config["feasible"] is not None and feasible is None:
         raise StorageError("The stored box has a test of feasibility; pass feasible to load.")
-    values = [
-        {int(dim): allowed for dim, allowed in config[name].items()}
-        for name in ("discrete_dims", "cat_dims")
-    ]
-    return BoxDomain(
-        array,
-        *values,
-        constraints=config["constraints"],
-        feasible=feasible,
-        names=names,
-        log_dims=log_dims,
-    )
+    for name in ("discrete_dims", "cat_dims"):
+        given[name] = {int(dim): allowed for dim, allowed in config[name].items()}
+    return BoxDomain(array, constraints=config["constraints"], feasible=feasible, **given)
 
 
 def _build(

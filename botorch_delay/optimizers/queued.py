@@ -20,7 +20,6 @@ from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.events import SETTLED, Event, read_events, whole
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
-from botorch_delay.optimizers.run import exclusive
 
 
 class QueuedOptimizer(Optimizer):
@@ -72,14 +71,12 @@ class QueuedOptimizer(Optimizer):
                 "base has exact evaluations, of which one tells all; a queue evaluates its point "
                 "again until an answer comes. Leave out exact, or the queue."
             )
-        super().__init__(base._config)
-        if base._finished:
-            raise InputError("base must be fresh; it has been finished.")
-        if base.trials or base.attached:
+        if base.event_count:
             raise InputError(
                 f"base must be fresh; it has {len(base.trials)} trials and {len(base.attached)} "
-                "attached results. Attach them to the QueuedOptimizer instead."
+                "attached results, or was finished. Attach them to the QueuedOptimizer instead."
             )
+        super().__init__(base._config)
         self._base = base
         self._start()
 
@@ -95,12 +92,6 @@ class QueuedOptimizer(Optimizer):
     def base(self) -> Optimizer:
         """The wrapped optimizer; not to be used directly."""
         return self._base
-
-    @property
-    @exclusive
-    def queued(self) -> list[Trial]:
-        """Answered and failed trials that the base has not been told of, by id."""
-        return sorted((t for queue in self._queues.values() for t in queue), key=lambda t: t.id)
 
     @property
     def guarantee(self) -> Guarantee:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,11 +13,11 @@ from torch.quasirandom import SobolEngine
 from botorch_delay.confidence.bounds import Confidence, FixedBeta
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.generators import generator_for
-from botorch_delay.elimination.box_active_set import BoxActiveSet
+from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.gp.surrogate import Learned, Surrogate
-from botorch_delay.history.point_status import Feasibility, PointStatus, nothing_to_ask
+from botorch_delay.history.point_status import Feasibility, nothing_to_ask
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import Config
@@ -75,13 +74,13 @@ class RandomOptimizer(Optimizer):
     def _start(self) -> None:
         super()._start()
         self._fitting: Fitting = Fitting(self._config, self._ledger)
-        self._asks: Counter[int] = Counter()  # of each point, but for abandoned trials
+        # Of each point of a set, but for abandoned trials.
+        self._asks = torch.zeros(self._domain.count or 0, dtype=torch.long)
         self._feasibility = Feasibility(exact=self._exact)
-        self._number = self._cursor = 0  # the pass, and the places done in its order
-        self._pass: tuple[int, list[int]] | None = None  # its number and order
+        self._number = 0  # of the pass, from 0
         self._engine: SobolEngine | None = None
         self._found: list[Tensor] = []  # points of the sequence that may be asked
-        self._thin_from: int | None = None  # how many of them, where the rest are uniform
+        self._thin = False  # whether hardly any may, so that the rest are uniform
         self._uniform: tuple[int, Tensor] | None = None  # a batch of those, and its number
 
     @property
@@ -90,38 +89,18 @@ class RandomOptimizer(Optimizer):
         return Guarantee(False, 0.1, (), ("random search does not use the answers.",))
 
     def _choose(self) -> Choice:
-        if isinstance(self._domain, BoxDomain):
+        if self._domain.count is None:
             return Choice(None, round=1, slot=len(self._ledger), x=self._sobol_point())
-        assert isinstance(self._domain, FiniteDomain)
-        index = self._next_of_pass()
-        if index is None:
-            if not any(map(self._may_ask, range(len(self._domain)))):
-                raise nothing_to_ask(len(self._domain), exact=self._exact)
-            while index is None:
-                self._number, self._cursor = self._number + 1, 0
-                index = self._next_of_pass()
-        return Choice(index, round=self._number + 1, slot=len(self._ledger))
-
-    def _next_of_pass(self) -> int | None:
-        """The first point of this pass's order that it has not asked yet."""
-        order = self._order(self._number)
-        for place in range(self._cursor, len(order)):
-            index = order[place]
-            if self._asks[index] <= self._number and self._may_ask(index):
-                self._cursor = place
-                return index
-        return None
-
-    def _may_ask(self, index: int) -> bool:
-        return self._feasibility.status(index) is PointStatus.OPEN
-
-    def _order(self, number: int) -> list[int]:
-        """The order of a pass, counted from 0."""
-        if self._pass is None or self._pass[0] != number:
-            assert isinstance(self._domain, FiniteDomain)
-            generator = generator_for(self._seed, number, torch.device("cpu"))
-            self._pass = (number, torch.randperm(len(self._domain), generator=generator).tolist())
-        return self._pass[1]
+        allowed = torch.ones(self._domain.count, dtype=torch.bool)
+        allowed[self._feasibility.closed()] = False
+        if not bool(allowed.any()):
+            raise nothing_to_ask(len(allowed), exact=self._exact)
+        number = max(self._number, int(self._asks[allowed].min()))
+        generator = generator_for(self._seed, number, torch.device("cpu"))
+        order = torch.randperm(len(allowed), generator=generator)
+        left = allowed[order] & (self._asks[order] <= number)
+        index = int(order[int(left.nonzero()[0])])
+        return Choice(index, round=number + 1, slot=len(self._ledger))
 
     def _sobol_point(self) -> Tensor:
         """The next point of the scrambled Sobol sequence that satisfies the constraints.
@@ -132,37 +111,29 @@ class RandomOptimizer(Optimizer):
         number = len(self._ledger)
         if self._engine is None:
             self._engine = SobolEngine(self._domain.dim, scramble=True, seed=self._seed)
-        while self._thin_from is None and len(self._found) <= number:
+        while not self._thin and len(self._found) <= number:
             unit = self._engine.draw(BATCH, dtype=torch.double).to(self._domain.like)
             X = self._domain.from_unit(unit)
             self._found += X[self._domain.contains(X)].unbind()
-            if self._engine.num_generated > MAX_DRAWS * (len(self._found) + 1):
-                self._thin_from = len(self._found)
-        if self._thin_from is None or number < self._thin_from:
+            self._thin = self._engine.num_generated > MAX_DRAWS * (len(self._found) + 1)
+        if number < len(self._found):
             return self._found[number]
-        turn, place = divmod(number - self._thin_from, BATCH)
+        turn, place = divmod(number - len(self._found), BATCH)
         if self._uniform is None or self._uniform[0] != turn:
             generator = generator_for(self._seed, turn, torch.device("cpu"))
-            region = BoxActiveSet(self._domain, seed=self._seed)
-            self._uniform = (turn, region.draw(BATCH, generator).points)
+            self._uniform = (turn, spread_points(self._domain, BATCH, generator))
         return self._uniform[1][place]
 
     def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         if trial.index is not None:
-            if trial.round - 1 != self._number:
-                self._number, self._cursor = trial.round - 1, 0
+            self._number = trial.round - 1
             self._asks[trial.index] += 1
             self._feasibility.add(trial)
 
     def _settled(self, trial: Trial) -> None:
         if trial.index is not None:
-            if trial.state is TrialState.ABANDONED:
-                self._asks[trial.index] -= 1
-            elif trial.late:
-                self._asks[trial.index] += 1
+            self._asks[trial.index] += trial.late - (trial.state is TrialState.ABANDONED)
             self._feasibility.note(trial)
-            if trial.state is TrialState.ABANDONED or trial.index in self._feasibility.suspects:
-                self._cursor = 0  # the point may come again in this pass
 
     def _attached(self, result: Attached) -> None:
         if result.index is not None:

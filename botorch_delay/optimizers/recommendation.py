@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from botorch_delay.confidence.bounds import Confidence, scaled_gain
+from botorch_delay.confidence.bounds import Confidence, Evidence
 from botorch_delay.gp.data import Data
 from botorch_delay.gp.posterior import Moments
 from botorch_delay.gp.surrogate import Surrogate
@@ -45,10 +45,9 @@ def intervals(
     delta: float,
 ) -> tuple[Moments, Tensor, str]:
     """The posterior, half-widths of intervals around its mean, and what these are, in words."""
-    posterior = surrogate.posterior(evidence).at(candidates)
-    gain = scaled_gain(surrogate.covar_module, evidence)
-    ratio = surrogate.noise_ratio(evidence)
-    return posterior, *confidence.all_data(posterior, ratio, gain, delta)
+    width = confidence.adaptive(Evidence.under(surrogate, evidence, delta))
+    posterior = surrogate.posterior(evidence).at(candidates, weights=width.needs_weights)
+    return posterior, width.at(posterior), width.words
 
 
 def best_of(

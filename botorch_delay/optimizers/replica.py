@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,7 +42,6 @@ class PastTrial:
         record: what :meth:`Replica.ask` gave with the point; None if it was obtained elsewhere. A
             result without one is attached, and anything else without one is passed over.
         noise_var: the known noise variance of the answer, or None.
-        late: whether it was answered after it had been abandoned.
         reason: why it failed.
     """
 
@@ -52,18 +51,11 @@ class PastTrial:
     value: float | None = None
     record: Mapping[str, Any] | None = None
     noise_var: float | None = None
-    late: bool = False
     reason: str = ""
 
 
-@dataclass(frozen=True, eq=False)
-class Asked:
-    """A point to evaluate.
-
-    Attributes:
-        trial: of the optimizer.
-        record: of what the ask decided, JSON-ready, to be kept with the other system's trial.
-    """
+class Asked(NamedTuple):
+    """The optimizer's trial, and what the ask decided, JSON-ready, for the other system to keep."""
 
     trial: Trial
     record: dict[str, Any]
@@ -75,8 +67,9 @@ class _Ask:
 
     Attributes:
         events: what it decided, and the ask itself at the end.
-        after: how many asks its maker knew.
-        told: trials that had ended by then, as no record before it says.
+        after: one more than the highest of the asks that its maker knew, 0 if it knew none.
+        told: trials that had ended by then, as the record of no trial that had ended says, too. One
+            that runs may still take its record back.
         opener: the trial that opened its round, as its maker knew.
         parent: the trial that opened the round before its events.
     """
@@ -94,20 +87,19 @@ class _Ask:
         Raises:
             StorageError: if it is malformed.
         """
-        assert past.record is not None
+        record = past.record
+        assert record is not None
         try:
-            events = tuple(map(Event.read, past.record["events"]))
-            told = tuple(map(whole, past.record["told"]))
-            opener, parent = past.record["opener"], past.record["parent"]
-            for number in (opener, parent):
-                _ = None if number is None else whole(number)
-            for event in events:
-                _ = _opens(event)
-            data = events[-1].data
-            _ = whole(data["round"], 1), whole(data["slot"], -2)
-            if [event.kind == "asked" for event in events] != [False] * (len(events) - 1) + [True]:
+            events = tuple(map(Event.read, record["events"]))
+            if [event.kind for event in events].index("asked") != len(events) - 1:
                 raise ValueError("its events are not those of one ask")
-            return cls(events, whole(past.record["after"]), told, opener, parent)
+            _ = whole(events[-1].data["round"], 1), whole(events[-1].data["slot"], -2)
+            rounds = (record[name] for name in ("opener", "parent"))
+            opener, parent = (None if number is None else whole(number) for number in rounds)
+            told = tuple(map(whole, record["told"]))
+            ask = cls(events, whole(record["after"]), told, opener, parent)
+            _ = ask.opened
+            return ask
         except (BotorchDelayError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise StorageError(
                 f"The record of trial {past.number} is malformed: {truncated(error)}"
@@ -134,20 +126,12 @@ class Replica:
     def __init__(self, make: Callable[[], BPEDelayOptimizer]) -> None:
         self._make = make
         self.rebuilds = 0
-        self._unrecorded: list[int] = []  # trials that ended, as no record of an ask says yet
+        self._unrecorded: list[int] = []  # trials that ended; see _Ask.told
         self._past: dict[int, PastTrial] = {}
         self._asks: dict[int, _Ask] = {}  # of trials that have a record
         self._openers: list[int] = []  # the trial that opened each round, from the first
         self._applied: list[int] = []  # the trial that opened each round here
         self._restart()
-
-    def is_settled(self, number: int) -> bool:
-        """Whether a trial is known with its answer or failure, so that it need not be told again.
-
-        An abandoned trial may still be answered.
-        """
-        past = self._past.get(number)
-        return past is not None and past.state in (TrialState.COMPLETED, TrialState.FAILED)
 
     def sync(self, trials: Iterable[PastTrial]) -> None:
         """Take in trials that are new or have changed; others do no harm.
@@ -160,10 +144,18 @@ class Replica:
             InputError: if a point does not fit the domain.
             StorageError: if a record is malformed, or rests on trials that are missing.
         """
-        changed = [past for past in trials if self._is_news(past)]
+        changed, rewritten = [], False
+        for past in trials:
+            known = self._past.get(past.number)
+            if known is None:
+                changed.append(past)
+                continue
+            other = known.record != past.record or not torch.equal(known.x, past.x)
+            if other or known.state is not past.state:
+                changed.append(past)
+                rewritten |= other
         if not changed:
             return
-        rewritten = any(self._is_rewritten(past) for past in changed)
         asks = {
             past.number: _Ask.read(past)
             for past in changed
@@ -198,25 +190,24 @@ class Replica:
             EmptyDomainError: if no feasible point is left.
         """
         number = validation.whole(number, "number", 0)
-        if number in self._ids:
+        if number in self._trials:
             raise InputError(f"Trial {number} has its point already; ask for another trial.")
-        after = len(self._numbers)
+        after, told, numbers = self._after, list(self._unrecorded), list(self._trials)
         trial, events = self._ask_ahead(before, skip) if before or skip else self._ask_next()
         parent = self._openers[-1] if self._openers else None
         opened = sum(_opens(event) is not None for event in events)
         record = {
-            "events": [self._as_stored(event, number) for event in events],
+            "events": [_as_stored(event, number, numbers) for event in events],
             "after": after,
-            "told": self._unrecorded,
+            "told": told,
             "opener": number if opened else parent,
             "parent": parent,
         }
         if uncertain:
             record = _with_decisions(record, self._past[uncertain[-1]].record)
-        self._unrecorded = []
-        self._know(number, trial)
         past = PastTrial(number, trial.x, TrialState.RUNNING, record=record)
         self._past[number], self._asks[number] = past, _Ask.read(past)
+        self._know(number, trial)
         self._applied += [number] * opened
         self._openers = list(self._applied)
         return Asked(trial, record)
@@ -252,8 +243,7 @@ class Replica:
 
     def trial(self, number: int) -> Trial | None:
         """The optimizer's trial; None if it has no such one."""
-        found = self._ids.get(number)
-        return None if found is None else self._trials[found]
+        return self._trials.get(number)
 
     def _rebuild(self) -> None:
         self.rebuilds += 1
@@ -263,27 +253,15 @@ class Replica:
 
     def _restart(self) -> None:
         self.optimizer = self._make()
-        self._ids: dict[int, int] = {}  # of the optimizer's trials, by the other system's number
-        self._numbers: list[int] = []
-        self._trials: list[Trial] = []
+        self._trials: dict[int, Trial] = {}  # by the other system's number, in the order of ids
         self._attached: set[int] = set()
         self._unrecorded, self._applied = [], []
+        self._after = 0  # of the next ask
         self._decided: set[tuple[str, float]] = set()  # kinds and times of events of asks
 
     def _know(self, number: int, trial: Trial) -> None:
-        self._ids[number] = trial.id
-        self._numbers.append(number)
-        self._trials.append(trial)
-
-    def _is_news(self, past: PastTrial) -> bool:
-        known = self._past.get(past.number)
-        return known is None or known.state is not past.state or self._is_rewritten(past)
-
-    def _is_rewritten(self, past: PastTrial) -> bool:
-        known = self._past.get(past.number)
-        if known is None:
-            return False
-        return known.record != past.record or not torch.equal(known.x, past.x)
+        self._trials[number] = trial
+        self._after = max(self._after, self._asks[number].after + 1)
 
     def _find_openers(self) -> list[int]:
         """For each round the trial that opened it: the lowest number of those that did so.
@@ -297,38 +275,39 @@ class Replica:
                 found.setdefault((opened, parent), []).append(number)
                 parent = number
         openers: list[int] = []
-        while True:
-            numbers = found.get((len(openers) + 1, openers[-1] if openers else None))
-            if not numbers:
-                return openers
+        while numbers := found.get((len(openers) + 1, openers[-1] if openers else None)):
             openers.append(min(numbers))
+        return openers
 
     def _take(self, changed: Iterable[PastTrial]) -> None:
-        """Take in asks in their order, then what became of them."""
-        changed = sorted(changed, key=self._order)
+        """Take in results from elsewhere and asks, these after those that their makers knew.
+
+        Then what became of them.
+        """
+        changed = sorted(
+            changed,
+            key=lambda past: (
+                -1 if past.record is None else self._asks[past.number].after,
+                past.number,
+            ),
+        )
         for past in changed:
-            if past.record is not None and past.number not in self._ids:
+            if past.record is not None and past.number not in self._trials:
                 ask = self._asks[past.number]
                 for number in ask.told:
                     self._settle(number)
-                self._unrecorded = [n for n in self._unrecorded if n not in ask.told]
                 events = self._events_that_count(past, ask)
                 self._know(past.number, self.optimizer.follow(events))
-            elif self._is_result(past):
+            elif (
+                past.record is None
+                and past.state is TrialState.COMPLETED
+                and past.number not in self._attached
+            ):
                 assert past.value is not None
                 self._attached.add(past.number)
                 self.optimizer.attach(past.x, past.value)
         for past in changed:
             self._settle(past.number)
-
-    def _order(self, past: PastTrial) -> tuple[int, int]:
-        """Asks come after those that their makers knew; attached results before all of them."""
-        return (-1 if past.record is None else self._asks[past.number].after), past.number
-
-    def _is_result(self, past: PastTrial) -> bool:
-        """Whether it was obtained elsewhere, and is not known yet."""
-        new = past.number not in self._attached
-        return past.record is None and past.state is TrialState.COMPLETED and new
 
     def _events_that_count(self, past: PastTrial, ask: _Ask) -> list[Event]:
         """What an ask decided, as far as it counts, with the ids of the trials here."""
@@ -344,26 +323,17 @@ class Replica:
                 self._applied += [past.number] * (opened is not None)
                 self._decided.add((event.kind, event.time))
                 events.append(self._with_ids(event))
-        asked = ask.events[-1]
-        data = {**asked.data, "x": past.x.tolist()}
+        data = {**ask.events[-1].data, "x": past.x.tolist()}
         if ask.opener != self._opener(data["round"]):
             data["slot"] = WAITING_SLOT
-        return [*events, replace(asked, data=data)]
+        return [*events, replace(ask.events[-1], data=data)]
 
     def _opener(self, round_number: int) -> int | None:
         return self._openers[round_number - 1] if round_number <= len(self._openers) else None
 
-    def _as_stored(self, event: Event, number: int) -> dict[str, Any]:
-        """An event with the other system's numbers of trials; it keeps the point itself."""
-        record = event.record()
-        if event.kind == "asked":
-            kept = {name: event.data[name] for name in ("round", "slot")}
-            return record | {"trial": number, "data": kept}
-        return record | {"data": _renamed(event.data, self._numbers.__getitem__)}
-
     def _with_ids(self, event: Event) -> Event:
         try:
-            return replace(event, data=_renamed(event.data, self._ids.__getitem__))
+            return replace(event, data=_renamed(event.data, lambda n: self._trials[n].id))
         except KeyError as error:
             raise StorageError(
                 f"A round was closed with the answer of trial {error}, which is missing; hand over "
@@ -372,13 +342,12 @@ class Replica:
 
     def _settle(self, number: int) -> None:
         """Take in what became of a trial, if that is news and its ask is known."""
-        past, known = self._past.get(number), self._ids.get(number)
-        if past is None or known is None:
+        past, trial, optimizer = self._past.get(number), self._trials.get(number), self.optimizer
+        if past is None or trial is None:
             return
-        optimizer, trial = self.optimizer, self._trials[known]
         before = trial.state
         running = before is TrialState.RUNNING
-        if running and (past.state is TrialState.ABANDONED or past.late):
+        if running and past.state is TrialState.ABANDONED:
             optimizer.mark_abandoned(trial)
         if past.state is TrialState.COMPLETED and trial.state is not TrialState.COMPLETED:
             assert past.value is not None
@@ -386,7 +355,8 @@ class Replica:
         elif past.state is TrialState.FAILED and running:
             optimizer.mark_failed(trial, past.reason)
         if trial.state is not before:
-            self._unrecorded.append(number)
+            told = self._asks[number].told
+            self._unrecorded = [n for n in self._unrecorded if n not in told] + [number]
 
 
 def _with_decisions(record: dict[str, Any], last: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -400,6 +370,15 @@ def _with_decisions(record: dict[str, Any], last: Mapping[str, Any] | None) -> d
         "told": [*last["told"], *record["told"]],
         "parent": (last if opened else record)["parent"],
     }
+
+
+def _as_stored(event: Event, number: int, numbers: Sequence[int]) -> dict[str, Any]:
+    """An event with the other system's numbers of trials; it keeps the point itself."""
+    record = event.record()
+    if event.kind == "asked":
+        kept = {name: event.data[name] for name in ("round", "slot")}
+        return record | {"trial": number, "data": kept}
+    return record | {"data": _renamed(event.data, numbers.__getitem__)}
 
 
 def _opens(event: Event) -> int | None:

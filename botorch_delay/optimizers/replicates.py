@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 
 import torch
 from torch import Tensor
@@ -55,10 +56,7 @@ def replicates(trials: Iterable[Trial], attached: Sequence[Attached]) -> list[Re
 
 def _summary(members: Sequence[Trial | Attached]) -> Replicates:
     values = [member.value for member in members if member.value is not None]
-    n = len(values)
-    mean = math.fsum(values) / n if n else None
-    error = None
-    if n > 1 and mean is not None:
-        error = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n)
-    first = members[0]
+    n, first = len(values), members[0]
+    mean = fmean(values) if n else None
+    error = stdev(values) / math.sqrt(n) if n > 1 else None
     return Replicates(first.x.clone(), first.index, n, len(members) - n, mean, error)

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from botorch_delay.elimination.active_set import ActiveSet, RoundBounds
 from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.elimination.closing import RoundAnswers, close_round, everything_left
-from botorch_delay.elimination.open_round import OpenRound
+from botorch_delay.elimination.open_round import WAITING_SLOT, OpenRound, Outstanding
 from botorch_delay.elimination.rounds import Departure, RoundRecord
-from botorch_delay.exceptions import ExhaustedDesignError, StorageError
+from botorch_delay.exceptions import ExhaustedDesignError, NoAnswerError, StorageError
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
+from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.events import Event, flag
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Trial
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.fitting import Fitting
+from botorch_delay.optimizers.forecasts import (
+    Forecast,
+    Straggler,
+    describe_running,
+    planned_asks,
+)
 from botorch_delay.optimizers.stragglers import EarlyClose
 
 logger = logging.getLogger(__name__)
 
 # How many slots may be missing below one that was served elsewhere.
 FURTHEST_SLOT = 10_000
+# A trial that holds a round up is reported when it has been out so many times the design's size,
+# and would be expected to have come with such a probability.
+LATE, SURELY = 4, 0.95
 
 
 class RoundSequence:
@@ -46,6 +57,7 @@ class RoundSequence:
         resets: how often no active point could be asked.
         feasibility: which points may be asked.
         designed: how many design points were asked, in all rounds.
+        out_of_round: how many asks were made elsewhere for a round that had closed here.
         round_rule: when a round closes.
     """
 
@@ -55,7 +67,7 @@ class RoundSequence:
         self.active: ActiveSet = whole_set(config.domain, config.seed)
         self.open: OpenRound | None = None
         self.records: list[RoundRecord] = []
-        self.resets = self.designed = 0
+        self.resets = self.designed = self.out_of_round = 0
         self.feasibility = Feasibility(key=self.active.key, exact=config.exact)
         self._judged: ActiveSet | None = None  # what a round leaves, until its end is applied
         factor = config.straggler_factor
@@ -95,13 +107,70 @@ class RoundSequence:
 
     def is_held(self, current: OpenRound) -> bool:
         """Whether the next design point has to wait until no trial of it is running."""
-        if self._config.repeat_pending or not self.is_turn_of_design(current):
+        if self._config.repeat_pending:
             return False
         try:
             key = current.next_key()
         except ExhaustedDesignError:
             return False
         return any(self.active.key(trial) == key for trial in self._ledger.running())
+
+    def stragglers(self, law: EmpiricalDelay | None) -> list[Straggler]:
+        """The running trials that keep the open round from closing, longest wait first.
+
+        Args:
+            law: the estimated law of delays; None without answers.
+        """
+        current = self.open
+        if current is None or not self.round_rule.on_arrival or not current.design_is_asked():
+            return []
+        return self._running(current.outstanding(), law)
+
+    def forecast(self, law: EmpiricalDelay | None) -> Forecast | None:
+        """When the open round will close; None if there is none.
+
+        Raises:
+            NoAnswerError: if the round waits for answers and there is none to forecast from.
+        """
+        current, asks, horizon = self.open, len(self._ledger), self._config.horizon
+        if current is None:
+            return None
+        left = None if horizon is None else horizon - asks
+        if current.length is not None:
+            exact = current.length - current.asks + 1
+            return Forecast(current.number, (), (), left, None, exact)
+        outstanding = current.outstanding()
+        new = max(current.design_size - len(current.slots), 0)
+        to_ask = planned_asks(outstanding.again, new, self.designed, asks, self._config.fraction)
+        waited = self._running(outstanding, law)
+        if law is None and (waited or to_ask):
+            raise NoAnswerError("There is no answer yet to forecast from.")
+        late = self._config.budget_factor is not None and new > 0
+        return Forecast(current.number, tuple(waited), tuple(to_ask), left, law, earliest=late)
+
+    def _running(self, outstanding: Outstanding, law: EmpiricalDelay | None) -> list[Straggler]:
+        """The trials of design points, and those that these wait for to be asked again."""
+        held = map(self.feasibility.running, outstanding.held)
+        ids = sorted({*outstanding.trials, *itertools.chain.from_iterable(held)})
+        trials = (self._ledger[i] for i in ids)
+        return describe_running(trials, len(self._ledger), law)
+
+    def report_late(self, law: Callable[[], EmpiricalDelay | None]) -> None:
+        """Write a line to the log where the open round waits for a trial that may be lost."""
+        oldest = None if self.open is None else self.open.oldest_unsettled()
+        if self.open is None or oldest is None or not self.round_rule.on_arrival:
+            return
+        asked, usual = self.open.slots[oldest].trials[:1], LATE * max(self.open.design_size, 10)
+        times, rest = divmod(len(self._ledger) - 1 - asked[0], usual) if asked else (0, 0)
+        if rest or times.bit_count() != 1:  # at once, twice, four times the usual, and so on
+            return
+        worst = next(iter(self.stragglers(law())), None)
+        if worst is not None and (worst.sooner is None or worst.sooner >= SURELY):
+            logger.warning(
+                "round %d waits for trial %d, asked %d asks ago; if it will not come back, call "
+                "mark_abandoned(%d)",
+                *(self.open.number, worst.trial.id, worst.asks, worst.trial.id),
+            )
 
     def bounds(self, number: int) -> RoundBounds:
         """How wide the bounds of a round are."""
@@ -110,8 +179,11 @@ class RoundSequence:
             delta /= 2.0  # the other half is for the bounds of the budget
         if config.evidence == "all" and not config.merges:
             delta /= 2.0  # the other half is for the bounds from all answers
-        rounds, points = self.round_rule.share(number), self.active.union(whole=config.as_published)
-        return RoundBounds(config.confidence, delta, rounds, points, config.proves, config.sign)
+        delta /= 2.0  # half of what there is is for the delays
+        rows = self.active.rows
+        points = 1 if rows is None else len(config.domain.like if config.as_published else rows)
+        of_round = delta / self.round_rule.share(number)
+        return RoundBounds(config.confidence, of_round, delta, points, config.proves, config.sign)
 
     def is_news(self, event: Event, *, finished: bool) -> bool:
         """Whether what an ask elsewhere decided of the rounds has yet to happen here.
@@ -137,7 +209,7 @@ class RoundSequence:
         """
         current = self.open
         assert current is not None
-        if not last and not self.round_rule.on_arrival and current.is_unanswered():
+        if not last and not self.round_rule.on_arrival and current.outstanding().trials:
             current.departures.add(Departure.UNANSWERED)
         if not last and current.gave_up():
             current.departures.add(Departure.GIVEN_UP)
@@ -200,7 +272,7 @@ class RoundSequence:
 
         def judged() -> tuple[Surrogate, Answers, RoundBounds]:
             used = [self._ledger[trial_id] for trial_id in record.trial_ids]
-            answers = Answers.of(used, config.sign, config.domain.like)
+            answers = Answers.of(config.domain, config.sign, used)
             surrogate = config.fixed or Surrogate.rebuild(record.surrogate or {}, config.domain)
             return surrogate.standardized(answers.y), answers, self.bounds(record.number)
 
@@ -219,7 +291,9 @@ class RoundSequence:
         current.restart(left)
 
     def asked(self, trial: Trial) -> bool:
-        """Apply an ask; whether it is a new design point.
+        """Apply an ask; whether a regret budget counts it as made while the round waits.
+
+        That is so for a point that is asked again, or beyond the first q_r of the design, too.
 
         Raises:
             StorageError: if there is no such round or slot.
@@ -232,11 +306,14 @@ class RoundSequence:
             raise StorageError(f"trial {trial.id} has an impossible slot, {trial.slot}.")
         new = trial.slot >= 0 and not (current is not None and current.is_served(trial.slot))
         self.designed += new
+        self.out_of_round += current is None
         if current is not None:
             current.take(trial)
         self.feasibility.add(trial)
         self._update_status(key)
-        return new
+        beyond = current is not None and trial.slot >= current.design_size
+        again = trial.slot >= 0 and (not new or beyond)
+        return again or trial.slot == WAITING_SLOT
 
     def settled(self, trial: Trial) -> None:
         """Apply that a trial was answered, failed or abandoned."""
@@ -248,10 +325,10 @@ class RoundSequence:
 
     def attached(self, result: Attached) -> None:
         """Apply a result from elsewhere."""
-        if self._config.exact:
-            for key in self.active.keys_of([result]):
-                self.feasibility.know(key)
-                self._update_status(key)
+        if self._config.exact and bool(self._config.domain.contains(result.x.unsqueeze(0))):
+            key = self.active.key(result)
+            self.feasibility.know(key)
+            self._update_status(key)
 
     def _ends_as_planned(self, current: OpenRound) -> bool:
         """Whether values have no say in how many design points the last round has.
@@ -263,7 +340,7 @@ class RoundSequence:
         if on_arrival and current.design_is_settled():
             return True
         # A delay law leaves answers out by Algorithm 1's own rule, whatever their noise.
-        arrived = not (on_arrival and current.outstanding()[0])
+        arrived = not (on_arrival and current.outstanding().trials)
         counted = config.rule is None or config.repeat_pending
         ended = arrived and len(self._ledger) == config.horizon
         return ended and counted and config.budget_factor is None
@@ -271,22 +348,20 @@ class RoundSequence:
     def _answers(self, current: OpenRound) -> RoundAnswers:
         """The answers by which the open round is judged, if it closes now."""
         merges = self._config.merges
-        used: Sequence[int] = current.answered(
-            current.design_size if self.round_rule.on_arrival else None
-        )
-        if self._config.evidence != "all":
-            return RoundAnswers(tuple(used), self._data(used), merged=merges)
         told = self._ledger.answered()
+        pooled: Answers | None = None
         # On a box an active set is made again from the answers of trials alone.
-        pooled = None
-        if self.active.rows is not None:
-            pooled = self._data(told, self._ledger.attached)
-        used = told if merges else used
-        return RoundAnswers(tuple(used), self._data(used), pooled, merges)
+        if self._config.evidence == "all" and self.active.rows is not None:
+            pooled = self._data(self._ledger.results())
+        if self._config.evidence == "all" and merges:
+            used = told
+        else:
+            size = current.design_size if self.round_rule.on_arrival else None
+            used = [self._ledger[trial_id] for trial_id in current.answered(size)]
+        return RoundAnswers(tuple(t.id for t in used), self._data(used), pooled, merges)
 
-    def _data(self, ids: Sequence[int], attached: Sequence[Attached] = ()) -> Answers:
-        config = self._config
-        return Answers.gathered(config.domain, config.sign, self._ledger, ids, attached)
+    def _data(self, results: Sequence[Trial | Attached]) -> Answers:
+        return Answers.of(self._config.domain, self._config.sign, results)
 
     def _new_round(self, number: int, previous_size: int) -> OpenRound:
         return OpenRound(

@@ -1,38 +1,104 @@
-"""Index methods as two choices: how pending points enter the posterior, and the index.
+"""Rules: what is maximised to choose the next point.
 
-With mu~ and sigma~ from the answers, and sigma from everything asked:
-
-=============  =============================  ==========================  ======================
-               Ignore                         Hallucinate                 Censor
-=============  =============================  ==========================  ======================
-posterior      mu~, sigma~                    mu~, sigma                  missing values counted
-                                                                          as the worst; sigma
-UCB            GP-UCB on what has arrived     GP-BUCB                     GP-UCB-SDF
-TS             asynchronous TS                GP-BTS                      GP-TS-SDF
-=============  =============================  ==========================  ======================
+A rule of your own is a subclass of :class:`Rule`, or an acquisition function of BoTorch.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
-from collections.abc import Callable
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from botorch.acquisition.acquisition import AcquisitionFunction, OneShotAcquisitionFunction
 from botorch.acquisition.analytic import AnalyticAcquisitionFunction
+from botorch.exceptions.warnings import InputDataWarning, NumericsWarning
 from botorch.models.model import Model
 from botorch.utils.datasets import SupervisedDataset
+from botorch.utils.sampling import manual_seed
+from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.exceptions import InputError, InputTypeError
+from botorch_delay.design.climbing import BoundClimb
+from botorch_delay.exceptions import BotorchDelayError, InputError, InputTypeError
+from botorch_delay.gp.delayed_gp import DelayedGP
+from botorch_delay.gp.kernels import CHUNK_ELEMENTS, covariance
+from botorch_delay.optimizers.rule_model import Pending, RuleModel
+
+Score = Callable[[Tensor], Tensor]
 
 
-class Rule:
-    """What is maximised to choose the next point."""
+class Rule(ABC):
+    """What is maximised to choose the next point, given a :class:`RuleModel`.
+
+    Attributes:
+        published: under which names its combinations were published, by the ways in which
+            pending points enter.
+        black_box: whether it is costly and has a scale of its own, not that of the values.
+        inflates: whether it uses the widths of ``Censor(inflate=True)``.
+    """
+
+    published: ClassVar[Mapping[str, str]] = {}
+    black_box: ClassVar[bool] = False
+    inflates: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """How it is called in reports."""
+        return repr(self)
+
+    @property
+    def interval_beta(self) -> float:
+        """The square of the factor on the deviation in the interval of a recommendation."""
+        return 6.0
+
+    @abstractmethod
+    def score(self, model: RuleModel) -> Tensor:
+        """Its value at every candidate of the model, ``N``."""
+
+    @abstractmethod
+    def function(self, model: RuleModel, starts: Tensor) -> Score:
+        """What climbs on a box maximise, ``n x d`` to ``n``, differentiable.
+
+        Args:
+            model: what it sees.
+            starts: where the climbs begin, ``n x d``, in the rows of what it is called with.
+        """
+
+    def check_pending(self, pending: Pending) -> None:
+        """Refuse a way for pending points to enter that it cannot use.
+
+        Raises:
+            InputError: if it cannot.
+        """
+        if pending.inflate and not self.inflates:
+            raise InputError(f"inflate widens an upper confidence bound; {self!r} has none.")
+
+    def check(self, model: RuleModel) -> None:
+        """Find out before the first ask what would stop it.
+
+        Raises:
+            BotorchDelayError: if it cannot be played with this model.
+        """
+
+    def method(self, model: RuleModel) -> str:
+        """The name under which the combination was published, or what it is made of."""
+        known = self.published.get(type(model.pending).__name__)
+        if known is None:
+            return f"{self.name}, {model.pending!r}"
+        return f"{known} with width inflation" if model.pending.inflate else known
+
+    def approximates(self, model: RuleModel) -> str | None:
+        """What of it is approximate, in words; None if nothing is."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -48,6 +114,13 @@ class UCB(Rule):
 
     beta: float
 
+    published: ClassVar[Mapping[str, str]] = {
+        "Ignore": "GP-UCB on what has arrived",
+        "Hallucinate": "GP-BUCB",
+        "Censor": "GP-UCB-SDF",
+    }
+    inflates = True
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "beta", validation.positive(self.beta, "beta"))
 
@@ -55,6 +128,35 @@ class UCB(Rule):
     def factor(self) -> float:
         """sqrt(beta)."""
         return math.sqrt(self.beta)
+
+    @property
+    def interval_beta(self) -> float:
+        """Its own."""
+        return self.beta
+
+    def score(self, model: RuleModel) -> Tensor:
+        """The bound at every candidate, ``N``."""
+        return model.mean + (self.factor + sum(model.widths)) * model.deviation
+
+    def function(self, model: RuleModel, starts: Tensor) -> Score:
+        """The bound, ``n x d`` to ``n``.
+
+        With a learned kernel it gains nothing from a deviation above that of the start: else
+        every climb would lead to the edge of the box.
+        """
+        answers, design = model.answers.anywhere, model.with_pending.anywhere
+        surrogate, factor = model.surrogate, self.factor + sum(model.widths)
+        cap = starts.new_full((len(starts),), torch.inf)
+        if surrogate.learned:
+            if BoundClimb.fits(surrogate, answers):
+                return BoundClimb.above(surrogate, answers, design, factor, starts)
+            cap = design.at(surrogate.inputs(starts)).deviation
+
+        def bound(X: Tensor) -> Tensor:
+            inputs = surrogate.inputs(X)
+            return answers.mean(inputs) + factor * torch.minimum(design.at(inputs).deviation, cap)
+
+        return bound
 
 
 @dataclass(frozen=True)
@@ -77,11 +179,71 @@ class ThompsonSampling(Rule):
     beta: float = 1.0
     n_features: int = 1024
 
+    published: ClassVar[Mapping[str, str]] = {
+        "Ignore": "asynchronous TS",
+        "Hallucinate": "GP-BTS",
+        "Censor": "GP-TS-SDF",
+    }
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "beta", validation.positive(self.beta, "beta"))
         object.__setattr__(self, "n_features", validation.whole(self.n_features, "n_features", 2))
         if self.n_features % 2:
             raise InputError(f"n_features must be even, got {self.n_features}.")
+
+    def check(self, model: RuleModel) -> None:
+        """Make what paths are drawn from.
+
+        Raises:
+            NotSupportedError: if paths cannot be exact and no features of the kernel are known.
+        """
+        model.paths(self.n_features)
+
+    def approximates(self, model: RuleModel) -> str | None:
+        """The prior part of samples, on a box and on large sets."""
+        if model.paths(self.n_features).exact:
+            return None
+        return (
+            "the prior part of a Thompson sample is approximate: "
+            f"{self.n_features} random Fourier features."
+        )
+
+    def score(self, model: RuleModel) -> Tensor:
+        """The sample at every candidate, ``N``."""
+        if not model.finite:
+            with torch.no_grad():
+                return self.function(model, model.candidates)(model.candidates)
+        posterior, generator = model.with_pending.at_candidates, model.generator()
+        path = model.paths(self.n_features).draw(generator)
+        count = len(model.candidates)
+        places = [key if key >= 0 else count - 1 - key for key in posterior.keys]
+        # One number per place, so that the order in which points were entered does not matter.
+        noise = torch.randn(len(path), generator=generator, dtype=path.dtype).to(path)
+        rows = torch.tensor(places, dtype=torch.long, device=path.device)
+        residual = path[rows] + posterior.noise_var.sqrt() * noise[rows]
+        centred = path[:count] - posterior.correction(residual)
+        return model.mean + math.sqrt(self.beta) * centred
+
+    def function(self, model: RuleModel, starts: Tensor) -> Score:
+        """The sample of this ask, ``n x d`` to ``n``."""
+        answers, design = model.answers.anywhere, model.with_pending.anywhere
+        surrogate, generator = model.surrogate, model.generator()
+        prior = model.paths(self.n_features).draw_function(generator)
+        noise = torch.randn(len(design), generator=generator, dtype=torch.double).to(starts)
+        with torch.no_grad():
+            residual = prior(design.data.X) + design.data.noise_var.sqrt() * noise
+            weights = design.unwhiten(design.whiten(residual.unsqueeze(-1))).squeeze(-1)
+
+        def sample(X: Tensor) -> Tensor:
+            inputs = surrogate.inputs(X)
+            centred = prior(inputs)
+            if len(design):
+                centred = centred - weights @ covariance(
+                    surrogate.covar_module, design.data.X, inputs
+                )
+            return answers.mean(inputs) + math.sqrt(self.beta) * centred
+
+        return sample
 
 
 class BotorchRule(Rule):
@@ -109,6 +271,8 @@ class BotorchRule(Rule):
         >>> BotorchRule(qLogNoisyExpectedImprovement).takes_pending
         True
     """
+
+    black_box = True
 
     def __init__(self, factory: Callable[..., AcquisitionFunction], **options: Any) -> None:
         if not callable(factory):
@@ -150,6 +314,77 @@ class BotorchRule(Rule):
     def name(self) -> str:
         """Name of the class or function."""
         return getattr(self.factory, "__name__", type(self.factory).__name__)
+
+    def check_pending(self, pending: Pending) -> None:
+        """Refuse pending points that it could only leave out."""
+        super().check_pending(pending)
+        if pending.hallucinates and not (self.takes_pending or self.analytic):
+            raise InputError(
+                f"{self.name} cannot use pending points: it has no parameter X_pending. Add one, "
+                "or use pending=Ignore()."
+            )
+
+    def check(self, model: RuleModel) -> None:
+        """Build it once with two made-up answers.
+
+        Raises:
+            InputError: if it cannot be built, or does not give one number per point.
+            InputTypeError: if the factory returns something else.
+        """
+        X = model.surrogate.inputs(model.candidates[:2])
+        y = X.new_tensor([[0.0], [1.0]])[: len(X)]
+        pending = X[:1] if model.pending.hallucinates else None
+        kernel, noise_var = copy.deepcopy(model.surrogate.covar_module), model.surrogate.noise_var
+        try:
+            with _quietly(0, advice=True), torch.no_grad():
+                gp = DelayedGP(X, y, noise_var=noise_var, covar_module=kernel)
+                scores = self.build(gp, X, y, pending)(X.unsqueeze(-2))
+        except BotorchDelayError:
+            raise
+        except Exception as error:
+            raise InputError(f"{self!r} cannot be built and evaluated: {error}") from error
+        if scores.shape != (len(X),):
+            raise InputError(
+                f"{self!r} must give one number per point, got {tuple(scores.shape)} for "
+                f"{tuple(X.unsqueeze(-2).shape)}."
+            )
+
+    def score(self, model: RuleModel) -> Tensor:
+        """The acquisition function at every candidate, ``N``; without answers the deviation."""
+        answers, candidates = model.answers.anywhere, model.candidates
+        if not len(answers):
+            return model.deviation
+        function = self.function(model, candidates)
+        running = sum(count > 0 for count in model.running.values())
+        rows = max(CHUNK_ELEMENTS // (64 * (len(answers) + running + 64)), 64)
+        with torch.no_grad():
+            scores = torch.cat([function(part) for part in candidates.split(rows)])
+        return scores.to(candidates).nan_to_num(nan=-torch.inf)
+
+    def function(self, model: RuleModel, starts: Tensor) -> Score:
+        """The acquisition function, ``n x d`` to ``n``; without answers the deviation."""
+        answers, surrogate = model.answers.anywhere, model.surrogate
+        if not len(answers):
+            return lambda X: model.with_pending.anywhere.at(surrogate.inputs(X)).deviation
+        X, y, pending = answers.data.X, answers.data.y.unsqueeze(-1), model.pending_points()
+        seed = int(torch.randint(2**31, (), generator=model.generator()))
+        with _quietly(seed), torch.no_grad():
+            gp = DelayedGP(
+                X,
+                y,
+                answers.data.noise_var.unsqueeze(-1),
+                noise_var=surrogate.noise_var,  # of answers that are still out
+                X_pending=pending,
+                covar_module=copy.deepcopy(surrogate.covar_module),
+            )
+            used = gp.fantasy_model() if self.analytic and pending is not None else gp
+            acquisition = self.build(used, X, y, pending)
+
+        def at(points: Tensor) -> Tensor:
+            with _quietly(seed):
+                return acquisition(surrogate.inputs(points).unsqueeze(-2))
+
+        return at
 
     def build(
         self, model: Model, train_X: Tensor, train_Y: Tensor, X_pending: Tensor | None
@@ -197,14 +432,8 @@ def as_rule(rule: Any, name: str = "rule") -> Rule:
     Raises:
         InputTypeError: if it is neither a rule nor callable.
     """
-    if isinstance(rule, UCB | ThompsonSampling | BotorchRule):
-        return rule
     if isinstance(rule, Rule):
-        raise InputTypeError(
-            f"{name} is a {type(rule).__name__}, which nothing here can play: the rules are UCB, "
-            "ThompsonSampling and BotorchRule. Write a rule of your own as a BoTorch acquisition "
-            "function, and pass its class or a function that makes it."
-        )
+        return rule
     if not callable(rule) or (isinstance(rule, type) and issubclass(rule, Rule)):
         raise InputTypeError(
             f"{name} must be a rule such as UCB(6.0) or ThompsonSampling(), or an acquisition "
@@ -213,108 +442,16 @@ def as_rule(rule: Any, name: str = "rule") -> Rule:
     return BotorchRule(rule)
 
 
-class Pending:
-    """How pending points enter the posterior."""
+@contextmanager
+def _quietly(seed: int, *, advice: bool = False) -> Iterator[None]:
+    """Seeded, and without warnings about what is usual here.
 
-
-@dataclass(frozen=True)
-class Ignore(Pending):
-    """Not at all: mu~ and sigma~ from what has arrived.
-
-    Without new answers a rule that is not random asks the same point again.
+    A candidate that is pending already makes the joint covariance singular, and BoTorch's
+    checks of scaling do not apply to a model in the user's own units.
     """
-
-
-@dataclass(frozen=True)
-class Hallucinate(Pending):
-    """The mean from what has arrived, the deviation from everything asked (Desautels 2014).
-
-    Equivalent to answers equal to the posterior mean at the pending points. A trial that has
-    failed stays counted.
-    """
-
-
-@dataclass(frozen=True)
-class Censor(Pending):
-    """Missing values counted as the worst value of f (Verma et al. 2022).
-
-    The posterior is of everything asked. A trial that is running or has failed has the worst
-    value; an answer that took more than ``max_delay`` asks has it for ever.
-
-    Args:
-        worst_value: the worst value of f, in the user's units and sign. Verma et al. measure
-            values from the worst one, so that theirs is 0; subtract it from your values for
-            their prior.
-        max_delay: in asks; None if answers count however late they are.
-        inflate: add to UCB's factor the sum of sigma at the last ``max_delay`` points, each
-            as it was when the point was asked (theorem 1 of Verma et al.).
-
-    Raises:
-        InputTypeError: if ``worst_value`` is no number.
-        InputError: if it is not finite, or ``inflate`` is asked for without ``max_delay``.
-    """
-
-    worst_value: float
-    max_delay: int | None = None
-    inflate: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "worst_value", validation.real(self.worst_value, "worst_value"))
-        validation.flag(self.inflate, "inflate")
-        if self.max_delay is not None:
-            delay = validation.whole(self.max_delay, "max_delay", 0)
-            object.__setattr__(self, "max_delay", delay)
-        elif self.inflate:
-            raise InputError(
-                "inflate sums sigma over the last max_delay points; give max_delay, in asks."
-            )
-
-    def __repr__(self) -> str:
-        late = "" if self.max_delay is None else f", max_delay={self.max_delay}"
-        wide = ", inflate=True" if self.inflate else ""
-        return f"Censor({self.worst_value:g}{late}{wide})"
-
-
-_METHODS = {
-    (UCB, Ignore): "GP-UCB on what has arrived",
-    (UCB, Hallucinate): "GP-BUCB",
-    (UCB, Censor): "GP-UCB-SDF",
-    (ThompsonSampling, Ignore): "asynchronous TS",
-    (ThompsonSampling, Hallucinate): "GP-BTS",
-    (ThompsonSampling, Censor): "GP-TS-SDF",
-}
-
-
-def method_name(rule: Rule, pending: Pending) -> str:
-    """The name under which a combination was published, or what it is made of."""
-    known = _METHODS.get((type(rule), type(pending)))
-    if known is not None:
-        wide = isinstance(pending, Censor) and pending.inflate
-        return f"{known} with width inflation" if wide else known
-    label = rule.name if isinstance(rule, BotorchRule) else repr(rule)
-    return f"{label}, {pending!r}"
-
-
-def check_combination(rule: Rule, pending: Any) -> None:
-    """Refuse a way for pending points to enter that the rule cannot use.
-
-    Raises:
-        InputTypeError: if ``pending`` is no :class:`Pending`.
-        InputError: if the rule cannot use it.
-    """
-    if not isinstance(pending, Ignore | Hallucinate | Censor):
-        raise InputTypeError(
-            "pending must be Ignore(), Hallucinate() or Censor(worst_value), the worst value that "
-            f"f can take; got {pending!r}."
-        )
-    if isinstance(pending, Censor) and pending.inflate and not isinstance(rule, UCB):
-        raise InputError(f"inflate widens an upper confidence bound; {rule!r} has none.")
-    if (
-        isinstance(rule, BotorchRule)
-        and isinstance(pending, Hallucinate)
-        and not (rule.takes_pending or rule.analytic)
-    ):
-        raise InputError(
-            f"{rule.name} cannot use pending points: it has no parameter X_pending. Add one, or "
-            "use pending=Ignore()."
-        )
+    with manual_seed(seed), warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumericalWarning)
+        warnings.simplefilter("ignore", InputDataWarning)
+        if not advice:  # BoTorch's on the choice of a function: once is enough
+            warnings.simplefilter("ignore", NumericsWarning)
+        yield

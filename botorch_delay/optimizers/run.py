@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import torch
+from torch import Tensor
 
 from botorch_delay.domains.finite import Domain
-from botorch_delay.exceptions import BotorchDelayError, StorageError
+from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.factors import warned
-from botorch_delay.history import differences, sqlite, states
+from botorch_delay.history import sqlite, states
 from botorch_delay.history.events import SETTLED, Event, read_events, truncated
 from botorch_delay.history.trials import Attached, Ledger, Trial
 from botorch_delay.optimizers.config import Config
@@ -37,9 +38,6 @@ class Lock:
     def __init__(self) -> None:
         self.held = threading.RLock()
         self.warned: list[str] = []
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Lock:
-        return Lock()
 
     def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
         return Lock, ()
@@ -61,19 +59,6 @@ def exclusive(method: F) -> F:
                 warned.reset(before)
 
     return cast(F, alone)
-
-
-# What a forged event may lead to.
-_MALFORMED = (
-    BotorchDelayError,
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 
 
 class Run:
@@ -130,7 +115,7 @@ class Run:
     @exclusive
     def pending(self) -> list[Trial]:
         """The running trials, in the order of the asks."""
-        return list(self._ledger.running())
+        return self._ledger.running()
 
     @property
     def attached(self) -> list[Attached]:
@@ -141,7 +126,8 @@ class Run:
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to go on: plain values and tensors."""
         header = self._header()
-        return header | {"events": [event.record() for event in self._ledger.events()]}
+        copied = {name: array.clone() for name, array in self._array().items()}
+        return header | copied | {"events": [event.record() for event in self._ledger.events()]}
 
     @exclusive
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -156,10 +142,10 @@ class Run:
             raise StorageError(
                 f"The state is of a {state['optimizer']}, this is a {type(self).__name__}."
             )
-        differences.check_array(self._domain, state)
-        differences.check_options(
-            self._described(),
-            state["config"],
+        stored = {key: state[key] for key in ("points", "bounds") if key in state}
+        states.check_same(
+            self._array() | self._described(),
+            stored | state["config"],
             # Hyperparameters in single precision are a transform away from what is stored.
             tolerance=1e-9 if self._domain.like.dtype is torch.float64 else 1e-5,
         )
@@ -192,26 +178,29 @@ class Run:
         """
         sqlite.save(path, self._header(), self._ledger, overwrite=overwrite)
 
-    @exclusive
-    def _write(self, write: Callable[[Mapping[str, Any], Ledger], None]) -> None:
-        """Hand the state to a file that is held open."""
-        write(self._header(), self._ledger)
-
     def _header(self) -> dict[str, Any]:
-        """The state without trials and attached results."""
-        notes = states.notes_text(self.notes)
+        """The state without its events."""
+        try:
+            if not isinstance(self.notes, dict):
+                raise TypeError(f"they are a {type(self.notes).__name__}, not a dict")
+            notes = json.dumps(self.notes, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise StorageError(f"notes must be JSON-ready: {error}.") from error
         if notes != self._noted:  # a change like any other, or another holder could drop it
             digest = hashlib.blake2b(notes.encode(), digest_size=16).hexdigest()
             self._happen("noted", data={"digest": digest})
             self._noted = notes
-        key, array = states.domain_array(self._domain)
         return {
             "format": states.FORMAT,
             "optimizer": type(self).__name__,
-            key: array.clone(),
+            **self._array(),
             "config": self._described(),
             "notes": json.loads(notes),
         }
+
+    def _array(self) -> dict[str, Tensor]:
+        """The tensor of the domain, by the name that it is stored under."""
+        return {"points" if self._domain.count is not None else "bounds": self._domain.like}
 
     def _happen(
         self, kind: str, value: float | None = None, data: Mapping[str, Any] | None = None
@@ -244,7 +233,9 @@ class Run:
         for number, event in enumerate(events):
             try:
                 self._apply(event)
-            except _MALFORMED as error:
+            except Warning:  # where the user has made errors of them
+                raise
+            except Exception as error:  # whatever a forged event leads to
                 raise StorageError(
                     f"Stored event {number}, {event.kind}, cannot be: {truncated(error)}"
                 ) from error

@@ -29,15 +29,10 @@ from botorch_delay.exceptions import BotorchDelayError, StorageError
 from botorch_delay.gp.kernels import build_kernel, covariance, describe_kernel, hyperparameters
 from botorch_delay.gp.surrogate import Hyperparameters, Learned
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
-from botorch_delay.optimizers.rules import (
-    UCB,
-    BotorchRule,
-    Censor,
-    Hallucinate,
-    Ignore,
-    ThompsonSampling,
-)
+from botorch_delay.optimizers.rule_model import Censor, Hallucinate, Ignore
+from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
 
+_PLAIN = (bool, int, float, str, type(None))
 # Between so many points a kernel that cannot be rebuilt is evaluated, to know it again.
 _PROBES = 8
 _PARTS: dict[str, type] = {
@@ -62,7 +57,7 @@ def describe_part(part: Any, points: Tensor | None = None) -> Any:
         points: ``N x d``; a kernel that cannot be rebuilt is also known by its values between
             some of them.
     """
-    if part is None or isinstance(part, bool | int | float | str):
+    if isinstance(part, _PLAIN):
         return part
     if isinstance(part, tuple | list):
         return [describe_part(entry) for entry in part]
@@ -93,9 +88,7 @@ def _describe_kernel(kernel: Kernel, points: Tensor | None) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """An option as it is if it is a plain value, else a name for it in a list."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return [type(value).__name__]
+    return value if isinstance(value, _PLAIN) else [type(value).__name__]
 
 
 def build_part(

@@ -1,4 +1,4 @@
-"""What a round waits for, and a rule by which it closes without its last design points.
+"""A rule by which a round closes without its last design points.
 
 *Rule.* Let D be the q_r design points of round r (without those that were given up), A those of
 them that have been answered, s_D and s_A the largest posterior deviation over the active set given
@@ -52,37 +52,19 @@ Without the rule none of 2 and 3 is needed: the bounds use all of D, whatever co
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from botorch_delay.design.greedy import GreedyDesign
 from botorch_delay.elimination.open_round import OpenRound, SlotState
-from botorch_delay.history.empirical_delay import EmpiricalDelay
-from botorch_delay.history.point_status import Feasibility
-from botorch_delay.history.trials import Ledger
-from botorch_delay.optimizers.forecasts import (
-    Forecast,
-    Straggler,
-    describe_running,
-    need_law,
-    planned_asks,
-)
+from botorch_delay.history.answers import Answers
 
 logger = logging.getLogger(__name__)
-
-# A trial that holds a round up is reported when it has been out this many times the longest wait.
-LATE = 4
 
 
 class EarlyClose:
     """Whether a round may close without its stragglers.
-
-    Deviations come from the greedy design's own code: one design with all points is made when the
-    round first waits, and one that grows with the answers, at O(N n) an answer.
 
     Args:
         factor: kappa, at least 1.
@@ -91,13 +73,8 @@ class EarlyClose:
 
     def __init__(self, factor: float, points: Tensor) -> None:
         self._factor, self._points = factor, points
-        self._round: OpenRound | None = None
-        self._rows = points.new_empty(0, dtype=torch.long)
-        self._dropped: set[int] = set()
-        self._intended = 0.0
-        self._design: GreedyDesign | None = None
-        self._counted: set[int] = set()  # slots whose answers the design has
-        self._allowed = False  # with those
+        self._seen: tuple[OpenRound, list[int], list[int], Tensor] | None = None
+        self._allowed = False  # with what was seen last
 
     def allows(self, current: OpenRound, rows: Tensor) -> bool:
         """Whether the rule closes a round now.
@@ -107,138 +84,28 @@ class EarlyClose:
             rows: the active rows that may be asked, increasing.
         """
         first = current.slots[: current.design_size]
-        answered = {n for n, slot in enumerate(first) if slot.state is SlotState.ANSWERED}
+        answered = [slot.key for slot in first if slot.state is SlotState.ANSWERED]
+        kept = [slot.key for slot in first if slot.state is not SlotState.DROPPED]
         if len(first) < current.design_size or not answered or not len(rows):
             return False
-        dropped = {n for n, slot in enumerate(first) if slot.state is SlotState.DROPPED}
-        same = current is self._round and dropped == self._dropped
-        if not (same and torch.equal(rows, self._rows) and self._counted <= answered):
-            self._round, self._rows, self._dropped, self._counted = current, rows, dropped, set()
-            kept = [slot.key for n, slot in enumerate(first) if n not in dropped]
-            self._intended = self._make_design(current, kept).largest
-            self._design = self._make_design(current, [])
-        elif answered == self._counted:
-            return self._allowed  # nothing has changed since the last ask
-        assert self._design is not None
-        for number in sorted(answered - self._counted):
-            self._add(self._design, first[number].key)
-        self._counted = answered
-        # Deviations are roots of variances; they agree up to ties and rounding.
-        allowed = self._factor**2 * self._intended * (1.0 + 1e-7)
-        self._allowed = self._design.largest <= allowed
-        if not self._allowed:
-            return False
-        logger.info(
-            "round %d closes without %d of its %d design points",
-            current.number,
-            len(first) - len(answered) - len(dropped),
-            len(first),
-        )
-        return True
+        seen, self._seen = self._seen, (current, answered, kept, rows)
+        if seen is not None and seen[:3] == self._seen[:3] and torch.equal(seen[3], rows):
+            return self._allowed
+        intended = self._largest_deviation(current, kept, rows)
+        # Deviations agree up to rounding.
+        allowed = self._factor * intended * (1.0 + 1e-7)
+        self._allowed = self._largest_deviation(current, answered, rows) <= allowed
+        if self._allowed:
+            missing = len(kept) - len(answered)
+            logger.info("round %d closes without %d design points", current.number, missing)
+        return self._allowed
 
-    def _make_design(self, current: OpenRound, keys: Sequence[int]) -> GreedyDesign:
-        surrogate = current.surrogate
-        candidates = surrogate.inputs(self._points[self._rows])
-        design = GreedyDesign(surrogate.covar_module, candidates, surrogate.noise_var)
-        for key in keys:
-            self._add(design, key)
-        return design
-
-    def _add(self, design: GreedyDesign, key: int) -> None:
-        """Count a point that is active."""
-        position = int(torch.searchsorted(self._rows, key))
-        if position < len(self._rows) and int(self._rows[position]) == key:
-            design.add(position)
-
-
-def holding(
-    current: OpenRound, feasibility: Feasibility, ledger: Ledger, law: EmpiricalDelay | None
-) -> list[Straggler]:
-    """The running trials that keep a round from closing, longest wait first."""
-    held = (feasibility.running(key) for key in current.held_points())
-    ids = sorted({*current.holding(), *itertools.chain.from_iterable(held)})
-    return describe_running([ledger[i] for i in ids], len(ledger), law)
-
-
-def forecast(
-    current: OpenRound,
-    feasibility: Feasibility,
-    ledger: Ledger,
-    law: EmpiricalDelay | None,
-    *,
-    horizon: int | None,
-    designed: int,
-    fraction: float,
-    budgeted: bool,
-) -> Forecast:
-    """When a round will close.
-
-    Args:
-        current: the round.
-        feasibility: of points.
-        ledger: all trials.
-        law: the estimated law of delays; None without answers.
-        horizon: T, or None.
-        designed: design points asked so far, in all rounds.
-        fraction: rho, the share of asks that are design points.
-        budgeted: whether a budget decides when they are asked.
-
-    Raises:
-        NoAnswerError: if the round waits for answers and there is none to forecast from.
-    """
-    asks = len(ledger)
-    left = None if horizon is None else horizon - asks
-    if current.length is not None:
-        exact = current.length - current.asks + 1
-        return Forecast(current.number, (), (), left, None, exact)
-    waiting, again = current.outstanding()
-    held = (feasibility.running(key) for key in current.held_points())
-    ids = sorted({*waiting, *itertools.chain.from_iterable(held)})
-    new = max(current.design_size - len(current.slots), 0)
-    to_ask = planned_asks(again, new, designed, asks, fraction)
-    need_law(law, [*ids, *to_ask])
-    waited = tuple(describe_running([ledger[i] for i in ids], asks, law))
-    return Forecast(current.number, waited, tuple(to_ask), left, law, earliest=budgeted and new > 0)
-
-
-class WaitReport:
-    """A line in the log when a trial holds a round up longer than any answer took so far."""
-
-    def __init__(self) -> None:
-        self._next: dict[int, int] = {}  # when a trial is next worth a line
-        self._longest = 0  # wait for an answer, in asks
-        self._answers = 0
-
-    def answered(self, asks: int) -> None:
-        """An answer came after so many asks."""
-        self._longest = max(self._longest, asks)
-        self._answers += 1
-
-    def look(
-        self, current: OpenRound, feasibility: Feasibility, ledger: Ledger
-    ) -> Straggler | None:
-        """The trial that was reported, if there was reason to."""
-        usual = LATE * max(self._longest, current.design_size, 10)
-        oldest = current.oldest_unsettled()
-        if oldest is None or len(ledger) - 1 - oldest < usual:
-            return None
-        waiting = holding(current, feasibility, ledger, None)
-        if not waiting or waiting[0].asks < self._next.get(waiting[0].trial.id, usual):
-            return None
-        worst = waiting[0]
-        self._next[worst.trial.id] = 2 * worst.asks
-        sooner = ""
-        if self._answers:
-            law = EmpiricalDelay.from_trials(ledger.trials)
-            worst = describe_running([worst.trial], len(ledger), law)[0]
-            sooner = f" ({worst.sooner:.0%} of answers are estimated to take fewer)"
-        logger.warning(
-            "round %d waits for trial %d, asked %d asks ago%s; if it will not come back, call "
-            "mark_abandoned(%d)",
-            worst.trial.round,
-            worst.trial.id,
-            worst.asks,
-            sooner,
-            worst.trial.id,
-        )
-        return worst
+    def _largest_deviation(self, current: OpenRound, keys: list[int], rows: Tensor) -> float:
+        """Over active rows, given answers at the points with some keys that are active."""
+        surrogate, points = current.surrogate, self._points
+        picks = torch.tensor(keys, device=points.device)
+        picks = picks[torch.isin(picks, rows)]
+        unknown = torch.full((len(picks),), torch.nan, dtype=torch.double)
+        design = Answers(points[picks], points.new_zeros(len(picks)), unknown, picks)
+        posterior = surrogate.posterior(surrogate.data(design))
+        return float(posterior.at(points[rows]).deviation.max())

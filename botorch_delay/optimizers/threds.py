@@ -29,23 +29,21 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.confidence.bounds import Confidence, RKHSConfidence, scaled_gain
+from botorch_delay.confidence.bounds import Confidence, RKHSConfidence
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.design.ties import lowest_of_largest
-from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.generators import generator_for
-from botorch_delay.elimination.box_active_set import BoxActiveSet
+from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import StorageError
-from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import prior_variance
-from botorch_delay.gp.posterior import Posterior
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.events import Event, whole
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask
 from botorch_delay.history.trials import Choice, Trial
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import ThreDSConfig
+from botorch_delay.optimizers.recommendation import intervals
 from botorch_delay.optimizers.run import exclusive
 
 # The share of the first interval by which decisions may err in the first epoch.
@@ -133,6 +131,7 @@ class ThreDSOptimizer(Optimizer):
 
     Example:
         >>> from gpytorch.kernels import RBFKernel
+        >>> from botorch_delay.domains.finite import FiniteDomain
         >>> domain = FiniteDomain(torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1))
         >>> opt = ThreDSOptimizer(
         ...     domain, covar_module=RBFKernel().double(), noise_var=1e-4,
@@ -169,6 +168,9 @@ class ThreDSOptimizer(Optimizer):
         self._delta, self._patience = config.delta, config.patience
         self._points = self._discretize()
         self._on_host = self._points.cpu()  # for what is decided there, copied once
+        self._row_at: dict[tuple[float, ...], int] = {}  # of the points that are played on a box
+        if not config.finite:
+            self._row_at = {tuple(x): row for row, x in enumerate(self._on_host.tolist())}
         self._ends = self._first_interval(config)
         self._levels = min(domain.dim, MAX_LEVELS)
         self._nodes: dict[int, Tensor] = {1: torch.arange(len(self._points))}
@@ -179,8 +181,8 @@ class ThreDSOptimizer(Optimizer):
         low, high = sorted(self._sign * end for end in self._ends)
         self._search = _Search(low, high)
         self._records: list[Epoch] = []
-        self._rows_asked: dict[int, int] = {}  # by trial
-        self._feasibility = Feasibility(key=_Lookup(self._rows_asked))
+        # A partial, for a copy of this optimizer looks things up in its own copy.
+        self._feasibility = Feasibility(key=functools.partial(_row_of, self._row_at))
 
     def _first_interval(self, config: ThreDSConfig) -> tuple[float, float]:
         if config.interval is not None:
@@ -230,7 +232,9 @@ class ThreDSOptimizer(Optimizer):
                 index = self._middle(candidates)
                 break
             evidence = self._surrogate.data(self._data(answered))
-            mean, half = self._bounds(evidence, candidates)
+            at, parts = self._points[candidates], (self._surrogate, evidence)
+            posterior, half, _ = intervals(at, *parts, self._confidence, self._delta)
+            mean = posterior.mean
             threshold = (search.a + search.b) / 2.0
             best = lowest_of_largest(mean - half)
             if float((mean + half).max()) < threshold - self._slack():
@@ -245,31 +249,21 @@ class ThreDSOptimizer(Optimizer):
                 index = int(candidates[lowest_of_largest(mean + half)])
                 break
         number, slot = len(self._records) + 1, len(search.trials)
-        if isinstance(self._domain, FiniteDomain):
+        if self._domain.count is not None:
             return Choice(index, round=number, slot=slot)
         return Choice(None, round=number, slot=slot, x=self._points[index])
 
     def _discretize(self) -> Tensor:
         """The points that are played on, ``N x d``."""
-        if isinstance(self._domain, FiniteDomain):
-            return self._domain.points
-        assert isinstance(self._domain, BoxDomain)
+        if self._domain.count is not None:
+            return self._domain.like
         generator = generator_for(self._seed, 0, torch.device("cpu"))
-        found = BoxActiveSet(self._domain, seed=self._seed).draw(BOX_POINTS, generator)
-        return torch.unique(found.points, dim=0)
+        return torch.unique(spread_points(self._domain, BOX_POINTS, generator), dim=0)
 
-    def _answered(self) -> list[int]:
+    def _answered(self) -> list[Trial]:
         """The answered trials of this search."""
-        return [i for i in self._search.trials if self._ledger[i].value is not None]
-
-    def _bounds(self, evidence: Data, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and half-width at some rows of the domain."""
-        kernel = self._surrogate.covar_module
-        posterior = Posterior(kernel, evidence).at(self._points[rows])
-        gain = scaled_gain(kernel, evidence) if isinstance(self._confidence, RKHSConfidence) else 0
-        ratio = self._surrogate.noise_ratio(evidence)
-        half, _ = self._confidence.all_data(posterior, ratio, gain, self._delta)
-        return posterior.mean, half
+        asked = map(self._ledger.trials.__getitem__, self._search.trials)
+        return [trial for trial in asked if trial.value is not None]
 
     def _slack(self) -> float:
         low, high = self._ends
@@ -348,19 +342,10 @@ class ThreDSOptimizer(Optimizer):
         return self._nodes[node]
 
     def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        row = trial.index
-        if row is None:
-            row = self._row_at.get(tuple(data["x"]))
-        if row is None:
+        if trial.index is None and tuple(data["x"]) not in self._row_at:
             raise StorageError(f"trial {trial.id} is at none of the points that are played on.")
-        self._rows_asked[trial.id] = row
         self._search.trials.append(trial.id)
         self._feasibility.add(trial)
-
-    @functools.cached_property
-    def _row_at(self) -> dict[tuple[float, ...], int]:
-        """On a box, the points that are played on."""
-        return {tuple(x): row for row, x in enumerate(self._on_host.tolist())}
 
     def _settled(self, trial: Trial) -> None:
         self._feasibility.note(trial)
@@ -382,11 +367,6 @@ class ThreDSOptimizer(Optimizer):
         return self._surrogate, self._confidence, self._delta
 
 
-class _Lookup:
-    """The row of a trial's point."""
-
-    def __init__(self, rows: Mapping[int, int]) -> None:
-        self._rows = rows
-
-    def __call__(self, trial: Trial) -> int:
-        return self._rows[trial.id]
+def _row_of(row_at: Mapping[tuple[float, ...], int], trial: Trial) -> int:
+    """The row of a trial's point among those that are played on."""
+    return row_at[tuple(trial.x.tolist())] if trial.index is None else trial.index

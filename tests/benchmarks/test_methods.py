@@ -16,8 +16,8 @@ from botorch_delay.benchmarks.functions import gp_draw
 from botorch_delay.benchmarks.methods import FACTORS
 from botorch_delay.delays import PoissonDelay
 
-STEPS = 8
-CLOCK = Clock(PoissonDelay(3.0), lost=0.1, failed=0.1)
+STEPS = 6
+CLOCK = Clock(PoissonDelay(1.0), lost=0.1, failed=0.1)
 
 
 def arms():
@@ -64,10 +64,10 @@ def test_every_method_can_be_simulated(name, kind):
             CLOCK,
             STEPS,
             1,
-            recommend_every=4,
+            recommend_every=3,
             instant=method.instant,
         )
-        for _ in range(2 if kind == "arms" else 1)
+        for _ in range(2 if kind == "kernel" else 1)
     ]
     asked = [[ask.point for ask in run.asks] for run in runs]
     assert asked[0] == asked[-1]  # nothing comes from a global generator

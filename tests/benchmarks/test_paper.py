@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from interrupted import kill_once
+from scale import repeats
 
 from botorch_delay import SubExponentialDelay, round_lengths
 from botorch_delay.benchmarks import DELAYS, METHODS, PROBLEMS, simulate
@@ -158,15 +159,30 @@ def test_the_command_refuses_in_one_line(tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+SHORT = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from botorch_delay.benchmarks.paper import reproduce
+from botorch_delay.benchmarks.suites import PAPER_QUICK
+
+suite = replace(PAPER_QUICK, steps={}, seeds=(0, 1))
+print(reproduce(Path(sys.argv[1]), suite))
+"""
+
+
 @pytest.mark.heavy
 def test_the_quick_command_survives_being_killed(tmp_path):
-    command = [sys.executable, "-m", "botorch_delay", "reproduce", "--quick"]
-    command += ["--out", str(tmp_path / "out")]
+    steps = repeats(300, 40)
+    command = [sys.executable, "-m", "botorch_delay", "reproduce", "--quick", "--out"]
+    if steps < 300:
+        command = [sys.executable, "-c", SHORT.format(steps)]
+    command.append(str(tmp_path / "out"))
     runs = tmp_path / "out" / "runs"
-    for enough in (5, 40):
+    for enough in (5, 40)[: repeats(2, 1)]:
         kill_once(command, lambda enough=enough: len(list(runs.glob("*.json"))) >= enough)
         for path in runs.glob("*.json"):
-            assert len(json.loads(path.read_text())["asks"]["time"]) == 300
+            assert len(json.loads(path.read_text())["asks"]["time"]) == steps
     done = {path: path.stat().st_mtime_ns for path in runs.glob("*.json")}
     finished = subprocess.run(command, capture_output=True, text=True, check=True)
     assert all(path.stat().st_mtime_ns == when for path, when in done.items())

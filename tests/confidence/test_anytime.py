@@ -35,8 +35,7 @@ def test_it_is_the_dense_formula():
     bounds = Ellipsoid(KERNEL, POINTS, 2.0, STD, DELTA)
     lower, upper = -2.0 * np.ones(150), 2.0 * np.ones(150)
     for number, (row, y) in enumerate(zip(rows, values, strict=True)):
-        bounds.tell(row, y, ask=2 * number + 1)  # every second ask has no answer
-        bounds.update()
+        bounds.tell(row, y, asks=2 * number + 1)  # every second ask has no answer
         S, told = X[rows[: number + 1]], np.array(values[: number + 1])
         energy = noise_energy(2 * number + 1, DELTA)
         for ridge in RIDGES:
@@ -66,7 +65,6 @@ def play(seed, divide, asks=120):
         noise = STD * torch.randn((), generator=g, dtype=torch.double).item()
         if noise < STD:  # which answers are missing depends on their noise
             bounds.tell(row, f[row].item() + noise, ask)
-            bounds.update()
     slack = 1e-9
     holds = bool((bounds.lower <= f + slack).all() and (f <= bounds.upper + slack).all())
     return holds, (bounds.upper - bounds.lower).mean().item() / (2.0 * norm)
@@ -83,7 +81,6 @@ def test_answers_that_no_such_function_could_give_are_noticed():
     bounds = Ellipsoid(KERNEL, POINTS, 0.1, 0.01, DELTA)
     before = bounds.upper.clone()
     bounds.tell(0, 50.0, 1)
-    bounds.update()
     assert bounds.refuted
     assert torch.equal(bounds.upper, before)
 
@@ -97,7 +94,6 @@ def test_nearly_exact_answers_never_give_an_empty_interval(dtype):
     bounds = Ellipsoid(kernel, X, 1.0, std, DELTA)
     for ask in range(60):
         bounds.tell(ask, f[ask].item(), ask + 1)
-        bounds.update()
     assert not bounds.refuted
     assert (bounds.lower <= f.to(dtype)).all()
     assert (bounds.upper >= f.to(dtype)).all()

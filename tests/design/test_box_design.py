@@ -9,6 +9,7 @@ from scale import repeats
 import botorch_delay as bd
 from botorch_delay.design.ascent import maximize, snapped, stretched
 from botorch_delay.design.box import BoxDesign, corners
+from botorch_delay.domains.finite import PointKeys
 from botorch_delay.elimination.level_sets import sample_set
 from botorch_delay.exceptions import EmptyDomainError
 from botorch_delay.gp.surrogate import Surrogate
@@ -33,7 +34,7 @@ def make(domain, kernel=None, inside=None, n=4096):
     pool = torch.cat([spread, edge])
     if inside is not None or domain.constraints:
         pool = torch.cat([pool, stretched(spread, inside or domain.contains, generator(0))])
-    return BoxDesign(surrogate(domain.dim, kernel), domain, pool, inside, seed=0)
+    return BoxDesign(surrogate(domain.dim, kernel), domain, PointKeys(), pool, inside, seed=0)
 
 
 def best_found(design, domain, inside=None):
@@ -54,10 +55,11 @@ def best_found(design, domain, inside=None):
 def test_the_variance_is_that_of_the_picks():
     domain = unit(2)
     design, kernel = make(domain, se(0.4)), kernel_function(se(0.4))
-    picks = []
-    for key in range(6):
-        picks.append(design.next() if key != 3 else picks[0])
-        design.add(-1 - (key if key != 3 else 0), picks[-1])
+    picks, keys = [], []
+    for number in range(6):
+        keys.append(design.next() if number != 3 else keys[0])
+        picks.append(design._keys.point(keys[-1]))
+        design.add(keys[-1])
     X = sobol_points(domain, 50, seed=3)
     at = torch.stack(picks).numpy()
     _, variance, _ = posterior(kernel, at, np.zeros(6), 1e-2, X.numpy())
@@ -84,14 +86,15 @@ def test_picks_are_as_good_as_a_heavy_search_s(case):
             return ((X - 0.4).square().sum(dim=1)) < 0.15**2
 
     design = make(domain, inside=inside)
-    for key in range(30):
-        x = design.next()
+    for number in range(30):
+        key = design.next()
+        x = design._keys.point(key)
         assert bool(domain.contains(x.unsqueeze(0))[0])
         assert inside is None or bool(inside(x.unsqueeze(0))[0])
-        if key in (0, 15, 29):
+        if number in (0, 15, 29):
             ratio = design.variance(x.unsqueeze(0))[0] / best_found(design, domain, inside)
-            assert ratio.sqrt() > 0.98, (key, ratio.sqrt())
-        design.add(-1 - key, x)
+            assert ratio.sqrt() > 0.98, (number, ratio.sqrt())
+        design.add(key)
 
 
 @pytest.mark.heavy
@@ -100,12 +103,13 @@ def test_picks_are_as_good_as_a_heavy_search_s(case):
 def test_two_hundred_picks_are_as_good_as_a_heavy_search_s(d, kernel):
     domain, ratios = unit(d), []
     design = make(domain, se(0.3 * d**0.5) if kernel == "se" else None, n=4096)
-    for key in range(repeats(200, 40)):
-        x = design.next()
-        if key % 20 == 19:
+    for number in range(repeats(200, 20)):
+        key = design.next()
+        x = design._keys.point(key)
+        if number % 20 == 19:
             ratio = design.variance(x.unsqueeze(0))[0] / best_found(design, domain)
             ratios.append(ratio.sqrt().item())
-        design.add(-1 - key, x)
+        design.add(key)
     print(f"d = {d}, {kernel}: share of the best deviation found, worst {min(ratios):.3f}")
     assert min(ratios) > 0.96
     assert sum(ratios) / len(ratios) > 0.98
@@ -115,13 +119,12 @@ def test_excluded_points_are_not_picked_again():
     domain = unit(1, discrete_dims={0: [0, 0.5, 1]})
     design = make(domain)
     first = design.next()
-    design.exclude(-1, first)
-    second = design.next()
-    assert not torch.equal(first, second)
-    design.exclude(-1, first, excluded=False)
-    assert torch.equal(design.next(), first)
-    for key, value in enumerate((0.0, 0.5, 1.0)):
-        design.exclude(-1 - key, torch.tensor([value], dtype=torch.double))
+    design.exclude(first)
+    assert design.next() != first
+    design.exclude(first, excluded=False)
+    assert design.next() == first
+    for value in (0.0, 0.5, 1.0):
+        design.exclude(design._keys.of(torch.tensor([value], dtype=torch.double)))
     with pytest.raises(EmptyDomainError, match="excluded"):
         design.next()
 

@@ -1,6 +1,7 @@
 """The closed form of a capped bound, against automatic differentiation."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -17,13 +18,20 @@ BOUNDS = torch.tensor([[0.0, 1e-3, 0.0, -2.0], [1.0, 1.0, 2.0, 3.0]], dtype=torc
 BOX = bd.BoxDomain(BOUNDS, cat_dims={2: [0, 1, 2]}, log_dims=[1])
 
 
-def case(pending, kind=MaternKernel):
-    """A learned surrogate, its answers, and the design with so many pending points."""
-    X = BOX.from_unit(scattered(30, 4))
+X = BOX.from_unit(scattered(30, 4))
+
+
+@cache
+def learned():
+    """A surrogate, and the values that it was fitted to."""
     y = X[:, 0].sin() + X[:, 1].log() / 5 + (X[:, 2] == 1).to(X) + X[:, 3] / 4
     noise = torch.full_like(y, torch.nan)
-    answers = Answers(X, y, noise, torch.arange(len(X)))
-    surrogate = fit_surrogate(BOX, answers, seed=0)
+    return fit_surrogate(BOX, Answers(X, y, noise, torch.arange(len(X))), seed=0), y
+
+
+def case(pending, kind=MaternKernel):
+    """A learned surrogate, its answers, and the design with so many pending points."""
+    surrogate, y = learned()
     assert type(surrogate.covar_module) is MaternKernel
     if kind is not MaternKernel:
         kernel = kind(ard_num_dims=6).double()

@@ -41,8 +41,8 @@ def test_the_design_of_the_reference(finite, form):
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("noise_var", [1e-1, 1e-8])
 def test_incremental_picks_equal_rebuilt_ones(name, noise_var, form):
-    kernel, X = KERNELS[name](), scattered(60, seed=3)
-    design = bd.greedy_max_variance(kernel, X, noise_var, 24)
+    kernel, X = KERNELS[name](), scattered(40, seed=3)
+    design = bd.greedy_max_variance(kernel, X, noise_var, 16)
     k = kernel_function(kernel)
     for n, pick in enumerate(design.tolist()):
         chosen = X[design[:n]].numpy()
@@ -55,9 +55,9 @@ def test_incremental_picks_equal_rebuilt_ones(name, noise_var, form):
 
 
 def test_symmetric_grid_breaks_ties_as_a_rebuilt_posterior_does(form):
-    axis = torch.linspace(-5, 5, 50, dtype=torch.double)
+    axis = torch.linspace(-5, 5, 30, dtype=torch.double)
     grid = torch.cartesian_prod(axis, axis)
-    kernel, noise_var, n = se(0.8), 4e-4, 150
+    kernel, noise_var, n = se(0.8), 4e-4, 80
     picks = bd.greedy_max_variance(kernel, grid, noise_var, n).tolist()
     K = covariance(kernel, grid, grid)
     rebuilt: list[int] = []
@@ -70,7 +70,7 @@ def test_symmetric_grid_breaks_ties_as_a_rebuilt_posterior_does(form):
 
 
 @pytest.mark.parametrize("few", [4096, 0])
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     seed=st.integers(0, 10_000),
     n=st.integers(1, 25),
@@ -101,17 +101,17 @@ def laws(seed, n, noise_var, lengthscale):
 
 
 def test_more_picks_than_candidates(form):
-    X, kernel, noise_var = scattered(40), se(), 0.05
+    X, kernel, noise_var = scattered(16), se(), 0.05
     design = GreedyDesign(kernel, X, noise_var)
-    picks = design.extend(700)
+    picks = design.extend(350)
     assert max(torch.tensor(picks).bincount()) > 20
     K = covariance(kernel, X, X)
-    counts = torch.tensor(picks).bincount(minlength=40).double()
+    counts = torch.tensor(picks).bincount(minlength=16).double()
     expected = torch.linalg.inv(
-        torch.linalg.inv(K + 1e-10 * torch.eye(40)) + (counts / noise_var).diag()
+        torch.linalg.inv(K + 1e-10 * torch.eye(16)) + (counts / noise_var).diag()
     )
     torch.testing.assert_close(design.variance, expected.diagonal(), rtol=1e-4, atol=1e-8)
-    assert sorted(picks[-40:]) != picks[-40:]  # the order is by variance, not by index
+    assert sorted(picks[-16:]) != picks[-16:]  # the order is by variance, not by index
 
 
 def test_the_lazy_form_takes_little_memory_and_looks_at_few(monkeypatch):
@@ -191,25 +191,6 @@ def test_cuda_picks_equal_the_cpu_s():
     assert on_device.tolist() == bd.greedy_max_variance(se(), X, 1e-3, 60).tolist()
 
 
-def test_what_was_picked_ahead_is_taken_back_to_the_last_bit(monkeypatch):
-    monkeypatch.setattr(candidate_covariance, "BLOCK", 24)
-    X = scattered(60)
-    ahead, plain = GreedyDesign(se(), X, 1e-3), design_module._Tracked(se(), X, 1e-3)
-    for number in range(70):
-        pick = ahead.next()
-        if number % 7 == 3:
-            pick = 59 - pick  # another one than the rule's: the picks made ahead no longer hold
-        if number % 11 == 5:
-            ahead.exclude(3)
-            ahead.exclude(3, excluded=False)
-        ahead.add(pick)
-        plain.add(pick)
-        if number % 5 == 0:
-            assert torch.equal(ahead.variance, plain.variance)
-    assert len(ahead.picks) == 70
-    assert torch.equal(ahead.variance, plain.variance)
-
-
 def test_the_lazy_form_where_hardly_anything_varies():
     line = torch.linspace(1, 2, 5000, dtype=torch.double).unsqueeze(-1)
     kernel = LinearKernel().double()
@@ -224,9 +205,9 @@ def test_the_lazy_form_where_hardly_anything_varies():
     assert min(design.extend(5)) >= 4990
 
 
-@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("n", [40, 60, 200])
-def test_answers_of_a_design_give_the_posterior_of_a_factorization(n, ahead, monkeypatch):
+def test_answers_of_a_design_give_the_posterior_of_a_factorization(n, weights, monkeypatch):
     """Some picks have no answer yet, some points that are no picks have, and it stays as it is."""
     monkeypatch.setattr(candidate_covariance, "BLOCK", 17)
     monkeypatch.setattr(candidate_covariance, "STRIPES", 11)
@@ -234,15 +215,17 @@ def test_answers_of_a_design_give_the_posterior_of_a_factorization(n, ahead, mon
     X, noise_var = scattered(80), 4e-3
     design = GreedyDesign(se(), X, noise_var)
     picks = design.extend(n)
-    if ahead:
-        design.next()
     before = design.variance.clone(), design._form._covariance.column(torch.tensor([5]))
     group = torch.tensor([*picks[:-6], 3, 3])
     y = torch.randn(len(group), dtype=torch.double, generator=torch.Generator().manual_seed(0))
     data = Data.averaged(X[group], y, torch.full_like(y, noise_var), group)
     rows = torch.arange(5, 70)
-    found = design.moments(data, group.unique(), rows)
-    expected = Posterior(se(), data).at(X[rows])
+    found = design.moments(data, group.unique(), rows, weights=weights)
+    expected = Posterior(se(), data).at(X[rows], weights=weights)
+    for name in ("noise_norm", "penalty"):
+        torch.testing.assert_close(
+            getattr(found, name), getattr(expected, name), rtol=1e-9, atol=1e-11
+        )
     torch.testing.assert_close(found.mean, expected.mean, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(found.variance, expected.variance, rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(found.prior, expected.prior)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import botorch_delay as bd
-from botorch_delay.elimination.rounds import ArrivalRounds, next_design_size
+from botorch_delay.elimination.rounds import RoundRule, next_design_size
 from botorch_delay.exceptions import InputError
 
 
@@ -36,7 +36,7 @@ def test_design_sizes_have_no_rounding_error(horizon, previous):
 
 
 def test_arrival_rounds_use_the_schedule_without_delay():
-    rule = ArrivalRounds(1000)
+    rule = RoundRule(1000)
     assert rule.share(1) == rule.share(3) == len(bd.round_lengths(1000, 0.0)[0])
     assert rule.design_size(1, 1) == 32
     assert rule.length(1) is None

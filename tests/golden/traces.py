@@ -745,7 +745,7 @@ _add_loose(
 # Boxes.
 _add_loose("box, defaults", bpe(square, given, horizon=24), unruly, asks=24)
 _add_loose("box, design only", bpe(square, given, DESIGN_ONLY, horizon=30), steady, DOWN, asks=30)
-for uniform in ("net", "trace", "theorem2"):
+for uniform in ("net", "trace"):
     valid = bd.RKHSConfidence(NORM, NOISE_STD, uniform=uniform)
     _add_loose(
         f"box, {uniform}",

@@ -13,7 +13,8 @@ from botorch_delay.gp.averages import Averages
 from botorch_delay.gp.data import Data
 from botorch_delay.gp.posterior import BLOCK, Posterior
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.optimizers.rules import UCB, Hallucinate
+from botorch_delay.optimizers.rule_model import Hallucinate
+from botorch_delay.optimizers.rules import UCB
 
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 
@@ -167,12 +168,12 @@ def test_pending_points_are_entered_apart_only_where_there_are_any():
     )
     for _ in range(20):
         trial = opt.ask()
-        assert not len(opt._policy.data._asked._at_candidates)
+        assert not len(opt._maximizer.model._asked._at_candidates)
         opt.tell(trial, 0.5)
     waiting = [opt.ask() for _ in range(3)]
-    assert len(opt._policy.data._asked._at_candidates) > 0
-    expected = opt._policy.deviation
+    assert len(opt._maximizer.model._asked._at_candidates) > 0
+    expected = opt._maximizer.model.deviation
     for trial in waiting:
         opt.mark_abandoned(trial)
-    assert bool((opt._policy.deviation >= expected).all())
-    assert bool((opt._policy.deviation > expected).any())
+    assert bool((opt._maximizer.model.deviation >= expected).all())
+    assert bool((opt._maximizer.model.deviation > expected).any())

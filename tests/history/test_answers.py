@@ -29,8 +29,8 @@ def ledger_of(rows, source=None):
 def test_columns_of_a_finite_set():
     ledger = ledger_of([3, 0, 5, 3])
     attached = [Attached(x=POINTS[5].clone(), index=5, value=7.0)]
-    answers = Answers.gathered(FiniteDomain(POINTS), -1.0, ledger, ledger.answered(), attached)
-    assert ledger.answered() == [0, 2, 3]
+    answers = Answers.of(FiniteDomain(POINTS), -1.0, [*ledger.answered(), *attached])
+    assert [trial.id for trial in ledger.answered()] == [0, 2, 3]
     assert len(answers) == 4
     assert answers.group.tolist() == [3, 5, 3, 5]
     assert torch.equal(answers.X, POINTS[[3, 5, 3, 5]])
@@ -44,36 +44,32 @@ def test_results_outside_of_the_set_are_grouped_by_their_points():
     ledger = ledger_of([3, 0, 3])
     elsewhere = torch.tensor([2.0, 2.0], dtype=torch.double)
     attached = [Attached(x=elsewhere, index=None, value=1.0)]
-    answers = Answers.gathered(FiniteDomain(POINTS), 1.0, ledger, ledger.answered(), attached)
+    answers = Answers.of(FiniteDomain(POINTS), 1.0, [*ledger.answered(), *attached])
     assert torch.equal(answers.X, torch.stack([POINTS[3], POINTS[3], elsewhere]))
     assert answers.group[0] == answers.group[1] != answers.group[2]
 
 
-def test_a_ledger_and_its_trials_say_the_same_of_a_box():
+def test_on_a_box_answers_are_grouped_by_their_points():
     ledger = ledger_of([4, 1, 2, 4], source="box")
-    ids = ledger.answered()
-    gathered = Answers.gathered(BOX, 1.0, ledger, ids)
-    listed = Answers.of([ledger[i] for i in ids], 1.0, BOX.bounds)
-    assert torch.equal(gathered.X, listed.X)
-    assert torch.equal(gathered.y, listed.y)
-    assert torch.equal(gathered.group, listed.group)
-    torch.testing.assert_close(gathered.noise_var, listed.noise_var, equal_nan=True)
-    assert Answers.of([ledger[1]], 1.0, BOX.bounds).y.isnan().all()
+    answers = Answers.of(BOX, 1.0, ledger.answered())
+    assert torch.equal(answers.X, POINTS[[4, 2, 4]])
+    assert answers.y.tolist() == [10.0, 12.0, 13.0]
+    assert answers.group[0] == answers.group[2] != answers.group[1]
+    assert Answers.of(BOX, 1.0, [ledger[1]]).y.isnan().all()
 
 
 def test_nothing():
     ledger = ledger_of([])
     for domain in (FiniteDomain(POINTS), BOX):
-        answers = Answers.gathered(domain, 1.0, ledger, ledger.answered())
+        answers = Answers.of(domain, 1.0, ledger.answered())
         assert len(answers) == 0
         assert answers.X.shape == (0, 2)
         assert answers.group.dtype is torch.long
-    assert len(Answers.of([], 1.0, BOX.bounds)) == 0
 
 
 @pytest.mark.filterwarnings("ignore:The points have dtype")
 def test_the_precision_is_the_domain_s():
     ledger = ledger_of([3, 0, 5])
-    answers = Answers.gathered(FiniteDomain(POINTS.float()), 1.0, ledger, ledger.answered())
+    answers = Answers.of(FiniteDomain(POINTS.float()), 1.0, ledger.answered())
     assert answers.y.dtype is torch.float32
     assert answers.noise_var.dtype is torch.double

@@ -33,12 +33,7 @@ def test_the_textbook_s_example():
     law = leukemia()
     for week, share in TEXTBOOK.items():
         assert law.survival(week) == pytest.approx(share, abs=5e-4)
-    # Exponential Greenwood at 95 %, as R's survfit(conf.type = "log-log") has it.
-    assert law.interval(6, 0.95) == pytest.approx((0.620, 0.952), abs=1e-3)
-    assert law.interval(23, 0.95) == pytest.approx((0.188, 0.680), abs=1e-3)
-    assert law.interval(50, 0.95) == law.interval(23, 0.95)
     assert law.limit == 36
-    assert not law.known
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -51,7 +46,6 @@ def test_it_is_the_product_limit_estimate(seed):
     assert law.survival(np.arange(15)) == pytest.approx(survival)
     assert law.survival(-1) == 1.0
     assert law.mean == pytest.approx(sum(survival[: law.limit]))
-    assert law.known == (survival[-1] < 1e-12)
     for age in range(max([0, *ages]) + 1):
         left = product_limit(delays, ages, age - 1)
         for u in range(age, 14):
@@ -62,7 +56,6 @@ def test_without_trials_that_are_out_it_is_the_empirical_law():
     law = bd.EmpiricalDelay([0, 4, 4, 10])
     assert law.mean == pytest.approx(4.5)
     assert [law.quantile(p) for p in (0.25, 0.26, 0.75, 0.76, 0.999)] == [0, 4, 4, 10, 10]
-    assert law.known
 
 
 def test_a_trial_that_has_just_been_asked_tells_nothing():
@@ -82,27 +75,6 @@ def test_it_is_unbiased_with_trials_still_out():
     assert abs(np.mean(estimates) - (2 / 3) ** (u + 1)) < 3 * error
     # Answers alone are the quick ones.
     assert error < 0.01
-
-
-def test_intervals_cover():
-    law = bd.GeometricDelay(mean=4.0)
-    covered = []
-    for seed in range(300):
-        tau = law.sample(60, generator(seed)).tolist()
-        delays = [d for i, d in enumerate(tau) if i + d < 59]
-        ages = [59 - i for i, d in enumerate(tau) if i + d >= 59]
-        low, high = bd.EmpiricalDelay(delays, ages).interval(5, level=0.9)
-        covered.append(low <= 0.8**6 <= high)
-    assert 0.84 <= np.mean(covered) <= 0.96
-
-
-def test_intervals_where_the_formula_has_none():
-    law = bd.EmpiricalDelay([3, 3, 5, 8])
-    low, high = law.interval(0)
-    assert (low, high) == (law.interval(3)[0], 1.0)
-    assert law.interval(8) == (0.0, law.interval(5)[1])
-    assert bd.EmpiricalDelay([5, 5]).interval(4) == (0.0, 1.0)
-    assert bd.EmpiricalDelay([5, 5]).interval(5) == (0.0, 1.0)
 
 
 def test_a_quantile_beyond_what_is_known_says_so():
@@ -149,7 +121,6 @@ def test_it_promises_nothing():
         (lambda: bd.EmpiricalDelay([1], ages=[-2]), InputError),
         (lambda: leukemia().quantile(1.0), InputError),
         (lambda: leukemia().quantile(0.5, age=-1), InputError),
-        (lambda: leukemia().interval(3, level=1.0), InputError),
     ],
 )
 def test_bad_arguments(make, error):

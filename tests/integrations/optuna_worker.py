@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -29,7 +28,8 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(url, trials, dies_at):
+def main(url, number, trials, dies_at):
+    """One worker; it is named by its number."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     if url.startswith("journal:"):
         path = Path(url.removeprefix("journal:"))
@@ -37,7 +37,7 @@ def main(url, trials, dies_at):
     else:
         path = Path(url.removeprefix("sqlite:///"))
         storage = optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": {"timeout": 60}})
-    told = path.with_name(f"told-{os.environ['WORKER']}")
+    told = path.with_name(f"told-{number}")
     sampler = DelaySampler(**ARGUMENTS)
     study = optuna.load_study(study_name="shared", storage=storage, sampler=sampler)
     asked, running = 0, []
@@ -60,7 +60,7 @@ def main(url, trials, dies_at):
         with told.open("a") as file:
             file.write(f"{value!r}\n")
 
-    for _ in range(int(trials)):
+    for _ in range(trials):
         trial = study.ask(SPACE)
         trial.set_user_attr("began", time.monotonic())  # one clock for all processes
         asked += 1
@@ -71,7 +71,3 @@ def main(url, trials, dies_at):
             finish(running.pop(0))
     for trial in running:
         finish(trial)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,13 +1,10 @@
 """DelaySampler in many processes on one file, some of them killed."""
 
 import math
-import os
 import signal
-import subprocess
-import sys
 from datetime import datetime, timedelta
-from pathlib import Path
 
+import forked
 import optuna
 import optuna_worker
 import pytest
@@ -18,18 +15,13 @@ from optuna.trial import TrialState
 from botorch_delay.integrations import optuna as plugin
 from botorch_delay.integrations.optuna import DelaySampler
 
-WORKER = Path(optuna_worker.__file__)
-
 
 def start(url, number, trials, dies_at=None):
     """A worker process; one that is to die does so in the middle of a trial, or of an ask."""
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "WORKER": str(number),
-    }
-    command = [sys.executable, str(WORKER), url, str(trials), dies_at or ""]
-    return subprocess.Popen(command, env=environment)
+    arguments = url, number, trials, dies_at or ""
+    worker = forked.CONTEXT.Process(target=optuna_worker.main, args=arguments)
+    worker.start()
+    return worker
 
 
 def overlapping(trials):
@@ -48,7 +40,9 @@ def overlapping(trials):
 def run_workers(folder, url, study, plan, monkeypatch):
     """Play; no result is lost, no point given away twice, the rounds go on and all see the same."""
     workers = [start(url, n, trials, dies_at) for n, (trials, dies_at) in enumerate(plan)]
-    codes = [worker.wait(timeout=500) for worker in workers]
+    for worker in workers:
+        worker.join(timeout=500)
+    codes = [worker.exitcode for worker in workers]
     assert codes == [0 if dies_at is None else -signal.SIGKILL for _, dies_at in plan]
     told = [float(v) for path in folder.glob("told-*") for v in path.read_text().split()]
     trials = study.trials

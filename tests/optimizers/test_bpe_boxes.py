@@ -5,8 +5,8 @@ import pytest
 import torch
 from botorch.optim import optimize_acqf
 from botorch.utils.sampling import manual_seed
-from cases import normal, scattered, se, sobol_points, with_values
-from gpytorch.kernels import MaternKernel, RQKernel
+from cases import normal, scattered, se, sobol_points
+from gpytorch.kernels import RQKernel
 from oracle import kernel_function
 from scale import some
 
@@ -97,12 +97,12 @@ def test_a_box_eliminates_as_a_fine_grid_does():
         # The search finds the largest lower bound: the grid has none above it.
         assert record.cutoff >= lower[active].max().item() - 1e-6
         active &= upper >= record.cutoff
-        assert record.multiplier == condition.bounds.multiplier
+        assert record.multiplier == condition.width.multiplier
     assert torch.equal(opt.active_set.contains(grid), active)
 
 
-@pytest.mark.parametrize("seed", some(range(8), 2))
-@pytest.mark.parametrize("uniform", ["net", "trace", "theorem2"])
+@pytest.mark.parametrize("seed", some(range(8), 1))
+@pytest.mark.parametrize("uniform", ["net", "trace"])
 def test_valid_bounds_keep_the_maximiser(uniform, seed):
     centres, k = scattered(12, seed=seed), kernel_function(se(0.3))
     weights = normal(12, seed=seed).numpy()
@@ -133,15 +133,15 @@ def test_a_save_in_the_middle_of_a_round_changes_nothing(tmp_path):
         feasible=_feasible,
     )
     for options in ({}, {"covar_module": None, "noise_var": None}):
-        whole, pieces = (make(mixed, 24, **options) for _ in range(2))
+        whole, pieces = (make(mixed, 16, **options) for _ in range(2))
         path = tmp_path / f"{len(options)}.db"
-        for number in range(24):
+        for number in range(16):
             a, b = whole.ask(), pieces.ask()
             assert torch.equal(a.x, b.x), number
             for trial in whole.pending[:-2]:
                 whole.tell(trial, float(trial.x.sum()))
                 pieces.tell(trial.id, float(trial.x.sum()))
-            if number in (6, 17):
+            if number in (5, 11):
                 pieces.save(path)
                 pieces = bd.load(path, feasible=_feasible)
         assert [r.active_after for r in whole.rounds] == [r.active_after for r in pieces.rounds]
@@ -201,8 +201,8 @@ def test_learned_kernels_with_categories_find_the_good_one():
     def f(x):
         return level[int(x[1])] - (x[0].item() - 0.4) ** 2
 
-    opt = make(domain, 40, covar_module=None, noise_var=None)
-    play(opt, 40, f)
+    opt = make(domain, 28, covar_module=None, noise_var=None)
+    play(opt, 28, f)
     best = opt.recommend()
     assert best.x[1] == 3.0
     assert abs(best.x[0].item() - 0.4) < 0.3
@@ -211,8 +211,8 @@ def test_learned_kernels_with_categories_find_the_good_one():
 
 @pytest.mark.parametrize(("kind", "scale"), [("slope", 1e-9), ("constant", 1e9), ("outlier", 1e9)])
 def test_odd_answers_are_survived(kind, scale):
-    opt = make(horizon=16, covar_module=None, noise_var=None)
-    for n in range(16):
+    opt = make(horizon=12, covar_module=None, noise_var=None)
+    for n in range(12):
         trial = opt.ask()
         y = {"slope": trial.x.sum().item(), "constant": 1.0, "outlier": 1e6 * (n == 7)}[kind]
         opt.tell(trial, scale * y)
@@ -323,18 +323,9 @@ def test_a_good_point_that_begins_to_fail_does_not_end_the_run(tmp_path):
     assert not bool(opt.active_set.contains(middle)[0])
 
 
-@pytest.mark.parametrize(
-    ("kernel", "uniform", "error"),
-    [
-        (RQKernel(), "net", NotSupportedError),
-        (with_values(MaternKernel(nu=0.5), lengthscale=0.5), "theorem2", NotSupportedError),
-        (with_values(MaternKernel(nu=2.5), lengthscale=0.5), "theorem2", InputError),
-    ],
-)
-def test_bounds_that_cannot_be_had_are_refused_at_once(kernel, uniform, error):
-    confidence = bd.RKHSConfidence(1.0, 0.1, uniform=uniform)
-    with pytest.raises(error):
-        make(covar_module=kernel.double(), confidence=confidence)
+def test_bounds_that_cannot_be_had_are_refused_at_once():
+    with pytest.raises(NotSupportedError, match=r'RQKernel.*uniform="trace"'):
+        make(covar_module=RQKernel().double(), confidence=bd.RKHSConfidence(1.0, 0.1))
 
 
 def test_margins_of_single_points_and_malformed_ones():
@@ -389,7 +380,7 @@ def test_a_test_of_feasibility_that_nothing_passes():
 def test_what_a_box_has_no_list_of():
     opt = make()
     with pytest.raises(NotSupportedError, match=r"active_set.contains"):
-        _ = opt.eliminated
+        _ = opt.active_set.eliminated
     with pytest.raises(InputError, match="not in the domain"):
         opt.round_that_eliminated(UNIT + 2.0)
     with pytest.raises(InputError):
@@ -406,8 +397,8 @@ def test_the_first_points_spread_to_the_boundary():
 @pytest.mark.parametrize("size", [1e-75, 1e140])
 def test_values_beyond_single_precision_are_judged_too(size):
     box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
-    opt = bd.BPEDelayOptimizer(box, 6, covar_module=se(), noise_var=0.1, exploit=None)
-    for _ in range(6):
+    opt = bd.BPEDelayOptimizer(box, 4, covar_module=se(), noise_var=0.1, exploit=None)
+    for _ in range(4):
         trial = opt.ask()
         opt.tell(trial, size * math.sin(3.0 * trial.x.item()))
     assert opt.rounds

@@ -44,7 +44,7 @@ from botorch_delay.exceptions import (
         ({"seed": 0.5}, InputTypeError, "whole"),
         ({"maximize": 1}, InputTypeError, "True or False"),
         ({"exploit": "ucb"}, InputTypeError, "exploit must be a rule such as UCB"),
-        ({"exploit": bd.Rule()}, InputTypeError, "which nothing here can play"),
+        ({"exploit": bd.Rule}, InputTypeError, "exploit must be a rule such as UCB"),
         ({"rounds": "geometric"}, InputTypeError, "GeometricRounds"),
         ({"horizon": None}, InputError, "GeometricRounds"),
         ({"explore_fraction": 0.1}, InputError, "needs a rule"),

@@ -12,7 +12,7 @@ import botorch_delay as bd
 from botorch_delay.elimination.finite_active_set import FiniteActiveSet
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp.posterior import Posterior
-from botorch_delay.optimizers import policies
+from botorch_delay.optimizers import maximizer
 
 NOISE = 0.3
 POINTS = scattered(40)
@@ -89,7 +89,7 @@ def test_where_it_is_clear_which_point_is_best_the_rule_plays_on():
         for number in range(HORIZON):
             trial = opt.ask()
             opt.tell(trial, torch.sin(5 * trial.x).sum().item())
-            assert number < 3 or opt._policy.confirm() is None
+            assert number < 3 or opt._maximizer.confirm() is None
         asked.append([t.index for t in opt.trials])
     assert asked[0] == asked[1]
 
@@ -167,13 +167,13 @@ def test_many_answers_on_a_box_are_looked_at_where_they_are_best(monkeypatch):
     box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
     opt = bd.BPEDelayOptimizer(box, 40, covar_module=se(), noise_var=0.3, exploit=bd.UCB(4.0))
     play(opt, 30)
-    policy = opt._policy
-    everything = policy.confirm()
-    monkeypatch.setattr(policies, "MOST_CONFIRMED", 8)
+    chooser = opt._maximizer
+    everything = chooser.confirm()
+    monkeypatch.setattr(maximizer, "MOST_CONFIRMED", 8)
     seen = []
     at = Posterior.at
     monkeypatch.setattr(Posterior, "at", lambda self, X: seen.append(len(X)) or at(self, X))
-    assert torch.equal(policy.confirm(), everything)
+    assert torch.equal(chooser.confirm(), everything)
     assert seen == [8]
 
 
@@ -189,10 +189,10 @@ def test_infeasible_points_are_not_confirmed():
 
 
 def test_eliminated_points_are_not_confirmed():
-    policy = play(optimizer(), HORIZON // 2)._policy
+    chooser = play(optimizer(), HORIZON // 2)._maximizer
     left = torch.arange(len(POINTS))
     found = []
-    while (row := policy.confirm(FiniteActiveSet(bd.FiniteDomain(POINTS), left))) is not None:
+    while (row := chooser.confirm(FiniteActiveSet(bd.FiniteDomain(POINTS), left))) is not None:
         assert row in left
         found.append(row)
         left = left[left != row]

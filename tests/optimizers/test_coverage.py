@@ -12,13 +12,14 @@ from scale import repeats
 
 import botorch_delay as bd
 from botorch_delay.benchmarks import FiniteProblem, simulate
-from botorch_delay.elimination.rounds import ArrivalRounds
+from botorch_delay.confidence.bounds import Evidence
+from botorch_delay.elimination.rounds import RoundRule
 from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Posterior
 
 N, HORIZON, DELTA, NOISE_STD = 400, 150, 0.1, 0.2
-FEW = 8  # functions; the heavy tests play many
+FEW = 5  # functions; the heavy tests play many
 POINTS = scattered(N, seed=11)
 KERNEL = se(0.25)
 
@@ -71,11 +72,11 @@ def coverage(repeats, *, tight, divide=1.0, delay=None, run=play, **options):
             X = POINTS[[t.index for t in trials]]
             evidence = Data.single(X, y, torch.full_like(y, NOISE_STD**2))
             posterior = Posterior(KERNEL, evidence).at(POINTS, weights=True)
-            rounds = ArrivalRounds(HORIZON, None, opt.explore_fraction).share(record.number)
+            rounds = RoundRule(HORIZON, None, opt._config.fraction).share(record.number)
             if delay is not None:
                 rounds = len(bd.round_lengths(HORIZON, delay.upper_bound(HORIZON, DELTA))[0])
-            side = DELTA / (4 * rounds * N)
-            half = confidence.half_width(posterior, 1 / NOISE_STD, side)
+            under = Evidence(KERNEL, evidence, 1 / NOISE_STD, DELTA / (2 * rounds), N)
+            half = confidence.fixed_design(under).at(posterior)
             any_failure |= bool(((problem.values - posterior.mean).abs() > half).any())
             widths.append(half.mean().item())
         failed += any_failure
@@ -114,7 +115,7 @@ def test_with_constants_five_times_too_small_the_promise_is_broken():
 @pytest.mark.heavy
 @pytest.mark.parametrize("delay", [None, bd.PoissonDelay(10.0)], ids=["arrival", "scheduled"])
 def test_two_hundred_functions(delay, capsys):
-    lines, n = [], repeats(200, 30)
+    lines, n = [], repeats(200, 10)
     for tight in (False, True):
         right = coverage(n, tight=tight, delay=delay)
         wrong = coverage(n, tight=tight, divide=5.0, delay=delay)

@@ -232,9 +232,9 @@ class Machine(RuleBasedStateMachine):
 
 
 class TestMachine(Machine.TestCase):
-    settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=12, stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.heavy
 class TestMachineAtLength(Machine.TestCase):
-    settings = settings(max_examples=repeats(200, 20), stateful_step_count=80, deadline=None)
+    settings = settings(max_examples=repeats(200, 8), stateful_step_count=80, deadline=None)

@@ -38,7 +38,7 @@ class Scale:
 
 SCALES = {
     "full": Scale(2_000, 200, 10_000, 20_000, 100, 10_000, 1_000, 100_000, 1),
-    "small": Scale(30, 30, 1_000, 1_000, 4, 100, 20, 2_000, 7),
+    "small": Scale(12, 12, 500, 400, 2, 40, 8, 1_000, 7),
 }
 ROWS: dict[str, dict[str, float]] = {}  # for each subject the sums of its tests
 

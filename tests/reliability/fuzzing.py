@@ -231,8 +231,8 @@ SCHEMAS = [
     "CREATE VIEW v AS SELECT * FROM trials",
     "ALTER TABLE events RENAME TO hidden; CREATE VIEW events AS SELECT * FROM hidden",
     "DROP VIEW trials; CREATE VIEW trials AS SELECT load_extension('/tmp/evil.so')",
-    "DROP VIEW rounds; CREATE VIEW rounds AS SELECT 1 AS number, readfile('/etc/passwd') AS record",
-    "DROP VIEW attached; CREATE VIRTUAL TABLE attached USING fts5(id, x, point, value)",
+    "DROP VIEW trials; CREATE VIEW trials AS SELECT 1 AS number, readfile('/etc/passwd') AS x",
+    "DROP VIEW trials; CREATE VIRTUAL TABLE trials USING fts5(id, x, point, value)",
     "DROP TABLE arrays; CREATE TABLE arrays (name TEXT PRIMARY KEY, "
     "data BLOB AS (hex(randomblob(1000000))))",
     "CREATE INDEX i ON events (abs(value))",
@@ -253,7 +253,7 @@ SCHEMAS = [
     "PRAGMA writable_schema = ON; DELETE FROM sqlite_master WHERE name = 'arrays'",
     "PRAGMA writable_schema = ON; UPDATE sqlite_master SET name = 'x' || name",
     "PRAGMA journal_mode = WAL",
-    "DROP VIEW rounds; CREATE TABLE rounds AS WITH RECURSIVE n(number) AS (SELECT 1 UNION ALL "
+    "DROP VIEW trials; CREATE TABLE trials AS WITH RECURSIVE n(number) AS (SELECT 1 UNION ALL "
     "SELECT number + 1 FROM n LIMIT 20000) SELECT number, '{}' AS record FROM n",
 ]
 

@@ -7,6 +7,7 @@ told comes back through a pipe; whether it is inside a write, through a byte tha
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import mmap
@@ -76,12 +77,12 @@ class Assassin:
         self.told = False
 
     @contextlib.contextmanager
-    def watching(self, transaction: Any, file: Path, mode: str) -> Iterator[Any]:
+    def watching(self, transaction: Any, file: Path, verb: str, **options: Any) -> Iterator[Any]:
         """In place of ``sqlite._transaction``."""
         try:
-            with transaction(file, mode) as db:
-                self.inside[0] = 1
-                if self.told and self.writes is not None:
+            with transaction(file, verb, **options) as db:
+                self.inside[0] = verb == "write"
+                if verb == "write" and self.told and self.writes is not None:
                     self.writes -= 1
                     if self.writes == 0:
                         db.set_trace_callback(self.count)
@@ -108,7 +109,7 @@ def live(name: str, path: Path, assassin: Assassin, pipe: int, in_processes: boo
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     transaction = sqlite._transaction
-    sqlite._transaction = lambda file, mode: assassin.watching(transaction, file, mode)
+    sqlite._transaction = functools.partial(assassin.watching, transaction)
 
     def tell(optimizer: Any, trial: Any) -> None:
         assassin.told = True

@@ -10,7 +10,13 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidence, side_delta
+from botorch_delay.confidence.bounds import (
+    Confidence,
+    Evidence,
+    FixedBeta,
+    HalfWidth,
+    RKHSConfidence,
+)
 from botorch_delay.elimination.finite_active_set import surviving
 from botorch_delay.gp.data import Data
 from botorch_delay.gp.factors import factorize
@@ -39,6 +45,8 @@ CONFIDENCES: dict[str, Confidence] = {
     "tight RKHSConfidence": RKHSConfidence(norm_bound=2.0, noise_std=NOISE_VAR**0.5, tight=True),
 }
 
+TWICE = (CONFIDENCES["tight RKHSConfidence"],)  # those that use the weights of answers
+
 
 def elimination(*, n_candidates: int, answered: int, repeats: int) -> list[Row]:
     """Bounds at every candidate and what they leave active.
@@ -60,7 +68,7 @@ def elimination(*, n_candidates: int, answered: int, repeats: int) -> list[Row]:
             repeats=repeats,
         )
         checks = tuple(Check(*check) for check in found["checks"])
-        solves = "two triangular solves" if confidence.needs_weights else "the triangular solve"
+        solves = "two triangular solves" if confidence in TWICE else "the triangular solve"
         rows += [
             Row(
                 f"{name}, {answered} answers, {n_candidates:,} candidates",
@@ -103,7 +111,7 @@ def eliminate_alone(
     factor, _ = factorize(covariance(kernel, evidence.X, evidence.X), evidence.noise_var)
     chunks = [chunk for chunk in CHUNKS if chunk < 2 * n_candidates]
     right = {chunk: covariance(kernel, evidence.X, points[:chunk]) for chunk in chunks}
-    twice, few = rule.needs_weights, min(n_candidates, max(CHUNKS))
+    twice, few = rule in TWICE, min(n_candidates, max(CHUNKS))
     chunk = fastest({chunk: partial(_solves, factor, right[chunk], few, twice) for chunk in chunks})
     found = interleaved(
         {
@@ -115,7 +123,7 @@ def eliminate_alone(
     posterior, lower, upper, stay = found["ours"].result
     part = slice(0, n_candidates, max(n_candidates // SAMPLE, 1))
     dense = _dense_posterior(kernel, evidence, points[part], posterior, part)
-    half = rule.half_width(dense, NOISE_VAR**-0.5, _side(n_candidates))
+    half = _width(rule, kernel, evidence, n_candidates).at(dense)
     cutoff = lower.max()
     clear = (dense.mean + half - cutoff).abs() > VALUES_WITHIN
     checks = (
@@ -133,16 +141,18 @@ def eliminate_alone(
     }
 
 
-def _side(n: int) -> float:
-    return side_delta(0.1, 10, n)
+def _width(rule: Confidence, kernel: Kernel, evidence: Data, n: int) -> HalfWidth:
+    """Of the bounds of one of ten rounds, at so many candidates."""
+    return rule.fixed_design(Evidence(kernel, evidence, NOISE_VAR**-0.5, 0.1 / 20, n))
 
 
 def _eliminate(
     kernel: Kernel, evidence: Data, points: Tensor, rule: Confidence
 ) -> tuple[Moments, Tensor, Tensor, Tensor]:
     """As an optimizer closes a round: the posterior, both bounds, and what stays."""
-    posterior = Posterior(kernel, evidence).at(points, weights=rule.needs_weights)
-    half = rule.half_width(posterior, NOISE_VAR**-0.5, _side(len(points)))
+    width = _width(rule, kernel, evidence, len(points))
+    posterior = Posterior(kernel, evidence).at(points, weights=width.needs_weights)
+    half = width.at(posterior)
     lower, upper = posterior.mean - half, posterior.mean + half
     return posterior, lower, upper, surviving(lower, upper)
 

@@ -28,7 +28,8 @@ from botorch_delay.optimizers import (
     Optimizer,
     RandomOptimizer,
 )
-from botorch_delay.optimizers.rules import UCB, Hallucinate
+from botorch_delay.optimizers.rule_model import Hallucinate
+from botorch_delay.optimizers.rules import UCB
 from speed.clocks import Timed, fastest, interleaved, percentile, resident
 from speed.isolation import isolated
 from speed.peers import (
@@ -185,7 +186,7 @@ def play_alone(
         "memory": memory,
         "seconds": seconds,
         "rounds": ", ".join(str(record.length) for record in opt.rounds),
-        "active": int((opt.eliminated == 0).sum()),
+        "active": int((opt.active_set.eliminated == 0).sum()),
         "differ": differ,
         "short": short,
     }
@@ -283,7 +284,11 @@ def wrong_picks(opt: BPEDelayOptimizer, problem: FiniteProblem, checked: int) ->
         picks.setdefault(trial.round, []).append(trial.index)
     differ, short = 0.0, 0.0
     for number, made in picks.items():
-        active = ((opt.eliminated == 0) | (opt.eliminated >= number)).nonzero().flatten()
+        active = (
+            ((opt.active_set.eliminated == 0) | (opt.active_set.eliminated >= number))
+            .nonzero()
+            .flatten()
+        )
         points = problem.points[active]
         first = made[:checked]
         plain, _ = plain_design(kernel, points, problem.noise_var, len(first))

@@ -7,7 +7,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
 import botorch_delay as bd
 from botorch_delay.exceptions import StorageError
-from botorch_delay.history.differences import difference
+from botorch_delay.history.states import difference
 
 POINTS = scattered(8)
 NAMES = ["lr", "batch", "layer"]
@@ -30,7 +30,7 @@ def test_numbers_agree_up_to_rounding():
 def test_the_innermost_difference_is_found():
     own = {"a": 1, "b": {"class": "B", "arguments": {"c": [0.5, 2.0], "d": 3}}}
     found = difference(own, {"a": 1, "b": {"class": "B", "arguments": {"c": [0.5, 2.0], "d": 4}}})
-    assert (found.option, found.own, found.stored) == ("b.d", 3, 4)
+    assert found == ("b.d", 3, 4)
     assert difference(own, own) is None
 
 
@@ -74,15 +74,15 @@ def constraint(rhs):
         (
             lambda: finite(moved(0.25), names=["lr", "momentum"]),
             lambda: finite(moved(0.5), names=["lr", "momentum"]),
-            "points have 0.25 in row 3 and column 1 ('momentum'), this optimizer's 0.5; make",
+            "made with points[3, 1]=0.25, this optimizer has points[3, 1]=0.5; make",
         ),
-        (lambda: finite(POINTS[:5]), finite, "(5, 2) of torch.float64, this optimizer's (8, 2)"),
-        (lambda: finite(POINTS.float()), finite, "torch.float32, this optimizer's (8, 2) of"),
-        (finite, box, "of a finite set of points, this optimizer of a box"),
+        (lambda: finite(POINTS[:5]), finite, "points=<(5, 2) of torch.float64>, this"),
+        (lambda: finite(POINTS.float()), finite, "(8, 2) of torch.float32>, this optimizer has"),
+        (finite, box, "bounds=None, this optimizer has bounds=<(2, 3) of torch.float64>"),
         (
             box,
             lambda: box(narrower()),
-            "bounds have 256.0 in row 1 and column 1 ('batch'), this optimizer's 128.0",
+            "bounds[1, 1]=256.0, this optimizer has bounds[1, 1]=128.0",
         ),
         (lambda: finite(cat_dims=[1]), finite, "cat_dims=[1], this optimizer has cat_dims=None"),
         (box, lambda: box(names=list("abc")), "names[0]='lr', this optimizer has names[0]='a'"),

@@ -130,9 +130,9 @@ def test_a_thompson_sample_has_the_posterior_s_moments():
     for trial in trials[:5]:
         opt.tell(trial, value(trial))
     paths = []
-    for number in range(6000):
-        opt._policy.seed = number
-        paths.append(opt._policy.scores())
+    for number in range(3000):
+        opt._maximizer.model.seed = number
+        paths.append(opt.rule.score(opt._maximizer.model))
     sample = torch.stack(paths)
     X = np.stack([t.x.numpy() for t in trials])
     y = np.array([t.value for t in trials[:5]])
@@ -140,8 +140,8 @@ def test_a_thompson_sample_has_the_posterior_s_moments():
     mean, _, _ = posterior(k, X[:5], y, NOISE, at)
     cross = k(X, at)
     covariance = k(at, at) - cross.T @ np.linalg.solve(k(X, X) + NOISE * np.eye(8), cross)
-    torch.testing.assert_close(sample.mean(dim=0), torch.from_numpy(mean), atol=0.05, rtol=0)
-    torch.testing.assert_close(sample.T.cov(), torch.from_numpy(covariance), atol=0.06, rtol=0)
+    torch.testing.assert_close(sample.mean(dim=0), torch.from_numpy(mean), atol=0.07, rtol=0)
+    torch.testing.assert_close(sample.T.cov(), torch.from_numpy(covariance), atol=0.08, rtol=0)
 
 
 def test_samples_of_large_sets_are_approximate_and_say_so(monkeypatch):
@@ -155,6 +155,35 @@ def test_samples_of_large_sets_are_approximate_and_say_so(monkeypatch):
     assert len({t.index for t in opt.ask(10)}) > 1
     with pytest.raises(NotSupportedError, match="RBF or a Matern"):
         make(bd.ThompsonSampling(), kernel="linear")
+
+
+class LargestMean(bd.Rule):
+    """A rule of one's own."""
+
+    def score(self, model):
+        return model.mean
+
+    def function(self, model, starts):
+        answers, inputs = model.answers.anywhere, model.surrogate.inputs
+        return lambda X: answers.mean(inputs(X))
+
+
+def test_a_rule_of_one_s_own_is_played():
+    opt = make(LargestMean())
+    for number in range(5):
+        trial = opt.ask()
+        opt.tell(trial, float(number))
+    assert opt.ask().index == opt.recommend(among="active").index
+    assert opt.method.endswith("Hallucinate()")
+    with pytest.raises(InputError, match="inflate widens"):
+        make(LargestMean(), bd.Censor(0.0, 3, inflate=True))
+    box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+    on_box = bd.AcquisitionOptimizer(box, covar_module=se(), noise_var=NOISE, rule=LargestMean())
+    on_box.attach(
+        torch.tensor([[0.5, 0.5], [0.9, 0.1]]).double(), torch.tensor([0.0, 1.0]).double()
+    )
+    x, model = on_box.ask().x.unsqueeze(0), on_box._maximizer.model
+    assert model.answers.anywhere.mean(x) > model.mean.max()  # of the points where climbs begin
 
 
 # BoTorch's acquisition functions
@@ -395,7 +424,7 @@ def test_a_first_answer_far_from_zero_does_not_end_exploration(level, pending):
 
 def test_looking_at_the_posterior_does_not_change_the_asks():
     looked, plain = (make(covar_module=None, noise_var=None) for _ in range(2))
-    for number in range(20):
+    for number in range(10):
         a, b = looked.ask(), plain.ask()
         assert a.index == b.index, number
         looked.tell(a, value(a))
@@ -492,10 +521,9 @@ def test_constant_answers_and_outliers_are_survived(values):
     [
         ({"pending": bd.Censor}, InputTypeError, r"Censor\(worst_value\)"),
         ({"pending": "ignore"}, InputTypeError, "Ignore"),
-        ({"pending": bd.Pending()}, InputTypeError, "Ignore"),
         ({"pending": bd.Censor(1e300)}, InputError, "at most 1e.150"),
         ({"rule": bd.UCB}, InputTypeError, "a rule such as UCB"),
-        ({"rule": bd.Rule()}, InputTypeError, "which nothing here can play"),
+        ({"rule": bd.Rule}, InputTypeError, "a rule such as UCB"),
         ({"rule": int}, InputTypeError, "factory"),
         ({"rule": qKnowledgeGradient}, InputError, "one-shot"),
         ({"rule": 6.0}, InputTypeError, "acquisition function's factory"),

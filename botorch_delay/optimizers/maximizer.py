@@ -1,0 +1,266 @@
+"""Where a rule is largest, given all answers and what is pending."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from botorch_delay.design.ascent import maximize, snapped
+from botorch_delay.design.ties import lowest_of_largest
+from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.generators import generator_for
+from botorch_delay.elimination.active_set import ActiveSet
+from botorch_delay.elimination.box_active_set import spread_points
+from botorch_delay.exceptions import NumericsError
+from botorch_delay.history.point_status import nothing_to_ask
+from botorch_delay.history.trials import Choice, Ledger
+from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
+from botorch_delay.optimizers.fitting import Fitting
+from botorch_delay.optimizers.rule_model import RuleModel
+from botorch_delay.optimizers.rules import Score
+
+# Points of a box from which climbs begin, beside some moved to its boundary.
+BOX_POOL = 2048
+# How many of them: all with up to so many answers, fewer and fewer with more.
+CLIMBS, FULL_CLIMBS, FEW_CLIMBS = 64, 100, 8
+# Of a function of BoTorch, which is costly.
+COSTLY_CLIMBS, COSTLY_STEPS = 8, 8
+# How far climbs get from where the mean is best, as a share of each side.
+LOCAL_REACH = 0.1
+# Of how many answered points of a box it is looked at which is best.
+MOST_CONFIRMED = 256
+# Climbs end when the best of them stands to gain less, as a share of the prior deviation.
+ENOUGH = 1e-3
+
+
+class Maximizer:
+    """Chooses the next point by a rule: the best of a set, or where climbs on a box lead.
+
+    Args:
+        config: of the optimizer; it has a rule.
+        ledger: the trials; read, never written.
+        fitting: kernel and noise.
+
+    Attributes:
+        rule: what is maximised.
+        model: what the rule sees; told of everything that happens to a trial.
+    """
+
+    def __init__(
+        self, config: AcquisitionConfig | BPEConfig, ledger: Ledger, fitting: Fitting
+    ) -> None:
+        assert config.rule is not None
+        self.rule, self._config, self._domain = config.rule, config, config.domain
+        self._ledger, self._fitting = ledger, fitting
+        self._spread: Tensor | None = None  # the candidates of the beginning
+        self._order: Tensor | None = None  # of the asks that nothing has been learned for
+        self._active: ActiveSet | None = None  # what rounds have left of a box
+        self.model = RuleModel(
+            ledger,
+            config.domain,
+            config.pending,
+            sign=config.sign,
+            exact=config.exact,
+            seed=config.seed,
+        )
+
+    def check(self) -> None:
+        """Make ready for the first ask; refuse a rule that cannot be played."""
+        self.update()
+        self.rule.check(self.model)
+
+    def use_active(self, active: ActiveSet) -> None:
+        """Take candidates on a box from what rounds have left of it."""
+        narrowed = active if active.inside is not None else None
+        if narrowed is not None or self._active is not None:
+            self._active, self.model.behind = narrowed, True
+
+    def update(self) -> None:
+        """Count all trials, with the present surrogate and candidates, where that is not done."""
+        surrogate = self._fitting.surrogate
+        if not self.model.behind and self.model.surrogate is surrogate:
+            return
+        candidates = None if self._active is None else self._active.spread
+        if candidates is not None:
+            candidates = candidates[:: max(len(candidates) // BOX_POOL, 1)]
+        else:
+            if self._spread is None:
+                self._spread = self._first_candidates()
+            candidates = self._spread
+        self.model.restart(surrogate, candidates)
+        self._order = None
+
+    def choose(
+        self, number: int, slot: int, active: ActiveSet | None = None, *, confirm: bool = False
+    ) -> Choice:
+        """The next point.
+
+        Args:
+            number: of the round.
+            slot: that it serves.
+            active: where it may be; anywhere if None.
+            confirm: whether it is that of :meth:`confirm`, if there is one.
+
+        Raises:
+            EmptyDomainError: if nothing may be asked.
+            NumericsError: if the rule is finite nowhere.
+        """
+        self.update()
+        point = self.confirm(active) if confirm else None
+        if point is None:
+            point = self._largest(active)
+        if isinstance(point, int):
+            return Choice(point, round=number, slot=slot)
+        return Choice(None, round=number, slot=slot, x=point)
+
+    def _largest(self, active: ActiveSet | None) -> int | Tensor:
+        """Where the rule is largest: a row of a finite set, a point (``d``) of a box."""
+        model, blind = self.model, self.model.is_blind
+        scores = self._first_order() if blind else self.rule.score(model)
+        may_ask, allowed = self._allowed(active)
+        scores = scores.masked_fill(~allowed, -torch.inf)
+        if not bool(torch.isfinite(scores.max())):
+            name = self.rule.method(model)
+            raise NumericsError(f"{name} is not finite at any point that may be asked.")
+        if model.finite:
+            own_scale = self.rule.black_box or blind
+            return lowest_of_largest(scores, 0.0 if own_scale else model.prior_deviation)
+        if blind:
+            return model.candidates[scores.argmax()].clone()
+        return self._climb(scores, may_ask, allowed)
+
+    def confirm(self, active: ActiveSet | None = None) -> int | Tensor | None:
+        """The answered point to ask again, while it is open which of them is best; else None.
+
+        It is open while the mean plus deviation of another reaches the best one's mean less its
+        deviation, pending points counted. Of all these the one with the largest mean plus
+        deviation is asked, unless a trial of it is running.
+
+        Args:
+            active: where it may be; anywhere if None.
+        """
+        self.update()
+        if self.model.is_blind:
+            return None
+        keys, mean, deviation = self._answered(active)
+        if len(keys) < 2:
+            return None
+        best = int(mean.argmax())
+        upper = mean + deviation
+        contested = upper >= mean[best] - deviation[best]
+        if int(contested.sum()) < 2:
+            return None
+        running = torch.tensor([self.model.running[key] > 0 for key in keys], device=upper.device)
+        upper = upper.masked_fill(running | ~contested, -torch.inf)
+        if not bool(torch.isfinite(upper.max())):
+            return None
+        key = keys[lowest_of_largest(upper, self.model.prior_deviation)]
+        return key if self.model.finite else self.model.point(key).clone()
+
+    def _first_candidates(self) -> Tensor:
+        """All points, or spread ones of a box, and some on its boundary if the kernel is given."""
+        generator = generator_for(self._config.seed, 0, torch.device("cpu"))
+        spread = spread_points(self._domain, BOX_POOL, generator)
+        if not isinstance(self._domain, BoxDomain):
+            return spread
+        if self._fitting.learned:
+            return spread
+        edge = snapped(self._domain, spread[: BOX_POOL // 4], generator)
+        return torch.unique(torch.cat([spread, edge[self._domain.contains(edge)]]), dim=0)
+
+    def _first_order(self) -> Tensor:
+        """Scores by which the candidates come one after the other in a random order.
+
+        Before there is anything to learn from, a rule knows only which points are far from each
+        other. Those are the corners, where it is rarely worth to begin.
+        """
+        pool = self.model.candidates
+        if self._order is None:
+            generator = generator_for(self._config.seed, 0, torch.device("cpu"))
+            self._order = torch.randperm(len(pool), generator=generator).to(pool.device)
+        taken = torch.zeros_like(self._order)
+        for trial in self._ledger.trials:
+            at = (pool == trial.x).all(dim=1) if trial.index is None else trial.index
+            taken[at] = 1
+        turn = (self._order - len(self._ledger)) % len(pool)
+        return -(turn + len(pool) * taken).to(pool)
+
+    def _allowed(self, active: ActiveSet | None) -> tuple[Score | None, Tensor]:
+        """Where points may be asked, None if everywhere, and at which candidates."""
+        model, pool = self.model, self.model.candidates
+        everywhere = torch.ones(len(pool), dtype=torch.bool, device=pool.device)
+        inside = None if active is None else active.inside
+        within = everywhere if inside is None else inside(pool)
+        if active is not None and active.rows is not None:
+            within = torch.zeros_like(everywhere).index_fill(0, active.rows, True)
+        closed = model.feasibility.closed()
+        avoided = [] if self._config.repeat_pending else list(+model.running)
+        for keys in (closed + avoided, closed):
+            rows = [key for key in keys if key >= 0]
+            points = [model.point(key) for key in keys if key < 0]
+
+            def may_ask(X: Tensor, points: list[Tensor] = points) -> Tensor:
+                free = everywhere.new_ones(len(X)) if inside is None else inside(X)
+                for x in points:
+                    free = free & ~(x == X).all(dim=1)
+                return free
+
+            allowed = within & may_ask(pool) if points else within.clone()
+            allowed[rows] = False
+            if bool(allowed.any()):
+                return (may_ask if points or inside is not None else None), allowed
+        raise nothing_to_ask(int(within.sum()), exact=self._config.exact)
+
+    def _climb(self, scores: Tensor, may_ask: Score | None, allowed: Tensor) -> Tensor:
+        """The best of the pool's best points after a climb."""
+        model, pool, costly = self.model, self.model.candidates, self.rule.black_box
+        assert isinstance(self._domain, BoxDomain)
+        # Fewer where there are many answers, so that an ask takes no longer.
+        many = CLIMBS * FULL_CLIMBS // max(len(model.answers.anywhere), 1)
+        climbs = COSTLY_CLIMBS if costly else min(max(many, FEW_CLIMBS), CLIMBS)
+        climbs = min(climbs, len(scores))
+        best, reach = scores.topk(climbs).indices, 1.0
+        if model.surrogate.learned:
+            # Not into the corners: new places are spread points, climbs stay near the best ones.
+            mean = model.mean.masked_fill(~allowed, -torch.inf)
+            best = torch.cat([best[:1], mean.topk(climbs).indices])
+            reach = LOCAL_REACH
+        best = best[allowed[best]]  # of which there is at least the first
+        X, found = maximize(
+            self.rule.function(model, pool[best]),
+            self._domain,
+            pool[best],
+            generator=model.generator(),
+            steps=COSTLY_STEPS if costly or len(best) < CLIMBS // 4 else 2 * COSTLY_STEPS,
+            inside=may_ask,
+            reach=reach,
+            enough=0.0 if costly else ENOUGH * model.prior_deviation,
+        )
+        found = torch.where(torch.isfinite(found), found, scores[best])
+        return X[lowest_of_largest(found)].clone()
+
+    def _answered(self, active: ActiveSet | None) -> tuple[list[int], Tensor, Tensor]:
+        """Points with answers that may be asked; mean and deviation there.
+
+        Of many points of a box those with the largest means.
+        """
+        model = self.model
+        keys = sorted(set(model.answers.keys).difference(model.feasibility.closed()))
+        if model.finite:
+            rows = torch.tensor([key for key in keys if key >= 0], device=model.mean.device).long()
+            if active is not None and active.rows is not None:
+                rows = rows[torch.isin(rows, active.rows)]
+            return rows.tolist(), model.mean[rows], model.deviation[rows]
+        if not keys:
+            return [], model.mean[:0], model.mean[:0]
+        X = torch.stack([model.point(key) for key in keys])
+        allowed = self._domain.contains(X)
+        if active is not None and active.inside is not None:
+            allowed &= active.inside(X)
+        rows = allowed.nonzero().flatten()
+        inputs = model.surrogate.inputs(X)
+        mean = model.answers.anywhere.mean(inputs)
+        if len(rows) > MOST_CONFIRMED:
+            rows = rows[mean[rows].topk(MOST_CONFIRMED).indices.sort().values]
+        deviation = model.with_pending.anywhere.at(inputs[rows]).deviation
+        return [keys[row] for row in rows.tolist()], mean[rows], deviation

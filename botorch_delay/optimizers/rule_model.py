@@ -1,0 +1,270 @@
+"""What a rule sees: posteriors from all trials so far, with pending points counted in some way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from botorch_delay import validation
+from botorch_delay.domains.finite import Domain, PointKeys
+from botorch_delay.domains.generators import generator_for
+from botorch_delay.exceptions import InputError
+from botorch_delay.gp import sample_paths
+from botorch_delay.gp.averages import Averages
+from botorch_delay.gp.kernels import prior_variance
+from botorch_delay.gp.sample_paths import PriorPaths
+from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.point_status import Feasibility
+from botorch_delay.history.trials import Attached, Choice, Ledger, Trial, TrialState
+
+
+class Pending:
+    """How pending points enter the posterior."""
+
+    hallucinates: ClassVar[bool] = False  # whether they count in the deviation without a value
+    inflate: bool = False
+    max_delay: int | None = None
+
+    def value(self, trial: Trial) -> float | None:
+        """What a trial that was not abandoned counts as, in the user's sign: its answer, if any."""
+        return trial.value
+
+
+@dataclass(frozen=True)
+class Ignore(Pending):
+    """Not at all: mu~ and sigma~ from what has arrived.
+
+    Without new answers a rule that is not random asks the same point again.
+    """
+
+
+@dataclass(frozen=True)
+class Hallucinate(Pending):
+    """The mean from what has arrived, the deviation from everything asked (Desautels 2014).
+
+    Equivalent to answers equal to the posterior mean at the pending points. A trial that has
+    failed stays counted.
+    """
+
+    hallucinates = True
+
+
+@dataclass(frozen=True)
+class Censor(Pending):
+    """Missing values counted as the worst value of f (Verma et al. 2022).
+
+    The posterior is of everything asked. A trial that is running or has failed has the worst
+    value; an answer that took more than ``max_delay`` asks has it for ever.
+
+    Args:
+        worst_value: the worst value of f, in the user's units and sign. Verma et al. measure
+            values from the worst one, so that theirs is 0; subtract it from your values for
+            their prior.
+        max_delay: in asks; None if answers count however late they are.
+        inflate: add to UCB's factor the sum of sigma at the last ``max_delay`` points, each
+            as it was when the point was asked (theorem 1 of Verma et al.).
+
+    Raises:
+        InputTypeError: if ``worst_value`` is no number.
+        InputError: if it is not finite, or ``inflate`` is asked for without ``max_delay``.
+    """
+
+    worst_value: float
+    max_delay: int | None = None
+    inflate: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "worst_value", validation.real(self.worst_value, "worst_value"))
+        validation.flag(self.inflate, "inflate")
+        if self.max_delay is not None:
+            delay = validation.whole(self.max_delay, "max_delay", 0)
+            object.__setattr__(self, "max_delay", delay)
+        elif self.inflate:
+            raise InputError(
+                "inflate sums sigma over the last max_delay points; give max_delay, in asks."
+            )
+
+    def value(self, trial: Trial) -> float | None:
+        """Its answer, or the worst value."""
+        limit, delay = self.max_delay, trial.delay
+        late = limit is not None and delay is not None and delay > limit
+        return self.worst_value if late or trial.value is None else trial.value
+
+    def __repr__(self) -> str:
+        late = "" if self.max_delay is None else f", max_delay={self.max_delay}"
+        wide = ", inflate=True" if self.inflate else ""
+        return f"Censor({self.worst_value:g}{late}{wide})"
+
+
+class RuleModel:
+    """The posteriors of all trials so far, at candidates and at any points.
+
+    Each point has a key: a candidate's row on a finite set, or a number below 0.
+
+    Args:
+        ledger: the trials; read, never written.
+        domain: where points may be asked.
+        pending: how pending points enter.
+        sign: -1 where the user minimises.
+        exact: whether evaluations are, so that no point is asked twice.
+        seed: of what is random in a rule.
+
+    Attributes:
+        surrogate: kernel, noise and units of the posteriors.
+        candidates: ``N x d``: all points of a set, or where climbs on a box begin.
+        prior_deviation: the largest at the candidates.
+        is_blind: whether there are too few answers to learn a kernel from.
+        answers: give the mean.
+        feasibility: which points may be asked.
+        running: by key, how many trials are.
+        behind: whether all trials are to be counted by :meth:`restart` before anything is read.
+        widths: sigma at the last points, when they were asked, where ``pending`` inflates.
+    """
+
+    surrogate: Surrogate
+    candidates: Tensor
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        domain: Domain,
+        pending: Pending,
+        *,
+        sign: float,
+        exact: bool,
+        seed: int,
+    ) -> None:
+        self.finite, self.pending, self.seed = domain.count is not None, pending, seed
+        self._ledger, self._sign, self._exact = ledger, sign, exact
+        self.widths: list[float] = []
+        self.behind = True
+
+    def restart(self, surrogate: Surrogate, candidates: Tensor) -> None:
+        """Count all trials anew, with another surrogate or other candidates."""
+        self.surrogate, self.candidates = surrogate, candidates
+        self.is_blind = surrogate.learned and not surrogate.scaled
+        with torch.no_grad():
+            prior = prior_variance(surrogate.covar_module, surrogate.inputs(candidates))
+        self.prior_deviation = prior.max().sqrt().item()
+        self._paths: PriorPaths | None = None
+        self._paths_at = 0
+        self._keys = PointKeys()
+        self.answers = Averages(surrogate, candidates)
+        self._asked = Averages(surrogate, candidates) if self.pending.hallucinates else None
+        self.feasibility = Feasibility(self._ledger.trials, self.key, exact=self._exact)
+        self.running = Counter(self.key(trial) for trial in self._ledger.running())
+        for trial in self._ledger.trials:
+            self._count(trial)
+        for number, result in enumerate(self._ledger.attached):
+            self._count_attached(number, result)
+        self.behind = False
+
+    @property
+    def mean(self) -> Tensor:
+        """At every candidate, in units of the surrogate: ``N``."""
+        return self.answers.at_candidates.mean
+
+    @property
+    def deviation(self) -> Tensor:
+        """At every candidate, with pending points counted: ``N``."""
+        return self.with_pending.at_candidates.deviation
+
+    @property
+    def with_pending(self) -> Averages:
+        """What gives the deviation: with pending points, where there are any to count."""
+        if self._asked is None or self._asked.size == self.answers.size:
+            return self.answers
+        return self._asked
+
+    def key(self, place: Trial | Attached) -> int:
+        """The key of a point."""
+        return self._keys.of(place.x, place.index)
+
+    def point(self, key: int) -> Tensor:
+        """The point with a key, ``d``."""
+        return self.candidates[key] if key >= 0 else self._keys.point(key)
+
+    def generator(self) -> torch.Generator:
+        """A fresh one, of the present ask."""
+        return generator_for(self.seed, len(self._ledger), torch.device("cpu"))
+
+    def paths(self, n_features: int) -> PriorPaths:
+        """Paths of the prior: exact ones on small sets, at points from elsewhere as well."""
+        points = self.candidates
+        if self.finite and self._keys.points:
+            points = torch.cat([points, torch.stack(self._keys.points)])
+        if self._paths is None or self._paths_at != len(points):
+            kernel, inputs = self.surrogate.covar_module, self.surrogate.inputs(points)
+            exact = self.finite and len(self.candidates) <= sample_paths.MAX_EXACT_POINTS
+            self._paths = PriorPaths(kernel, inputs, n_features, self.seed, exact=exact)
+            self._paths_at = len(points)
+        return self._paths
+
+    def pending_points(self) -> Tensor | None:
+        """Points that count as pending, ``p x e`` in inputs of the surrogate; None without any."""
+        if self._asked is None:
+            return None
+        points = [t.x for t in self._ledger.running()]
+        known = {self.key(t) for t in self._ledger.trials if t.state is not TrialState.FAILED}
+        failed = sorted(key for key in self.feasibility.suspects if key not in known)
+        points += [self._asked.point(key) for key in failed]
+        return self.surrogate.inputs(torch.stack(points)) if points else None
+
+    def width_at(self, choice: Choice) -> float | None:
+        """Sigma at the point that is about to be asked, where the rule adds it up; else None."""
+        if not self.pending.inflate:
+            return None
+        if choice.x is None:
+            return self.deviation[choice.index].item()
+        inputs = self.surrogate.inputs(choice.x.unsqueeze(0))
+        return self.with_pending.anywhere.at(inputs).deviation.item()
+
+    def asked(self, trial: Trial, width: float | None = None) -> None:
+        """A new trial was asked; :meth:`width_at` said so much of its point."""
+        if width is not None:
+            assert self.pending.max_delay is not None
+            self.widths = [*self.widths, width][-self.pending.max_delay :]
+        if not self.behind:
+            self.feasibility.add(trial)
+            self.running[self.key(trial)] += 1
+            self._count(trial)
+
+    def settled(self, trial: Trial) -> None:
+        """A trial was answered, failed or abandoned."""
+        if not self.behind:
+            self.feasibility.note(trial)
+            self.running[self.key(trial)] -= not trial.late
+            self._count(trial)
+
+    def attached(self) -> None:
+        """A result came from elsewhere, the last one that the ledger holds."""
+        if not self.behind:
+            number = len(self._ledger.attached) - 1
+            self._count_attached(number, self._ledger.attached[number])
+
+    def _count(self, trial: Trial) -> None:
+        """Enter a trial where its state says that it counts, and take it out elsewhere."""
+        key, x = self.key(trial), trial.x
+        counted = trial.state is not TrialState.ABANDONED
+        value = self.pending.value(trial) if counted else None
+        if value is not None:
+            self.answers.put(key, trial.id, x, self._sign * value, trial.noise_var)
+        else:
+            self.answers.drop(key, trial.id)
+        if self._asked is not None:
+            if counted:
+                self._asked.put(key, trial.id, x, None, trial.noise_var)
+            else:
+                self._asked.drop(key, trial.id)
+
+    def _count_attached(self, number: int, result: Attached) -> None:
+        key = self.key(result)
+        self.feasibility.know(key)
+        source = -1 - number
+        self.answers.put(key, source, result.x, self._sign * result.value, None)
+        if self._asked is not None:
+            self._asked.put(key, source, result.x, None, None)

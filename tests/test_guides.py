@@ -1,0 +1,121 @@
+"""The README and the guides do what they show.
+
+Of each page the blocks run in order, in one namespace and a folder of their own. A block of text
+behind one of Python is what that prints. A block whose fence names a file is written to it. Lines
+of ``sh`` are run, those of ``console`` only have to be commands that there are.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+import torch
+from readme_blocks import ENGINES, GUIDES, PAGES, ROOT, blocks, fenced, python_blocks
+
+import botorch_delay as bd
+from botorch_delay import cli
+from botorch_delay.benchmarks import PROBLEMS
+
+every_page = pytest.mark.parametrize("page", PAGES)
+
+
+def is_set_up(line):
+    """Whether it is one of the two commands that the checks run in a fresh environment."""
+    return "venv" in line
+
+
+@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.BotorchWarning")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in ENGINES])
+def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
+    if page == "optuna":
+        pytest.importorskip("optuna")
+    monkeypatch.chdir(tmp_path)
+    # Taken out again afterwards: the benchmark's own tests may come later.
+    monkeypatch.setitem(PROBLEMS, "ridge", None)
+    namespace = {"__name__": page}
+    printed = ""
+    with torch.random.fork_rng():  # BoTorch's loop draws from the global generator
+        for number, (kind, text) in enumerate(fenced(page), start=1):
+            language, _, file = kind.partition(" ")
+            if file:
+                (tmp_path / file).write_text(text, encoding="utf-8")
+            elif language == "python":
+                capsys.readouterr()  # what commands have printed
+                exec(compile(text, f"{page}, block {number}", "exec"), namespace)
+                printed = capsys.readouterr().out
+            elif language == "text":
+                assert printed == text, f"{page}, block {number}"
+            elif language == "sh":
+                for line in filter(lambda line: not is_set_up(line), text.splitlines()):
+                    program, *arguments = shlex.split(line)
+                    assert program == "botorch-delay"
+                    assert cli.main(arguments) == 0, capsys.readouterr().err
+            elif language == "console":
+                for line in text.splitlines():
+                    prompt, program, *arguments = shlex.split(line)
+                    assert (prompt, program) == ("$", "botorch-delay")
+                    cli._parser().parse_args(arguments)
+            else:
+                assert language == "bibtex", kind
+
+
+def test_every_page_has_code_that_runs():
+    for page in PAGES:
+        assert python_blocks(page)
+    for engine in ENGINES:
+        assert (ROOT / "tests" / "integrations" / f"test_{engine}.py").exists()
+    # Its test is in test_workers.py.
+    assert len(blocks("python tune.py")) == 1
+
+
+def test_the_readme_is_a_front_page():
+    readme = PAGES["README"].read_text(encoding="utf-8")
+    assert len(readme.splitlines()) <= 220
+    for page in GUIDES:
+        assert f"(tutorials/guides/{page}.md)" in readme
+    shown = "".join(text for language, text in fenced("README") if language == "sh")
+    first, second = shown.splitlines()
+    assert is_set_up(first)
+    assert first.endswith("botorch-delay demo")
+    assert is_set_up(second)
+    assert second.endswith("-m pytest -n auto")
+
+
+def test_the_defaults_are_those_that_are_shown():
+    (shown,) = (block for block in python_blocks("methods") if "# the share of asks" in block)
+    namespace = {}
+    exec(shown, namespace)
+    silent = bd.BPEDelayOptimizer(namespace["opt"].domain, horizon=200)
+    assert silent.state_dict()["config"] == namespace["opt"].state_dict()["config"]
+
+
+REPORT = ROOT / "botorch_delay" / "benchmarks" / "REPORT.md"
+
+
+@pytest.mark.parametrize("path", [*PAGES.values(), REPORT], ids=lambda path: path.stem)
+def test_links_lead_somewhere(path):
+    for target, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", path.read_text()):
+        file = path.parent / target if target else path
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+            assert anchor in map(anchor_of, headings), f"{target}#{anchor}"
+
+
+def anchor_of(heading):
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@every_page
+def test_no_page_says_that_the_library_is_on_an_index(page):
+    assert not re.search(r"pip install \S*botorch.delay", PAGES[page].read_text())
+
+
+def test_the_report_stays_out_of_the_package():
+    text = (ROOT / "pyproject.toml").read_text()
+    assert 'botorch_delay = ["benchmarks/REPORT.md"]' in text.partition("exclude-package-data")[2]
