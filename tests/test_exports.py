@@ -80,7 +80,8 @@ def test_nothing_prints_and_nothing_pickles_data():
                 called = ast.unparse(node.func)
                 if called == "print":
                     assert path.name == "cli.py", path
-                assert called not in {"pickle.loads", "pickle.load", "torch.load", "eval", "exec"}
+                forbidden = {"pickle.loads", "pickle.load", "torch.load", "eval", "exec"}
+                assert called.removeprefix("cloud") not in forbidden
 
 
 def test_the_page_for_maintainers_names_what_there_is():

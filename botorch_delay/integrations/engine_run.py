@@ -98,6 +98,7 @@ class EngineRun:
     Attributes:
         space: what is searched.
         replica: keeps the optimizer in step.
+        key: the same for every run of this name, space, settings and direction.
         ended: numbers of the trials about which nothing new can come; the engine adds those whose
             end says nothing to an optimizer.
         stopped_early: whether the engine ended any trial before its answer; for the engine to set.
@@ -110,7 +111,7 @@ class EngineRun:
         self.stopped_early = False
         config = self.optimizer.state_dict()["config"]
         told = [name, repr(space.parameters), space.domain.fingerprint(), json.dumps(config)]
-        self._key = hashlib.blake2b("\n".join(told).encode(), digest_size=12).hexdigest()
+        self.key = hashlib.blake2b("\n".join(told).encode(), digest_size=12).hexdigest()
         self._warned = False
 
     @property
@@ -142,7 +143,7 @@ class EngineRun:
         """The record of an ask, JSON-ready, for the engine to keep; as :meth:`Replica.ask`."""
         asked = self.replica.ask(number, **options)
         x = asked.trial.x.tolist()
-        return {"run": self._key, "number": number, "x": x, "ask": asked.record}
+        return {"run": self.key, "number": number, "x": x, "ask": asked.record}
 
     def point(self, record: Mapping[str, Any]) -> Tensor:
         """The point of a record, ``d``."""
@@ -152,7 +153,7 @@ class EngineRun:
         """A trial's record if it is of this run; warns once of a running trial whose is not."""
         if not isinstance(record, Mapping):
             return None
-        if record.get("run") == self._key:
+        if record.get("run") == self.key:
             return record
         if running and not self._warned:
             self._warned = True

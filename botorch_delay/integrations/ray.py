@@ -25,14 +25,16 @@ from botorch_delay.exceptions import (
     InputError,
     MissingExtraError,
     NotSupportedError,
+    StorageError,
 )
+from botorch_delay.history.events import truncated
 from botorch_delay.history.trials import TrialState
 from botorch_delay.integrations.engine_run import EngineRun, Settings
+from botorch_delay.integrations.ray_state import SearchState
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.replica import PastTrial
 
 try:
-    from ray import cloudpickle
     from ray.tune.result import DEFAULT_METRIC
     from ray.tune.search import Searcher, sample
     from ray.tune.search.variant_generator import assign_value, parse_spec_vars
@@ -65,6 +67,9 @@ class DelaySearch(Searcher):
     scheduler that stops trials early makes it depend on the values so far, which the guarantee
     does not allow, and which Tune does not tell a searcher.
 
+    To go on after a crash, ``Tuner.restore`` needs the same ``param_space``: Tune keeps the
+    arguments of the searcher, and :meth:`save` all the rest but the space.
+
     Suggestions do not wait for results. Limit the trials in flight with
     ``TuneConfig(max_concurrent_trials=...)`` or Tune's ``ConcurrencyLimiter``.
 
@@ -95,6 +100,8 @@ class DelaySearch(Searcher):
         True
     """
 
+    CKPT_FILE_TMPL = "searcher-state-{}.json"  # Tune's name of the file, which is no pickle here
+
     def __init__(
         self,
         metric: str | None = None,
@@ -111,8 +118,10 @@ class DelaySearch(Searcher):
         self._seed, self._options = seed, options
         self._horizon: int | None = None
         self._config: dict[str, Any] | None = None  # Tune's param_space
-        self._first = list(points_to_evaluate)  # what is left of them
+        # What is left of points_to_evaluate: configurations, and points (d) in a known space.
+        self._first: list[Any] = list(points_to_evaluate)
         self._evaluated: list[tuple[Mapping[str, Any], float]] = []  # before the space is known
+        self._key: str | None = None  # of the run in a restored file
         # Everything that happened, by Tune's ids of trials; the optimizer follows from it.
         self._trials: dict[str, PastTrial] = {}
         self._lost: list[str] = []  # trials that run here, and that Tune did not restore
@@ -148,33 +157,33 @@ class DelaySearch(Searcher):
             spec: ``num_samples`` is the horizon; anything else is ignored.
 
         Returns:
-            False if there is a space already; then nothing is changed.
+            False if there is a space already; then nothing is changed. After :meth:`restore`
+            metric, mode and horizon are the file's.
 
         Raises:
             InputError: if metric or mode are missing, or a parameter cannot be searched.
             NotSupportedError: for ``grid_search``, ``sample_from``, and spaces inside a ``choice``.
+            StorageError: if the restored file is of another space.
         """
         if self._config is not None:
             return False
         _check_objective(metric, mode)
-        metric, mode = metric or self._metric, mode or self._mode
-        if metric is None and mode:
-            metric = DEFAULT_METRIC  # of trainables that return a single number
-        if not metric or not mode:
-            raise InputError(
-                "metric and mode must be given, to DelaySearch or to TuneConfig; got "
-                f"metric={metric!r} and mode={mode!r}."
-            )
-        samples = spec.get("num_samples") or sys.maxsize
-        is_planned = 0 < samples < sys.maxsize
-        self._horizon = max(samples - len(self._first), 1) if is_planned else None
-        run = self._make_run(config, mode)
-        for first in self._first:
-            run.encode(first)
-        self._config, self._metric, self._mode, self._run = config, metric, mode, run
-        for parameters, value in self._evaluated:
-            self.add_evaluated_point(parameters, value)
-        self._evaluated.clear()
+        begun = copy.copy(self)  # so that nothing is changed if the space is refused
+        if self._key is None:
+            metric, mode = metric or self._metric, mode or self._mode
+            if metric is None and mode:
+                metric = DEFAULT_METRIC  # of trainables that return a single number
+            if not metric or not mode:
+                raise InputError(
+                    "metric and mode must be given, to DelaySearch or to TuneConfig; got "
+                    f"metric={metric!r} and mode={mode!r}."
+                )
+            begun._metric, begun._mode = metric, mode
+            samples = spec.get("num_samples") or sys.maxsize
+            if 0 < samples < sys.maxsize:
+                begun._horizon = max(int(samples) - len(self._first), 1)
+        begun._begin(config)
+        self.__dict__.update(begun.__dict__)
         return True
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
@@ -190,8 +199,7 @@ class DelaySearch(Searcher):
         elif self._lost:
             self._trials[trial_id] = self._trials.pop(self._lost.pop(0))
         elif self._first:
-            x = run.encode(self._first.pop(0))
-            self._trials[trial_id] = PastTrial(number, x, TrialState.RUNNING)
+            self._trials[trial_id] = PastTrial(number, self._first.pop(0), TrialState.RUNNING)
         else:
             try:
                 record = run.ask(number)
@@ -271,38 +279,107 @@ class DelaySearch(Searcher):
             run.replica.sync([past])
 
     def save(self, checkpoint_path: str) -> None:
-        """Write everything to a file, pickled as Tune's own state beside it is."""
-        Path(checkpoint_path).write_bytes(cloudpickle.dumps(self.__getstate__()))
+        """Write all that happened, and metric, mode, horizon and seed, as JSON.
+
+        An earlier file is replaced in one step. Space and options are not in it, only a key by
+        which :meth:`restore` knows them again.
+
+        Raises:
+            StorageError: if the file cannot be written, or JSON cannot hold the configurations
+                that were handed over before the space was known.
+        """
+        key = self._key if self._config is None else self._synced().key
+        state = SearchState(
+            self._metric,
+            self._mode,
+            seed=self._seed,
+            horizon=self._horizon,
+            key=key,
+            trials=self._trials,
+            first=self._first,
+            evaluated=self._evaluated,
+        )
+        state.write(Path(checkpoint_path))
 
     def restore(self, checkpoint_path: str) -> None:
         """Go on from a file that :meth:`save` wrote, as if there had been no interruption.
 
-        It holds space, metric, mode and options too, in place of those of this searcher. To begin
-        a new run with earlier answers, hand them to :meth:`add_evaluated_trials` instead.
+        Space and options are this searcher's, and must be those of the file; horizon and seed are
+        the file's, and so are metric and mode if this searcher has none. If the space is not known
+        yet, trials wait for :meth:`set_search_properties`. To begin a new run with earlier answers,
+        hand them to :meth:`add_evaluated_trials` instead.
 
         Tune writes its own state beside this file, one after the other: a trial that was suggested
         shortly before a run was killed may be unknown to Tune afterwards. The next trial takes its
         place: else a round would wait for it for ever.
+
+        Raises:
+            StorageError: if the file cannot be read, is malformed, or is of another space, metric
+                or mode, or of other options; then nothing is changed.
         """
         path = Path(checkpoint_path)
-        self.__dict__.update(cloudpickle.loads(path.read_bytes()))
-        running = [id_ for id_, past in self._trials.items() if past.state is TrialState.RUNNING]
-        self._lost = _lost_trials(path.parent, running)
+        state = SearchState.read(path)
+        for name in ("metric", "mode"):
+            own, stored = getattr(self, name), getattr(state, name)
+            if None not in (own, stored) and own != stored:
+                raise StorageError(
+                    f"{path} was written for {name}={stored!r}, this searcher has {name}={own!r}."
+                )
+        restored = copy.copy(self)
+        restored._metric, restored._mode = state.metric or self._metric, state.mode or self._mode
+        restored._seed, restored._key = state.seed, state.key
+        if state.key is not None:  # else Tune had not said it
+            restored._horizon = state.horizon
+        restored._trials, restored._first = dict(state.trials), list(state.first)
+        restored._evaluated = list(state.evaluated)
+        if self._config is not None:
+            try:
+                restored._begin(self._config)
+            except InputError as error:  # of configurations in a file without a space
+                raise StorageError(f"{path} is of another search space: {error}") from error
+        running = [i for i, past in restored._trials.items() if past.state is TrialState.RUNNING]
+        restored._lost = _lost_trials(path.parent, running)
+        self.__dict__.update(restored.__dict__)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_run": None}  # made anew from the trials
 
-    def _make_run(self, config: Mapping[str, Any], mode: str | None) -> _TuneRun:
-        return _TuneRun(config, Settings(self._horizon, self._seed, self._options), mode == "max")
+    def _make_run(self, config: Mapping[str, Any]) -> _TuneRun:
+        settings = Settings(self._horizon, self._seed, self._options)
+        return _TuneRun(config, settings, self._mode == "max")
+
+    def _begin(self, config: dict[str, Any]) -> None:
+        """Make the optimizer of a space, and take in what came before the space was known."""
+        run = self._make_run(config)
+        if self._key is None:
+            self._first = [run.encode(first) for first in self._first]
+        elif run.key != self._key:
+            raise StorageError(
+                "The file was written for another search space or with other options; give this "
+                "searcher the same ones, or hand it the results by add_evaluated_trials."
+            )
+        try:
+            for x in (*self._first, *(past.x for past in self._trials.values())):
+                if x.shape != (run.space.domain.dim,):
+                    raise ValueError(f"a point has {len(x)} columns, not {run.space.domain.dim}")
+            run.replica.sync(self._trials.values())
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise StorageError(
+                f"The trials of the file are malformed: {truncated(error)}"
+            ) from error
+        self._config, self._run = config, run
+        evaluated, self._evaluated = self._evaluated, []
+        for parameters, value in evaluated:
+            self.add_evaluated_point(parameters, value)
 
     def _synced(self) -> _TuneRun:
         if self._run is None:
             if self._config is None:
                 raise InputError(
                     "DelaySearch has no search space; give Tuner a param_space with at least one "
-                    "tune.uniform, tune.choice or the like."
+                    "tune.uniform, tune.choice or the like, and Tuner.restore the same one."
                 )
-            self._run = self._make_run(self._config, self._mode)
+            self._run = self._make_run(self._config)
             self._run.replica.sync(self._trials.values())
         return self._run
 
@@ -361,7 +438,7 @@ def _searched(config: Mapping[str, Any]) -> list[tuple[Keys, sample.Domain]]:
             f"{_name(grids[0][0])}: grid_search cannot be searched here; use tune.choice, or "
             "leave out search_alg."
         )
-    functions = [keys[:-1] for keys, value in fixed if _is_function(value)]
+    functions = [k[:-1] for k, value in fixed if isinstance(value, str) and value == _FUNCTION]
     functions += [keys for keys, domain in searched if domain.is_function()]
     if functions:
         raise NotSupportedError(
@@ -398,10 +475,6 @@ def _parameter(domain: sample.Domain) -> Float | Int | Choice:
         # Multiples of the step; rounding must not lose the ones at the ends.
         low, high = math.ceil(low / step - 1e-9) * step, math.floor(high / step + 1e-9) * step
     return Int(low, high, log, int(step or 1)) if whole else Float(low, high, log, step)
-
-
-def _is_function(value: Any) -> bool:
-    return isinstance(value, str) and value == _FUNCTION
 
 
 def _name(keys: Keys) -> str:

@@ -151,10 +151,11 @@ class Ray:
         from botorch_delay.integrations.ray import DelaySearch
 
         self.path, self.count = str(path), 0
-        self.search = DelaySearch("loss", "min", **options)
         kind = tune.choice(["a", "b", "c"])
-        space = {"kind": kind, "n": tune.randint(1, 5), "x": tune.uniform(0.0, 1.0)}
-        self.search.set_search_properties(None, None, space, num_samples=horizon)
+        self.space = {"kind": kind, "n": tune.randint(1, 5), "x": tune.uniform(0.0, 1.0)}
+        self.make = lambda: DelaySearch("loss", "min", **options)
+        self.search = self.make()
+        self.search.set_search_properties(None, None, self.space, num_samples=horizon)
 
     def ask(self):
         self.count += 1
@@ -171,7 +172,8 @@ class Ray:
 
     def restart(self):
         self.search.save_to_dir(self.path, "session")
-        self.search = type(self.search)()
+        self.search = self.make()
+        self.search.set_search_properties(None, None, self.space, num_samples=1)
         self.search.restore_from_dir(self.path)
 
     def recommend(self):

@@ -1,5 +1,7 @@
 """The searcher by itself, and on a real local cluster."""
 
+import copy
+import functools
 import json
 import logging
 import math
@@ -17,7 +19,7 @@ import torch
 from cases import se
 from readme_blocks import python_blocks
 
-from botorch_delay.exceptions import InputError, NotSupportedError
+from botorch_delay.exceptions import InputError, NotSupportedError, StorageError
 from botorch_delay.history.trials import TrialState
 
 optuna = pytest.importorskip("optuna", reason="needs pip install 'botorch-delay[optuna]'")
@@ -45,9 +47,11 @@ SPACE = {
 }
 
 
+FIXED = {"covar_module": se(0.3), "noise_var": 1e-4, "exploit": None}
+
+
 def searcher(space=SPACE, num_samples=20, mode="min", **options):
-    fixed = {"covar_module": se(0.3), "noise_var": 1e-4, "exploit": None}
-    search = DelaySearch(metric="loss", mode=mode, **fixed | options)
+    search = DelaySearch(metric="loss", mode=mode, **FIXED | options)
     assert search.set_search_properties(None, None, space, num_samples=num_samples)
     return search
 
@@ -367,10 +371,12 @@ def test_the_next_trial_takes_the_place_of_one_that_tune_lost(tmp_path, known_fi
     kept.save_to_dir(str(tmp_path), "2026-01-02")
     (tmp_path / "experiment_state-2026-01-01.json").write_text("{}")  # of an earlier session
     (tmp_path / "experiment_state-2026-01-02.json").write_text(state_of_tune("a"))
-    restored = DelaySearch("loss", "min")
+    restored = DelaySearch("loss", "min", **FIXED)
     if known_first:
         restored.set_search_properties(None, None, SPACE, num_samples=1)
     restored.restore_from_dir(str(tmp_path))
+    if not known_first:
+        restored.set_search_properties(None, None, SPACE, num_samples=1)
     assert restored.suggest("a") == configs[0]
     assert restored.suggest("d") == configs[1] != restored.suggest("e")
     assert restored.suggest("f") == Searcher.FINISHED
@@ -385,7 +391,7 @@ def test_a_lost_point_to_evaluate_is_handed_on(tmp_path):
         kept.suggest(trial)
     kept.save_to_dir(str(tmp_path), "2026-01-02")
     (tmp_path / "experiment_state-2026-01-02.json").write_text(state_of_tune("b"))
-    restored = DelaySearch(points_to_evaluate=points)
+    restored = searcher(points_to_evaluate=points, num_samples=1)
     restored.restore_from_dir(str(tmp_path))
     rates = [restored.suggest(trial)["rate"] for trial in ("b", "c", "d")]
     assert rates == pytest.approx([0.02, 0.01, 0.03])
@@ -398,24 +404,193 @@ def test_no_trial_is_lost_where_the_state_of_tune_cannot_be_read(tmp_path, text)
     kept.save_to_dir(str(tmp_path), "2026-01-02")
     if text is not None:
         (tmp_path / "experiment_state-2026-01-02.json").write_text(text)
-    restored = DelaySearch("loss", "min")
+    restored = searcher(num_samples=1)
     restored.restore_from_dir(str(tmp_path))
     assert restored.suggest("b") != kept.suggest("a")
     assert len(restored.optimizer.pending) == 2
 
 
-def test_what_was_stored_takes_precedence(tmp_path):
-    kept = searcher({**SPACE, "data": object()}, num_samples=12, mode="max", seed=3)
+@pytest.mark.parametrize("known_first", [True, False])
+def test_what_was_stored_takes_precedence(tmp_path, known_first):
+    space = {**SPACE, "data": object()}
+    kept = searcher(space, num_samples=12, mode="max", seed=3)
     kept.suggest("a")
     kept.save(str(tmp_path / "state"))
-    restored = DelaySearch("accuracy", "min")
+    restored = DelaySearch(**FIXED)
+    if known_first:
+        restored.set_search_properties("loss", "max", space, num_samples=1)
     restored.restore(str(tmp_path / "state"))
+    if not known_first:
+        restored.set_search_properties("accuracy", "min", space, num_samples=1)
     assert (restored.metric, restored.mode) == ("loss", "max")
     assert restored.optimizer.horizon == 12
     assert restored.optimizer.state_dict()["config"] == kept.optimizer.state_dict()["config"]
     config, again = restored.suggest("a"), kept.suggest("a")
     assert type(config.pop("data")) is type(again.pop("data")) is object
     assert config == again
+
+
+def test_the_file_is_json_and_holds_every_kind_of_trial(tmp_path):
+    first = {"rate": 0.01, "net": {"width": 2, "act": "tanh"}}
+    kept = searcher(points_to_evaluate=[first, {**first, "rate": 0.02}])
+    for trial in "abcdef":
+        kept.suggest(trial)
+    kept.on_trial_complete("b", {"loss": 1.0})
+    kept.on_trial_complete("c", {"loss": 2.0})
+    kept.on_trial_complete("d", {"loss": math.nan})
+    kept.on_trial_complete("e")
+    kept.on_trial_complete("f", error=True)
+    kept.add_evaluated_point(first, 3.0)
+    kept.save(str(tmp_path / "state"))
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]  # nothing is left beside it
+    trials = json.loads((tmp_path / "state").read_text())["trials"]
+    assert [trial["value"] for trial in trials.values()] == [None, 1.0, 2.0, None, None, None, 3.0]
+    restored = searcher(num_samples=1)
+    restored.restore(str(tmp_path / "state"))
+    assert restored.optimizer.state_dict()["events"] != []
+    as_told = [(trial.x.tolist(), trial.state, trial.value) for trial in kept.optimizer.trials]
+    assert [(t.x.tolist(), t.state, t.value) for t in restored.optimizer.trials] == as_told
+    assert sorted(result.value for result in restored.optimizer.attached) == [1.0, 3.0]
+    restored.save(str(tmp_path / "again"))
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "state").read_bytes()
+    assert restored.suggest("g") == kept.suggest("g")
+
+
+def test_what_came_before_the_space_is_kept(tmp_path):
+    points = [{"rate": r, "net": {"width": 2, "act": "tanh"}} for r in (0.01, 0.02, 0.03)]
+    fresh = DelaySearch("loss", "min", points_to_evaluate=points[:1], **FIXED)
+    fresh.add_evaluated_point(points[1], 0.5)
+    fresh.save(str(tmp_path / "fresh"))
+    known = searcher(num_samples=5)
+    waiting = DelaySearch(**FIXED)
+    for restored in (known, waiting):
+        restored.restore(str(tmp_path / "fresh"))
+    waiting.set_search_properties(None, None, SPACE, num_samples=6)
+    for restored in (known, waiting):
+        assert restored.optimizer.horizon == 5
+        assert [result.value for result in restored.optimizer.attached] == [0.5]
+        assert restored.suggest("a")["rate"] == pytest.approx(0.01)
+    fresh.add_evaluated_point({"rate": object()}, 0.5)
+    before = (tmp_path / "fresh").read_bytes()
+    with pytest.raises(StorageError, match="cannot be written"):
+        fresh.save(str(tmp_path / "fresh"))
+    assert (tmp_path / "fresh").read_bytes() == before
+    other = searcher({"x": tune.uniform(0, 1)})
+    with pytest.raises(StorageError, match="another search space"):
+        other.restore(str(tmp_path / "fresh"))
+    assert other.optimizer.attached == []
+
+
+def test_a_file_goes_on_waiting_until_the_space_is_known(tmp_path):
+    kept = searcher(points_to_evaluate=[{"rate": 0.01, "net": {"width": 2, "act": "tanh"}}] * 2)
+    for trial in "ab":
+        kept.suggest(trial)
+    kept.save(str(tmp_path / "state"))
+    waiting = DelaySearch(**FIXED)
+    waiting.restore(str(tmp_path / "state"))
+    with pytest.raises(InputError, match=r"Tuner\.restore the same"):
+        waiting.suggest("c")
+    waiting.save(str(tmp_path / "again"))
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "state").read_bytes()
+
+
+def kept_by(search):
+    """All that a searcher knows, its optimizer as it is and the rest copied."""
+    return {n: v if n == "_run" else copy.copy(v) for n, v in vars(search).items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"space": {**SPACE, "rate": tune.loguniform(1e-4, 1)}}, "another search space or"),
+        ({"noise_var": 1e-3}, "another search space or with other options"),
+        ({"mode": "max"}, "written for mode='min', this searcher has mode='max'"),
+        ({"metric": "accuracy"}, "written for metric='loss', this searcher has metric='accuracy'"),
+    ],
+)
+@pytest.mark.parametrize("known_first", [True, False])
+def test_a_file_of_another_run_is_refused(tmp_path, changes, message, known_first):
+    kept = searcher()
+    kept.suggest("a")
+    kept.save(str(tmp_path / "state"))
+    told = {"metric": "loss", "mode": "min", "space": SPACE, **FIXED} | changes
+    space = told.pop("space")
+    other = DelaySearch(**told)
+    if known_first:
+        other.set_search_properties(None, None, space, num_samples=7)
+        other.suggest("b")
+    elif "metric" not in changes and "mode" not in changes:  # which are compared at once
+        other.restore(str(tmp_path / "state"))
+    before = kept_by(other)
+    refused = functools.partial(other.restore, str(tmp_path / "state"))
+    if other._key is not None:
+        refused = functools.partial(other.set_search_properties, None, None, space)
+    with pytest.raises(StorageError, match=message):
+        refused()
+    assert kept_by(other) == before
+
+
+def without(name):
+    return lambda file: file.pop(name)
+
+
+DAMAGE = {
+    "no format": without("format"),
+    "no key": without("key"),
+    "no trials": without("trials"),
+    "older": lambda file: file.update(format=1),
+    "mode": lambda file: file.update(mode="best"),
+    "no metric": lambda file: file.update(metric=None),
+    "horizon": lambda file: file.update(horizon=0),
+    "seed": lambda file: file.update(seed=-1),
+    "trials": lambda file: file.update(trials=[1]),
+    "number": lambda file: file["trials"]["a"].update(number=7),
+    "state": lambda file: file["trials"]["a"].update(state="lost"),
+    "value": lambda file: file["trials"]["a"].update(value=None),
+    "columns": lambda file: file["trials"]["a"].update(x=[0.5]),
+    "column": lambda file: file["trials"]["a"].update(x=[0.5, "a", 1]),
+    "record": lambda file: file["trials"]["a"].update(record="ask"),
+    "events": lambda file: file["trials"]["a"]["record"].update(events=[]),
+    "points": lambda file: file.update(points_to_evaluate=[[1.0]]),
+    "evaluated": lambda file: file.update(evaluated=[{}]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_malformed_file_is_refused(tmp_path, damage):
+    kept = searcher()
+    kept.suggest("a")
+    kept.on_trial_complete("a", {"loss": 1.0})
+    path = tmp_path / "state"
+    kept.save(str(path))
+    file = json.loads(path.read_text())
+    DAMAGE[damage](file)
+    path.write_text(json.dumps(file))
+    other = searcher()
+    before = kept_by(other)
+    with pytest.raises(StorageError):
+        other.restore(str(path))
+    assert kept_by(other) == before
+
+
+@pytest.mark.parametrize("share", [None, 0.0, 0.5, 0.99])
+def test_a_truncated_or_missing_file_is_refused(tmp_path, share):
+    kept = searcher()
+    kept.suggest("a")
+    path = tmp_path / "state"
+    kept.save(str(path))
+    whole = path.read_bytes()
+    path.unlink() if share is None else path.write_bytes(whole[: int(share * len(whole))])
+    other = searcher()
+    with pytest.raises(StorageError, match="cannot be read" if share is None else "malformed"):
+        other.restore(str(path))
+    assert other.optimizer.trials == []
+
+
+def test_a_pickle_is_refused_unopened(tmp_path):
+    (tmp_path / "state").write_bytes(cloudpickle.dumps(searcher().__getstate__()))
+    with pytest.raises(StorageError, match="malformed"):
+        searcher().restore(str(tmp_path / "state"))
 
 
 # ------------------------------------------------------------------- by way of Optuna
@@ -502,16 +677,20 @@ def test_the_readme_runs(tmp_path, monkeypatch):
         exec(compile(block, f"README.md, Ray block {number}", "exec"), namespace)
     assert namespace["results"].num_errors == 0
     assert len(namespace["results"]) == 1
-    state = max(namespace["shared"].glob("wide/searcher-state-*.pkl"))
     search = DelaySearch()
-    search.restore(str(state))
+    search.set_search_properties("loss", "min", namespace["space"])
+    search.restore_from_dir(str(namespace["shared"] / "wide"))
     assert len(search.optimizer.trials) == 1
+
+
+def param_space(folder, **options):
+    return {**SPACE, "folder": str(folder), **options}
 
 
 def tuner(train, folder, search, num_samples, **options):
     return tune.Tuner(
         train,
-        param_space={**SPACE, "folder": str(folder), **options},
+        param_space=param_space(folder, **options),
         tune_config=tune.TuneConfig(
             metric="loss",
             mode="min",
@@ -545,10 +724,10 @@ def make_train():
             try:
                 experiment = json.loads(newest("experiment_state-*").read_text())
                 generator = cloudpickle.loads(newest("search_gen_state-*").read_bytes())
-                trials = cloudpickle.loads(newest("searcher-state-*").read_bytes())["_trials"]
+                trials = json.loads(newest("searcher-state-*").read_text())["trials"]
             except (EOFError, OSError, ValueError, cloudpickle.pickle.UnpicklingError):
                 return False  # not there, or half written
-            answers = [past for past in trials.values() if past.value is not None]
+            answers = [past for past in trials.values() if past["value"] is not None]
             return answers and len(experiment["trial_data"]) == generator["counter"] == len(trials)
 
         def has_stopped():
@@ -604,13 +783,11 @@ test_ray.tuner(
     sys.argv[1],
     search,
     8,
-    raises=2,
-    interrupts=4,
-    dies=7,
-    diverges=8,
+    **test_ray.MISHAPS,
     driver=os.getpid(),
 ).fit()
 """
+MISHAPS = {"raises": 2, "interrupts": 4, "dies": 7, "diverges": 8}
 
 
 def test_failures_and_a_kill_on_a_cluster(cluster, tmp_path):
@@ -623,14 +800,15 @@ def test_failures_and_a_kill_on_a_cluster(cluster, tmp_path):
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
-    (state,) = (tmp_path / "run").glob("searcher-state-*.pkl")
+    space = param_space(tmp_path, **MISHAPS, driver=None)
     kept = DelaySearch()
-    kept.restore(str(state))
+    kept.set_search_properties("loss", "min", space)
+    kept.restore_from_dir(str(tmp_path / "run"))
     before = kept.optimizer.trials
     assert 0 < len(before) < 8
     answered = [t for t in before if t.state is TrialState.COMPLETED]
     assert answered
-    restored = tune.Tuner.restore(str(tmp_path / "run"), make_train())
+    restored = tune.Tuner.restore(str(tmp_path / "run"), make_train(), param_space=space)
     found = restored.fit()
     assert len(found) == 8
     search = restored._local_tuner._tune_config.search_alg
@@ -644,7 +822,9 @@ def test_failures_and_a_kill_on_a_cluster(cluster, tmp_path):
     losses = [r.metrics["loss"] for r in found if not r.error]
     values = [t.value for t in trials if t.state is TrialState.COMPLETED]
     assert sorted(values) == sorted(value for value in losses if not math.isnan(value))
-    by_point = {str(search._run.params(trial.x)): trial.value for trial in trials}
+    configs = [search._run.params(trial.x) for trial in trials]
+    by_point = {(c["rate"], str(c["net"])): t.value for c, t in zip(configs, trials, strict=True)}
     for result in found:
         if not result.error and not math.isnan(result.metrics["loss"]):
-            assert by_point[str(result.config)] == result.metrics["loss"]
+            point = result.config["rate"], str(result.config["net"])
+            assert by_point[point] == result.metrics["loss"]

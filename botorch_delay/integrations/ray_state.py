@@ -1,0 +1,132 @@
+"""What the searcher for Ray Tune keeps between two sessions, as a JSON file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from botorch_delay import validation
+from botorch_delay.exceptions import StorageError
+from botorch_delay.history.events import finite, truncated, whole
+from botorch_delay.history.states import FORMAT, check_format
+from botorch_delay.history.trials import TrialState
+from botorch_delay.optimizers.replica import PastTrial
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """All that a searcher goes on from, but for its space and its options.
+
+    Attributes:
+        metric: what trials report; None while unknown.
+        mode: "min" or "max"; None while unknown.
+        seed: of everything random.
+        horizon: how many asks are planned, or None.
+        key: :class:`EngineRun`'s; None while the space is unknown.
+        trials: everything that happened, by Tune's ids of trials.
+        first: what is left of ``points_to_evaluate``: configurations while the space is unknown,
+            then points (``d``).
+        evaluated: configurations and values obtained elsewhere, while the space is unknown.
+    """
+
+    metric: str | None
+    mode: str | None
+    seed: int
+    horizon: int | None
+    key: str | None
+    trials: Mapping[str, PastTrial]
+    first: Sequence[Any]
+    evaluated: Sequence[tuple[Mapping[str, Any], float]]
+
+    def write(self, path: Path) -> None:
+        """Write a file, or replace it in one step.
+
+        Raises:
+            StorageError: if it cannot be written, or a configuration is not JSON-ready.
+        """
+        file = {
+            "format": FORMAT,
+            "metric": self.metric,
+            "mode": self.mode,
+            "seed": int(self.seed),
+            "horizon": self.horizon,
+            "key": self.key,
+            "trials": {trial_id: _stored(past) for trial_id, past in self.trials.items()},
+            "points_to_evaluate": [
+                first.tolist() if isinstance(first, Tensor) else dict(first) for first in self.first
+            ],
+            "evaluated": [[dict(parameters), value] for parameters, value in self.evaluated],
+        }
+        beside = path.with_name(f"{path.name}.tmp")
+        try:
+            beside.write_text(json.dumps(file, allow_nan=False), "utf-8")
+            os.replace(beside, path)
+        except (OSError, TypeError, ValueError) as error:
+            raise StorageError(f"{path} cannot be written: {truncated(error)}") from error
+
+    @classmethod
+    def read(cls, path: Path) -> SearchState:
+        """Read a file and check it, as far as that can be done without its space.
+
+        Raises:
+            StorageError: if it cannot be read or is malformed.
+        """
+        try:
+            file = json.loads(path.read_bytes())
+            check_format(file["format"], str(path))
+            metric, mode, key = file["metric"], file["mode"], file["key"]
+            if not isinstance(metric, str | None) or mode not in (None, "min", "max"):
+                raise ValueError("it has no such metric or mode")
+            if key is not None and None in (metric, mode):
+                raise ValueError("it has no metric or no mode")
+            horizon, first = file["horizon"], file["points_to_evaluate"]
+            trials = {trial_id: _past(stored) for trial_id, stored in file["trials"].items()}
+            if sorted(past.number for past in trials.values()) != [*range(len(trials))]:
+                raise ValueError("its trials are not numbered one by one")
+            return cls(
+                metric,
+                mode,
+                seed=validation.seed(file["seed"]),
+                horizon=None if horizon is None else whole(horizon, 1),
+                key=key,
+                trials=trials,
+                first=[dict(given) if key is None else _point(given) for given in first],
+                evaluated=[(dict(given), finite(value)) for given, value in file["evaluated"]],
+            )
+        except StorageError:
+            raise
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error}") from error
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise StorageError(f"{path} is malformed: {truncated(error)}") from error
+
+
+def _stored(past: PastTrial) -> dict[str, Any]:
+    """A trial as plain values; an answer that could not be used is left out."""
+    completed = past.state is TrialState.COMPLETED and past.value is not None
+    return {
+        "number": past.number,
+        "x": past.x.tolist(),
+        "state": past.state.value,
+        "value": validation.answer(past.value, past.x) if completed else None,
+        "record": past.record,
+        "reason": past.reason,
+    }
+
+
+def _past(stored: Mapping[str, Any]) -> PastTrial:
+    number, x, state = whole(stored["number"]), _point(stored["x"]), TrialState(stored["state"])
+    value = finite(stored["value"]) if state is TrialState.COMPLETED else None
+    return PastTrial(number, x, state, value, stored["record"], reason=str(stored["reason"]))
+
+
+def _point(stored: Sequence[Any]) -> Tensor:
+    """A point of a space, whose columns are in double precision."""
+    return torch.tensor([finite(number) for number in stored], dtype=torch.double)
