@@ -48,7 +48,7 @@ class Balls:
         return near.amin(dim=1) ** self.d
 
 
-# Of errors estimated from eight batches: 1 in 200 of Student's t with 7 degrees is beyond.
+# Errors are estimated from sixteen batches that share their levels: wider tails than a normal's.
 WIDE = 4.0
 
 
