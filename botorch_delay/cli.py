@@ -67,7 +67,6 @@ def _parser() -> argparse.ArgumentParser:
     reproduce = add("reproduce", _reproduce, "repeat the paper's experiments, draw its figures")
     reproduce.add_argument("--out", type=Path, default=Path("reproduction"), help="a folder")
     reproduce.add_argument("--quick", action="store_true", help="small, in half a minute")
-    reproduce.add_argument("--redraw", action="store_true", help="new functions in every repeat")
     reproduce.add_argument("--workers", type=int, help="processes (default: one per core)")
 
     bench = add("bench", _bench, "problems, delays and methods side by side")
@@ -78,7 +77,6 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--seeds", metavar="N or A-B", help="so many from 0, or from A to B")
     bench.add_argument("--steps", type=int, help="asks in a run")
     bench.add_argument("--workers", type=int, help="processes (default: one per core)")
-    bench.add_argument("--again", action="store_true", help="also what is done already")
 
     _add_study_commands(add)
     return parser
@@ -122,35 +120,30 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    from botorch_delay.demo import check_picture, describe, draw, run_demo
+    from botorch_delay.demo import run_demo
 
-    if arguments.out is not None:
-        check_picture(arguments.out)
     result = run_demo(
         workers=arguments.workers,
         trials=arguments.trials,
         seed=arguments.seed,
         store=arguments.store,
+        picture=arguments.out,
     )
-    if arguments.out is not None:
-        draw(result, arguments.out)
-    print(describe(result, arguments.out))
+    print(result)
     return 0
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:
-    from botorch_delay.benchmarks.paper import describe, reproduce
-    from botorch_delay.benchmarks.suites import PAPER, PAPER_QUICK, PAPER_REDRAWN
+    from botorch_delay.benchmarks.paper import reproduce
+    from botorch_delay.benchmarks.suites import PAPER, PAPER_QUICK
 
     suite = PAPER_QUICK if arguments.quick else PAPER
-    if arguments.redraw:
-        suite = replace(suite, problems=PAPER_REDRAWN)
-    print(describe(reproduce(arguments.out, suite, workers=arguments.workers)))
+    print(reproduce(arguments.out, suite, workers=arguments.workers))
     return 0
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from botorch_delay.benchmarks.bench import bench, describe
+    from botorch_delay.benchmarks.bench import bench
     from botorch_delay.benchmarks.suites import SUITES
 
     if arguments.suite == "list":
@@ -165,12 +158,13 @@ def _bench(arguments: argparse.Namespace) -> int:
     chosen = {name: value for name, value in chosen.items() if value is not None}
     folder = arguments.out or Path(f"bench-{arguments.suite}")
     suite = replace(SUITES[arguments.suite], **chosen)
-    print(describe(bench(suite, folder, workers=arguments.workers, again=arguments.again)))
+    print(bench(suite, folder, workers=arguments.workers))
     return 0
 
 
 def _bench_list() -> int:
-    from botorch_delay.benchmarks.registries import DELAYS, METHODS, PROBLEMS, split_of
+    from botorch_delay.benchmarks import DELAYS, METHODS, PROBLEMS
+    from botorch_delay.benchmarks.functions import split_of
 
     for title, entries in (
         ("problems", {name: split_of(name) for name in PROBLEMS}),

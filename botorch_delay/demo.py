@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.finite import FiniteDomain
-from botorch_delay.exceptions import InputError, MissingExtraError, StorageError
+from botorch_delay.exceptions import InputError, StorageError
 from botorch_delay.optimizers import BPEDelayOptimizer, RandomOptimizer
 from botorch_delay.plotting import plot_active_set, plot_best, plot_timeline
 from botorch_delay.runner import RunReport, run
@@ -35,25 +34,46 @@ FOLDS = 5
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo found.
+    """What the demo found; as text, in the words of the command line.
 
     Attributes:
-        C: recommended penalty.
-        gamma: recommended kernel width.
+        best: the recommended point, (log10 C, log10 gamma).
         accuracy: on held-out digits, trained on all others.
-        default_accuracy: the same with the default parameters of scikit-learn.
-        random_accuracy: the same with the best of a random search with as many evaluations.
+        rivals: the same with other parameters, by name.
         report: when and where the evaluations ran.
         optimizer: with every trial.
     """
 
-    C: float
-    gamma: float
+    best: Tensor
     accuracy: float
-    default_accuracy: float
-    random_accuracy: float
+    rivals: dict[str, float]
     report: RunReport
     optimizer: BPEDelayOptimizer
+
+    def __str__(self) -> str:
+        report = self.report
+        C, gamma = (10.0**self.best).tolist()
+        lines = [
+            "",
+            f"recommended   C = {C:.4g}, gamma = {gamma:.4g}",
+            "accuracy on held-out digits",
+            f"  {'recommended':<28}{self.accuracy:.4f}",
+            *(f"  {name:<28}{accuracy:.4f}" for name, accuracy in self.rivals.items()),
+        ]
+        for name, accuracy in self.rivals.items():
+            if self.accuracy <= accuracy:
+                relation = "equals" if self.accuracy == accuracy else "does not beat"
+                lines.append(f"The recommendation {relation} {name} here.")
+        if report.resumed:
+            lines.append(f"resumed       {report.resumed} trials were in the store already")
+        if report.evaluations:
+            lines += [
+                f"answers       {len(report.evaluations)}, of which {report.out_of_order} came out "
+                "of order",
+                f"workers       busy {report.utilization:.0%} of the time",
+            ]
+        closed = ", ".join(f"{r.active_before} -> {r.active_after}" for r in self.optimizer.rounds)
+        return "\n".join([*lines, f"active points {closed or 'no round closed'}"])
 
 
 def demo_domain() -> FiniteDomain:
@@ -91,7 +111,8 @@ def run_demo(
     workers: int = 2,
     trials: int = 60,
     seed: int = 0,
-    store: str | os.PathLike[str] | None = None,
+    store: Path | None = None,
+    picture: Path | None = None,
 ) -> DemoResult:
     """Tune with ``workers`` processes and compare on held-out digits.
 
@@ -100,18 +121,23 @@ def run_demo(
         trials: evaluations, at least 2.
         seed: of the split, the optimizer and the random search.
         store: a file that every ask and answer is committed to; an existing one is resumed.
+        picture: a PNG file to draw to.
 
     Raises:
-        MissingExtraError: if scikit-learn is not installed.
+        MissingExtraError: without scikit-learn, or without Matplotlib and with a picture.
         InputError: if an argument is out of its range.
         StorageError: if the store cannot be used.
     """
-    _require("sklearn", "The demo needs scikit-learn")
+    validation.installed("sklearn", "The demo needs scikit-learn", "demo")
     workers = validation.whole(workers, "workers", 1)
     trials = validation.whole(trials, "trials", 2)
     seed = validation.whole(seed, "seed", 0)
     if trials > SIDE**2:
         raise InputError(f"trials must be at most the {SIDE**2} points of the grid, got {trials}.")
+    if picture is not None:
+        validation.installed("matplotlib", "A picture needs Matplotlib", "demo")
+        if picture.suffix != ".png" or not os.access(picture.parent, os.W_OK):
+            raise InputError(f"The picture must be a .png in a folder to write to, got {picture}.")
     objective = CrossValidation(seed)
     optimizer = BPEDelayOptimizer(demo_domain(), horizon=trials, seed=seed)
     rival = RandomOptimizer(demo_domain(), horizon=trials, seed=seed)
@@ -125,15 +151,14 @@ def run_demo(
         run(rival, objective, pool, trials, workers, progress=False)
     best = optimizer.recommend().x
     luckiest = max(rival.trials, key=lambda trial: -1.0 if trial.value is None else trial.value)
-    return DemoResult(
-        C=10.0 ** best[0].item(),
-        gamma=10.0 ** best[1].item(),
-        accuracy=held_out_accuracy(best, seed),
-        default_accuracy=held_out_accuracy(None, seed),
-        random_accuracy=held_out_accuracy(luckiest.x, seed),
-        report=report,
-        optimizer=optimizer,
-    )
+    rivals = {
+        "the default": held_out_accuracy(None, seed),
+        f"random search ({trials} trials)": held_out_accuracy(luckiest.x, seed),
+    }
+    result = DemoResult(best, held_out_accuracy(best, seed), rivals, report, optimizer)
+    if picture is not None:
+        _draw(result, picture)
+    return result
 
 
 def held_out_accuracy(x: Tensor | None, seed: int) -> float:
@@ -142,21 +167,7 @@ def held_out_accuracy(x: Tensor | None, seed: int) -> float:
     return float(_machine(x).fit(images, labels).score(held_images, held_labels))
 
 
-def check_picture(path: Path) -> None:
-    """Find out before the work starts whether a picture can be drawn to ``path``.
-
-    Raises:
-        MissingExtraError: without Matplotlib.
-        InputError: if the folder does not exist, or the name does not end in .png.
-    """
-    _require("matplotlib", "A picture needs Matplotlib")
-    if path.suffix != ".png":
-        raise InputError(f"The picture must be a .png file, got {path}.")
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise InputError(f"Cannot write {path}: {path.parent} is no folder that can be written.")
-
-
-def draw(result: DemoResult, path: Path) -> None:
+def _draw(result: DemoResult, path: Path) -> None:
     """Active set over the rounds, best accuracy over time, and each worker's timeline."""
     from matplotlib.figure import Figure
 
@@ -171,39 +182,6 @@ def draw(result: DemoResult, path: Path) -> None:
     axes["C"].set_title(f"Workers, busy {result.report.utilization:.0%} of the time")
     axes["B"].sharex(axes["C"])
     figure.savefig(path, dpi=110)
-
-
-def describe(result: DemoResult, picture: Path | None = None) -> str:
-    """The result in words, as the command line prints it."""
-    report, rounds = result.report, result.optimizer.rounds
-    rivals = {
-        "the default": result.default_accuracy,
-        f"random search ({len(result.optimizer.trials)} trials)": result.random_accuracy,
-    }
-    lines = [
-        "",
-        f"recommended   C = {result.C:.4g}, gamma = {result.gamma:.4g}",
-        "accuracy on held-out digits",
-        f"  {'recommended':<28}{result.accuracy:.4f}",
-        *(f"  {name:<28}{accuracy:.4f}" for name, accuracy in rivals.items()),
-    ]
-    for name, accuracy in rivals.items():
-        if result.accuracy <= accuracy:
-            relation = "equals" if result.accuracy == accuracy else "does not beat"
-            lines.append(f"The recommendation {relation} {name} here.")
-    if report.resumed:
-        lines.append(f"resumed       {report.resumed} trials were in the store already")
-    if report.evaluations:
-        lines += [
-            f"answers       {len(report.evaluations)}, of which {report.out_of_order} came out of "
-            "order",
-            f"workers       busy {report.utilization:.0%} of the time",
-        ]
-    closed = ", ".join(f"{r.active_before} -> {r.active_after}" for r in rounds)
-    lines.append(f"active points {closed or 'no round closed'}")
-    if picture is not None:
-        lines.append(f"picture       {picture}")
-    return "\n".join(lines)
 
 
 def _machine(x: Tensor | None) -> Any:
@@ -224,8 +202,3 @@ def _digits(seed: int) -> tuple[Any, Any, Any, Any]:
         images, labels, test_size=HELD_OUT, random_state=seed, stratify=labels
     )
     return train, train_labels, held, held_labels
-
-
-def _require(package: str, need: str) -> None:
-    if find_spec(package) is None:
-        raise MissingExtraError(f"{need}: pip install 'botorch-delay[demo]'.")

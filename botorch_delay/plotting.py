@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from botorch_delay.benchmarks import History
+from botorch_delay.benchmarks import SimulationResult
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
@@ -29,7 +29,7 @@ _PIXELS = 240
 
 
 def plot_regret(
-    histories: Mapping[str, History | Sequence[History]], ax: Axes | None = None
+    histories: Mapping[str, SimulationResult | Sequence[SimulationResult]], ax: Axes | None = None
 ) -> Axes:
     """Cumulative regret against steps.
 
@@ -46,10 +46,10 @@ def plot_regret(
     if not histories:
         raise InputError("histories must hold at least one history.")
     for name, repeats in histories.items():
-        runs = [repeats] if isinstance(repeats, History) else repeats
+        runs = [repeats] if isinstance(repeats, SimulationResult) else repeats
         _check(runs, Sequence, "plot_regret")
         for run in runs:
-            _check(run, History, "plot_regret")
+            _check(run, SimulationResult, "plot_regret")
         if len({len(run.regret) for run in runs}) != 1:
             raise InputError(f"The histories of {name!r} must be one or more of equal length.")
         regret = torch.stack([run.regret for run in runs])

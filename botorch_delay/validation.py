@@ -7,13 +7,14 @@ import numbers
 import operator
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from botorch.exceptions.warnings import InputDataWarning
 from torch import Tensor
 
-from botorch_delay.exceptions import InputError, InputTypeError
+from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
 
 
 def whole(value: Any, name: str, minimum: int) -> int:
@@ -191,3 +192,9 @@ def warn_single_precision(value: Tensor, stacklevel: int = 3) -> None:
             InputDataWarning,
             stacklevel=stacklevel + 1,
         )
+
+
+def installed(package: str, need: str, extra: str) -> None:
+    """Raise MissingExtraError, a need and how to meet it, unless a package is installed."""
+    if find_spec(package) is None:
+        raise MissingExtraError(f"{need}: pip install 'botorch-delay[{extra}]'.")

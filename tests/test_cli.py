@@ -41,7 +41,7 @@ def call(*arguments, capsys):
         (["demo", "--store", "/nowhere/study.db", "--trials", "4"], "folder /nowhere does not"),
         (["demo", "--colour"], "unrecognized"),
         (["demo", "--out", "picture.jpg"], ".png"),
-        (["demo", "--out", "/nowhere/picture.png"], "/nowhere is no folder"),
+        (["demo", "--out", "/nowhere/picture.png"], "a folder to write to"),
     ],
 )
 def test_wrong_options_give_one_line_and_exit_code_2(arguments, message, capsys):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from botorch_delay import validation
-from botorch_delay.exceptions import InputError, InputTypeError
+from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
 
 POINTS = torch.tensor([[0.0, 1.0], [2.0, 3.0]], dtype=torch.double)
 
@@ -77,3 +77,9 @@ def test_matrices_and_columns():
     assert validation.column(POINTS[:, :1], "y", POINTS).tolist() == [0.0, 2.0]
     validation.matches(POINTS[:1], "X", POINTS)
     assert math.copysign(1.0, validation.answer(-0.0, POINTS)) == 1.0
+
+
+def test_a_package_that_is_missing_gives_a_hint():
+    validation.installed("torch", "Everything needs torch", "bench")
+    with pytest.raises(MissingExtraError, match=r"needs it: pip install 'botorch-delay\[bench\]'"):
+        validation.installed("botorch_delay_no_such_package", "Nothing needs it", "bench")

@@ -1,10 +1,28 @@
-"""Problems with a known answer, a simulator of delays, and methods side by side."""
+"""Problems with a known answer, a simulator of delays, and methods side by side.
 
-from botorch_delay.benchmarks.clocks import Clock, StepClock, WorkerClock
-from botorch_delay.benchmarks.methods import Method
-from botorch_delay.benchmarks.problems import BoxProblem, FiniteProblem, Problem, paper_problem
-from botorch_delay.benchmarks.registries import DELAYS, METHODS, PROBLEMS
-from botorch_delay.benchmarks.simulator import History, Sampler, simulate
+A problem (``PROBLEMS``, from a seed) with a delay (``DELAYS``, a clock) and a method (``METHODS``)
+is simulated by ``simulate``. A suite of such runs is kept in a folder, measured, compared and
+drawn, by ``bench.bench`` or ``paper.reproduce``.
+
+For maintainers, from the bottom up: ``problems`` (types), ``clocks`` (steps and workers),
+``functions`` (problems by name), ``simulator``, ``peers`` (optimizers of other libraries),
+``methods``, ``suites``, ``runs`` (the folder), ``results`` (tables and intervals), ``figures``;
+``bench`` and ``paper``.
+
+* To add a problem: in ``functions`` a function of the seed that returns a ``FiniteProblem`` or a
+  ``BoxProblem``, and a line in ``PROBLEMS`` (for a test function of BoTorch's, a line in
+  ``TEST_FUNCTIONS`` alone). Its name goes into ``TESTING`` if no default may be chosen on it.
+* To add a method: in ``methods`` a function of problem, clock, number of asks and seed that returns
+  an optimizer, and a line in ``METHODS``. One of another library is a ``PeerSampler`` in ``peers``
+  that says how it suggests and how it is told, and that line names its package.
+* To add a delay, or a number of workers: a line in ``DELAYS``.
+"""
+
+from botorch_delay.benchmarks.clocks import DELAYS, Clock
+from botorch_delay.benchmarks.functions import PROBLEMS, paper_problem
+from botorch_delay.benchmarks.methods import METHODS, Method
+from botorch_delay.benchmarks.problems import BoxProblem, FiniteProblem, Problem
+from botorch_delay.benchmarks.simulator import Sampler, SimulationResult, simulate
 
 __all__ = [
     "DELAYS",
@@ -13,12 +31,10 @@ __all__ = [
     "BoxProblem",
     "Clock",
     "FiniteProblem",
-    "History",
     "Method",
     "Problem",
     "Sampler",
-    "StepClock",
-    "WorkerClock",
+    "SimulationResult",
     "paper_problem",
     "simulate",
 ]

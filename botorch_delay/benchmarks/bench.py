@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from botorch_delay.benchmarks.figures import draw_figures
-from botorch_delay.benchmarks.folders import run_suite
-from botorch_delay.benchmarks.report import REFERENCE, wins, write_report
-from botorch_delay.benchmarks.results import Results, read_results
+from botorch_delay.benchmarks.functions import split_of
+from botorch_delay.benchmarks.methods import METHODS
+from botorch_delay.benchmarks.results import (
+    LEVEL,
+    MEASURES,
+    REFERENCE,
+    Results,
+    compare,
+    final_regrets,
+    markdown_table,
+    methods_of,
+    number,
+    read_results,
+    wins,
+)
+from botorch_delay.benchmarks.runs import run_suite
 from botorch_delay.benchmarks.suites import Cell, Suite
 
-__all__ = ["bench", "describe"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["bench"]
 
 
 def bench(
-    suite: Suite,
-    folder: Path,
-    *,
-    workers: int | None = None,
-    again: bool = False,
-    progress: bool = True,
+    suite: Suite, folder: Path, *, workers: int | None = None, progress: bool = True
 ) -> Results:
     """Simulate a suite, or go on where an earlier call was stopped, and write tables and report.
 
-    Every run that is done is kept in a file of its own. The report covers all runs in the folder,
-    also those of other choices of problems, delays, methods and seeds, and those that were copied
-    there from a folder of the same suite.
+    Every run that is done is kept in a file of its own; to have one simulated anew, delete it. The
+    report covers all runs in the folder, also those of other choices of problems, delays, methods
+    and seeds, and those that were copied there from a folder of the same suite.
 
     Args:
         suite: what is compared.
         folder: where to write; made if it does not exist.
         workers: processes, 1 for this one alone; as many as there are cores if None.
-        again: simulate the chosen runs anew, also those that are done.
         progress: whether to show a progress bar.
 
     Raises:
@@ -42,17 +54,81 @@ def bench(
             process.
         RunError: if a worker process dies; every run that was done is kept.
     """
-    wanted = run_suite(suite, folder, workers=workers, again=again, progress=progress)
-    results = read_results(folder, suite.steps)
-    figures = draw_figures(folder / "figures", results, REFERENCE)
-    columns = results.runs[["problem", "delay", "method", "seed"]]
-    done = {Cell(*row) for row in columns.itertuples(index=False)}
-    write_report(results, suite.name, len(set(wanted) - done), figures)
+    wanted = run_suite(suite, folder, workers=workers, progress=progress)
+    results = read_results(folder)
+    done = results.runs[[*Cell._fields]].itertuples(index=False, name=None)
+    missing = len(set(wanted) - set(done))
+    figures = draw_figures(folder / "figures", results)
+    results.report.write_text("\n".join(_report(results, suite, missing, figures)))
     return results
 
 
-def describe(results: Results) -> str:
-    """The results in short, as the command line prints them."""
-    return "\n".join(
-        ["", *wins(results.runs), "", f"{len(results.runs):,} runs", str(results.report)]
+def _report(results: Results, suite: Suite, missing: int, figures: Sequence[Path]) -> list[str]:
+    """The report in Markdown: losses as plain as wins."""
+    runs = results.runs
+    done = f"{len(runs):,} runs"
+    if missing:
+        done += f"; **{missing:,} runs of the suite are missing**, what follows is from the others"
+    lines = [
+        f"# Benchmark: {suite.name}",
+        "",
+        f"{done}. {suite.steps} asks in each; seeds {runs['seed'].min()} to {runs['seed'].max()}.",
+        "",
+        *(f"* {line}" for line in results.made),
+        "",
+        "Within a seed every method sees the same noise and delays. Brackets hold the "
+        f"{LEVEL:.0%} bootstrap interval of the paired difference to `{REFERENCE}`: **below 0 the "
+        f"method has less regret than `{REFERENCE}`, above 0 more**. With three seeds or so such "
+        "intervals are too narrow; n is stated where some seeds are missing. Cumulative regret is "
+        "charged when a point is asked. A point is recommended by the posterior mean of all "
+        "answers; `tpe` and `optuna-gp` recommend the best noisy answer, and with `-by-model` the "
+        "posterior mean chooses from the same asks. An oracle is told every answer at once.",
+        "",
+        f"## {REFERENCE} against the others",
+        "",
+        f"In how many cells (problem and delay) `{REFERENCE}` has less regret, more, or it is not "
+        "decided; cells with a single common seed are left out.",
+        "",
+        *wins(runs),
+        "",
+    ]
+    for problem, here in runs.groupby("problem", sort=False):
+        lines += [f"## {problem} ({split_of(problem)})", ""]
+        for measure in MEASURES:
+            lines += [*_regrets(here, measure), ""]
+        mine = [path for path in figures if path.stem.rpartition("-")[0] == problem]
+        lines += [f"![{path.stem}]({path.relative_to(results.folder).as_posix()})" for path in mine]
+        lines += [""]
+    return [*lines, "## Methods and what they cost", "", *_costs(runs), ""]
+
+
+def _regrets(runs: pd.DataFrame, measure: str) -> list[str]:
+    """Of one problem: a row per method, a column per delay."""
+    finals = {delay: final for (_, delay), final in final_regrets(runs, measure).items()}
+
+    def regret(final: pd.DataFrame, method: str) -> str:
+        if method not in final:
+            return ""
+        difference, seeds = compare(final, method), final[method].count()
+        text = number(final[method].mean()) + (difference.interval if difference else "")
+        return text + (f" (n = {seeds})" if seeds < final.count().max() else "")
+
+    return markdown_table(
+        [measure, *finals],
+        ([name, *(regret(final, name) for final in finals.values())] for name in methods_of(runs)),
     )
+
+
+def _costs(runs: pd.DataFrame) -> list[str]:
+    rows = []
+    for name in methods_of(runs):
+        method, mine = METHODS.get(name), runs[runs["method"] == name].mean(numeric_only=True)
+        repeats = "" if method and method.instant else f"{mine['repeat_share']:.0%}"
+        times = (number(1e3 * mine[f"seconds_per_{call}"]) for call in ("ask", "tell"))
+        rows.append([name, method.label if method else "", repeats, *times])
+    header = "method | what it is | asks that repeat a pending point | ms per ask | ms per tell"
+    return [
+        "Means over all runs of a method, on one thread; not every method was used everywhere.",
+        "",
+        *markdown_table(header.split(" | "), rows),
+    ]

@@ -1,10 +1,8 @@
-"""When answers come: by steps or from workers, in simulated time."""
+"""When answers come, in simulated time: by steps or from workers."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,54 +11,36 @@ from scipy.special import zeta
 from torch import Generator, Tensor
 
 from botorch_delay import validation
-from botorch_delay.delays import DelayLaw, check_delays
+from botorch_delay.delays import DelayLaw, GeometricDelay, NoDelay, PoissonDelay, check_delays
 from botorch_delay.exceptions import InputError
 
-# Streams of one seed, so that none depends on how much of another was drawn. The delays' own is
-# the seed itself.
-NOISE_STREAM = 0x5EED << 32
-UNIFORM_STREAM = 0x7AB1E << 32
-_OUTCOME_STREAM = 0xFA7E << 32
+# Of the draws that decide how asks end. The streams of one seed are apart, so that none depends on
+# how much of another was drawn; the delays' own is the seed itself.
+_END_STREAM = 0xFA7E << 32
 
 State = Literal["pending", "answered", "failed", "lost"]
 
 
-# What becomes of one ask: how long it takes (steps, or time with a clock of workers), and how it
-# ends. From its number, counted from 0, its f as a share of the problem's range, and the duration
-# that the problem states or None.
-Outcomes = Callable[[int, float, float | None], tuple[float, State]]
-
-
-class Clock(ABC):
-    """When answers come. What is random is the same for every method.
-
-    Attributes:
-        workers: how many evaluations run at once; None where asks come step by step.
-        law: the delay law, if there is one that methods may be told.
-    """
-
-    workers: int | None = None
-    law: DelayLaw | None = None
-
-    @abstractmethod
-    def outcomes(self, steps: int, seed: int) -> Outcomes:
-        """What becomes of each of ``steps`` asks."""
-
-
 @dataclass(frozen=True)
-class StepClock(Clock):
-    """One ask per step, answered after a random number of further steps.
+class Clock:
+    """When answers come: by steps with a law of delays, or from workers. Either is given.
+
+    What is random depends on the seed alone, so that it is the same for every method.
 
     Attributes:
-        law: of the delays.
-        lost: share of the asks that are never answered.
-        failed: share of the asks that fail, when their answer would have come.
+        law: of the delays in steps, where there is one ask per step.
+        workers: how many evaluations run at once, each worker asking again as soon as it is done.
+            An evaluation takes as long as the problem says; where it says nothing, a log-normal
+            time with median 1 and a logarithm of standard deviation 1.
+        lost: share of the asks that are never answered; with a law.
+        failed: share of the asks that fail when their answer would have come; with a law.
 
     Raises:
-        InputError: if a share is not in [0, 1], or their sum above 1.
+        InputError: if there are both a law and workers or neither, or a number is out of its range.
     """
 
-    law: DelayLaw
+    law: DelayLaw | None = None
+    workers: int | None = None
     lost: float = 0.0
     failed: float = 0.0
 
@@ -69,79 +49,26 @@ class StepClock(Clock):
         total += validation.nonnegative(self.failed, "failed")
         if total > 1.0:
             raise InputError(f"lost and failed must sum to at most 1, got {total}.")
+        if (self.law is None) == (self.workers is None) or (self.workers and total):
+            raise InputError(
+                "A clock needs either a law of delays, with shares that are lost or fail, or a "
+                "number of workers."
+            )
+        if self.workers is not None:
+            validation.whole(self.workers, "workers", 1)
 
-    def outcomes(self, steps: int, seed: int) -> Outcomes:
-        """Delays of the law; failures and losses by their shares."""
-        delays = check_delays(self.law.sample(steps, generator_of(seed)), steps).tolist()
-        drawn = uniforms(steps, seed ^ _OUTCOME_STREAM)
-
-        def outcome(number: int, height: float, duration: float | None) -> tuple[float, State]:
-            if drawn[number] < self.lost:
-                return delays[number], "lost"
-            failed = drawn[number] < self.lost + self.failed
-            return delays[number], "failed" if failed else "answered"
-
-        return outcome
-
-
-@dataclass(frozen=True)
-class GrowingClock(Clock):
-    """One ask per step; the better a point, the longer its answer takes.
-
-    The delay is geometric with mean ``largest_mean`` times the share of the problem's range
-    that f reaches there.
-
-    Attributes:
-        largest_mean: the mean delay of the best point, in steps, above 0.
-    """
-
-    largest_mean: float
-
-    def outcomes(self, steps: int, seed: int) -> Outcomes:
-        """Geometric delays, by inversion of one uniform number per ask."""
-        drawn = uniforms(steps, seed)
-
-        def outcome(number: int, height: float, duration: float | None) -> tuple[float, State]:
-            mean = self.largest_mean * height
-            if mean <= 0.0:
-                return 0, "answered"
-            stay = mean / (1.0 + mean)  # P(tau >= k) = stay^k
-            return math.floor(math.log1p(-drawn[number]) / math.log(stay)), "answered"
-
-        return outcome
-
-
-@dataclass(frozen=True)
-class WorkerClock(Clock):
-    """A number of workers, each of which asks again as soon as it is done.
-
-    Evaluations take as long as the problem says; where it says nothing, log-normal times with
-    median 1.
-
-    Attributes:
-        workers: how many, at least 1.
-        spread: standard deviation of the logarithm of such times, at least 0.
-
-    Raises:
-        InputError: if a number is out of its range.
-    """
-
-    workers: int
-    spread: float = 1.0
-
-    def __post_init__(self) -> None:
-        validation.whole(self.workers, "workers", 1)
-        validation.nonnegative(self.spread, "spread")
-
-    def outcomes(self, steps: int, seed: int) -> Outcomes:
-        """Durations."""
-        normal = torch.randn(steps, dtype=torch.double, generator=generator_of(seed))
-        drawn = (self.spread * normal).exp().tolist()
-
-        def outcome(number: int, height: float, duration: float | None) -> tuple[float, State]:
-            return drawn[number] if duration is None else duration, "answered"
-
-        return outcome
+    def draw(self, steps: int, seed: int) -> tuple[list[float], list[State]]:
+        """How long each of ``steps`` asks takes, in steps or in time, and how it ends."""
+        generator = torch.Generator().manual_seed(seed)
+        if self.law is not None:
+            waits = check_delays(self.law.sample(steps, generator), steps)
+        else:
+            waits = torch.randn(steps, dtype=torch.double, generator=generator).exp()
+        ends: list[State] = [
+            "lost" if u < self.lost else "failed" if u < self.lost + self.failed else "answered"
+            for u in uniforms(steps, seed ^ _END_STREAM)
+        ]
+        return waits.tolist(), ends
 
 
 class ParetoDelay(DelayLaw):
@@ -172,12 +99,19 @@ class ParetoDelay(DelayLaw):
         return f"ParetoDelay({self.shape:g}, {self.scale:g})"
 
 
-def generator_of(seed: int) -> Generator:
-    """A generator of its own."""
-    return torch.Generator().manual_seed(seed)
-
-
 def uniforms(n: int, seed: int) -> list[float]:
-    """Numbers in [0, 1)."""
-    drawn: list[float] = torch.rand(n, dtype=torch.double, generator=generator_of(seed)).tolist()
+    """Numbers in [0, 1), from a stream of their own."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn: list[float] = torch.rand(n, dtype=torch.double, generator=generator).tolist()
     return drawn
+
+
+DELAYS: dict[str, Clock] = {
+    "none": Clock(NoDelay()),
+    **{f"poisson-{mean}": Clock(PoissonDelay(float(mean))) for mean in (10, 25, 50, 100, 200)},
+    "geometric-20": Clock(GeometricDelay(20.0)),
+    "pareto-1.5": Clock(ParetoDelay(1.5, 10.0)),
+    "lost-10": Clock(PoissonDelay(10.0), lost=0.1),
+    "failed-5": Clock(PoissonDelay(10.0), failed=0.05),
+    **{f"workers-{count}": Clock(workers=count) for count in (4, 16, 64)},
+}

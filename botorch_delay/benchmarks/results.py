@@ -1,8 +1,9 @@
-"""Tables of what was measured, and methods side by side: paired differences, their intervals."""
+"""What was measured, and methods side by side: paired differences and their intervals."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,22 +11,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from botorch_delay.benchmarks.folders import RUNS, read_run, write_whole
-from botorch_delay.benchmarks.registries import DELAYS, METHODS, PROBLEMS
-from botorch_delay.benchmarks.simulator import History
+from botorch_delay.benchmarks.clocks import DELAYS
+from botorch_delay.benchmarks.functions import PROBLEMS
+from botorch_delay.benchmarks.methods import METHODS
+from botorch_delay.benchmarks.runs import read_run
+from botorch_delay.benchmarks.suites import Cell
 from botorch_delay.exceptions import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+REFERENCE = "bpe-delay"
 LEVEL = 0.90
 RESAMPLES = 10_000
-LEAST_DELAYS = 4  # of which something is said about growth
-
-CUMULATIVE = "cumulative regret"
-RECOMMENDED = "regret of the recommended point"
-MEASURES = (CUMULATIVE, RECOMMENDED)
-BY_MODEL = ", our recommendation"  # another recommendation from the same runs
+# The columns that hold what is compared.
+MEASURES = {
+    "cumulative regret": "cumulative_regret",
+    "regret of the recommended point": "recommended_regret",
+}
 
 Array = NDArray[np.float64]
 # By problem and delay: a table with a row per seed and a column per method.
@@ -34,7 +37,7 @@ Finals = Mapping[tuple[str, str], "pd.DataFrame"]
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What was measured in the runs of a folder.
+    """What was measured in the runs of a folder; as text, methods side by side.
 
     Attributes:
         folder: that holds the runs; their tables as ``cells.csv`` and ``curves.csv``; a report in
@@ -56,106 +59,74 @@ class Results:
         """The report."""
         return self.folder / "report.md"
 
+    def __str__(self) -> str:
+        return "\n".join(["", *wins(self.runs), "", f"{len(self.runs):,} runs", str(self.report)])
 
-def read_results(folder: Path, steps: int) -> Results:
+
+def read_results(folder: Path) -> Results:
     """Measure every whole run in a folder, and write the tables.
-
-    Args:
-        folder: that holds the runs.
-        steps: asks in each run.
 
     Raises:
         InputError: if no run is done.
     """
     import pandas as pd
 
-    runs, curves, made = [], [], set()
-    for path in sorted((folder / RUNS).glob("*.json")):
-        found = read_run(path, steps)
-        if found is not None:
-            key = vars(found.cell)
-            curve = _curve(found.history)
-            curves += [key | row for row in curve]
-            runs.append(key | curve[-1] | _costs(found.history))
-            made.add(found.made)
+    found = [read_run(path) for path in sorted((folder / "runs").glob("*.json"))]
+    runs = sorted((run for run in found if run is not None), key=lambda run: _rank(run["cell"]))
     if not runs:
         raise InputError(f"{folder} holds no run that is done.")
+    rows, curves = [], []
+    for run in runs:
+        cell = Cell(*run["cell"])._asdict()
+        asks, shown = pd.DataFrame(run["asks"]), pd.DataFrame(run["recommendations"])
+        cumulative = asks["regret"].cumsum().to_numpy()
+        shown = shown.drop(columns="point").rename(columns={"regret": "recommended_regret"})
+        curve = shown.assign(**cell, cumulative_regret=cumulative[shown["asks"] - 1])
+        curves.append(curve[[*cell, "asks", "time", "cumulative_regret", "recommended_regret"]])
+        rows.append(curves[-1].iloc[-1].to_dict() | _costs(asks))
     results = Results(
-        folder, _ordered(pd.DataFrame(runs)), _ordered(pd.DataFrame(curves)), sorted(made)
+        folder,
+        pd.DataFrame(rows),
+        pd.concat(curves, ignore_index=True),
+        sorted({run["made"] for run in runs}),
     )
-    write_whole(folder / "cells.csv", results.runs.to_csv(index=False))
-    write_whole(folder / "curves.csv", results.curves.to_csv(index=False))
+    results.runs.to_csv(folder / "cells.csv", index=False)
+    results.curves.to_csv(folder / "curves.csv", index=False)
     return results
 
 
-def _curve(history: History) -> list[dict[str, Any]]:
-    cumulative = history.regret.tolist()
-    return [
-        {
-            "asks": at.asks,
-            "time": at.time,
-            "cumulative_regret": cumulative[at.asks - 1],
-            "recommended_regret": at.regret,
-            "recommended_regret_by_model": at.by_model,
-        }
-        for at in history.recommendations
-    ]
+def _rank(cell: list[Any]) -> list[Any]:
+    """By the order of the registries; what is not registered comes last."""
+    registries: tuple[Mapping[str, object], ...] = (PROBLEMS, DELAYS, METHODS)
+    return [*map(place, cell[:3], registries), *cell]
 
 
-def _costs(history: History) -> dict[str, Any]:
-    asks = history.asks
-    tells = [ask.seconds_tell for ask in asks if ask.seconds_tell is not None]
-    states = [ask.state for ask in asks]
+def place(name: str, registry: Mapping[str, object]) -> int:
+    """The place of a name in a registry; the end if it is not there."""
+    return [*registry, name].index(name)
+
+
+def _costs(asks: pd.DataFrame) -> dict[str, Any]:
+    tells = asks["seconds_tell"].astype(float)
     return {
-        "repeat_share": float(np.mean([ask.repeat for ask in asks])),
-        "seconds_per_ask": float(np.mean([ask.seconds_ask for ask in asks])),
-        "seconds_per_tell": float(np.mean(tells)) if tells else 0.0,
-        **{state: states.count(state) for state in ("answered", "failed", "lost", "pending")},
+        "repeat_share": asks["repeat"].mean(),
+        "seconds_per_ask": asks["seconds_ask"].mean(),
+        "seconds_per_tell": tells.mean() if tells.count() else 0.0,
+        **{end: sum(asks["state"] == end) for end in ("answered", "failed", "lost", "pending")},
     }
-
-
-def _ordered(table: pd.DataFrame) -> pd.DataFrame:
-    """In the order of the registries; what is not registered comes last."""
-    known = {"problem": list(PROBLEMS), "delay": list(DELAYS), "method": list(METHODS)}
-
-    def rank(column: pd.Series) -> pd.Series:
-        if column.name not in known:
-            return column
-        order = {name: place for place, name in enumerate(known[column.name])}
-        return column.map(order).fillna(len(order))
-
-    table = table.sort_values([*known, "seed"], key=rank, kind="stable", ignore_index=True)
-    table["recommended_regret_by_model"] = table["recommended_regret_by_model"].astype(float)
-    return table
-
-
-def recommended(table: pd.DataFrame) -> pd.DataFrame:
-    """Regret of the recommended points as a column ``regret``; Optuna's runs are there twice."""
-    import pandas as pd
-
-    run, by_model = ["problem", "delay", "method", "seed"], "recommended_regret_by_model"
-    ours = table[table.groupby(run)[by_model].transform("count") > 0]
-    # Before the first answer the model recommends nothing of its own.
-    regret = ours[by_model].fillna(ours["recommended_regret"])
-    ours = ours.assign(method=ours["method"] + BY_MODEL, regret=regret)
-    return pd.concat([table.assign(regret=table["recommended_regret"]), ours])
 
 
 def final_regrets(runs: pd.DataFrame, measure: str) -> Finals:
     """What every run came to in the end."""
-    if measure == CUMULATIVE:
-        table = runs.assign(regret=runs["cumulative_regret"])
-    else:
-        table = recommended(runs)
     return {
-        place: part.pivot(index="seed", columns="method", values="regret")
-        for place, part in table.groupby(["problem", "delay"], sort=False)
+        key: part.pivot(index="seed", columns="method", values=MEASURES[measure])
+        for key, part in runs.groupby(["problem", "delay"], sort=False)
     }
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and its percentile bootstrap interval at level 90 %.
+    """A mean and its interval at level 90 %.
 
     Attributes:
         mean: over the seeds.
@@ -185,9 +156,6 @@ class Estimate:
         return True if self.high < 0.0 else False if self.low > 0.0 else None
 
 
-Points = list[tuple[float, Estimate]]  # of a curve
-
-
 def bootstrap(values: Array, divided_by: Array | None = None) -> Estimate:
     """A mean over seeds, or the ratio of two, with its percentile bootstrap interval.
 
@@ -210,58 +178,45 @@ def bootstrap(values: Array, divided_by: Array | None = None) -> Estimate:
 
 def paired(final: pd.DataFrame, *methods: str) -> tuple[Array, ...]:
     """Regrets of methods on the seeds that all of them have; empty where there are none."""
-    if not set(methods) <= set(final.columns):
-        return tuple(np.empty(0) for _ in methods)
-    common = final[list(methods)].dropna()
+    common = final.reindex(columns=list(methods)).dropna()
     return tuple(common[method].to_numpy() for method in methods)
 
 
-def compare(final: pd.DataFrame, method: str, reference: str) -> Estimate | None:
+def compare(final: pd.DataFrame, method: str) -> Estimate | None:
     """A method less the reference on common seeds; None if they have none."""
-    if method == reference:
+    if method == REFERENCE:
         return None
-    ours, theirs = paired(final, method, reference)
+    ours, theirs = paired(final, method, REFERENCE)
     return bootstrap(ours - theirs) if len(ours) else None
 
 
-def decided(finals: Finals, method: str, reference: str) -> list[bool | None]:
-    """With each problem and delay of two pairs or more: has a method less regret? None if open."""
-    found = [compare(final, method, reference) for final in finals.values()]
-    return [difference.below for difference in found if difference and difference.seeds > 1]
+def wins(runs: pd.DataFrame) -> list[str]:
+    """In how many cells of two pairs or more the reference has less regret, as a table."""
+    finals = [final_regrets(runs, measure) for measure in MEASURES]
+    rows = []
+    for method in methods_of(runs):
+        row: list[object] = []
+        for final in finals:
+            found = [compare(table, method) for table in final.values() if method in table]
+            below = Counter(one.below for one in found if one and one.seeds > 1)
+            # What is less for the method is more for the reference.
+            row += [below[word] if below else "" for word in (False, True, None)]
+        if any(row):
+            rows.append([method, *row])
+    header = [text for measure in MEASURES for text in (f"{measure}: less", "more", "not decided")]
+    return markdown_table(["against", *header], rows)
 
 
-def against_mean_delay(runs: pd.DataFrame, means: Mapping[str, float]) -> dict[str, Points]:
-    """Cumulative regret on one problem by mean delay, with its slope by least squares.
-
-    Only of methods with at least four mean delays, and of seeds that have all of them.
-    """
-    found = {}
-    chosen = runs[runs["delay"].isin(list(means))]
-    chosen = chosen.assign(mean_delay=chosen["delay"].map(dict(means)))
-    for method, part in chosen.groupby("method", sort=False):
-        table = part.pivot(index="seed", columns="mean_delay", values="cumulative_regret").dropna()
-        if len(table) and len(table.columns) >= LEAST_DELAYS:
-            away = table.columns.to_numpy(dtype=float) - table.columns.to_numpy(dtype=float).mean()
-            slope = bootstrap(table.to_numpy() @ away / (away @ away))
-            found[f"{method}: {slope} per step"] = [
-                (delay, bootstrap(table[delay].to_numpy())) for delay in table.columns
-            ]
-    return found
+def methods_of(runs: pd.DataFrame) -> list[str]:
+    """Methods in the order of the registry, then those it does not know."""
+    return sorted(runs["method"].unique(), key=lambda name: (place(name, METHODS), name))
 
 
-def against_factor(
-    runs: pd.DataFrame, factors: Mapping[str, Mapping[str, float]], baseline: str
-) -> dict[str, Points]:
-    """Cumulative regret on one problem as a ratio to a baseline, by the factor of a guarantee."""
-    found: dict[str, Points] = {}
-    for (_, delay), final in final_regrets(runs, CUMULATIVE).items():
-        for option, methods in factors.items():
-            for method, factor in methods.items():
-                ours, theirs = paired(final, method, baseline)
-                if len(ours):
-                    points = found.setdefault(f"{delay}, {option}", [])
-                    points.append((factor, bootstrap(ours, theirs)))
-    return found
+def markdown_table(header: Iterable[object], rows: Iterable[Iterable[object]]) -> list[str]:
+    """The lines of a table."""
+    cells = [[str(cell) for cell in row] for row in (header, *rows)]
+    lines = ["| " + " | ".join(row) + " |" for row in cells]
+    return [lines[0], "|" + "---|" * len(cells[0]), *lines[1:]]
 
 
 def number(value: float, *, sign: bool = False) -> str:
@@ -269,6 +224,5 @@ def number(value: float, *, sign: bool = False) -> str:
     if value == 0.0:
         return "0"
     digits = max(2 - int(np.floor(np.log10(abs(value)))), 0)
-    if digits > 5:
-        return f"{value:{'+' if sign else ''}.1e}"
-    return f"{value:{'+' if sign else ''},.{digits}f}"
+    style = ".1e" if digits > 5 else f",.{digits}f"
+    return f"{value:{'+' if sign else ''}{style}}"

@@ -6,25 +6,22 @@ import heapq
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.benchmarks.clocks import (
-    NOISE_STREAM,
-    UNIFORM_STREAM,
-    Clock,
-    State,
-    StepClock,
-    generator_of,
-    uniforms,
-)
+from botorch_delay.benchmarks.clocks import Clock, State, uniforms
 from botorch_delay.benchmarks.problems import BoxProblem, Point, Problem
 from botorch_delay.delays import DelayLaw, NoDelay, check_delays
 from botorch_delay.exceptions import HorizonError, InputError, InputTypeError, NoAnswerError
 from botorch_delay.optimizers.base import Optimizer
+
+_NOISE_STREAM = 0x5EED << 32
+_UNIFORM_STREAM = 0x7AB1E << 32
+
+Place = int | tuple[float, ...]  # the row of a point in a finite domain; its coordinates on a box
 
 
 class Asked(Point, Protocol):
@@ -50,14 +47,6 @@ class Sampler(Protocol):
         """The point recommended; before the first answer a ``NoAnswerError``."""
 
 
-@runtime_checkable
-class ModelSampler(Protocol):
-    """A sampler whose own recommendation is not that of this library."""
-
-    def recommend_by_model(self) -> Point:
-        """What this library recommends from the same answers."""
-
-
 @dataclass
 class Ask:
     """One ask and what became of it.
@@ -75,7 +64,7 @@ class Ask:
     """
 
     time: float
-    point: int | tuple[float, ...]
+    point: Place
     value: float
     regret: float
     wait: float
@@ -94,19 +83,16 @@ class Recommended:
         time: when.
         point: the row, or on a box the coordinates.
         regret: how far f without noise is from its best value.
-        by_model: the same of what this library recommends from the same answers; None where
-            that is the same point.
     """
 
     asks: int
     time: float
-    point: int | tuple[float, ...]
+    point: Place
     regret: float
-    by_model: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class History:
+class SimulationResult:
     """A simulated run.
 
     Attributes:
@@ -114,8 +100,8 @@ class History:
         recommendations: in order; the last one is from everything that came.
     """
 
-    asks: list[Ask] = field(repr=False)
-    recommendations: list[Recommended] = field(repr=False)
+    asks: list[Ask] = field(default_factory=list, repr=False)
+    recommendations: list[Recommended] = field(default_factory=list, repr=False)
 
     @property
     def index(self) -> Tensor:
@@ -154,13 +140,13 @@ def simulate(
     *,
     recommend_every: int | None = None,
     instant: bool = False,
-) -> History:
+) -> SimulationResult:
     """Ask ``steps`` times and tell every answer when it is due.
 
-    With a law of delays, or a clock of steps, the answer of step s with delay tau is told before
-    the decision of step ``s + tau + 1``; what is due after the last step is not told. With a clock
-    of workers as many asks are pending as there are workers, and after the last ask all of them
-    finish. Then, if the horizon of the optimizer is used up, its run is finished.
+    With a law of delays the answer of step s with delay tau is told before the decision of step
+    ``s + tau + 1``; what is due after the last step is not told. With a clock of workers as many
+    asks are pending as there are workers, and after the last ask all of them finish. Then, if the
+    horizon of the optimizer is used up, its run is finished.
 
     Args:
         optimizer: fresh, on the problem's domain.
@@ -185,13 +171,14 @@ def simulate(
     _check_optimizer(optimizer, problem, steps)
     if delays is not None:
         delays, delay = check_delays(delays, steps), NoDelay()
-    clock = StepClock(delay) if isinstance(delay, DelayLaw) else delay
+    clock = Clock(delay) if isinstance(delay, DelayLaw) else delay
     if not isinstance(clock, Clock):
         raise InputTypeError(f"delay must be a delay law or a clock, got {type(delay).__name__}.")
     if noise is not None:
         _check_noise(noise, steps)
-    run = _Run(optimizer, problem, clock, steps, seed, delays, noise, instant)
-    return run.simulate(recommend_every)
+    run = _Simulation(optimizer, problem, clock, instant)
+    run.draw(steps, seed, delays, noise)
+    return run.run(recommend_every)
 
 
 def _check_optimizer(optimizer: Sampler, problem: Problem, steps: int) -> None:
@@ -218,125 +205,109 @@ def _check_noise(noise: Tensor, steps: int) -> None:
         raise InputError("noise must be finite.")
 
 
-class _Run:
-    """The state of one run: its clock, the answers to come, and the history so far."""
+class _Simulation:
+    """One run: its clock, the answers to come, and what happened so far."""
 
-    def __init__(
-        self,
-        optimizer: Sampler,
-        problem: Problem,
-        clock: Clock,
-        steps: int,
-        seed: int,
-        delays: Tensor | None,
-        noise: Tensor | None,
-        instant: bool,
-    ) -> None:
+    def __init__(self, optimizer: Sampler, problem: Problem, clock: Clock, instant: bool) -> None:
         self.optimizer, self.problem, self.clock = optimizer, problem, clock
-        self.steps, self.instant = steps, instant
-        self.outcomes = clock.outcomes(steps, seed)
-        generator = generator_of(seed ^ NOISE_STREAM)
-        self.normal = torch.randn(steps, dtype=torch.double, generator=generator).tolist()
-        self.uniform = uniforms(steps, seed ^ UNIFORM_STREAM)
-        self.delays = None if delays is None else delays.tolist()
-        self.noise = None if noise is None else noise.tolist()
+        self.instant = instant
         maximize = getattr(optimizer, "maximize", True)
         self.best = problem.highest if maximize else problem.lowest
-        self.history = History([], [])
-        self.events: list[tuple[float, int, int, State]] = []  # when, which ask, its id, its end
-        self.pending: Counter[int | tuple[float, ...]] = Counter()
+        self.result = SimulationResult()
+        self.due: list[tuple[float, int, int, State]] = []  # when, which ask, its id, its end
+        self.pending: Counter[Place] = Counter()
         self.now = 0.0
         self.first: Point | None = None
 
-    def simulate(self, recommend_every: int | None) -> History:
-        by_steps = self.clock.workers is None
-        for number in range(self.steps):
-            if by_steps:
+    def draw(self, steps: int, seed: int, delays: Tensor | None, noise: Tensor | None) -> None:
+        """All that is random, for every ask; the streams depend on the seed and nothing else."""
+        generator = torch.Generator().manual_seed(seed ^ _NOISE_STREAM)
+        self.normal = torch.randn(steps, dtype=torch.double, generator=generator).tolist()
+        self.uniform = uniforms(steps, seed ^ _UNIFORM_STREAM)
+        self.waits, self.ends = self.clock.draw(steps, seed)
+        if delays is not None:
+            self.waits = delays.tolist()
+        self.noise = None if noise is None else noise.tolist()
+
+    def run(self, recommend_every: int | None) -> SimulationResult:
+        steps, workers = len(self.waits), self.clock.workers
+        for number in range(steps):
+            if workers is None:
                 self.now = float(number)
-            elif len(self.events) >= (self.clock.workers or 1):
-                self.now = self.events[0][0]
-            self._deliver()
-            self._ask(number)
-            due = recommend_every is not None and (number + 1) % recommend_every == 0
-            if due and number + 1 < self.steps:
-                self._recommend()
-        if by_steps:
-            self.now = float(self.steps)
+            elif len(self.due) >= workers:
+                self.now = self.due[0][0]
+            self.deliver()
+            self.ask(number)
+            if recommend_every and (number + 1) % recommend_every == 0 and number + 1 < steps:
+                self.recommend()
+        if workers is None:
+            self.now = float(steps)
         else:
-            self.now = max([when for when, *_ in self.events], default=self.now)
-        self._deliver()
-        if recommend_every is not None:
-            self._recommend()
+            self.now = max([when for when, *_ in self.due], default=self.now)
+        self.deliver()
+        if recommend_every:
+            self.recommend()
         optimizer = self.optimizer
         if isinstance(optimizer, Optimizer) and len(optimizer.trials) == optimizer.horizon:
             optimizer.finish()
-        return self.history
+        return self.result
 
-    def _deliver(self) -> None:
-        """Tell what is due."""
-        while self.events and self.events[0][0] <= self.now:
-            _, number, trial_id, state = heapq.heappop(self.events)
-            self.pending[self.history.asks[number].point] -= 1
-            if not self.instant:
-                self._tell(number, trial_id, state)
-
-    def _tell(self, number: int, trial_id: int, state: State) -> None:
-        ask = self.history.asks[number]
-        begin = time.perf_counter()
-        if state == "failed":
-            self.optimizer.mark_failed(trial_id)
-        else:
-            self.optimizer.tell(trial_id, ask.value)
-        ask.seconds_tell = time.perf_counter() - begin
-        ask.state = state
-
-    def _ask(self, number: int) -> None:
+    def ask(self, number: int) -> None:
         begin = time.perf_counter()
         trial = self.optimizer.ask()
         seconds = time.perf_counter() - begin
         self.first = self.first or trial
         f = self.problem.evaluate_true(trial)
-        point = _name(trial)
-        value, wait, state = self._outcome(number, trial, f)
-        repeat = self.pending[point] > 0 and not self.instant
-        regret = abs(self.best - f)
-        self.history.asks.append(Ask(self.now, point, value, regret, wait, repeat, seconds))
-        self.pending[point] += 1
-        if state != "lost":
-            # By steps an answer is told before an ask, so at the next one at the earliest.
-            due = self.now + wait + (1 if self.clock.workers is None else 0)
-            heapq.heappush(self.events, (due, number, trial.id, state))
-        elif not self.instant:
-            self.history.asks[-1].state = "lost"
-        if self.instant:  # nothing is lost where nothing is waited for
-            self._tell(number, trial.id, "failed" if state == "failed" else "answered")
-
-    def _outcome(self, number: int, trial: Asked, f: float) -> tuple[float, float, State]:
-        """What becomes of an ask: its value with noise, how long it takes, and how it ends."""
-        problem = self.problem
-        value, duration = problem.observe(trial, self.normal[number], self.uniform[number])
+        value, duration = self.problem.observe(trial, self.normal[number], self.uniform[number])
         if self.noise is not None:
             value = f + self.noise[number]
-        height = (f - problem.lowest) / max(problem.highest - problem.lowest, 1e-300)
-        wait, state = self.outcomes(number, min(max(height, 0.0), 1.0), duration)
-        return value, wait if self.delays is None else self.delays[number], state
+        wait, end = self.waits[number], self.ends[number]
+        if duration is not None and self.clock.workers is not None:
+            wait = duration
+        point = _place(trial)
+        repeat = self.pending[point] > 0 and not self.instant
+        self.result.asks.append(
+            Ask(self.now, point, value, abs(self.best - f), wait, repeat, seconds)
+        )
+        self.pending[point] += 1
+        if end != "lost":
+            # By steps an answer is told before an ask, so at the next one at the earliest.
+            when = self.now + wait + (1 if self.clock.workers is None else 0)
+            heapq.heappush(self.due, (when, number, trial.id, end))
+        elif not self.instant:
+            self.result.asks[-1].state = "lost"
+        if self.instant:  # nothing is lost where nothing is waited for
+            self.tell(number, trial.id, "failed" if end == "failed" else "answered")
 
-    def _recommend(self) -> None:
-        by_model = None
+    def deliver(self) -> None:
+        """Tell what is due."""
+        while self.due and self.due[0][0] <= self.now:
+            _, number, trial_id, end = heapq.heappop(self.due)
+            self.pending[self.result.asks[number].point] -= 1
+            if not self.instant:
+                self.tell(number, trial_id, end)
+
+    def tell(self, number: int, trial_id: int, end: State) -> None:
+        ask = self.result.asks[number]
+        begin = time.perf_counter()
+        if end == "failed":
+            self.optimizer.mark_failed(trial_id)
+        else:
+            self.optimizer.tell(trial_id, ask.value)
+        ask.seconds_tell = time.perf_counter() - begin
+        ask.state = end
+
+    def recommend(self) -> None:
         try:
             point = self.optimizer.recommend()
-            if isinstance(self.optimizer, ModelSampler):
-                by_model = self._regret(self.optimizer.recommend_by_model())
         except NoAnswerError:  # the first point that was asked counts
             assert self.first is not None
             point = self.first
-        asks, name, regret = len(self.history.asks), _name(point), self._regret(point)
-        self.history.recommendations.append(Recommended(asks, self.now, name, regret, by_model))
+        regret = abs(self.best - self.problem.evaluate_true(point))
+        self.result.recommendations.append(
+            Recommended(len(self.result.asks), self.now, _place(point), regret)
+        )
 
-    def _regret(self, point: Point) -> float:
-        return abs(self.best - self.problem.evaluate_true(point))
 
-
-def _name(point: Point) -> int | tuple[float, ...]:
-    """The row of a point, or its coordinates on a box."""
+def _place(point: Point) -> Place:
     return tuple(point.x.tolist()) if point.index is None else point.index

@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-
-import torch
+from functools import lru_cache
+from typing import NamedTuple
 
 from botorch_delay import validation
-from botorch_delay.benchmarks.clocks import Clock
-from botorch_delay.benchmarks.methods import ABLATIONS, GUARANTEED, PAPER_METHODS, Method
-from botorch_delay.benchmarks.registries import (
-    DELAYS,
-    METHODS,
-    PROBLEMS,
-    MakeProblem,
-    made_problem,
-)
-from botorch_delay.benchmarks.simulator import History, simulate
-from botorch_delay.benchmarks.tables import DATASETS
+from botorch_delay.benchmarks.clocks import DELAYS
+from botorch_delay.benchmarks.functions import PROBLEMS, TABLES, MakeProblem
+from botorch_delay.benchmarks.methods import METHODS, VARIANTS
+from botorch_delay.benchmarks.problems import Problem
 from botorch_delay.exceptions import InputError
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One run of a suite."""
 
     problem: str
     delay: str
     method: str
     seed: int
-
-    @property
-    def name(self) -> str:
-        """The stem of its file's name."""
-        return f"{self.problem}__{self.delay}__{self.method}__{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -115,28 +101,10 @@ def _check_names(noun: str, names: Collection[str], known: Collection[str]) -> N
         raise InputError(f"Choose at least one {noun}.")
 
 
-def simulate_cell(
-    problem: MakeProblem, clock: Clock, method: Method, seed: int, steps: int, recommend_every: int
-) -> History:
-    """Simulate one run on one thread, from registered objects that another process can be sent."""
-    made = made_problem(problem, seed)
-    logger = logging.getLogger("botorch_delay.optimizers")
-    level, threads = logger.level, torch.get_num_threads()
-    logger.setLevel(logging.ERROR)  # stragglers are part of the simulation
-    torch.set_num_threads(1)  # so that times can be compared
-    try:
-        return simulate(
-            method.make(made, clock, steps, seed),
-            made,
-            clock,
-            steps,
-            seed,
-            recommend_every=recommend_every,
-            instant=method.instant,
-        )
-    finally:
-        logger.setLevel(level)
-        torch.set_num_threads(threads)
+@lru_cache(maxsize=2)
+def made_problem(make: MakeProblem, seed: int) -> Problem:
+    """A problem, kept while one method after another is simulated on it."""
+    return make(seed)
 
 
 QUICK = Suite(
@@ -148,49 +116,41 @@ QUICK = Suite(
     steps=100,
     recommendations=20,
 )
-_APART = (*DATASETS, "f1", "f2", "paper", "se-0.02-d4")
-FULL = Suite(
-    name="full",
-    problems=(
-        *(name for name in PROBLEMS if not name.startswith(_APART)),
-        *("hpobench-vehicle", "hpobench-segment", "hpobench-credit_g"),
-        *("hpolib-protein_structure", "nasbench201-cifar100"),
-    ),
-    # The other means are for one problem, to see how regret grows with the delay.
-    delays=tuple(d for d in DELAYS if d not in ("poisson-25", "poisson-100", "poisson-200")),
-    methods=tuple(
-        name
-        for name in METHODS
-        if name not in {"qlognei-learned", *ABLATIONS, *GUARANTEED, *PAPER_METHODS}
-    ),
-    seeds=tuple(range(10)),
-    steps=200,
-    recommendations=20,
-)
 HPO = Suite(
     name="hpo",
     problems=("hpobench-vehicle", "hpobench-segment", "hpobench-credit_g"),
     delays=("workers-4", "workers-16"),
     methods=(
         *("bpe-delay", "gp-bucb", "gp-ucb", "gp-ucb-sdf", "async-ts", "qlognei", "qlogei"),
-        *("logei", "tpe", "optuna-gp", "random", "gp-ucb-oracle"),
+        *("logei", "tpe", "tpe-by-model", "optuna-gp", "optuna-gp-by-model", "random"),
+        "gp-ucb-oracle",
     ),
     seeds=tuple(range(10)),
     steps=80,
+)
+_APART = (*TABLES, "f1", "f2", "paper", "se-0.02-d4")
+FULL = Suite(
+    name="full",
+    problems=(
+        *(name for name in PROBLEMS if not name.startswith(_APART)),
+        *(*HPO.problems, "hpolib-protein_structure", "nasbench201-cifar100"),
+    ),
+    # The other means are for one problem, to see how regret grows with the delay.
+    delays=tuple(d for d in DELAYS if d not in ("poisson-25", "poisson-100", "poisson-200")),
+    methods=tuple(name for name in METHODS if name not in {"qlognei-learned", *VARIANTS}),
+    seeds=tuple(range(10)),
+    steps=200,
+    recommendations=20,
 )
 # The experiments of section 6 of the paper.
 PAPER = Suite(
     name="paper",
     problems=("f1", "f2"),
     delays=("none", "poisson-25", "poisson-50"),
-    methods=(
-        *("bpe-delay-psi-max", "bpe-delay-psi-min", "bpe", "gp-ucb-sdf"),
-        *("gp-ucb-sdf-from-worst", "gp-bucb", "gp-ucb"),
-    ),
+    methods=("bpe-delay-psi-max", "bpe-delay-psi-min", "bpe", "gp-ucb-sdf", "gp-bucb", "gp-ucb"),
     seeds=tuple(range(10)),
     steps=1000,
     recommendations=1,
 )
 PAPER_QUICK = replace(PAPER, steps=300, seeds=(0, 1, 2))
-PAPER_REDRAWN = ("paper-0.8", "paper-1.0")  # f1 and f2 drawn anew with every seed
 SUITES = {suite.name: suite for suite in (QUICK, FULL, HPO, PAPER)}

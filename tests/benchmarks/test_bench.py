@@ -1,5 +1,4 @@
 import csv
-import json
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -19,24 +18,19 @@ from botorch_delay.benchmarks import (
     DELAYS,
     METHODS,
     PROBLEMS,
+    Clock,
     FiniteProblem,
     Method,
-    StepClock,
-    folders,
     paper_problem,
+    runs,
     simulate,
 )
-from botorch_delay.benchmarks.bench import bench, describe
+from botorch_delay.benchmarks.bench import bench
+from botorch_delay.benchmarks.figures import against_mean_delay
 from botorch_delay.benchmarks.functions import gp_draw
-from botorch_delay.benchmarks.methods import ABLATIONS, GUARANTEED, PAPER_METHODS, random_search
-from botorch_delay.benchmarks.registries import made_problem, mean_delays
-from botorch_delay.benchmarks.results import (
-    against_mean_delay,
-    bootstrap,
-    compare,
-    decided,
-    number,
-)
+from botorch_delay.benchmarks.methods import FACTORS, VARIANTS, random_search
+from botorch_delay.benchmarks.results import bootstrap, compare, number, wins
+from botorch_delay.benchmarks.runs import read_run, run_file, simulate_cell
 from botorch_delay.benchmarks.suites import (
     FULL,
     HPO,
@@ -45,7 +39,7 @@ from botorch_delay.benchmarks.suites import (
     SUITES,
     Cell,
     Suite,
-    simulate_cell,
+    made_problem,
 )
 from botorch_delay.delays import NoDelay, PoissonDelay
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
@@ -77,13 +71,9 @@ def table(folder, name="cells.csv"):
 
 
 def asks(path):
-    """The run in a file, without times: time, point, value, regret, wait, repeat, state."""
-    run = json.loads(path.read_text())[2]
-    return [column for place, column in enumerate(run) if place not in (6, 8)]
-
-
-def run_file(folder, *cell):
-    return folder / "runs" / f"{Cell(*cell).name}.json"
+    """The asks of the run in a file by column, without times that were measured."""
+    columns = read_run(path)["asks"]
+    return {name: column for name, column in columns.items() if not name.startswith("seconds")}
 
 
 def test_every_cell_is_there(made):
@@ -98,7 +88,8 @@ def test_every_cell_is_there(made):
 def test_the_numbers_of_a_cell_follow_from_a_simulation_and_the_truth(made):
     """Everything that is reported of a run, recomputed from the points and the problem alone."""
     key = ("se-0.02", "poisson-10", "gp-bucb", "1")
-    _, asked, _, _, _, repeats_, states = asks(run_file(made.folder, *key))
+    run = read_run(run_file(made.folder, Cell(*key)))
+    asked, repeats_, states = (run["asks"][name] for name in ("point", "repeat", "state"))
     f = gp_draw("se", 0.02, 1).values.numpy()
     cumulative = np.cumsum(f.max() - f[asked])
     # The delays are the law's: the answer of ask s with delay tau is told before ask s + tau + 1.
@@ -112,13 +103,12 @@ def test_the_numbers_of_a_cell_follow_from_a_simulation_and_the_truth(made):
     (row,) = [row for row in table(made.folder) if tuple(row[name] for name in names) == key]
     assert float(row["cumulative_regret"]) == pytest.approx(cumulative[-1], rel=1e-12)
     assert float(row["repeat_share"]) == pytest.approx(np.mean(pending))
-    run = json.loads(run_file(made.folder, *key).read_text())
-    last = run[3][2][-1]
+    last = run["recommendations"]["point"][-1]
     assert float(row["recommended_regret"]) == pytest.approx(f.max() - f[last], abs=1e-12)
     assert int(row["answered"]) == sum(told)
     assert int(row["pending"]) == 20 - sum(told)
-    assert float(row["seconds_per_ask"]) == pytest.approx(np.mean(run[2][6]))
-    tells = [seconds for seconds in run[2][8] if seconds is not None]
+    assert float(row["seconds_per_ask"]) == pytest.approx(np.mean(run["asks"]["seconds_ask"]))
+    tells = [seconds for seconds in run["asks"]["seconds_tell"] if seconds is not None]
     assert float(row["seconds_per_tell"]) == pytest.approx(np.mean(tells))
     curves = table(made.folder, "curves.csv")
     curve = [row for row in curves if tuple(row[name] for name in names) == key]
@@ -143,10 +133,8 @@ def test_noise_and_delays_are_the_same_for_every_method(made):
     f = gp_draw("se", 0.02, 0).values
 
     def noise(method):
-        _, points, values, _, waits, _, _ = asks(
-            run_file(made.folder, "se-0.02", "poisson-10", method, 0)
-        )
-        return np.array(values) - f[points].numpy(), waits
+        run = asks(run_file(made.folder, Cell("se-0.02", "poisson-10", method, 0)))
+        return np.array(run["value"]) - f[run["point"]].numpy(), run["wait"]
 
     first, second = noise("gp-bucb"), noise("random")
     np.testing.assert_allclose(first[0], second[0], atol=1e-12)
@@ -164,8 +152,8 @@ def test_the_report_shows_losses(made):
     for path in figures:
         assert path.stat().st_size > 20_000
         assert f"figures/{path.name}" in report
-    assert "more" in describe(made)
-    assert "24 runs" in describe(made)
+    assert "more" in str(made)
+    assert "24 runs" in str(made)
 
 
 def test_what_is_done_is_not_simulated_again(made):
@@ -181,15 +169,6 @@ def test_what_is_done_is_not_simulated_again(made):
         assert asks(path) == text
     assert all(path.stat().st_mtime_ns == before[path] for path in files[3:])
     assert len(again.runs) == 24
-
-
-def test_one_method_can_be_simulated_again(made):
-    files = sorted((made.folder / "runs").glob("*.json"))
-    before = {path: path.stat().st_mtime_ns for path in files}
-    chosen = replace(TINY, methods=("random",), problems=("se-0.02",))
-    bench(chosen, made.folder, workers=1, again=True, progress=False)
-    changed = {path.stem for path in files if path.stat().st_mtime_ns != before[path]}
-    assert changed == {cell.name for cell in chosen.cells()}
 
 
 def test_parts_make_the_whole(made, tmp_path):
@@ -211,7 +190,7 @@ def test_parts_make_the_whole(made, tmp_path):
 
 def test_processes_simulate_the_same(made, tmp_path, monkeypatch):
     """Forked ones, that need not import anything; the heavy tests play the command as it is."""
-    monkeypatch.setattr(folders, "spawned_pool", partial(ProcessPoolExecutor, mp_context=CONTEXT))
+    monkeypatch.setattr(runs, "spawned_pool", partial(ProcessPoolExecutor, mp_context=CONTEXT))
     suite = replace(TINY, problems=("se-0.02",), methods=("gp-bucb",))
     threads = torch.get_num_threads()
     bench(suite, tmp_path / "two", workers=2, progress=False)
@@ -233,7 +212,7 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_work(tmp_path, monk
     def never(*_, **__):
         raise AssertionError("the work started")
 
-    monkeypatch.setattr("botorch_delay.benchmarks.folders.simulate_cell", never)
+    monkeypatch.setattr("botorch_delay.benchmarks.runs.simulate_cell", never)
     (tmp_path / "file").write_text("x")
     for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/bench")):
         with pytest.raises(InputError, match="Cannot write"):
@@ -282,10 +261,11 @@ def test_the_suites():
     assert (HPO.steps, len(HPO.seeds), HPO.delays) == (80, 10, ("workers-4", "workers-16"))
     assert {"hpobench-vehicle", "hpobench-segment", "hpobench-credit_g"} <= set(HPO.problems)
     assert set(DELAYS) - set(FULL.delays) == {"poisson-25", "poisson-100", "poisson-200"}
-    assert not set(FULL.methods) & set(ABLATIONS | GUARANTEED | PAPER_METHODS)
+    assert not set(FULL.methods) & set(VARIANTS)
+    assert {"tpe", "optuna-gp-by-model"} <= set(FULL.methods)
     assert not set(FULL.problems) & {"f1", "paper-1.0", "se-0.02-d4", "hpobench-car"}
     assert len(FULL.problems) == 6 + 4 + 8 + 5
-    assert len(PAPER.cells()) == 2 * 3 * 7 * 10
+    assert len(PAPER.cells()) == 2 * 3 * 6 * 10
     assert set(SUITES) == {"quick", "full", "hpo", "paper"}
 
 
@@ -312,7 +292,7 @@ def test_methods_that_do_not_apply_are_left_out():
 
 def test_the_name_of_a_run_is_its_own():
     cells = QUICK.cells()
-    assert len({cell.name for cell in cells}) == len(cells)
+    assert len({run_file(Path(), cell) for cell in cells}) == len(cells)
 
 
 def ridge(seed):
@@ -322,7 +302,7 @@ def ridge(seed):
 
 def test_what_a_user_adds_is_compared(tmp_path, monkeypatch):
     monkeypatch.setitem(PROBLEMS, "mine", ridge)
-    monkeypatch.setitem(DELAYS, "mine", StepClock(NoDelay()))
+    monkeypatch.setitem(DELAYS, "mine", Clock(NoDelay()))
     monkeypatch.setitem(METHODS, "mine", Method(random_search, "random search again"))
     suite = replace(
         TINY, problems=("mine", "se-0.02"), delays=("mine",), methods=("mine",), seeds=(0,)
@@ -366,20 +346,40 @@ def test_bootstrap_intervals():
     assert bootstrap(np.array([-2.0])).below is None
 
 
-def test_a_single_pair_is_not_counted():
+def runs_of(regrets):
+    """A table of runs with these cumulative regrets, by problem and method a number per seed."""
     import pandas as pd
 
-    nan = float("nan")
-    finals = {
-        ("a", "x"): pd.DataFrame({"ours": [2.0, 2.0], "theirs": [1.0, 1.0]}),
-        ("b", "x"): pd.DataFrame({"ours": [2.0, nan], "theirs": [1.0, 1.0]}),
-        ("c", "x"): pd.DataFrame({"ours": [2.0, 2.0]}),
-    }
-    assert decided(finals, "theirs", "ours") == [True]
-    assert decided(finals, "ours", "theirs") == [False]
-    assert decided(finals, "ours", "ours") == []
-    assert compare(finals["b", "x"], "ours", "theirs").mean == 1.0
-    assert compare(finals["c", "x"], "ours", "theirs") is None
+    return pd.DataFrame(
+        [
+            {"problem": problem, "delay": "none", "method": method, "seed": seed, **both}
+            for (problem, method), values in regrets.items()
+            for seed, value in enumerate(values)
+            for both in [{"cumulative_regret": value, "recommended_regret": -value}]
+        ]
+    )
+
+
+def test_less_more_and_not_decided_are_counted():
+    ours, theirs = "bpe-delay", "random"
+    regrets = {("a", ours): [1.0, 1.0], ("a", theirs): [2.0, 3.0]}
+    regrets |= {("b", ours): [1.0, 1.0], ("b", theirs): [0.0, 3.0]}
+    (row,) = wins(runs_of(regrets))[2:]
+    assert row == "| random | 1 | 0 | 1 | 0 | 1 | 1 |"
+
+
+def test_a_single_pair_is_not_counted():
+    ours, theirs = "bpe-delay", "random"
+    regrets = {("a", ours): [2.0, 2.0], ("a", theirs): [1.0], ("b", ours): [2.0]}
+    assert len(wins(runs_of(regrets))) == 2  # the header alone
+    table = (
+        runs_of(regrets)
+        .query("problem == 'a'")
+        .pivot(index="seed", columns="method", values="cumulative_regret")
+    )
+    assert compare(table, theirs).mean == -1.0
+    assert compare(table, ours) is None
+    assert compare(table.drop(columns=ours), theirs) is None
 
 
 def test_numbers_as_people_write_them():
@@ -389,7 +389,7 @@ def test_numbers_as_people_write_them():
 
 
 def test_stragglers_are_not_logged(caplog):
-    lost = StepClock(NoDelay(), lost=1.0)
+    lost = Clock(NoDelay(), lost=1.0)
     method = METHODS["bpe-delay"]
     simulate_cell(PROBLEMS["se-0.02"], lost, method, 0, 60, 60)
     assert caplog.records == []
@@ -451,14 +451,14 @@ def test_the_quick_suite_survives_being_killed(tmp_path):
     count = repeats(144, 8)
     if count < 144:
         command += ["--problems", "se-0.02", "--methods", "gp-bucb,random", "--seeds", "2"]
-    runs = tmp_path / "out" / "runs"
+    folder = tmp_path / "out" / "runs"
     for enough in (2, count // 4):
-        kill_once(command, lambda enough=enough: len(list(runs.glob("*.json"))) >= enough)
-    done = {path: path.stat().st_mtime_ns for path in runs.glob("*.json")}
+        kill_once(command, lambda enough=enough: len(list(folder.glob("*.json"))) >= enough)
+    done = {path: path.stat().st_mtime_ns for path in folder.glob("*.json")}
     finished = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     assert all(path.stat().st_mtime_ns == when for path, when in done.items())
     assert "report" in finished.stdout
-    assert len(list(runs.glob("*.json"))) == count
+    assert len(list(folder.glob("*.json"))) == count
 
 
 def test_regret_against_the_mean_delay(tmp_path):
@@ -471,7 +471,7 @@ def test_regret_against_the_mean_delay(tmp_path):
         steps=20,
     )
     done = bench(suite, tmp_path, workers=1, progress=False)
-    lines = against_mean_delay(done.runs, mean_delays())
+    lines = against_mean_delay(done.runs)
     (label, points), (other, _) = lines.items()
     assert [line.partition(":")[0] for line in (label, other)] == ["gp-bucb", "random"]
     assert [mean for mean, _ in points] == [0.0, 10.0, 25.0, 50.0]
@@ -483,7 +483,7 @@ def test_regret_against_the_mean_delay(tmp_path):
     assert f"gp-bucb: {number(np.mean(slopes))} [" in label
     assert "se-0.02-delays.png" in done.report.read_text()
     assert (tmp_path / "figures" / "se-0.02-delays.png").exists()
-    assert not against_mean_delay(done.runs[done.runs["delay"] != "none"], mean_delays())
+    assert not against_mean_delay(done.runs[done.runs["delay"] != "none"])
 
 
 def test_what_a_guarantee_costs(tmp_path, monkeypatch):
@@ -492,7 +492,7 @@ def test_what_a_guarantee_costs(tmp_path, monkeypatch):
         FULL,
         problems=("small",),
         delays=("none", "poisson-10"),
-        methods=("gp-bucb", *GUARANTEED),
+        methods=("gp-bucb", *(name for names in FACTORS.values() for name in names)),
         seeds=(0, 1),
         steps=12,
     )

@@ -2,50 +2,38 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from botorch_delay import NoDelay, PoissonDelay
-from botorch_delay.benchmarks.clocks import (
-    GrowingClock,
-    ParetoDelay,
-    StepClock,
-    WorkerClock,
-    generator_of,
-)
+from botorch_delay.benchmarks import DELAYS, Clock
+from botorch_delay.benchmarks.clocks import ParetoDelay
 from botorch_delay.exceptions import InputError
 
 N = 20_000
 
 
-def outcomes(clock, seed=0, height=0.5, duration=None):
-    found = clock.outcomes(N, seed)
-    return [found(number, height, duration) for number in range(N)]
+def generator_of(seed):
+    return torch.Generator().manual_seed(seed)
 
 
 def test_steps_are_the_law_s():
-    waits = [wait for wait, _ in outcomes(StepClock(PoissonDelay(10.0)), seed=3)]
+    waits, ends = Clock(PoissonDelay(10.0)).draw(N, 3)
     assert waits == PoissonDelay(10.0).sample(N, generator_of(3)).tolist()
-    assert {state for _, state in outcomes(StepClock(NoDelay()))} == {"answered"}
+    assert set(ends) == {"answered"}
 
 
 def test_shares_are_lost_and_fail():
-    states = [state for _, state in outcomes(StepClock(NoDelay(), lost=0.1, failed=0.05))]
-    assert states.count("lost") / N == pytest.approx(0.1, abs=0.01)
-    assert states.count("failed") / N == pytest.approx(0.05, abs=0.01)
+    _, ends = Clock(NoDelay(), lost=0.1, failed=0.05).draw(N, 0)
+    assert ends.count("lost") / N == pytest.approx(0.1, abs=0.01)
+    assert ends.count("failed") / N == pytest.approx(0.05, abs=0.01)
 
 
-def test_delays_grow_with_f():
-    for height in (0.0, 0.25, 1.0):
-        waits = [wait for wait, _ in outcomes(GrowingClock(40.0), height=height)]
-        assert np.mean(waits) == pytest.approx(40 * height, rel=0.03)
-        if height:  # geometric: the chance of none at all
-            assert waits.count(0) / N == pytest.approx(1 / (1 + 40 * height), rel=0.1)
-
-
-def test_workers_take_the_problem_s_time_or_log_normal_time():
-    assert {wait for wait, _ in outcomes(WorkerClock(4), duration=12.5)} == {12.5}
-    logs = np.log([wait for wait, _ in outcomes(WorkerClock(4, spread=0.5))])
+def test_workers_take_log_normal_time():
+    waits, ends = Clock(workers=4).draw(N, 0)
+    logs = np.log(waits)
     assert logs.mean() == pytest.approx(0.0, abs=0.02)
-    assert logs.std() == pytest.approx(0.5, rel=0.03)
+    assert logs.std() == pytest.approx(1.0, rel=0.03)
+    assert set(ends) == {"answered"}
 
 
 def test_pareto_delays():
@@ -64,14 +52,27 @@ def test_pareto_delays():
 
 
 @pytest.mark.parametrize(
-    "make",
+    "options",
     [
-        lambda: StepClock(NoDelay(), lost=-0.1),
-        lambda: StepClock(NoDelay(), lost=0.6, failed=0.6),
-        lambda: WorkerClock(0),
-        lambda: WorkerClock(2, spread=-1.0),
+        {},
+        {"law": NoDelay(), "workers": 2},
+        {"law": NoDelay(), "lost": -0.1},
+        {"law": NoDelay(), "lost": 0.6, "failed": 0.6},
+        {"workers": 0},
+        {"workers": 2, "lost": 0.1},
     ],
 )
-def test_bad_arguments(make):
+def test_bad_arguments(options):
     with pytest.raises(InputError):
-        make()
+        Clock(**options)
+
+
+def test_the_clocks():
+    poisson = [f"poisson-{mean}" for mean in (10, 25, 50, 100, 200)]
+    assert list(DELAYS) == [
+        *("none", *poisson, "geometric-20", "pareto-1.5", "lost-10", "failed-5"),
+        *("workers-4", "workers-16", "workers-64"),
+    ]
+    assert DELAYS["geometric-20"].law.mean == 20.0
+    assert (DELAYS["lost-10"].lost, DELAYS["failed-5"].failed) == (0.1, 0.05)
+    assert (DELAYS["workers-4"].workers, DELAYS["workers-16"].workers) == (4, 16)

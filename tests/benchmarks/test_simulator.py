@@ -10,7 +10,6 @@ from botorch_delay.benchmarks import (
     BoxProblem,
     Clock,
     FiniteProblem,
-    WorkerClock,
     paper_problem,
     simulate,
 )
@@ -130,7 +129,7 @@ def test_a_thousand_steps_of_the_paper_s_problem():
     )
     history = simulate(opt, problem, bd.PoissonDelay(50.0), 1000)
     # Far below uniform asking, and most of it paid in the first round.
-    assert history.regret[-1] < 0.5 * 1000 * problem.regret().mean()
+    assert history.regret[-1] < 0.5 * 1000 * (problem.highest - problem.values).mean()
     assert opt.recommend().index == int(problem.values.argmax())
 
 
@@ -172,11 +171,11 @@ class Planned(Clock):
     """Waits and states as they are planned."""
 
     def __init__(self, waits, workers=None, states=None):
-        self.waits, self.workers = waits, workers
-        self.states = states or ["answered"] * len(waits)
+        super().__init__(NoDelay() if workers is None else None, workers)
+        object.__setattr__(self, "plan", (waits, states or ["answered"] * len(waits)))
 
-    def outcomes(self, steps, seed):
-        return lambda number, height, duration: (self.waits[number], self.states[number])
+    def draw(self, steps, seed):
+        return self.plan
 
 
 def test_workers_ask_when_one_is_free():
@@ -213,7 +212,7 @@ def test_workers_that_end_together_are_told_before_the_next_ask():
 
 def test_at_most_so_many_are_out_as_there_are_workers():
     problem = gp_draw("se", 0.2, 1)
-    run = simulate(RandomOptimizer(problem.domain), problem, WorkerClock(3), 30, 0)
+    run = simulate(RandomOptimizer(problem.domain), problem, Clock(workers=3), 30, 0)
     for ask in run.asks:
         running = [a for a in run.asks if a.time <= ask.time < a.time + a.wait]
         assert len(running) <= 3
@@ -227,6 +226,19 @@ def test_what_is_lost_is_never_told_and_what_fails_is_told_so():
     assert [(w, n) for w, n in sampler.log if w != "ask"] == [("fail", 1), ("tell", 2)]
     assert [ask.state for ask in run.asks] == ["lost", "failed", "answered", "pending"]
     assert run.asks[0].seconds_tell is None
+
+
+def test_workers_take_the_problem_s_time():
+    class Timed(FiniteProblem):
+        def observe(self, point, normal, uniform):
+            return self.evaluate_true(point), 12.5
+
+    problem = Timed(line().points, line().values, 0.0)
+    run = simulate(Scripted(problem, [0, 1]), problem, Clock(workers=1), 2)
+    assert run.delay.tolist() == [12.5, 12.5]
+    assert [ask.time for ask in run.asks] == [0.0, 12.5]
+    steps = simulate(Scripted(problem, [0, 1]), problem, ConstantDelay(3), 2)
+    assert steps.delay.tolist() == [3, 3]
 
 
 def test_repeats_of_pending_points_are_counted():
@@ -270,7 +282,7 @@ def test_when_points_are_recommended():
 def test_points_of_a_box_are_written_in_full():
     box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double())
     problem = BoxProblem(box, lambda X: X.sum(dim=1), 2.0, 0.1)
-    run = simulate(RandomOptimizer(box, seed=2), problem, WorkerClock(2), 4, 0)
+    run = simulate(RandomOptimizer(box, seed=2), problem, Clock(workers=2), 4, 0)
     again = RandomOptimizer(box, seed=2).ask(4)
     for ask, trial in zip(run.asks, again, strict=True):
         assert list(ask.point) == trial.x.tolist()
@@ -279,7 +291,7 @@ def test_points_of_a_box_are_written_in_full():
 
 def test_a_law_is_a_clock_of_steps():
     one = simulate(make(), PROBLEM, bd.PoissonDelay(6.0), 30, seed=5)
-    two = simulate(make(), PROBLEM, bd.benchmarks.StepClock(bd.PoissonDelay(6.0)), 30, seed=5)
+    two = simulate(make(), PROBLEM, Clock(bd.PoissonDelay(6.0)), 30, seed=5)
     assert one.index.tolist() == two.index.tolist()
     assert one.told == two.told < 30
 

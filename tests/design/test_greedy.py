@@ -215,7 +215,7 @@ def test_answers_of_a_design_give_the_posterior_of_a_factorization(n, weights, m
     X, noise_var = scattered(80), 4e-3
     design = GreedyDesign(se(), X, noise_var)
     picks = design.extend(n)
-    before = design.variance.clone(), design._form._covariance.column(torch.tensor([5]))
+    before = design.variance.clone(), design._form.covariance.column(torch.tensor([5]))
     group = torch.tensor([*picks[:-6], 3, 3])
     y = torch.randn(len(group), dtype=torch.double, generator=torch.Generator().manual_seed(0))
     data = Data.averaged(X[group], y, torch.full_like(y, noise_var), group)
@@ -231,7 +231,7 @@ def test_answers_of_a_design_give_the_posterior_of_a_factorization(n, weights, m
     torch.testing.assert_close(found.prior, expected.prior)
     assert ((found.mean - expected.mean).abs() <= found.mean_rounding + 1e-15).all()
     assert torch.equal(design.variance, before[0])
-    assert torch.equal(design._form._covariance.column(torch.tensor([5])), before[1])
+    assert torch.equal(design._form.covariance.column(torch.tensor([5])), before[1])
     few = group[:20]  # too far from the picks
     data = Data.averaged(X[few], y[:20], torch.full_like(y[:20], noise_var), few)
     assert n < 60 or design.moments(data, few.unique(), rows) is None

@@ -48,6 +48,10 @@ class Balls:
         return near.amin(dim=1) ** self.d
 
 
+# Errors are estimated from sixteen batches that share their levels: wider tails than a normal's.
+WIDE = 4.0
+
+
 def z_score(sample: SetSample, volume: float) -> float:
     return math.log(sample.volume / volume) * sample.volume / sample.volume_error
 
@@ -77,7 +81,7 @@ def test_two_balls_of_a_millionth(seed: int) -> None:
     assert sample.points.shape == (4096, 4)
     assert (balls(sample.points) >= 0.0).all()
     assert abs(sample.volume / 1e-6 - 1.0) < 0.2
-    assert abs(z_score(sample, 1e-6)) < 3.0
+    assert abs(z_score(sample, 1e-6)) < WIDE
     first = balls.first(sample.points)
     assert abs(first.double().mean().item() - 0.3) < 3 * 0.007
     for piece in (first, ~first):
@@ -123,7 +127,7 @@ def test_plateaus(seed: int) -> None:
     balls = Balls(4, 1e-6)
     sample = sample_set(box(4), terraces(balls), 2048, generator(seed), particles=2048)
     assert (balls(sample.points) >= 0.0).all()
-    assert abs(z_score(sample, 1e-6)) < 3.0
+    assert abs(z_score(sample, 1e-6)) < WIDE
     assert sample.volume_error < 0.35 * sample.volume
     assert abs(balls.first(sample.points).double().mean().item() - 0.3) < 0.1
 
@@ -137,7 +141,7 @@ def test_nothing_to_go_by_in_most_of_the_box() -> None:
         return torch.where(value >= -0.02, value, torch.where(X[:, 0] < 0.5, -math.inf, math.nan))
 
     sample = sample_set(box(2), margin, 1000, generator(0), particles=1024)
-    assert abs(z_score(sample, 1e-5)) < 3.0
+    assert abs(z_score(sample, 1e-5)) < WIDE
     assert abs(balls.first(sample.points).double().mean().item() - 0.3) < 0.1
 
 
@@ -161,7 +165,7 @@ def test_lists_of_values_and_logarithms() -> None:
     sample = sample_set(domain, margin, 2000, generator(1), particles=2048)
     assert domain.contains(sample.points).all()
     assert (margin(sample.points) >= 0.0).all()
-    assert abs(z_score(sample, inside.sum().item())) < 3.0
+    assert abs(z_score(sample, inside.sum().item())) < WIDE
     assert abs(sample.volume / inside.sum().item() - 1.0) < 0.2
     expected = inside / inside.sum()
     for a, c in inside.nonzero().tolist():
@@ -181,7 +185,7 @@ def test_all_columns_are_lists() -> None:
 
     # Each target and its eight neighbours.
     sample = sample_set(domain, margin, 1000, generator(0), particles=1024)
-    assert abs(z_score(sample, 18 / 32**4)) < 3.0
+    assert abs(z_score(sample, 18 / 32**4)) < WIDE
     assert len(torch.unique(sample.points, dim=0)) == 18
 
 
@@ -192,7 +196,7 @@ def test_one_column(seed: int) -> None:
         return torch.maximum(3e-7 - (x - 0.3).abs(), 2e-7 - (x - 0.9).abs())
 
     sample = sample_set(box(1), margin, 1024, generator(seed), particles=1024)
-    assert abs(z_score(sample, 1e-6)) < 3.0
+    assert abs(z_score(sample, 1e-6)) < WIDE
     assert abs((sample.points < 0.5).double().mean().item() - 0.6) < 0.06
     left = sample.points[sample.points < 0.5]
     assert_uniform((left - 0.3 + 3e-7) / 6e-7, len(left) // 2)
@@ -201,7 +205,7 @@ def test_one_column(seed: int) -> None:
 def test_ten_columns() -> None:
     balls = Balls(10, 1e-8)
     sample = sample_set(box(10), balls, 1024, generator(0), particles=1024)
-    assert abs(z_score(sample, 1e-8)) < 3.0
+    assert abs(z_score(sample, 1e-8)) < WIDE
     assert abs(balls.first(sample.points).double().mean().item() - 0.3) < 0.07
     assert_uniform(balls.layers(sample.points), 1024 // 3)
 
@@ -228,7 +232,7 @@ def test_corners_and_walls(d: int) -> None:
     side = 0.01 if d == 3 else 0.3
     volume = side**d / math.factorial(d)
     sample = sample_set(box(d), lambda X: side - X.sum(dim=1), 2048, generator(0), particles=2048)
-    assert abs(z_score(sample, volume)) < 3.0
+    assert abs(z_score(sample, volume)) < WIDE
     mean = torch.full((d,), 1.0 / (d + 1), dtype=torch.double)
     assert torch.allclose(sample.points.mean(dim=0) / side, mean, atol=0.015)
     assert_uniform((sample.points.sum(dim=1) / side) ** d, 2048 // 3)
@@ -241,7 +245,7 @@ def test_a_sliver() -> None:
         return 1.0 - ((along / 0.4).square() + (across / 1e-5).square()).sqrt()
 
     sample = sample_set(box(2), margin, 2048, generator(0), particles=2048)
-    assert abs(z_score(sample, math.pi * 0.4e-5)) < 3.0
+    assert abs(z_score(sample, math.pi * 0.4e-5)) < WIDE
     along = (sample.points - 0.5).sum(dim=1) / 2**0.5 / 0.4
     assert abs(along.mean().item()) < 0.04
     assert abs(along.square().mean().item() - 0.25) < 0.03

@@ -17,7 +17,7 @@ from botorch.acquisition.analytic import UpperConfidenceBound
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.benchmarks.problems import FiniteProblem, paper_problem
+from botorch_delay.benchmarks import FiniteProblem, paper_problem
 from botorch_delay.confidence.bounds import FixedBeta
 from botorch_delay.gp.data import Data
 from botorch_delay.gp.posterior import Posterior

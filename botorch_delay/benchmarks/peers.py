@@ -1,0 +1,224 @@
+"""Optimizers of other libraries as they ship, made into samplers that can be simulated.
+
+On a full grid of arms, such as a tuning table, every column is one integer parameter, the number
+of its value, or a categorical one: what a peer suggests is exactly an arm. On any other set it
+searches the unit cube, which stands for the bounding box, and the nearest arm is evaluated; it is
+told the value and does not know of the move. On a box it gets the box.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from botorch_delay import validation
+from botorch_delay.benchmarks.clocks import Clock
+from botorch_delay.benchmarks.problems import Point, Problem
+from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.exceptions import NoAnswerError, NotSupportedError
+from botorch_delay.optimizers import RandomOptimizer
+
+
+class Parameter(NamedTuple):
+    """A column as other libraries describe one.
+
+    Attributes:
+        low: lower end of a real number; 0 where there are levels.
+        high: upper end; the last level.
+        log: whether the logarithm of a real number is searched.
+        levels: "integer" or "category" where the parameter is the number of a value; "" if not.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    levels: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Suggestion:
+    """A point that a peer suggested: its number from 0, ``x`` (``d``), its row or None."""
+
+    id: int
+    x: Tensor
+    index: int | None
+
+
+# From values by parameter: the point that they stand for, its row in a finite domain.
+PointOf = Callable[[Mapping[str, float]], tuple[Tensor, int | None]]
+
+
+def search_space(domain: Domain) -> tuple[dict[str, Parameter], PointOf]:
+    """The parameters of a domain by name, and the point that values of these stand for.
+
+    Raises:
+        NotSupportedError: on a box with constraints.
+    """
+    low, high = domain.bounds
+    if isinstance(domain, BoxDomain):
+        if domain.constraints or domain.feasible is not None:
+            raise NotSupportedError("Optimizers of other libraries are not told constraints.")
+        lists = {dim: values.tolist() for dim, values in domain.lists.items()}
+        logs, categories, unit = domain.log_dims, tuple(domain.cat_dims), False
+    else:
+        assert isinstance(domain, FiniteDomain)
+        columns = [column.unique().tolist() for column in domain.points.unbind(dim=1)]
+        grid = math.prod(map(len, columns)) == len(domain)
+        lists = dict(enumerate(columns)) if grid else {}
+        logs, categories, unit = (), domain.cat_dims, True
+    parameters = {}
+    for dim, name in enumerate(domain.names):
+        if dim in lists:
+            levels = "category" if dim in categories else "integer"
+            parameters[name] = Parameter(0, len(lists[dim]) - 1, levels=levels)
+        elif unit:
+            parameters[name] = Parameter(0.0, 1.0)
+        else:
+            parameters[name] = Parameter(low[dim].item(), high[dim].item(), dim in logs)
+
+    def point_of(values: Mapping[str, float]) -> tuple[Tensor, int | None]:
+        named = [values[name] for name in domain.names]
+        x = low.new_tensor([lists[d][int(v)] if d in lists else v for d, v in enumerate(named)])
+        if not isinstance(domain, FiniteDomain):
+            return x, None
+        if lists:
+            index = int(domain.find(x.unsqueeze(0)))
+        else:
+            scaled = (domain.points - low) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)
+            index = int((scaled - x).square().sum(dim=1).argmin())
+        return domain.points[index], index
+
+    return parameters, point_of
+
+
+class PeerSampler(ABC):
+    """An optimizer of another library. A subclass says how it suggests and how it is told.
+
+    Args:
+        problem: to be searched.
+        seed: of the optimizer.
+        by_model: recommend by this library's posterior mean of the same answers; else the point
+            with the best noisy answer, as these libraries do.
+
+    Raises:
+        NotSupportedError: on a box with constraints.
+    """
+
+    def __init__(self, problem: Problem, seed: int, *, by_model: bool = False) -> None:
+        self.parameters, self._point_of = search_space(problem.domain)
+        self._problem, self._seed, self._by_model = problem, seed, by_model
+        self._asked: list[Suggestion] = []
+        self._answers: dict[int, float] = {}
+
+    @abstractmethod
+    def suggest(self) -> Mapping[str, float]:
+        """The values of the parameters that come next."""
+
+    @abstractmethod
+    def report(self, number: int, y: float | None) -> None:
+        """Take in the answer of a suggestion, counted from 0, to be maximised; None: it failed."""
+
+    def ask(self) -> Suggestion:
+        """What the peer suggests, moved to the arm that it stands for."""
+        with self.quiet():
+            x, index = self._point_of(self.suggest())
+        self._asked.append(Suggestion(len(self._asked), x, index))
+        return self._asked[-1]
+
+    def tell(self, trial: int, y: float, /) -> None:
+        """The answer of a suggestion."""
+        with self.quiet():
+            self.report(trial, y)
+        self._answers[trial] = y
+
+    def mark_failed(self, trial: int, /) -> None:
+        """A suggestion failed."""
+        with self.quiet():
+            self.report(trial, None)
+
+    def recommend(self) -> Point:
+        """The point with the best noisy answer, or by a posterior mean.
+
+        Raises:
+            NoAnswerError: before the first answer.
+        """
+        if not self._answers:
+            raise NoAnswerError("Nothing was answered yet.")
+        if not self._by_model:
+            return self._asked[max(self._answers, key=self._answers.__getitem__)]
+        problem = self._problem
+        model = RandomOptimizer(problem.domain, **problem.model_options, seed=self._seed)
+        X = torch.stack([self._asked[number].x for number in self._answers])
+        model.attach(X, X.new_tensor(list(self._answers.values())))
+        return model.recommend()
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Without warnings of experimental parts, and with the global generator left as it is."""
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.default_generator.manual_seed(self._seed + len(self._asked))
+            yield
+
+
+class OptunaSampler(PeerSampler):
+    """A study of Optuna's with a sampler of that name, made with nothing but the seed.
+
+    Raises:
+        MissingExtraError: without Optuna.
+        NotSupportedError: on a box with constraints.
+    """
+
+    def __init__(
+        self, sampler: str, problem: Problem, clock: Clock, steps: int, seed: int, **options: Any
+    ) -> None:
+        validation.installed("optuna", "Optuna's methods need Optuna", "bench")
+        import optuna
+
+        super().__init__(problem, seed, **options)
+        self._optuna = optuna
+        kinds = optuna.distributions
+        self._distributions: dict[str, Any] = {
+            name: kinds.CategoricalDistribution(range(int(high) + 1))
+            if levels == "category"
+            else kinds.IntDistribution(int(low), int(high))
+            if levels
+            else kinds.FloatDistribution(low, high, log=log)
+            for name, (low, high, log, levels) in self.parameters.items()
+        }
+        self._trials: list[Any] = []
+        with self.quiet():
+            made = getattr(optuna.samplers, sampler)(seed=seed % 2**32)
+            self._study = optuna.create_study(sampler=made, direction="maximize")
+
+    def suggest(self) -> Mapping[str, float]:
+        """A trial of the study."""
+        self._trials.append(self._study.ask(self._distributions))
+        params: dict[str, float] = self._trials[-1].params
+        return params
+
+    def report(self, number: int, y: float | None) -> None:
+        """Tell the study."""
+        state = self._optuna.trial.TrialState.FAIL if y is None else None
+        self._study.tell(self._trials[number], y, state=state)
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Without Optuna's log as well."""
+        logging = self._optuna.logging
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity(logging.ERROR)
+        try:
+            with super().quiet():
+                yield
+        finally:
+            logging.set_verbosity(verbosity)

