@@ -55,7 +55,7 @@ class Condition:
         number: of the round.
         posterior: in units of the values.
         make_width: of the bounds, which takes long.
-        cutoff: the largest lower bound, in units of the values, to be maximised.
+        cutoff: the largest lower bound, in units of the (warped) values, to be maximised.
     """
 
     number: int
@@ -332,7 +332,8 @@ class BoxActiveSet(ActiveSet):
         surrogate, answers, bounds = judged()
         if bool(answers.y.isnan().any()):
             raise StorageError(f"round {record.number} uses trials without answer.")
-        evidence, cutoff = surrogate.data(answers), bounds.sign * finite(record.cutoff)
+        evidence = surrogate.data(answers)
+        cutoff = surrogate.warped(bounds.sign * finite(record.cutoff))
         condition = self._condition(record.number, surrogate, evidence, bounds, cutoff)
         return self._with((*self.conditions, condition), anchor, self._excluded)
 

@@ -66,8 +66,9 @@ def close_round(
         multiplier = stay.half_width(surrogate, evidence, bounds).multiplier
     elif surrogate.scaled and (len(evidence.y) or others is not None):
         found = stay.eliminate(current.number, surrogate, evidence, bounds, own, others, design)
-        stay, cutoff, multiplier = found.active, bounds.sign * found.cutoff, found.multiplier
-        half_width = found.half_width
+        stay, multiplier = found.active, found.multiplier
+        cutoff = bounds.sign * surrogate.unwarped(found.cutoff)
+        half_width = found.half_width if surrogate.warping.is_identity else None
         if found.contradicted and bounds.valid:
             departures.add(Departure.CONTRADICTED)
     else:  # without a scale nothing is known of the width of the bounds, nor without answers

@@ -96,7 +96,8 @@ class RoundRecord:
             again, in asks.
         departures: how it departed from what the regret bound is proved for, as of its end.
         half_width: the largest half-width of its bounds over the points that were active when it
-            opened, in units of the values; None on a box, and where nothing was judged.
+            opened, in units of the values; None on a box, where values are warped, and where
+            nothing was judged.
     """
 
     number: int

@@ -198,6 +198,14 @@ class Surrogate:
         standard = (self.warping(answers.y) - self.offset) / self.scale
         return Data.averaged(self.inputs(answers.X), standard, noise, answers.group)
 
+    def warped(self, value: float) -> float:
+        """One value of the user's, to be maximised, in the units of this surrogate's values."""
+        return self.warping(self.origin.new_tensor(value, dtype=torch.double)).item()
+
+    def unwarped(self, value: float) -> float:
+        """The value of the user's that :meth:`warped` maps to one."""
+        return self.warping.inverse(self.origin.new_tensor(value, dtype=torch.double)).item()
+
     def standard(self, value: float | None, noise_var: float | None) -> tuple[float, float]:
         """One answer and its noise variance in units of g.
 
@@ -208,11 +216,11 @@ class Surrogate:
         noise = self.noise_var if noise_var is None else noise_var / self.scale**2
         if value is None:
             return 0.0, noise
-        if self.warping.values:
-            y = self.origin.new_tensor(value)
-            value = self.warping(y).item()
+        if not self.warping.is_identity:
             if noise_var is not None:
+                y = self.origin.new_tensor(value, dtype=torch.double)
                 noise *= self.warping.slope(y).item() ** 2
+            value = self.warped(value)
         return (value - self.offset) / self.scale, noise
 
     def in_values(self, data: Data) -> tuple[Kernel, Data]:
@@ -294,7 +302,7 @@ def fit_surrogate(
     """A Matern 5/2 kernel and noise by maximum a posteriori, with BoTorch's priors.
 
     BoTorch's default with these priors is the RBF kernel; on tuning tables for development it
-    has more regret (README, "Three things that differ from BoTorch's defaults").
+    has more regret (benchmarks/REPORT.md, "The kernel").
 
     Inputs are normalised by the bounding box of the domain, values are standardised. With
     fewer than three answers the modes of the priors are used, and the scale of the values
@@ -347,7 +355,7 @@ def fit_surrogate(
 def _prior_modules(
     domain: Domain, warm_start: Hyperparameters | None
 ) -> tuple[Kernel, GaussianLikelihood]:
-    """A Matern 5/2 kernel and a likelihood, where a fit begins: for most, at their priors' modes."""
+    """A Matern 5/2 kernel and a likelihood with their priors, where a fit begins."""
     points = domain.like
     columns = domain.encoding.bounds(domain.bounds).shape[-1]
     kernel = get_covar_module_with_dim_scaled_prior(columns, use_rbf_kernel=False)

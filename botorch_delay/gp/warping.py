@@ -31,6 +31,11 @@ class Warping:
     values: tuple[float, ...] = ()
     warped: tuple[float, ...] = ()
 
+    @property
+    def is_identity(self) -> bool:
+        """Whether values stay as they are."""
+        return not self.values
+
     def __call__(self, y: Tensor) -> Tensor:
         """The warped values of ``y``, of any shape."""
         return _interpolated(y, self.values, self.warped)
@@ -41,11 +46,11 @@ class Warping:
 
     def slope(self, y: Tensor) -> Tensor:
         """The derivative at ``y``, of any shape; at a knot that of the segment above it."""
-        if not self.values:
+        if self.is_identity:
             return torch.ones_like(y)
-        x, w = (y.new_tensor(knots) for knots in (self.values, self.warped))
-        segment = torch.searchsorted(x, y.contiguous(), right=True).clamp(1, len(x) - 1)
-        return (w[segment] - w[segment - 1]) / (x[segment] - x[segment - 1])
+        at, low, high = _segments(y, self.values)
+        images = at.new_tensor(self.warped)
+        return ((images[high] - images[low]) / (at[high] - at[low])).to(y)
 
     def describe(self) -> dict[str, list[float]]:
         """A JSON-ready record."""
@@ -82,10 +87,16 @@ class Warping:
 def _interpolated(x: Tensor, knots: Sequence[float], images: Sequence[float]) -> Tensor:
     if not knots:
         return x
-    at, to = x.new_tensor(knots), x.new_tensor(images)
-    segment = torch.searchsorted(at, x.contiguous(), right=True).clamp(1, len(at) - 1)
-    share = (x - at[segment - 1]) / (at[segment] - at[segment - 1])
-    return torch.lerp(to[segment - 1], to[segment], share)
+    at, low, high = _segments(x, knots)
+    to, share = at.new_tensor(images), (x.double() - at[low]) / (at[high] - at[low])
+    return torch.lerp(to[low], to[high], share).to(x)
+
+
+def _segments(x: Tensor, knots: Sequence[float]) -> tuple[Tensor, Tensor, Tensor]:
+    """The knots, and between which of them each number lies; in double, which tells them apart."""
+    at = torch.tensor(knots, dtype=torch.double, device=x.device)
+    high = torch.searchsorted(at, x.double().contiguous(), right=True).clamp(1, len(at) - 1)
+    return at, high - 1, high
 
 
 def half_rank(y: Tensor) -> Warping:

@@ -160,7 +160,7 @@ class AcquisitionOptimizer(Optimizer):
         surrogate = model.surrogate
         mean = surrogate.offset + surrogate.scale * model.mean
         deviation = surrogate.scale * model.deviation
-        if not surrogate.warping.values:
+        if surrogate.warping.is_identity:
             return self._sign * mean, deviation
         upper, lower = surrogate.warping.inverse(torch.stack([mean + deviation, mean - deviation]))
         return self._sign * surrogate.warping.inverse(mean), (upper - lower) / 2.0

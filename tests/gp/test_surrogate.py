@@ -9,13 +9,17 @@ from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from cases import normal, scattered, se
+from gpytorch.constraints import GreaterThan
+from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
+from gpytorch.priors import LogNormalPrior
+from scipy.stats import spearmanr
 
 from botorch_delay import FiniteDomain
-from botorch_delay.exceptions import FitWarning, StorageError
+from botorch_delay.exceptions import FitWarning, InputError, StorageError
 from botorch_delay.gp import surrogate as module
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.gp.surrogate import Hyperparameters, Surrogate, fit_surrogate
+from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate, fit_surrogate
 from botorch_delay.history.answers import Answers
 
 POINTS = 10 * scattered(60) - 4
@@ -44,6 +48,10 @@ def test_it_is_botorch_s_model_with_a_matern_kernel():
     theirs = SingleTaskGP(
         X,
         Y.unsqueeze(-1),
+        likelihood=GaussianLikelihood(
+            noise_prior=LogNormalPrior(-8.0, 3.0),
+            noise_constraint=GreaterThan(1e-7, transform=None, initial_value=math.exp(-8.0)),
+        ).double(),
         covar_module=get_covar_module_with_dim_scaled_prior(2, use_rbf_kernel=False).double(),
         input_transform=Normalize(2, bounds=bounds),
         outcome_transform=Standardize(1),
@@ -220,7 +228,7 @@ def test_categories_have_no_order():
         s.posterior(s.data(answers(X[:15], y[:15]))).at(X).mean
         for s, X in ((one, points), (other, relabelled))
     ]
-    torch.testing.assert_close(*means, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(*means, atol=2e-3, rtol=2e-3)
 
 
 def test_a_warm_start_is_where_learning_begins():
@@ -229,8 +237,8 @@ def test_a_warm_start_is_where_learning_begins():
     begin = Hyperparameters(scales, learned.noise_var)
     nothing = fit(X[:0], Y[:0], [], warm_start=begin)
     assert nothing.covar_module.lengthscale.flatten().tolist() == pytest.approx(scales)
-    assert nothing.noise_var == pytest.approx(max(learned.noise_var, 1e-4), rel=0.02)
-    # Few answers hardly move it; without it they are judged with BoTorch's priors.
+    assert nothing.noise_var == pytest.approx(max(learned.noise_var, 1e-7), rel=0.02)
+    # Few answers hardly move it; without it they are judged with the usual priors.
     warm = fit(X[:4], Y[:4], NONE[:4], warm_start=begin)
     cold = fit(X[:4], Y[:4], NONE[:4])
 
@@ -243,3 +251,53 @@ def test_a_warm_start_is_where_learning_begins():
     far = Hyperparameters([4.0 * s for s in scales], 4.0 * learned.noise_var)
     assert distance(fit(warm_start=far)) < 0.7
     assert distance(fit(X[:0], Y[:0], [], warm_start=far)) == pytest.approx(math.log(4.0))
+
+
+def decades(X):
+    """Values between -1 and -2e6, to be maximised, and exact."""
+    return -torch.exp(1.5 * torch.cdist(X, POINTS[:1]).squeeze(1))
+
+
+def test_values_that_span_decades_are_told_apart_after_warping():
+    best = decades(POINTS).argsort(descending=True)[:20]
+    ranks = {}
+    for warp in ("half-rank", "yeo-johnson", "none"):
+        mean = predict(fit(y=decades(X), warp=warp), X, decades(X), NONE, POINTS[best]).mean
+        ranks[warp] = spearmanr(mean, decades(POINTS[best])).statistic
+    assert ranks["half-rank"] > 0.8 > ranks["yeo-johnson"] > 0.6 > 0.2 > ranks["none"]
+
+
+def test_a_warped_surrogate_comes_back_from_its_record():
+    y = decades(X)
+    fitted = fit(y=y, warp="half-rank")
+    again = Surrogate.rebuild(json.loads(json.dumps(fitted.describe())), FiniteDomain(POINTS))
+    assert again.warping == fitted.warping
+    first, second = (predict(one, X, y, NONE, POINTS).mean for one in (fitted, again))
+    assert torch.equal(first, second)
+    assert fitted.unwarped(fitted.warped(-7.0)) == pytest.approx(-7.0)
+    with pytest.raises(StorageError, match="warping"):
+        Surrogate.rebuild(
+            fitted.describe() | {"warping": {"values": [1.0, 0.0], "warped": [0.0, 1.0]}},
+            FiniteDomain(X),
+        )
+
+
+def test_one_answer_has_the_units_of_all():
+    y, noise = decades(X), torch.full_like(NONE, 0.5)
+    fitted = fit(y=y, warp="half-rank")
+    data = fitted.data(answers(X, y, noise))
+    standard = [fitted.standard(value, 0.5) for value in y.tolist()]
+    assert data.y.tolist() == pytest.approx([value for value, _ in standard])
+    assert data.noise_var.tolist() == pytest.approx([variance for _, variance in standard])
+
+
+def test_exact_values_are_fitted_exactly_and_noisy_ones_are_not():
+    smooth = torch.sin(X / 2).sum(dim=1)
+    assert fit(y=smooth).noise_var < 1e-5
+    assert 0.01 < fit(y=smooth + 0.3 * smooth.std() * normal(25)).noise_var < 0.2
+
+
+@pytest.mark.parametrize("warp", ["log", None, 3])
+def test_a_warping_that_there_is_not_is_refused(warp):
+    with pytest.raises(InputError, match="half-rank"):
+        Learned(warp=warp)
