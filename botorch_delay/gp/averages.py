@@ -117,6 +117,12 @@ class Averages:
         self._changed.add(key)
         self._is_current = False
 
+    def best(self, n: int) -> list[Tensor]:
+        """The points with the largest averages, ``d`` each, the best first; ``n`` at most."""
+        points = [point for point in self._points.values() if point.answers]
+        points.sort(key=lambda point: (-point.row[0], point.first))
+        return [point.x for point in points[:n]]
+
     def point(self, key: int) -> Tensor:
         """The point with a key, ``d``."""
         return self._points[key].x

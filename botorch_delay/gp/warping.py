@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 
 # With fewer distinct values there is nothing to tell a shape from.
@@ -120,7 +119,7 @@ def half_rank(y: Tensor) -> Warping:
         spread = float(np.std(every))
     # The share of values below, ties counted half: 1/2 at the median.
     below = (np.searchsorted(every, values, "left") + np.searchsorted(every, values, "right")) / 2
-    quantiles = median + spread * stats.norm.ppf(below / len(every))
+    quantiles = median + spread * torch.special.ndtri(torch.from_numpy(below / len(every))).numpy()
     ranked = np.where(values < median, np.minimum(quantiles, median), values)
     distance = (ranked[-1] - ranked) / (ranked[-1] - ranked[0])
     warped = 0.5 - np.log1p(distance * (LOG_BASE - 1.0)) / np.log(LOG_BASE)
@@ -133,6 +132,9 @@ def yeo_johnson(y: Tensor) -> Warping:
     Args:
         y: values to be maximised, ``n``.
     """
+    # Not above: scipy.stats takes long to import.
+    from scipy import stats
+
     every = y.detach().cpu().double().numpy()
     values, scale = np.unique(every), float(every.std())
     if len(values) < MIN_VALUES or scale == 0.0:

@@ -28,7 +28,7 @@ COSTLY_CLIMBS, COSTLY_STEPS = 8, 8
 # How far climbs get from where the mean is best, as a share of each side.
 LOCAL_REACH = 0.1
 # Around how many of the best answered points climbs begin, too, and at how many places each.
-NEAREST, AROUND = 8, 16
+NEAREST, AROUND = 8, 4
 # Of how many answered points of a box it is looked at which is best.
 MOST_CONFIRMED = 256
 # Climbs end when the best of them stands to gain less, as a share of the prior deviation.
@@ -230,12 +230,10 @@ class Maximizer:
         best = best[allowed[best]]  # of which there is at least the first
         starts, reached = pool[best], scores[best]
         if model.surrogate.learned:
-            near = self._near_the_best(may_ask)
-            with torch.no_grad():
-                there = self.rule.function(model, near)(near)
-            kept = there.topk(min(climbs, len(near))).indices
-            starts = torch.cat([starts[: climbs // 2 + 1], near[kept]])
-            reached = torch.cat([reached[: climbs // 2 + 1], there[kept]])
+            near = self._near_the_best(may_ask)[:climbs]
+            nowhere = near.new_full((len(near),), -torch.inf)
+            starts = torch.cat([starts[: climbs // 2 + 1], near])
+            reached = torch.cat([reached[: climbs // 2 + 1], nowhere])
         X, found = maximize(
             self.rule.function(model, starts),
             self._domain,
@@ -250,17 +248,14 @@ class Maximizer:
         return X[lowest_of_largest(found)].clone()
 
     def _near_the_best(self, may_ask: Score | None) -> Tensor:
-        """Points around the answered ones with the largest means, ``n x d``.
+        """Points around the answered ones with the best answers, ``n x d``.
 
-        At distances of all magnitudes up to a tenth of a side: in many columns a pool of spread
-        points has none as near.
+        At distances of all magnitudes up to about a tenth of a side: in many columns a pool of
+        spread points has none as near.
         """
         domain, generator = self._domain, self.model.generator()
         assert isinstance(domain, BoxDomain)
-        keys, mean, _ = self._answered(None)
-        best = mean.argsort(descending=True)[:NEAREST].tolist()
-        points = [self.model.point(keys[row]) for row in best]
-        X = domain.like[:0] if not points else torch.stack(points).repeat_interleave(AROUND, dim=0)
+        X = torch.stack(self.model.answers.best(NEAREST)).repeat_interleave(AROUND, dim=0)
         drawn = torch.randn(len(X), domain.dim + 1, generator=generator, dtype=torch.double).to(X)
         distance = LOCAL_REACH * 10.0 ** -drawn[:, :1].abs()
         moved = domain.from_unit((domain.to_unit(X) + distance * drawn[:, 1:]).clamp(0.0, 1.0))
