@@ -250,7 +250,11 @@ class RKHSConfidence(Confidence):
         mean_norm: float = 0.0,
         net: Net | None = None,
     ) -> HalfWidth:
-        """Both sides at finitely many points, and with a net between them."""
+        """Both sides at finitely many points, and with a net between them.
+
+        At N points and a share delta of a round, ``sqrt(2 log(2 N / delta))``: with delta / (2 R)
+        of R rounds it is the 4 R N / delta of Theorem 1.
+        """
         tail = math.sqrt(2.0 * (log_points + math.log(2.0 / evidence.delta)))
         noise = self.noise_std * evidence.noise_ratio * tail
         eps = 0.0 if net is None else net.eps

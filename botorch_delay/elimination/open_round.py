@@ -288,6 +288,7 @@ class OpenRound:
 
     def _append(self, slot: Slot) -> None:
         self.slots.append(slot)
+        # sigma_{k-1,r} of Algorithm 1: a point counts from its ask on, whatever becomes of it.
         if self._design is not None:
             self._design.add(slot.key)
 

@@ -249,7 +249,9 @@ class BPEDelayOptimizer(Optimizer):
     def certified_regret(self) -> float:
         """A bound on the cumulative regret of all asks so far, in units of the values.
 
-        It holds with probability ``1 - delta / 4`` at all times at once, whatever the delays.
+        It holds with probability ``1 - delta / 4`` at all times at once, whatever the delays, if
+        the kernel, ``norm_bound`` and ``noise_std`` are right; proofs are in ``budget`` and
+        ``confidence.anytime``.
 
         Raises:
             NotSupportedError: without :class:`WithinBudget`.

@@ -21,7 +21,7 @@ class Recommendation:
     Attributes:
         x: the point, shape ``d``.
         index: its row in a finite domain; None on a box.
-        mean: posterior mean of f there.
+        mean: posterior mean of f there; the median where values are warped.
         lower: lower end of the interval for f there.
         upper: upper end.
         interval: what the interval is, in words.
