@@ -30,7 +30,8 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
 * ``gp``: ``kernels.covariance``; ``data.Data``, answers averaged per point; ``factors.Factor``;
   ``posterior.Posterior``, at any points; ``candidates.CandidatePosterior``, kept up to date on
   fixed ones; ``averages.Averages``, answers that come and go; ``surrogate.Surrogate``, kernel,
-  noise and units; ``warping.Warping``, of values where the kernel is learned; ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
+  noise and units; ``warping.Warping``, of values where the kernel is learned;
+  ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
 * ``history``: ``events.Event``, what a run is replayed from; ``trials.Trial`` and
   ``trials.Ledger``, the record; ``answers.Answers``, columns of the record;
   ``point_status.Feasibility``, failures and repeats; ``states.check_state`` and ``sqlite.save``,
