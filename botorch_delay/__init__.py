@@ -53,12 +53,15 @@ design point, or the point of the ``Maximizer``. An answer that comes after its 
 (``Trial.late``) goes the same way, but serves no design point (where evaluations are exact it
 does): the rule, recommendations, and bounds from all answers use it.
 
-To add a rule: a subclass of ``rules.Rule``, its name in ``specs.py``. To add a confidence bound: a
-frozen dataclass in ``confidence/bounds.py`` whose ``fixed_design`` and ``adaptive`` make a
-``HalfWidth`` of ``Evidence``, its name in ``specs.py`` and in ``__init__.pyi``. To add an engine:
-see ``integrations``. To add a delay law: a subclass of ``delays.DelayLaw``, its name in
-``specs.py``.
-Names that users import are listed in ``__init__.pyi``, and ``tests/test_exports.py`` knows them.
+To add a rule: a subclass of ``rules.Rule``, its name in ``specs.py``; its arguments are attributes
+of the same names, ``black_box`` is set where it is costly or has a scale of its own, and it sees a
+``RuleModel``: the mean of ``answers``, the deviation of ``with_pending``. To add a confidence
+bound: a frozen dataclass in ``confidence/bounds.py`` whose ``fixed_design`` and ``adaptive`` make a
+``HalfWidth`` of ``Evidence`` (``multiplier`` and ``slack`` suffice), its name in ``specs.py``; its
+``assumptions`` are what it claims under, and an empty ``missing`` says that it is proved. To add a
+delay law: a subclass of ``delays.DelayLaw``, its name in ``specs.py``. To add an engine: see
+``integrations``. Names that users import are listed in ``__init__.pyi`` and in
+``tests/test_exports.py``, parts that files can hold in ``tests/optimizers/test_specs.py``.
 """
 
 import ast

@@ -1,8 +1,9 @@
 """Confidence bounds: how far f can be from the posterior mean, and with what probability.
 
 Half of a run's failure probability is for the delays and half for the bounds (Theorem 1), of which
-each of R rounds has the same share: ``delta / (2 R)``. Every ``delta`` in this module is such a
-share: the probability with which any of the bounds that are made at once may fail, on either side.
+each of R rounds has the same share: ``delta / (2 R)``. What ``delta`` means here is said once, at
+:class:`Evidence`: the probability with which any of the bounds made at once may fail, on either
+side.
 """
 
 from __future__ import annotations
@@ -130,7 +131,11 @@ class Confidence(ABC):
 
     @abstractmethod
     def adaptive(self, evidence: Evidence) -> HalfWidth:
-        """Bounds from points that may depend on earlier noise, at all points and times at once."""
+        """Bounds from points that may depend on earlier noise, at all points and times at once.
+
+        Over which points is not said in ``evidence``, so no union over them can be taken here:
+        raise :class:`NotSupportedError` where there is no bound that does without.
+        """
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,8 +161,8 @@ class FixedBeta(Confidence):
     def missing(self) -> tuple[str, ...]:
         """A fixed multiplier proves nothing."""
         return (
-            f"{self!r} is a heuristic multiplier, under which some bound fails in about half of "
-            "all runs; use RKHSConfidence(norm_bound, noise_std).",
+            f"{self!r} is a heuristic multiplier (with the paper's beta = 6 some bound fails in "
+            "about half of all runs); use RKHSConfidence(norm_bound, noise_std).",
         )
 
     def fixed_design(self, evidence: Evidence) -> HalfWidth:
@@ -231,8 +236,8 @@ class RKHSConfidence(Confidence):
         """The self-normalised bound, uniform over points and time.
 
         ``(C_k + (sigma / lambda) sqrt(2 (gain + log(1 / delta)))) sigma(x)``, with ``gain``
-        0.5 logdet(I + K / lambda^2); it allows points that depend on earlier noise, but not that
-        noise decides which answers are there.
+        0.5 logdet(I + K / lambda^2) (Chowdhury & Gopalan 2017, Theorem 2); it allows points that
+        depend on earlier noise, but not that noise decides which answers are there.
         """
         gain = 0.5 * torch.log1p(spectrum(evidence.covar_module, evidence.data)).sum().item()
         radius = math.sqrt(2.0 * (gain + math.log(1.0 / evidence.delta)))

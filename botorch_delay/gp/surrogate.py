@@ -299,7 +299,7 @@ def fit_surrogate(
     exact: bool = False,
     warp: str = "none",
 ) -> Surrogate:
-    """A Matern 5/2 kernel and noise by maximum a posteriori, with BoTorch's priors.
+    """A Matern 5/2 kernel and noise by maximum a posteriori, with BoTorch's prior of lengthscales.
 
     BoTorch's default with these priors is the RBF kernel; on tuning tables for development it
     has more regret (benchmarks/REPORT.md, "The kernel").

@@ -314,7 +314,7 @@ class _ExperimentRun(EngineRun):
                 more = {"noise_var": noise_var, "reason": trial.status_reason or ""}
                 yield self.asked(record, state, value, **more)
             elif state is TrialState.COMPLETED:
-                result = self.result(number, arm.parameters, value, noise_var=noise_var)
+                result = self.result(number, arm.parameters, value)
                 if result is not None:
                     yield result
 

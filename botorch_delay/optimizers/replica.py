@@ -41,7 +41,7 @@ class PastTrial:
         value: its answer, where it is completed.
         record: what :meth:`Replica.ask` gave with the point; None if it was obtained elsewhere. A
             result without one is attached, and anything else without one is passed over.
-        noise_var: the known noise variance of the answer, or None.
+        noise_var: the known noise variance of the answer, or None; not of one without a record.
         reason: why it failed.
     """
 
