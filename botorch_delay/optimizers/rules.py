@@ -321,7 +321,7 @@ class BotorchRule(Rule):
         if pending.hallucinates and not (self.takes_pending or self.analytic):
             raise InputError(
                 f"{self.name} cannot use pending points: it has no parameter X_pending. Add one, "
-                "or use pending=Ignore()."
+                "or use AcquisitionOptimizer with pending=Ignore()."
             )
 
     def check(self, model: RuleModel) -> None:

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from botorch.acquisition.analytic import PosteriorMean
 from botorch.exceptions.warnings import InputDataWarning
 from bpe_cases import NOISE, make, state_of
 from cases import scattered, se
@@ -45,6 +46,7 @@ from botorch_delay.exceptions import (
         ({"maximize": 1}, InputTypeError, "True or False"),
         ({"exploit": "ucb"}, InputTypeError, "exploit must be a rule such as UCB"),
         ({"exploit": bd.Rule}, InputTypeError, "exploit must be a rule such as UCB"),
+        ({"exploit": lambda model: PosteriorMean(model)}, InputError, "cannot use pending points"),
         ({"rounds": "geometric"}, InputTypeError, "GeometricRounds"),
         ({"horizon": None}, InputError, "GeometricRounds"),
         ({"explore_fraction": 0.1}, InputError, "needs a rule"),
