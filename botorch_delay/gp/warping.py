@@ -136,9 +136,10 @@ def yeo_johnson(y: Tensor) -> Warping:
     from scipy import stats
 
     every = y.detach().cpu().double().numpy()
-    values, scale = np.unique(every), float(every.std())
-    if len(values) < MIN_VALUES or scale == 0.0:
+    values = np.unique(every)
+    if len(values) < MIN_VALUES:
         return Warping()
+    scale = float(every.std())
     standard = (every - every.mean()) / scale
     _, power = stats.yeojohnson(standard)
     warped = stats.yeojohnson((values - every.mean()) / scale, lmbda=float(np.clip(power, -4, 6)))
