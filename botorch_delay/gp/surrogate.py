@@ -301,19 +301,17 @@ def fit_surrogate(
 ) -> Surrogate:
     """A Matern 5/2 kernel and noise by maximum a posteriori, with BoTorch's prior of lengthscales.
 
-    BoTorch's default with these priors is the RBF kernel; on tuning tables for development it
-    has more regret (benchmarks/REPORT.md, "The kernel").
-
-    Inputs are normalised by the bounding box of the domain, values are standardised. With
-    fewer than three answers the modes of the priors are used, and the scale of the values
-    counts as unknown.
+    BoTorch's default with this prior is the RBF kernel; on tuning tables for development it has
+    more regret (benchmarks/REPORT.md, "The kernel"). Inputs are normalised by the bounding box of
+    the domain; values are warped, then standardised. With fewer than three answers fits begin and
+    end at the priors, and the scale of the values counts as unknown.
 
     Args:
         domain: whose bounding box normalises inputs, and whose encoding is used.
         answers: to fit to.
         seed: for the random restarts of a fit that fails at first.
         previous: kept, with a :class:`FitWarning`, if the fit fails.
-        warm_start: modes of the priors, instead of BoTorch's.
+        warm_start: modes of the priors, instead of the usual ones.
         exact: whether evaluations are exact; their noise is a jitter, and not learned.
         warp: how values are warped, a key of ``WARPINGS``.
     """

@@ -1,4 +1,4 @@
-"""What the searcher for Ray Tune keeps between two sessions, as a JSON file."""
+"""What the searcher for Ray Tune keeps from one run of a program to the next, as a JSON file."""
 
 from __future__ import annotations
 
