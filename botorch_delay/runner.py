@@ -314,6 +314,7 @@ class _Loop:
             )
 
     def _fail(self, trial: Trial, reason: str) -> None:
+        reason = reason.encode("utf-8", "backslashreplace").decode()  # or no log could hold it
         if trial.state is not TrialState.RUNNING:  # a callback has abandoned it, for instance
             logger.warning("trial %d, settled elsewhere, failed: %s", trial.id, reason)
             return

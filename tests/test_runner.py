@@ -508,3 +508,12 @@ def test_bad_arguments(threads, change, error):
     with pytest.raises(error):
         run(**arguments)
     assert arguments["optimizer"].trials == []
+
+
+def test_a_reason_is_logged_so_that_every_log_can_hold_it(threads, caplog):
+    def half_a_character(x):
+        raise RuntimeError("\ud800")
+
+    run(make(horizon=4), half_a_character, threads, 2, 2, progress=False)
+    assert "\\ud800" in caplog.text
+    caplog.text.encode()
