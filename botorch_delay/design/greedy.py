@@ -86,17 +86,6 @@ class GreedyDesign:
         """Posterior variance of every candidate given the picks, ``N``."""
         return self._form.variance
 
-    @property
-    def largest(self) -> float:
-        """The largest posterior variance given the picks, of the candidates that are not excluded.
-
-        Raises:
-            ExhaustedDesignError: if every candidate is excluded.
-        """
-        if len(self._excluded) == len(self._candidates):
-            raise ExhaustedDesignError("Every candidate of the design is excluded.")
-        return self._form.largest()
-
     def exclude(self, index: int, excluded: bool = True) -> None:
         """Keep a candidate from being picked, or allow it again; its past picks still count."""
         place = self._place(index)
@@ -249,9 +238,6 @@ class _Tracked:
         _check_finite(variance.max())
         return lowest_of_largest(variance)
 
-    def largest(self) -> float:
-        return self._open_variance().max().item()
-
     @torch.no_grad()
     def _add(self, index: Tensor) -> None:
         """Count a pick, a LongTensor of shape 1."""
@@ -317,9 +303,6 @@ class _Lazy:
             _ = self.variance
             return lowest_of_largest(self._open_bounds())
         return index
-
-    def largest(self) -> float:
-        return self._posterior.at(self._points[[self.next()]]).variance.item()
 
     def add(self, index: int) -> None:
         self._counts[index] = self._counts.get(index, 0) + 1

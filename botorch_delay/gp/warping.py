@@ -146,7 +146,7 @@ def yeo_johnson(y: Tensor) -> Warping:
     return Warping.through(values, warped)
 
 
-def unwarped(y: Tensor) -> Warping:
+def identity(y: Tensor) -> Warping:
     """Values as they are."""
     return Warping()
 
@@ -154,5 +154,5 @@ def unwarped(y: Tensor) -> Warping:
 WARPINGS: dict[str, Callable[[Tensor], Warping]] = {
     "half-rank": half_rank,
     "yeo-johnson": yeo_johnson,
-    "none": unwarped,
+    "none": identity,
 }

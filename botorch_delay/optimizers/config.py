@@ -24,7 +24,7 @@ from botorch_delay.gp.kernels import check_kernel, prior_variance
 from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate, exact_noise
 from botorch_delay.optimizers.exploit import DEFAULT_RULE, LEARNED_RULE, Exploit, WithinBudget
 from botorch_delay.optimizers.rule_model import Censor, Hallucinate, Pending
-from botorch_delay.optimizers.rules import Rule, as_rule
+from botorch_delay.optimizers.rules import Rule
 from botorch_delay.optimizers.specs import describe_part
 
 # Of the asks that are design points, where a rule plays the others: chosen with its beta.
@@ -220,8 +220,8 @@ class BPEConfig(BoundsConfig):
         super().__post_init__()
         if self.delay is not None:
             _check_type(self.delay, DelayLaw, "delay", "a delay law such as PoissonDelay")
-        if self.exploit is not None and self.exploit.rule is not None:
-            as_rule(self.exploit.rule).check_pending(self.pending)
+        if self.rule is not None:
+            self.rule.check_pending(self.pending)
         known = HorizonRounds | GeometricRounds
         _check_type(self.rounds, known, "rounds", "HorizonRounds() or GeometricRounds(...)")
         self._fill_defaults()

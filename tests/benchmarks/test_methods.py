@@ -2,40 +2,15 @@ from functools import cache, partial
 
 import pytest
 import torch
+from small_problems import arms, box
 
-from botorch_delay import BoxDomain, FiniteDomain
-from botorch_delay.benchmarks import (
-    METHODS,
-    BoxProblem,
-    Clock,
-    FiniteProblem,
-    paper_problem,
-    simulate,
-)
+from botorch_delay.benchmarks import METHODS, Clock, paper_problem, simulate
 from botorch_delay.benchmarks.functions import gp_draw
 from botorch_delay.benchmarks.methods import FACTORS
 from botorch_delay.delays import PoissonDelay
 
 STEPS = 6
 CLOCK = Clock(PoissonDelay(1.0), lost=0.1, failed=0.1)
-
-
-def arms():
-    """A full grid with a category: the kernel is learned."""
-    axes = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 10.0, 100.0]), torch.tensor([0.0, 1.0])
-    points = torch.cartesian_prod(*axes).double()
-    domain = FiniteDomain(points, names=["a", "b", "c"], log_dims=[1], cat_dims=[2])
-    return FiniteProblem(domain, points[:, 0] - points[:, 1].log() + points[:, 2], 0.1)
-
-
-def box():
-    domain = BoxDomain(
-        torch.tensor([[0.0, 1.0, 0.0, 0.0], [1.0, 9.0, 2.0, 3.0]]).double(),
-        discrete_dims={1: [1, 3, 9]},
-        cat_dims={2: [0, 1, 2]},
-        names=["x", "n", "kind", "y"],
-    )
-    return BoxProblem(domain, lambda X: -(X - 0.5).square().sum(dim=1), 0.0, 0.1)
 
 
 PROBLEMS = {"kernel": partial(gp_draw, "se", 0.1, 0), "arms": arms, "box": box}
