@@ -220,12 +220,12 @@ class BPEConfig(BoundsConfig):
         super().__post_init__()
         if self.delay is not None:
             _check_type(self.delay, DelayLaw, "delay", "a delay law such as PoissonDelay")
-        if self.rule is not None:
-            self.rule.check_pending(self.pending)
         known = HorizonRounds | GeometricRounds
         _check_type(self.rounds, known, "rounds", "HorizonRounds() or GeometricRounds(...)")
         self._fill_defaults()
         self._refuse_contradictions()
+        if self.rule is not None:
+            self.rule.check_pending(self.pending)
         pooled = self.evidence == "all" and not self.exact and not self.confidence.missing
         for name, used in {
             "WithinBudget": isinstance(self.exploit, WithinBudget),
