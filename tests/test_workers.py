@@ -129,22 +129,19 @@ def test_dask_evaluates_a_point_as_often_as_it_is_asked(dask, tmp_path):
 
 
 def test_a_lost_cluster_ends_the_run_and_blames_no_point(dask, tmp_path):
-    def lose(optimizer, trial):
-        if trial.id == 3:
-            dask.close()
-
     opt, path = make(), tmp_path / "study.db"
     with pytest.raises(RunError, match=r"lost.*goes on from there"):
         run(
             opt,
-            objectives.quadratic,
+            objectives.ReturnsOnce(),
             dask.get_executor(),
             5,
             2,
             store=path,
-            callbacks=[lose],
+            callbacks=[lambda optimizer, trial: dask.close()],
             progress=False,
         )
+    objectives.ReturnsOnce.released.set()
     assert {t.state for t in opt.trials} == {TrialState.COMPLETED, TrialState.ABANDONED}
     assert asked(bd.load(path)) == asked(opt)
     with pytest.raises(RunError, match="takes no work"):
