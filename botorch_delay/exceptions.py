@@ -80,3 +80,7 @@ class FitWarning(BotorchWarning, RuntimeWarning):
 
 class FewerTrialsWarning(BotorchWarning, RuntimeWarning):
     """An ask for several trials could give only the first of them."""
+
+
+class OutsideWarning(BotorchWarning, UserWarning):
+    """A result was attached at settings that cannot be asked."""

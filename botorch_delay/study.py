@@ -25,7 +25,7 @@ import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -36,20 +36,28 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.domains.space import Choice, Space
+from botorch_delay.entries import as_number, read_text
 from botorch_delay.exceptions import InputError, NoAnswerError
-from botorch_delay.history.trials import Trial
+from botorch_delay.history.point_status import MAX_FAILURES, Feasibility, PointStatus
+from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
+from botorch_delay.optimizers.run import in_words
 
 __all__ = [
+    "add_note",
     "describe_study",
     "describe_trial",
+    "format_settled",
     "format_study",
     "format_trials",
-    "point_of",
     "read_space",
 ]
 
 MAX_ARMS = 1_000_000
+_ROUND = (
+    "  (a round tries settings of which little is known; when their results are in it closes, and\n"
+    "  settings that can hardly be the best any more are not asked again)"
+)
 
 
 def read_space(path: str | os.PathLike[str]) -> FiniteDomain:
@@ -59,12 +67,12 @@ def read_space(path: str | os.PathLike[str]) -> FiniteDomain:
         InputError: if the file cannot be read, or does not describe a space.
     """
     file = Path(path)
-    text = _read_text(file)
+    text = read_text(file)
     try:
         match tomllib.loads(text):
             case {"arms": str(name), **others} if not others:
                 file = file.parent / name
-                return _read_arms(_read_text(file))
+                return _read_arms(read_text(file))
             case {"parameters": dict(parameters), **others} if parameters and not others:
                 return _grid({name: _choice(name, parameters[name]) for name in parameters})
         raise InputError(
@@ -77,20 +85,11 @@ def read_space(path: str | os.PathLike[str]) -> FiniteDomain:
         raise InputError(f"{file}: {error}") from error
 
 
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
-    except OSError as error:
-        raise InputError(f"Cannot read {file}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not text in UTF-8: {error}.") from error
-
-
 def _read_arms(text: str) -> FiniteDomain:
     """The arms of a table: a header of names, then one row of numbers for each arm."""
     header, *rows = [line for line in text.splitlines() if line.strip()] or [""]
     names = [cell.strip() for cell in next(csv.reader([header]), [])]
-    if not rows or not all(_number(name) is None for name in names):
+    if not rows or not all(as_number(name) is None for name in names):
         raise InputError("expected a header of names, and at least one arm.")
     try:
         points = np.loadtxt(rows, delimiter=",", ndmin=2)
@@ -99,13 +98,6 @@ def _read_arms(text: str) -> FiniteDomain:
     if points.shape[1] != len(names):
         raise InputError(f"expected {len(names)} numbers for each arm, got {points.shape[1]}.")
     return FiniteDomain(torch.from_numpy(points), names=names)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _choice(name: str, described: Any) -> Choice:
@@ -152,21 +144,6 @@ def _steps(low: float, high: float, steps: int, *, log: bool) -> list[float]:
     return [low, *(float(f"{10.0**value if log else value:.12g}") for value in inner), high]
 
 
-def point_of(domain: Domain, settings: Sequence[str]) -> Tensor:
-    """The point (``d``) with the given settings, each NAME=NUMBER, all of them once.
-
-    Raises:
-        InputError: if a name is unknown, missing or given twice, or a value is no number.
-    """
-    values = {name: _number(text) for name, _, text in (s.partition("=") for s in settings)}
-    if len(values) < len(settings) or values.keys() != set(domain.names) or None in values.values():
-        raise InputError(
-            f"Each of {', '.join(domain.names)} needs one NAME=NUMBER, and nothing else does; got "
-            f"{' '.join(settings)}."
-        )
-    return domain.like.new_tensor([values[name] for name in domain.names])
-
-
 def describe_trial(trial: Trial, domain: Domain) -> dict[str, Any]:
     """A trial as plain values, ready for JSON."""
     return {
@@ -198,6 +175,12 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
             {"id": found.trial.id, "asks": found.asks, "sooner": found.sooner}
             for found in optimizer.late()
         ],
+        "summary": str(optimizer),
+        "notes": optimizer.notes.get("lines", []),
+        "attached": [
+            {"parameters": _parameters(domain, result.x), "value": result.value}
+            for result in optimizer.attached
+        ],
         "pending": [describe_trial(trial, domain) for trial in optimizer.pending],
         "recommendation": None,
         "trials": [describe_trial(trial, domain) for trial in optimizer.trials],
@@ -208,7 +191,8 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
         study["waiting_for"] = [straggler.trial.id for straggler in optimizer.stragglers]
         with suppress(NoAnswerError):
             forecast = optimizer.forecast()
-            study["forecast"] = None if forecast is None else str(forecast)
+            if forecast is not None and forecast.quantile(0.5) <= (forecast.asks_left or math.inf):
+                study["forecast"] = str(forecast)
     with suppress(NoAnswerError):
         best = optimizer.recommend()
         study["recommendation"] = {
@@ -226,21 +210,60 @@ def _parameters(domain: Domain, x: Tensor) -> dict[str, float]:
     return dict(zip(domain.names, x.tolist(), strict=True))
 
 
-def format_trials(trials: Sequence[Mapping[str, Any]], *, since: bool = False) -> str:
-    """Trials as a table with one column per parameter.
+def add_note(optimizer: Optimizer, text: str) -> list[str]:
+    """Add a line with its date to the study's notes; all lines."""
+    lines = optimizer.notes.setdefault("lines", [])
+    if not isinstance(lines, list) or not text.strip():
+        raise InputError("A note must be a text that is not empty, and notes['lines'] a list.")
+    lines.append(f"{datetime.now():%Y-%m-%d %H:%M}  {' '.join(text.split())}")
+    return lines
+
+
+def format_settled(optimizer: Optimizer, trial: Trial) -> str:
+    """What was said of a trial, and what follows from it, for people."""
+    words = in_words(optimizer.domain, trial.x)
+    running = len(optimizer.pending)
+    out = f"{running} {'trial is' if running == 1 else 'trials are'} still running"
+    if trial.state is TrialState.COMPLETED:
+        return f"trial {trial.id}: result {trial.value:.12g} at {words}; {out}"
+    if trial.state is TrialState.ABANDONED:
+        return (
+            f"trial {trial.id} is given up, at {words}; {out}\n"
+            "its settings may be asked again; if its result comes after all, tell it"
+        )
+    same = [other for other in optimizer.trials if torch.equal(other.x, trial.x)]
+    status = Feasibility(same, key=lambda _: 0).status(0)
+    back = "its settings may be asked again, at most twice more in a row without a result"
+    if status is PointStatus.INFEASIBLE:
+        back = f"its settings have failed {MAX_FAILURES} times and are not asked any more"
+    elif len(optimizer.trials) == optimizer.horizon:
+        back = "every planned trial has been asked, so that its settings do not come back"
+    elif status is PointStatus.HELD:
+        back = "its settings come back once the other trials there have their results"
+    elif trial.slot >= 0 and trial.round == getattr(optimizer, "round", None):
+        back = "its settings come back with the next ask"
+    return f"trial {trial.id} failed, at {words}; {out}\n{back}"
+
+
+def format_trials(trials: Sequence[Mapping[str, Any]], last: str = "") -> str:
+    """Trials or attached results as a table with one column per parameter.
 
     Args:
-        trials: of :func:`describe_trial`.
-        since: whether to say how long ago each was asked.
+        trials: of :func:`describe_trial`, or what :func:`describe_study` says of those attached.
+        last: of the last column: "asked", how long ago each was asked; "value"; or none.
     """
     if not trials:
         return "none"
-    rows = [["id", *trials[0]["parameters"], *(["asked"] if since else [])]]
+    first = ["id"] if "id" in trials[0] else []
+    rows = [[*first, *trials[0]["parameters"], *([last] if last else [])]]
     for trial in trials:
-        numbers = [f"{value:.12g}" for value in trial["parameters"].values()]
-        seconds = round(max(time.time() - trial["asked_at"], 0.0))
-        ago = [f"{timedelta(seconds=seconds)} ago"] if since else []
-        rows.append([str(trial["id"]), *numbers, *ago])
+        cells = [trial[name] for name in first] + [*trial["parameters"].values()]
+        if last == "asked":
+            seconds = round(max(time.time() - trial["asked_at"], 0.0))
+            cells.append(f"{timedelta(seconds=seconds)} ago")
+        elif last:
+            cells.append(trial[last])
+        rows.append([_text(cell) for cell in cells])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
@@ -250,46 +273,38 @@ def format_trials(trials: Sequence[Mapping[str, Any]], *, since: bool = False) -
 
 def format_study(study: Mapping[str, Any]) -> str:
     """What :func:`describe_study` gave, for people."""
-    states = [trial["state"] for trial in study["trials"]]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    planned = "" if study["horizon"] is None else f" of {study['horizon']}"
-    lines = [
-        f"{study['asked']}{planned} trials asked" + (f" ({counts})" if counts else ""),
-        _format_progress(study),
-        "",
-        "pending:",
-        format_trials(study["pending"], since=True),
-    ]
+    lines = [study["summary"]]
+    if study["round"] is not None:
+        lines += [_ROUND]
     if study["waiting_for"]:
         ids = ", ".join(map(str, study["waiting_for"]))
         lines.append(f"the round waits for trial {ids}; if one will not come back, use abandon")
+    lines += [study["forecast"]] if study["forecast"] else []
     lines += [
         f"trial {late['id']} is late: {late['sooner']:.0%} of answers are estimated to take fewer "
         f"than the {late['asks']} asks since it was asked"
         for late in study["late"]
     ]
-    lines += [study["forecast"]] if study["forecast"] else []
-    lines += ["", f"recommended ({study['direction']}):"]
+    lines += ["", "running (no result yet):", format_trials(study["pending"], "asked")]
+    if study["attached"]:
+        lines += ["", "attached (results that were obtained elsewhere):"]
+        lines += [format_trials(study["attached"], "value")]
+    lines += ["", f"recommended settings (to {study['direction']} the result):"]
     best = study["recommendation"]
     if best is None:
-        return "\n".join([*lines, "nothing yet: there is no answer"])
-    lines += [
-        ", ".join(f"{name} = {value:.12g}" for name, value in best["parameters"].items()),
-        f"{best['mean']:.6g}, between {best['lower']:.6g} and {best['upper']:.6g}",
-        f"({best['interval']})",
-        f"answers at this very point: {best['count']}",
-    ]
+        lines += ["nothing yet: there is no result"]
+    else:
+        lines += [
+            ", ".join(f"{name} = {_text(value)}" for name, value in best["parameters"].items()),
+            f"expected result {best['mean']:.6g}, probably between {best['lower']:.6g} and "
+            f"{best['upper']:.6g}",
+            f"(by all results together; {best['interval']})",
+            f"results at these very settings: {best['count']}",
+        ]
+    if study["notes"]:
+        lines += ["", "notes:", *study["notes"]]
     return "\n".join(lines)
 
 
-def _format_progress(study: Mapping[str, Any]) -> str:
-    """The round and the share of arms, or of the box, that is still active."""
-    arms = study["arms"]
-    if study["active"] is None:
-        return f"{study['optimizer']} on {'a box' if arms is None else f'{arms} arms'}"
-    stage = "finished" if study["asked"] else "not begun"
-    if study["round"] is not None:
-        stage = f"round {study['round']}"
-    if arms is None:
-        return f"{stage}, {study['active']:.3g} of the box active"
-    return f"{stage}, {study['active']} of {arms} arms active"
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:.12g}"

@@ -7,7 +7,6 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, overload
 
 import torch
@@ -33,7 +32,12 @@ from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.events import Event
 from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
 from botorch_delay.optimizers.forecasts import Straggler, describe_running
-from botorch_delay.optimizers.recommendation import Recommendation, best_of, intervals
+from botorch_delay.optimizers.recommendation import (
+    Prediction,
+    Recommendation,
+    intervals,
+    predict,
+)
 from botorch_delay.optimizers.replicates import Replicates, replicates
 from botorch_delay.optimizers.run import Run, exclusive
 
@@ -294,8 +298,33 @@ class Optimizer(Run, ABC):
             evaluated = [trial.index for trial in self._ledger.trials if trial.value is not None]
             evaluated += [result.index for result in self._ledger.attached]
             rows, candidates = self._active_points().evaluated(evaluated, data.X)
-        best = best_of(rows, candidates, surrogate, evidence, confidence, delta, sign=self._sign)
-        return replace(best, count=int((best.x == data.X).all(dim=1).sum()))
+        judged = (surrogate, evidence, confidence, delta)
+        found, best = predict(candidates, *judged, sign=self._sign, best=True)
+        mean, lower, upper = (float(end) for end in (found.mean, found.lower, found.upper))
+        x = candidates[best].clone()
+        index = None if rows is None else rows[best]
+        count = int((x == data.X).all(dim=1).sum())
+        return Recommendation(x, index, mean, lower, upper, found.interval, count)
+
+    @exclusive
+    def predict(self, X: Tensor) -> Prediction:
+        """What all answers say of f at any points, with the intervals of :meth:`recommend`.
+
+        Args:
+            X: ``n x d``, in the domain or not.
+
+        Raises:
+            InputError: if ``X`` is malformed or does not fit the domain.
+            NoAnswerError: before any answer.
+        """
+        X = validation.matrix(X, "X")
+        validation.matches(X, "X", self._domain.like)
+        self._domain.check_logarithms(X, "X")
+        data = self._all_data()
+        if not len(data):
+            raise NoAnswerError("There is no answer yet to predict from; tell() or attach() one.")
+        surrogate, confidence, delta = self._judgement()
+        return predict(X, surrogate, surrogate.data(data), confidence, delta, sign=self._sign)[0]
 
     @exclusive
     def stopping_gap(self) -> float:

@@ -166,6 +166,10 @@ class BPEDelayOptimizer(Optimizer):
         self._budget = Budget(config, self._rounds.round_rule) if config.budget_factor else None
         self._audit = Audit(config, self._ledger, self._rounds, self._budget)
 
+    @exclusive
+    def __str__(self) -> str:
+        return f"{super().__str__()}\n{self._rounds}"
+
     @classmethod
     def as_published(
         cls,

@@ -73,6 +73,20 @@ class RoundSequence:
         factor = config.straggler_factor
         self._early = None if factor is None else EarlyClose(factor, config.domain.like)
 
+    def __str__(self) -> str:
+        """Where the rounds stand, and what the last one left, in a line."""
+        count, left = self._config.domain.count, 1.0
+        if self.records:
+            left = self.records[-1].active_after
+        elif count is not None:
+            left = count
+        share = f"{left:.3g} of the box" if count is None else f"{left:.0f} of {count} points"
+        stage = f"rounds: {len(self.records)}, all closed" if self.records else "no round has begun"
+        if self.open is not None:
+            planned = self.round_rule.count
+            stage = f"round {self.open.number}{'' if planned is None else f' of about {planned}'}"
+        return f"{stage}; {share} can still be the best"
+
     @property
     def needs_all(self) -> bool:
         """Whether the regret bound needs the answer of every design point of a round."""

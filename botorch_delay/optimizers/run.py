@@ -9,7 +9,9 @@ import json
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
 import torch
@@ -23,6 +25,18 @@ from botorch_delay.history.events import SETTLED, Event, read_events, truncated
 from botorch_delay.history.trials import Attached, Ledger, Trial
 from botorch_delay.optimizers.config import Config
 from botorch_delay.optimizers.fitting import Fitting
+
+# The columns of a table of results beside those of the parameters.
+TABLE_COLUMNS = (
+    "trial",
+    "state",
+    "value",
+    "noise_var",
+    "reason",
+    "round",
+    "asked_at",
+    "answered_at",
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -121,6 +135,59 @@ class Run:
     def attached(self) -> list[Attached]:
         """The results that were obtained elsewhere."""
         return list(self._ledger.attached)
+
+    @exclusive
+    def table(self) -> list[dict[str, Any]]:
+        """Every trial and attached result as a row of plain values.
+
+        For ``pandas.DataFrame(opt.table())``, or the ``csv`` module. The columns are ``trial`` (its
+        id, None for attached results), the parameters by their names (one with the name of another
+        column as ``"parameter NAME"``), and the others of ``TABLE_COLUMNS``: ``state`` ("attached"
+        or that of the trial), ``value`` in the user's sign, ``noise_var``, ``reason`` of a failure,
+        ``round``, and the times ``asked_at`` and ``answered_at``, in UTC.
+        """
+        named = table_columns(self._domain)
+        rows = []
+        for result in [*self._ledger.trials, *self._ledger.attached]:
+            trial = result if isinstance(result, Trial) else None
+            values = named.values(), result.x.tolist()
+            rest = {
+                "state": trial.state.value if trial else "attached",
+                "value": result.value,
+                "noise_var": result.noise_var,
+                "reason": trial.reason if trial else "",
+                "round": trial.round if trial else None,
+                "asked_at": _time(trial.asked_at) if trial else None,
+                "answered_at": _time(trial.answered_at if trial else None),
+            }
+            rows.append({"trial": trial and trial.id, **dict(zip(*values, strict=True)), **rest})
+        return rows
+
+    def __repr__(self) -> str:
+        asked, planned = len(self._ledger), "" if self._horizon is None else f"/{self._horizon}"
+        running = len(self._ledger.running())
+        return f"{type(self).__name__}({self._domain!r}, {asked}{planned} asked, {running} running)"
+
+    @exclusive
+    def __str__(self) -> str:
+        """A summary of a few lines: what is looked for, what was asked, the best answer."""
+        domain, ledger = self._domain, self._ledger
+        where = "a box" if domain.count is None else f"{domain.count} points"
+        goal, best_of = ("largest", max) if self._maximize else ("smallest", min)
+        planned = "" if self._horizon is None else f" of {self._horizon}"
+        asked = f"{len(ledger)}{planned} trials asked"
+        states = Counter(trial.state.value for trial in ledger.trials)
+        if states:
+            asked += f" ({', '.join(f'{count} {state}' for state, count in states.items())})"
+        if ledger.attached:
+            asked += f", {len(ledger.attached)} results attached"
+        names = ", ".join(domain.names)
+        lines = [f"{type(self).__name__}: the {goal} value on {where} of {names}", asked]
+        if results := ledger.results():
+            best = best_of(results, key=lambda result: result.value or 0.0)
+            who = f"trial {best.id}" if isinstance(best, Trial) else "attached"
+            lines.append(f"best answer so far: {best.value:g} ({who}), {in_words(domain, best.x)}")
+        return "\n".join(lines)
 
     @exclusive
     def state_dict(self) -> dict[str, Any]:
@@ -288,3 +355,18 @@ class Run:
     @property
     def _sign(self) -> float:
         return self._config.sign
+
+
+def table_columns(domain: Domain) -> dict[str, str]:
+    """By the name of each parameter the name of its column in a table of results."""
+    return {n: f"parameter {n}" if n in TABLE_COLUMNS else n for n in domain.names}
+
+
+def in_words(domain: Domain, x: Tensor) -> str:
+    """A point (``d``) as people write it: ``temperature = 25, dose = 0.1``."""
+    values = zip(domain.names, x.tolist(), strict=True)
+    return ", ".join(f"{name} = {value:.12g}" for name, value in values)
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
