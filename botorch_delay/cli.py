@@ -138,12 +138,12 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     abandon = on_study("abandon", _abandon, "give up a trial that will not come back")
     for settle in (tell, fail, abandon):
         settle.add_argument("id", type=_id, help="the trial's id, as ask printed it")
-    tell.add_argument("value", type=_value, help="its result")
+    tell.add_argument("value", help="its result")
     tell.add_argument("--noise-var", type=float, help="variance of this result, if known")
     fail.add_argument("--reason", default="", help="kept with the trial")
 
     attach = on_study("attach", _attach, "hand in a result that no trial asked for")
-    attach.add_argument("value", type=_value, help="the result")
+    attach.add_argument("value", help="the result")
     attach.add_argument("settings", nargs="+", metavar="NAME=VALUE", help="each parameter once")
 
     on_study("show", _show, "what is running, the round, and the recommended settings")
@@ -165,15 +165,6 @@ def _id(text: str) -> int:
             f"expected the whole number that ask printed for a trial, got {text!r}"
         )
     return int(text)
-
-
-def _value(text: str) -> float:
-    from botorch_delay.entries import read_number
-
-    try:
-        return read_number(text, "a result")
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -294,7 +285,9 @@ def _ask(arguments: argparse.Namespace) -> int:
 
 
 def _tell(arguments: argparse.Namespace) -> int:
-    value, noise_var = arguments.value, arguments.noise_var
+    from botorch_delay.entries import read_number
+
+    value, noise_var = read_number(arguments.value, "The result"), arguments.noise_var
     return _settle(arguments, lambda opt: opt.tell(arguments.id, value, noise_var=noise_var))
 
 
@@ -318,16 +311,17 @@ def _settle(arguments: argparse.Namespace, change: Callable[[Any], None]) -> int
 
 
 def _attach(arguments: argparse.Namespace) -> int:
-    from botorch_delay.entries import point_of, warn_outside
+    from botorch_delay.entries import point_of, read_number, warn_outside
     from botorch_delay.optimizers import editing
     from botorch_delay.optimizers.run import in_words
 
+    value = read_number(arguments.value, "The result")
     with editing(arguments.study) as optimizer:
         x = point_of(optimizer.domain, arguments.settings)
-        optimizer.attach(x, arguments.value)
+        optimizer.attach(x, value)
         warn_outside(optimizer.domain, x)
         count, words = len(optimizer.attached), in_words(optimizer.domain, x)
-    text = f"attached: {arguments.value:.12g} at {words} ({count} attached in all)"
+    text = f"attached: {value:.12g} at {words} ({count} attached in all)"
     return _print(arguments, {"attached": count}, text)
 
 
@@ -385,11 +379,14 @@ def _import(arguments: argparse.Namespace) -> int:
 def _plot(arguments: argparse.Namespace) -> int:
     from botorch_delay.optimizers import load
     from botorch_delay.plotting import plot_summary
+    from botorch_delay.plotting.axes import pyplot
 
     picture = arguments.picture or arguments.study.with_suffix(".png")
     if picture.suffix.lower() != ".png" or not picture.absolute().parent.is_dir():
         raise InputError(f"The picture must be a .png file in a folder that exists, got {picture}.")
-    plot_summary(load(arguments.study)).savefig(picture, dpi=110)
+    optimizer = load(arguments.study)
+    pyplot().switch_backend("Agg")  # no screen is needed
+    plot_summary(optimizer).savefig(picture, dpi=110)
     return _print(arguments, {"picture": str(picture)}, f"{picture}: the results so far")
 
 

@@ -105,13 +105,12 @@ def warn_outside(domain: Domain, x: Tensor) -> None:
 
 def _outside(domain: Domain, column: int, name: str, value: float) -> str:
     """Why a value cannot be asked; empty if it can."""
-    if domain.count is not None:
-        allowed = domain.like[:, column].unique()
-    elif column in (lists := getattr(domain, "lists", {})):
-        allowed = lists[column]
-    else:
+    allowed = domain.allowed(column)
+    if allowed is None:
         low, high = domain.bounds[:, column].tolist()
-        return "" if low <= value <= high else f"{name} = {value:.12g} is not in {low} to {high}"
+        return (
+            "" if low <= value <= high else f"{name} = {value:.12g} is not in {low:g} to {high:g}"
+        )
     if value in (numbers := allowed.tolist()):
         return ""
     nearest = min(numbers, key=lambda number: abs(number - value))
@@ -163,7 +162,8 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
         InputError: if the file cannot be read; with what is wrong in each line.
     """
     domain, columns = optimizer.domain, table_columns(optimizer.domain)
-    results, wrong = [], []
+    results: list[tuple[Tensor, float]] = []
+    wrong: list[str] = []
     for line, cells in _rows(path, [*columns.values(), "value"]):
         if not cells["value"] and cells.get("state") in _WITHOUT_VALUE:
             continue
@@ -175,8 +175,7 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
     if wrong:
         more = f" and {len(wrong) - MAX_LISTED} more" if len(wrong) > MAX_LISTED else ""
         raise InputError(f"{path}, nothing was attached. {' '.join(wrong[:MAX_LISTED])}{more}")
-    answered = [result for result in optimizer.trials if result.value is not None]
-    there = Counter((*r.x.tolist(), r.value) for r in [*answered, *optimizer.attached])
+    there = Counter((*r.x.tolist(), r.value) for r in (*optimizer.trials, *optimizer.attached))
     new = []
     for x, value in results:
         key = (*x.tolist(), value)

@@ -82,6 +82,10 @@ class Domain(ABC):
     def contains(self, X: Tensor) -> Tensor:
         """Whether each point of ``X`` (``n x d``) is in the domain, exactly: bool ``n``."""
 
+    @abstractmethod
+    def allowed(self, column: int) -> Tensor | None:
+        """The numbers that points have in a column, increasing; None for all between its ends."""
+
     def find(self, X: Tensor) -> Tensor:
         """The row of each point of ``X`` among the domain's points, -1 where there is none.
 
@@ -202,6 +206,10 @@ class FiniteDomain(Domain):
     def contains(self, X: Tensor) -> Tensor:
         """Whether each point of ``X`` (``n x d``) is in the domain, exactly: bool ``n``."""
         return self.find(X) >= 0
+
+    def allowed(self, column: int) -> Tensor:
+        """The numbers that points have in a column, increasing."""
+        return self.points[:, column].unique()
 
     def find(self, X: Tensor) -> Tensor:
         """The row of each point of ``X`` (``n x d``) in the domain, -1 where there is none."""

@@ -148,7 +148,7 @@ class Run:
         """
         named = table_columns(self._domain)
         rows = []
-        for result in [*self._ledger.trials, *self._ledger.attached]:
+        for result in (*self._ledger.trials, *self._ledger.attached):
             trial = result if isinstance(result, Trial) else None
             values = named.values(), result.x.tolist()
             rest = {
@@ -180,13 +180,14 @@ class Run:
         if states:
             asked += f" ({', '.join(f'{count} {state}' for state, count in states.items())})"
         if ledger.attached:
-            asked += f", {len(ledger.attached)} results attached"
+            asked += f", {len(ledger.attached)} attached"
         names = ", ".join(domain.names)
-        lines = [f"{type(self).__name__}: the {goal} value on {where} of {names}", asked]
+        who = type(self).__name__
+        lines = [f"{who} looks for the {goal} value on {where} of {names}", asked]
         if results := ledger.results():
             best = best_of(results, key=lambda result: result.value or 0.0)
             who = f"trial {best.id}" if isinstance(best, Trial) else "attached"
-            lines.append(f"best answer so far: {best.value:g} ({who}), {in_words(domain, best.x)}")
+            lines.append(f"best result so far: {best.value:g} ({who}), {in_words(domain, best.x)}")
         return "\n".join(lines)
 
     @exclusive
@@ -365,7 +366,7 @@ def table_columns(domain: Domain) -> dict[str, str]:
 def in_words(domain: Domain, x: Tensor) -> str:
     """A point (``d``) as people write it: ``temperature = 25, dose = 0.1``."""
     values = zip(domain.names, x.tolist(), strict=True)
-    return ", ".join(f"{name} = {value:.12g}" for name, value in values)
+    return ", ".join(f"{name} = {value:.6g}" for name, value in values)
 
 
 def _time(seconds: float | None) -> datetime | None:
