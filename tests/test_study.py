@@ -1,15 +1,18 @@
+import csv
 import json
 import math
 import sqlite3
+import warnings
 from contextlib import closing
+from datetime import datetime
 
 import pytest
 import torch
 from forked import forked
 
 import botorch_delay as bd
-from botorch_delay import cli
-from botorch_delay.exceptions import FewerTrialsWarning
+from botorch_delay import cli, entries
+from botorch_delay.exceptions import FewerTrialsWarning, OutsideWarning
 from botorch_delay.history import sqlite
 from botorch_delay.study import read_space
 
@@ -67,7 +70,7 @@ def test_an_experiment_from_start_to_recommendation(study):
     assert shown["asked"] == 16
     assert shown["pending"] == []
     assert shown["round"] is None  # all is settled
-    assert "finished, " in study("show", "study.db")[1]
+    assert "all closed; " in study("show", "study.db")[1]
     assert shown["active"] <= shown["arms"] == 12
 
 
@@ -78,17 +81,155 @@ def test_what_people_read(study):
     assert "not begun" not in out
     code, out, _ = study("show", "study.db")
     assert "2 of 16 trials asked (2 running)" in out
+    assert "round 1 of about 2; 12 of 12 points can still be the best" in out
+    assert "a round tries settings" in out
     assert "nothing yet" in out
     assert "0:0" in out  # since when
     assert " ago" in out
-    assert study("tell", "study.db", 1, 0.5)[1] == "trial 1 is completed; 1 pending\n"
+    second = bd.load("study.db").trials[1].x.tolist()
+    words = f"temperature = {second[0]:g}, dose = {second[1]:g}"
+    told = f"trial 1: result 0.5 at {words}; 1 trial is still running\n"
+    assert study("tell", "study.db", 1, 0.5)[1] == told
+    failed = study("fail", "study.db", 0, "--reason", "spilled")[1]
+    assert "0 trials are still running\nits settings come back with the next ask" in failed
     assert (
-        study("fail", "study.db", 0, "--reason", "spilled")[1] == "trial 0 is failed; 0 pending\n"
+        f"attached: -1 at {words} (1 attached"
+        in study("attach", "study.db", -1, f"temperature={second[0]}", f"dose={second[1]}")[1]
     )
+    assert "noted (1" in study("note", "study.db", "a new batch\nof reagent")[1]
     _, out, _ = study("show", "study.db")
-    assert "recommended (maximize):" in out
-    assert "temperature = " in out
-    assert "between" in out
+    assert "attached (results that were obtained elsewhere):" in out
+    assert f"recommended settings (to maximize the result):\n{words}\nexpected result" in out
+    assert "probably between" in out
+    assert out.endswith("a new batch of reagent\n")
+
+
+@pytest.mark.parametrize(
+    ("failures", "expected"),
+    [
+        ((0,), "come back with the next ask"),
+        ((0, 0, 0), "failed 3 times and are not asked any more"),
+        ((1,), "may be asked again"),
+    ],
+)
+def test_fail_says_whether_the_settings_come_back(command, tmp_path, failures, expected):
+    (tmp_path / "space.toml").write_text(GRID)
+    command("init", "study.db", "--space", "space.toml", "--horizon", 16)
+    with bd.editing("study.db") as opt:
+        opt.ask(2)  # a design point, and one that is none
+    for number in failures[:-1]:
+        command("fail", "study.db", number)
+        with bd.editing("study.db") as opt:
+            again = opt.ask()
+        assert torch.equal(again.x, opt.trials[number].x)
+        failures = (*failures[1:-1], again.id)
+    assert expected in command("fail", "study.db", failures[-1])[1]
+
+
+def test_the_end_of_a_study(study):
+    study("ask", "study.db", "-n", 2)
+    assert "finished after 2 trials" in study("finish", "study.db")[1]
+    code, _, err = study("ask", "study.db")
+    assert (code, len(err)) == (2, 1)
+    assert "finished" in err[0]
+    assert study("tell", "study.db", 0, 0.5)[0] == 0
+    assert "do not come back" not in study("fail", "study.db", 1)[1]
+
+
+def test_results_go_out_to_a_table_and_come_in_from_one(study, command, tmp_path):
+    study("ask", "study.db", "-n", 3)
+    study("tell", "study.db", 1, 0.25)
+    study("fail", "study.db", 2, "--reason", "spilled; all of it")
+    study("attach", "study.db", -0.5, "temperature=20", "dose=10")
+    assert study("export", "study.db", "out.csv")[1] == "out.csv: 4 trials and attached results\n"
+    rows = list(csv.DictReader((tmp_path / "out.csv").open()))
+    assert [row["trial"] for row in rows] == ["0", "1", "2", ""]
+    assert [row["state"] for row in rows] == ["running", "completed", "failed", "attached"]
+    assert [row["value"] for row in rows] == ["", "0.25", "", "-0.5"]
+    assert rows[2]["reason"] == "spilled; all of it"
+    assert (float(rows[3]["temperature"]), float(rows[3]["dose"])) == (20.0, 10.0)
+    assert datetime.fromisoformat(rows[1]["answered_at"]).tzinfo is not None
+    assert "0 results attached; 2 others were left out" in study("import", "study.db", "out.csv")[1]
+    command("init", "other.db", "--space", "space.toml", "--horizon", 4)
+    assert command("import", "other.db", "out.csv")[1] == "2 results attached\n"
+    loaded = bd.load("other.db")
+    assert [result.value for result in loaded.attached] == [0.25, -0.5]
+    assert loaded.attached[0].index == bd.load("study.db").trials[1].index
+
+
+def test_tables_of_spreadsheets_are_read(study, tmp_path):
+    text = "\ufeffdose;operator;temperature;value\n0,1;Ana;20;-1,5\n;;;\n1;Bo;30;2\n1;Bo;30;2\n"
+    (tmp_path / "in.csv").write_text(text, encoding="utf-8")
+    assert json.loads(study("import", "study.db", "in.csv", "--json")[1]) == {
+        "attached": 3,
+        "known": 0,
+    }
+    found = [(*result.x.tolist(), result.value) for result in bd.load("study.db").attached]
+    assert found == [(20.0, 0.1, -1.5), (30.0, 1.0, 2.0), (30.0, 1.0, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "messages"),
+    [
+        ("", ["'temperature'", "got nothing"]),
+        ("temperature,value\n20,1", ["'dose'", "temperature, value"]),
+        ("temperature,dose,dose,value\n20,1,1,1", ["once 'dose'"]),
+        ("temperature,dose,value\n20,1,1,1", ["line 2: expected 3 cells, got 4"]),
+        (
+            "temperature,dose,value\n20,1,1\n30,x,2\n30,1,\n30,-1,2",
+            [
+                *("nothing was attached", "line 3: dose must be a number, got 'x'"),
+                *("line 4: value", "line 5", "above 0"),
+            ],
+        ),
+        ("temperature,dose,value\n20,1,inf", ["line 2: value must be finite"]),
+        ("temperature,dose,value\n" + "20,1,x\n" * 11, ["line 9:", "and 3 more"]),
+    ],
+)
+def test_a_table_with_mistakes_attaches_nothing(study, tmp_path, text, messages):
+    (tmp_path / "in.csv").write_text(text)
+    code, out, err = study("import", "study.db", "in.csv")
+    assert (code, out, len(err)) == (2, "", 1)
+    for message in messages:
+        assert message in err[0]
+    assert bd.load("study.db").attached == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("temperature=25", "dose=1"), "temperature = 25 is none of 20, 30, 40; the nearest is"),
+        (("temperature=20", "dose=0.3"), "dose = 0.3 is none of 0.01, 0.1, 1, 10; the nearest is"),
+    ],
+)
+def test_settings_that_cannot_be_asked_are_warned_of(study, settings, message):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        code, _, err = study("attach", "study.db", 1.0, *settings)
+    assert (code, len(err)) == (0, 1)
+    assert err[0].startswith("botorch-delay: warning: The result counts, although")
+    assert message in err[0]
+    assert len(bd.load("study.db").attached) == 1
+
+
+def test_settings_outside_of_a_box_and_combinations_are_warned_of():
+    bounds = torch.tensor([[0.0, 1.0], [1.0, 9.0]], dtype=torch.double)
+    box = bd.BoxDomain(bounds, {1: list(range(1, 10))}, names=["heat", "steps"])
+    with pytest.warns(OutsideWarning, match=r"heat = 2 is not in 0 to 1; steps = 3.5 is none of 1"):
+        entries.warn_outside(box, torch.tensor([2.0, 3.5], dtype=torch.double))
+    arms = bd.FiniteDomain(torch.eye(2, dtype=torch.double), names=["heat", "steps"])
+    with pytest.warns(OutsideWarning, match="these settings together cannot: heat = 1, steps = 1"):
+        entries.warn_outside(arms, torch.ones(2, dtype=torch.double))
+    entries.warn_outside(arms, arms.points[0])
+
+
+def test_plot_draws_a_page(study, tmp_path):
+    code, _, err = study("plot", "study.db")
+    assert (code, len(err)) == (2, 1)
+    assert "no answer yet" in err[0]
+    study("attach", "study.db", -0.5, "temperature=20", "dose=10")
+    assert study("plot", "study.db")[1].startswith("study.png")
+    assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_failures_abandonment_and_late_answers(study):
@@ -150,11 +291,11 @@ def test_show_forecasts_the_round_and_names_late_trials(study):
         for _ in range(14):
             opt.tell(opt.ask(), 0.1)
     _, out, _ = study("show", "study.db")
-    assert "round 1 closes after more asks than any answer has taken so far; 1 ask is left" in out
+    assert "closes" not in out.replace("it closes", "")  # not before the last ask
     shown = json.loads(study("show", "study.db", "--json")[1])
-    assert shown["forecast"] in out
+    assert shown["forecast"] is None
     assert shown["recommendation"]["count"] >= 1
-    assert f"answers at this very point: {shown['recommendation']['count']}" in out
+    assert f"results at these very settings: {shown['recommendation']['count']}" in out
     with bd.editing("study.db") as opt:
         assert [late.trial.id for late in opt.late(0.9)] == [0]
         opt.tell(0, 0.2)
@@ -269,11 +410,19 @@ def test_bad_arms_give_one_line(command, tmp_path, text, message):
         (("ask", "study.db", "-n", "x"), "invalid int"),
         (("tell", "study.db", 7, 0.5), "no trial 7"),
         (("tell", "study.db", 0, "nan"), "finite"),
-        (("tell", "study.db", 0, "much"), "invalid float"),
+        (("tell", "study.db", 0, "much"), "must be a number, got 'much'"),
+        (("tell", "study.db", 0, "-0,5"), "decimal point: -0.5, not -0,5"),
+        (("tell", "study.db", 0.5, 0), "the whole number that ask printed"),
+        (("ask", "study.db", 3), "unrecognized arguments: 3 (usage: botorch-delay ask"),
+        (("note", "study.db", " "), "not empty"),
+        (("export", "study.db", "study.db"), ".csv file"),
+        (("import", "study.db", "none.csv"), "No such file"),
+        (("plot", "study.db", "out.jpg"), ".png file"),
+        (("attach", "study.db", 1.0, "temperature=20", "dose=0,1"), "decimal point: 0.1"),
         (("tell", "study.db", 0, 0.5, "--noise-var", "-1"), "above 0"),
         (("tell", "study.db", 0, "-inf"), "finite"),
         (("attach", "study.db", 1.0, "temperature=20"), "needs one NAME=NUMBER"),
-        (("attach", "study.db", 1.0, "temperature=20", "dose=x"), "NAME=NUMBER"),
+        (("attach", "study.db", 1.0, "temperature=20", "dose=x"), "dose must be a number"),
         (("attach", "study.db", 1.0, "temperature=20", "dose=1", "x=1"), "nothing else"),
         (("attach", "study.db", 1.0, "temperature=20", "dose=-1"), "above 0"),
         (("ask", "."), "no file"),
@@ -349,11 +498,14 @@ def test_a_study_without_names_is_shown_too(command):
 def test_show_tells_of_other_optimizers_too(tmp_path, capsys):
     box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double), names=["dose"])
     made = {
-        "box.db": (bd.BPEDelayOptimizer(box, 10), "of the box active"),
-        "random.db": (bd.RandomOptimizer(box), "RandomOptimizer on a box"),
+        "box.db": (bd.BPEDelayOptimizer(box, 10), "of the box can still be the best"),
+        "random.db": (
+            bd.RandomOptimizer(box),
+            "RandomOptimizer looks for the largest value on a box",
+        ),
         "bucb.db": (
             bd.AcquisitionOptimizer(bd.FiniteDomain(torch.arange(5).double().unsqueeze(-1))),
-            "AcquisitionOptimizer on 5 arms",
+            "AcquisitionOptimizer looks for the largest value on 5 points",
         ),
     }
     for name, (opt, expected) in made.items():
@@ -363,7 +515,7 @@ def test_show_tells_of_other_optimizers_too(tmp_path, capsys):
         assert cli.main(["show", str(tmp_path / name)]) == 0
         shown = capsys.readouterr().out
         assert expected in shown
-        assert "recommended (maximize)" in shown
+        assert "recommended settings (to maximize the result)" in shown
         assert cli.main(["ask", str(tmp_path / name), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)[0]["id"] == 4
         assert cli.main(["tell", str(tmp_path / name), "4", "0.5"]) == 0
