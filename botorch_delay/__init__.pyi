@@ -20,6 +20,10 @@ from botorch_delay.delays import SubExponentialDelay as SubExponentialDelay
 from botorch_delay.design.greedy import greedy_max_variance as greedy_max_variance
 from botorch_delay.domains.box import BoxDomain as BoxDomain
 from botorch_delay.domains.finite import FiniteDomain as FiniteDomain
+from botorch_delay.domains.parameters import Choice as Choice
+from botorch_delay.domains.parameters import Float as Float
+from botorch_delay.domains.parameters import Int as Int
+from botorch_delay.domains.space import Space as Space
 from botorch_delay.elimination.active_set import ActiveSet as ActiveSet
 from botorch_delay.elimination.finite_active_set import FiniteActiveSet as FiniteActiveSet
 from botorch_delay.elimination.rounds import GeometricRounds as GeometricRounds

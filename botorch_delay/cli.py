@@ -93,7 +93,7 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
         return added
 
     init = on_study("init", _init, "start a study in a new file")
-    init.add_argument("--space", type=Path, required=True, help="a TOML file: arms or parameters")
+    init.add_argument("--space", type=Path, required=True, help="a TOML file: parameters or arms")
     init.add_argument("--horizon", type=int, required=True, help="how many trials are planned")
     init.add_argument("--minimize", action="store_true", help="small values are good")
     init.add_argument("--exact", action="store_true", help="results have no noise: no arm twice")
@@ -114,7 +114,7 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
 
     attach = on_study("attach", _attach, "hand in a result that no trial asked for")
     attach.add_argument("value", type=float, help="the result")
-    attach.add_argument("settings", nargs="+", metavar="NAME=NUMBER", help="each parameter once")
+    attach.add_argument("settings", nargs="+", metavar="NAME=VALUE", help="each parameter once")
 
     on_study("show", _show, "what is pending, the round, and the recommendation")
 
@@ -197,24 +197,29 @@ def _seeds(text: str | None) -> tuple[int, ...] | None:
 
 def _init(arguments: argparse.Namespace) -> int:
     from botorch_delay.optimizers import BPEDelayOptimizer
-    from botorch_delay.study import read_space
+    from botorch_delay.study import format_space, read_space
 
     if arguments.study.exists():
         raise InputError(
             f"{arguments.study} exists already; choose another file, or go on with ask."
         )
-    domain = read_space(arguments.space)
+    space = read_space(arguments.space)
     optimizer = BPEDelayOptimizer(
-        domain,
+        space,
         arguments.horizon,
         exact=arguments.exact,
         seed=arguments.seed,
         maximize=not arguments.minimize,
     )
     optimizer.save(arguments.study)
-    made = {"study": str(arguments.study), "arms": len(domain), "names": list(domain.names)}
-    text = f"{arguments.study}: {len(domain)} arms of {', '.join(domain.names)}"
-    return _print(arguments, made, text)
+    columns = space.domain.columns
+    made = {
+        "study": str(arguments.study),
+        "arms": space.domain.count,
+        "names": list(columns.parameters),
+        "units": columns.units,
+    }
+    return _print(arguments, made, f"{arguments.study}: {format_space(space)}")
 
 
 def _ask(arguments: argparse.Namespace) -> int:
@@ -225,7 +230,7 @@ def _ask(arguments: argparse.Namespace) -> int:
         raise InputError(f"-n must be at least 1, got {arguments.n}.")
     with editing(arguments.study) as optimizer:
         asked = optimizer.ask(arguments.n)
-        trials = [describe_trial(trial, optimizer.domain) for trial in asked]
+        trials = [describe_trial(trial) for trial in asked]
     return _print(arguments, trials, format_trials(trials))
 
 
@@ -248,7 +253,7 @@ def _settle(arguments: argparse.Namespace, change: Callable[[Any], None]) -> int
 
     with editing(arguments.study) as optimizer:
         change(optimizer)
-        trial = describe_trial(optimizer.trials[arguments.id], optimizer.domain)
+        trial = describe_trial(optimizer.trials[arguments.id])
         pending = len(optimizer.pending)
     text = f"trial {trial['id']} is {trial['state']}; {pending} pending"
     return _print(arguments, trial, text)
@@ -256,10 +261,10 @@ def _settle(arguments: argparse.Namespace, change: Callable[[Any], None]) -> int
 
 def _attach(arguments: argparse.Namespace) -> int:
     from botorch_delay.optimizers import editing
-    from botorch_delay.study import point_of
+    from botorch_delay.study import params_of
 
     with editing(arguments.study) as optimizer:
-        optimizer.attach(point_of(optimizer.domain, arguments.settings), arguments.value)
+        optimizer.attach(params_of(optimizer.domain, arguments.settings), arguments.value)
         count = len(optimizer.attached)
     return _print(arguments, {"attached": count}, f"{count} results attached")
 

@@ -6,7 +6,7 @@ import logging
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
@@ -218,7 +218,7 @@ class Optimizer(Run, ABC):
         self._settle(self._running(trial, "abandoned"), "abandoned", None, {})
 
     @exclusive
-    def attach(self, x: Tensor, y: float | Tensor) -> None:
+    def attach(self, x: Tensor | Mapping[str, Any], y: float | Tensor) -> None:
         """Results obtained elsewhere: used where all data are used, no part of the horizon.
 
         Each counts as an evaluation of its own, with noise of its own. Where a guarantee rests on
@@ -226,14 +226,20 @@ class Optimizer(Run, ABC):
         as an earlier one is taken in with a :class:`RepeatedResultWarning`.
 
         Args:
-            x: ``d`` or ``n x d``, in the domain or not.
+            x: ``d`` or ``n x d``, in the domain or not; or, for one point, its values by name, of
+                which numbers may lie outside of their intervals and between their steps.
             y: a float for one point, else ``n`` or ``n x 1``.
 
         Raises:
-            InputError: if the tensors are malformed or do not fit.
+            InputError: if the tensors are malformed or do not fit, a name is missing or unknown, or
+                a value is none that a parameter can have.
         """
+        if isinstance(x, Mapping):
+            x = self._domain.point(x, outside=True)
         if not isinstance(x, Tensor):
-            raise InputTypeError(f"x must be a torch.Tensor, got {type(x).__name__}.")
+            raise InputTypeError(
+                f"x must be a torch.Tensor or a dict of values by name, got {type(x).__name__}."
+            )
         single = x.dim() == 1
         X = validation.matrix(x.unsqueeze(0) if single else x, "x")
         validation.matches(X, "x", self._domain.like)
@@ -295,7 +301,8 @@ class Optimizer(Run, ABC):
             evaluated += [result.index for result in self._ledger.attached]
             rows, candidates = self._active_points().evaluated(evaluated, data.X)
         best = best_of(rows, candidates, surrogate, evidence, confidence, delta, sign=self._sign)
-        return replace(best, count=int((best.x == data.X).all(dim=1).sum()))
+        count = int((best.x == data.X).all(dim=1).sum())
+        return replace(best, count=count, params=self._domain.params(best.x))
 
     @exclusive
     def stopping_gap(self) -> float:

@@ -215,7 +215,7 @@ class Run:
             StorageError: if it cannot follow those before it.
         """
         if event.kind == "asked":
-            self._asked(self._ledger.ask(event, self._domain.like), event.data)
+            self._asked(self._ledger.ask(event, self._domain), event.data)
         elif event.kind in SETTLED:
             self._settled(self._ledger.settle(event))
         elif event.kind == "attached":
