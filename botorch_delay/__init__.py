@@ -36,8 +36,9 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   ``trials.Ledger``, the record; ``answers.Answers``, columns of the record;
   ``point_status.Feasibility``, failures and repeats; ``states.check_state`` and ``sqlite.save``,
   the file.
-* ``domains``: ``finite.FiniteDomain``, ``box.BoxDomain``; ``space.Space``, named parameters. Beside
-  it ``delays`` (laws; ``upper_bound`` is u_T), ``validation`` and ``exceptions``.
+* ``domains``: ``space.Space``, named parameters, makes a ``finite.FiniteDomain`` or a
+  ``box.BoxDomain``, whose ``parameters.Columns`` is all that translates between names and numbers
+  (``Domain.params`` and ``Domain.point``). Beside it ``delays`` (laws; ``upper_bound`` is u_T), ``validation`` and ``exceptions``.
 
 The way of an answer. ``Optimizer.tell`` checks it and makes an ``Event`` of it. ``Run._apply``,
 through which a loaded file goes as well, enters it in the ``Ledger`` and hands the trial to
