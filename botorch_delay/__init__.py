@@ -8,7 +8,8 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
 
 * ``integrations`` (``engine_run.EngineRun`` keeps an optimizer in step with an engine's trials),
   ``benchmarks`` (``simulator.simulate``), and beside this file what people use: ``runner.run``
-  (executors), ``study`` and ``cli`` (experiments that are no programs), ``plotting``, ``demo``;
+  (executors), ``study``, ``entries`` and ``cli`` (experiments that are no programs; what
+  people write), ``plotting``, ``demo``;
   ``acquisition.MaxVariance`` for BoTorch.
 * ``optimizers``: ``run.Run``, a run as its events; ``base.Optimizer``, ask and tell on top of it;
   ``bpe.BPEDelayOptimizer``, which decides what is asked, with ``round_sequence.RoundSequence``
@@ -36,8 +37,10 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   ``trials.Ledger``, the record; ``answers.Answers``, columns of the record;
   ``point_status.Feasibility``, failures and repeats; ``states.check_state`` and ``sqlite.save``,
   the file.
-* ``domains``: ``finite.FiniteDomain``, ``box.BoxDomain``; ``space.Space``, named parameters. Beside
-  it ``delays`` (laws; ``upper_bound`` is u_T), ``validation`` and ``exceptions``.
+* ``domains``: ``space.Space``, named parameters, makes a ``finite.FiniteDomain`` or a
+  ``box.BoxDomain``, whose ``parameters.Columns`` is all that translates between names and numbers
+  (``Domain.params`` and ``Domain.point``). Beside it ``delays`` (laws; ``upper_bound`` is u_T),
+  ``validation`` and ``exceptions``.
 
 The way of an answer. ``Optimizer.tell`` checks it and makes an ``Event`` of it. ``Run._apply``,
 through which a loaded file goes as well, enters it in the ``Ledger`` and hands the trial to

@@ -123,7 +123,7 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
         return added
 
     init = on_study("init", _init, "start a study in a new file")
-    init.add_argument("--space", type=Path, required=True, help="a TOML file: arms or parameters")
+    init.add_argument("--space", type=Path, required=True, help="a TOML file: parameters or arms")
     init.add_argument("--horizon", type=int, required=True, help="how many trials are planned")
     init.add_argument("--minimize", action="store_true", help="small values are good")
     init.add_argument("--exact", action="store_true", help="results have no noise: no arm twice")
@@ -245,26 +245,31 @@ def _seeds(text: str | None) -> tuple[int, ...] | None:
 
 def _init(arguments: argparse.Namespace) -> int:
     from botorch_delay.optimizers import BPEDelayOptimizer
-    from botorch_delay.study import read_space
+    from botorch_delay.study import format_space, read_space
 
     if arguments.study.exists():
         raise InputError(
             f"{arguments.study} exists already; choose another file, or go on with ask."
         )
-    domain = read_space(arguments.space)
+    space = read_space(arguments.space)
     optimizer = BPEDelayOptimizer(
-        domain,
+        space,
         arguments.horizon,
         exact=arguments.exact,
         seed=arguments.seed,
         maximize=not arguments.minimize,
     )
     optimizer.save(arguments.study)
-    made = {"study": str(arguments.study), "arms": len(domain), "names": list(domain.names)}
+    columns = space.domain.columns
+    made = {
+        "study": str(arguments.study),
+        "arms": space.domain.count,
+        "names": list(columns.parameters),
+        "units": columns.units,
+    }
     text = (
-        f"{arguments.study}: a study of {len(domain)} settings of {', '.join(domain.names)}, of "
-        f"which {arguments.horizon} trials are planned\n"
-        f"next: botorch-delay ask {arguments.study}"
+        f"{arguments.study}: {format_space(space)}\n"
+        f"{arguments.horizon} trials are planned; next: botorch-delay ask {arguments.study}"
     )
     return _print(arguments, made, text)
 
@@ -277,10 +282,10 @@ def _ask(arguments: argparse.Namespace) -> int:
         raise InputError(f"-n must be at least 1, got {arguments.n}.")
     with editing(arguments.study) as optimizer:
         asked = optimizer.ask(arguments.n)
-        trials = [describe_trial(trial, optimizer.domain) for trial in asked]
-    text = (
-        f"{format_trials(trials)}\nhand in results: botorch-delay tell {arguments.study} ID RESULT"
-    )
+        trials = [describe_trial(trial) for trial in asked]
+        units = optimizer.domain.columns.units
+    hint = f"hand in results: botorch-delay tell {arguments.study} ID RESULT"
+    text = f"{format_trials(trials, units=units)}\n{hint}"
     return _print(arguments, trials, text)
 
 
@@ -307,20 +312,19 @@ def _settle(arguments: argparse.Namespace, change: Callable[[Any], None]) -> int
         change(optimizer)
         trial = optimizer.trials[arguments.id]
         text = format_settled(optimizer, trial)
-    return _print(arguments, describe_trial(trial, optimizer.domain), text)
+    return _print(arguments, describe_trial(trial), text)
 
 
 def _attach(arguments: argparse.Namespace) -> int:
-    from botorch_delay.entries import point_of, read_number, warn_outside
+    from botorch_delay.entries import params_of, read_number, warn_outside
     from botorch_delay.optimizers import editing
-    from botorch_delay.optimizers.run import in_words
 
     value = read_number(arguments.value, "The result")
     with editing(arguments.study) as optimizer:
-        x = point_of(optimizer.domain, arguments.settings)
+        x = optimizer.domain.point(params_of(optimizer.domain, arguments.settings), outside=True)
         optimizer.attach(x, value)
         warn_outside(optimizer.domain, x)
-        count, words = len(optimizer.attached), in_words(optimizer.domain, x)
+        count, words = len(optimizer.attached), optimizer.domain.words(x)
     text = f"attached: {value:.12g} at {words} ({count} attached in all)"
     return _print(arguments, {"attached": count}, text)
 

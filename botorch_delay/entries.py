@@ -6,7 +6,7 @@ import csv
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import zip_longest
 from pathlib import Path
@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.parameters import Choice, text_of, value_of
 from botorch_delay.exceptions import InputError, OutsideWarning
 from botorch_delay.optimizers import Optimizer
-from botorch_delay.optimizers.run import in_words, table_columns
+from botorch_delay.optimizers.run import table_columns
 
 # How many values, and lines with errors, are listed.
 MAX_LISTED = 8
@@ -63,39 +64,42 @@ def read_number(text: str, what: str) -> float:
     return number
 
 
-def point_of(domain: Domain, settings: Sequence[str]) -> Tensor:
-    """The point (``d``) with the given settings, each NAME=NUMBER, all of them once.
+def params_of(domain: Domain, settings: Sequence[str]) -> dict[str, Any]:
+    """The parameters in the given settings, each NAME=VALUE, all of them once.
 
     Raises:
-        InputError: if a name is unknown, missing or given twice, or a value is no number.
+        InputError: if a name is given twice, a setting is no NAME=VALUE, or what must be a number
+            is none.
     """
-    pairs = [setting.partition("=") for setting in settings]
-    texts = {name.strip(): text for name, _, text in pairs}
-    if len(texts) < len(pairs) or texts.keys() != set(domain.names):
-        raise InputError(
-            f"Each of {', '.join(domain.names)} needs one NAME=NUMBER, and nothing else does; got "
-            f"{' '.join(settings)}."
-        )
-    return _point(domain, texts)
+    values: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals or name in values:
+            raise InputError(
+                f"Each of {', '.join(domain.columns.parameters)} needs one NAME=VALUE; got "
+                f"{' '.join(settings)}."
+            )
+        values[name] = _value(domain, name, text)
+    return values
 
 
-def _point(domain: Domain, texts: Mapping[str, str]) -> Tensor:
-    values = [read_number(texts[name], name) for name in domain.names]
-    point = domain.like.new_tensor(values)
-    domain.check_logarithms(point.unsqueeze(0), "settings")
-    return point
+def _value(domain: Domain, name: str, text: str) -> Any:
+    """The value of a parameter in a text, whether it is allowed or not."""
+    parameter = domain.columns.parameters.get(name)
+    listed = parameter.values if isinstance(parameter, Choice) else ()
+    value = next((v for v in listed if text_of(v) == text), value_of(text))
+    is_number = parameter is not None and not isinstance(parameter, Choice)
+    if isinstance(value, str) and (is_number or as_number(text.replace(",", ".")) is not None):
+        return read_number(text, name)  # which says what is wrong
+    return value
 
 
 def warn_outside(domain: Domain, x: Tensor) -> None:
     """Warn where a point (``d``) cannot be asked, with the values that can."""
     if bool(domain.contains(x.unsqueeze(0))):
         return
-    found = [
-        words
-        for column, (name, value) in enumerate(zip(domain.names, x.tolist(), strict=True))
-        if (words := _outside(domain, column, name, value))
-    ]
-    reason = "; ".join(found) or f"these settings together cannot: {in_words(domain, x)}"
+    found = [words for column in range(domain.dim) if (words := _outside(domain, column, x))]
+    reason = "; ".join(found) or f"these settings together cannot: {domain.words(x)}"
     warnings.warn(
         f"The result counts, although its settings cannot be asked: {reason}.",
         OutsideWarning,
@@ -103,21 +107,21 @@ def warn_outside(domain: Domain, x: Tensor) -> None:
     )
 
 
-def _outside(domain: Domain, column: int, name: str, value: float) -> str:
-    """Why a value cannot be asked; empty if it can."""
-    allowed = domain.allowed(column)
+def _outside(domain: Domain, column: int, x: Tensor) -> str:
+    """Why the value in a column cannot be asked; empty if it can."""
+    name, value, allowed = domain.names[column], x[column].item(), domain.allowed(column)
+    said, parameter = f"{name} = {value:.12g}", domain.columns.varying[name]
     if allowed is None:
         low, high = domain.bounds[:, column].tolist()
-        return (
-            "" if low <= value <= high else f"{name} = {value:.12g} is not in {low:g} to {high:g}"
-        )
+        return "" if low <= value <= high else f"{said} is not in {low:g} to {high:g}"
     if value in (numbers := allowed.tolist()):
         return ""
     nearest = min(numbers, key=lambda number: abs(number - value))
-    words = [f"{number:.12g}" for number in numbers]
+    words = [text_of(parameter.decode(number)) for number in numbers]
+    nearest_word = words[numbers.index(nearest)]
     if len(words) > MAX_LISTED:
         words = [*words[:3], "...", words[-1]]
-    return f"{name} = {value:.12g} is none of {', '.join(words)}; the nearest is {nearest:.12g}"
+    return f"{said} is none of {', '.join(words)}; the nearest is {nearest_word}"
 
 
 def write_results(optimizer: Optimizer, path: Path) -> int:
@@ -144,7 +148,7 @@ def write_results(optimizer: Optimizer, path: Path) -> int:
 def _cell(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat(" ", "seconds")
-    return value
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
@@ -168,7 +172,9 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
         if not cells["value"] and cells.get("state") in _WITHOUT_VALUE:
             continue
         try:
-            x = _point(domain, {name: cells[column] for name, column in columns.items()})
+            params = {name: _value(domain, name, cells[c]) for name, c in columns.items()}
+            x = domain.point(params, outside=True)
+            domain.check_logarithms(x.unsqueeze(0), "settings")
             results.append((x, read_number(cells["value"], "value")))
         except InputError as error:
             wrong.append(f"line {line}: {error}")

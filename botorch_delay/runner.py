@@ -89,10 +89,12 @@ def run(
 ) -> RunReport:
     """Ask, evaluate and tell until ``n_trials`` trials have been asked and settled.
 
-    The objective gets the point as a CPU tensor of shape ``d`` and returns one finite number.
-    What it raises, and anything else that it returns, becomes a failed trial with its message.
-    Failed points are asked again as the optimizer decides, within ``n_trials``. Several
-    optimizers can share one executor: call this in a thread for each.
+    The objective returns one finite number. With a :class:`~botorch_delay.Space` it gets the
+    parameters: as keywords if its signature takes all of them by name, as ``objective(lr, layers)``
+    and ``objective(**params)`` do, else as one dict, ``objective(params)``. Without a space it gets
+    the point, a CPU tensor of shape ``d``. What it raises, and anything else that it returns,
+    becomes a failed trial with its message. Failed points are asked again as the optimizer decides,
+    within ``n_trials``. Several optimizers can share one executor: call this in a thread for each.
 
     Args:
         optimizer: whose points are asked.
@@ -195,7 +197,7 @@ class _Loop:
             raise InputTypeError(
                 f"objective must be callable, got {type(self.objective).__name__}."
             )
-        self.pool.check(self.objective)
+        self.pool.check(self.objective, self.optimizer.domain.columns)
         if not isinstance(self.callbacks, Sequence) or not all(map(callable, self.callbacks)):
             raise InputTypeError(
                 "callbacks must be a list of functions of the optimizer and a trial."

@@ -96,8 +96,22 @@ def test_logarithms_are_drawn_as_such():
     opt = bd.BPEDelayOptimizer(domain, 8)
     opt.tell(opt.ask(), 1.0)
     ax = plotting.plot_active_set(opt)
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("heat", "log10 dose")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("heat", "dose")
     assert ax.images[0].get_extent()[2:] == pytest.approx([-2.0 - 0.43, 1.0 + 0.43], abs=0.05)
+
+
+def test_axes_have_the_user_s_names_units_and_values():
+    space = bd.Space.grid(
+        dose=bd.Choice([0.1, 1.0, 10.0], ordered=True, log=True, unit="mg/ml"),
+        act=bd.Choice(["relu", "tanh"]),
+    )
+    opt = bd.BPEDelayOptimizer(space, 8)
+    opt.tell(opt.ask(), 1.0)
+    ax = plotting.plot_active_set(opt)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("dose (mg/ml)", "act")
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["0.1", "1", "10"]
+    assert ax.get_xticks().tolist() == [-1.0, 0.0, 1.0]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["relu", "tanh"]
 
 
 def test_active_sets_in_more_dimensions_are_refused_with_a_hint():
@@ -143,7 +157,7 @@ def mixed(maximize=True, answers=8):
     lists = {"discrete_dims": {1: [1, 2, 6]}, "cat_dims": {2: [0, 1, 2]}}
     names = ["rate", "layers", "kind", "drop"]
     box = bd.BoxDomain(bounds, **lists, names=names, log_dims=[0])
-    opt = bd.RandomOptimizer(box, 20, maximize=maximize)
+    opt = bd.RandomOptimizer(box, horizon=20, maximize=maximize)
     for trial in opt.ask(answers + 2)[:answers]:
         opt.tell(trial, trial.x.sum().item())
     return opt
@@ -278,7 +292,8 @@ def test_active_sets_and_rounds_of_a_box(columns):
         opt.tell(trial, -((trial.x[0].log() + 3) ** 2).item())
     assert opt.rounds[-1].active_after < 1.0
     ax = plotting.plot_active_set(opt)
-    assert "log10" in ax.get_xlabel()
+    assert ax.get_xlabel() == "x0"
+    assert ax.xaxis.get_major_formatter()(-2.0) == "0.01"
     assert len(ax.get_legend().get_texts()) >= 3
     ax = plotting.plot_rounds(opt)
     assert ax.get_ylabel() == "active share of the box"

@@ -517,3 +517,59 @@ def test_a_reason_is_logged_so_that_every_log_can_hold_it(threads, caplog):
     run(make(horizon=4), half_a_character, threads, 2, 2, progress=False)
     assert "\\ud800" in caplog.text
     caplog.text.encode()
+
+
+# Objectives of a named space
+
+NAMED = bd.Space.grid(x=bd.Float(0.0, 1.0, step=0.25), act=bd.Choice(["relu", "tanh"]))
+
+
+def by_name(x, act, epochs=2):
+    return x + (act == "relu") + epochs
+
+
+def by_some_names(**params):
+    return by_name(**params)
+
+
+def by_dict(params, epochs=2):
+    return by_name(params["x"], params["act"], epochs)
+
+
+class Called:
+    def __call__(self, *, act, x):
+        return by_name(x, act)
+
+
+@pytest.mark.parametrize(
+    "objective", [by_name, by_some_names, by_dict, Called(), lambda *given: by_dict(*given)]
+)
+def test_objectives_get_parameters_by_name_or_as_a_dict(threads, objective):
+    opt = bd.RandomOptimizer(NAMED)
+    report = run(opt, objective, threads, 10, 2, progress=False)
+    assert not any(evaluation.error for evaluation in report.evaluations)
+    for trial in opt.trials:
+        assert trial.value == by_name(**trial.params)
+
+
+def test_parameters_travel_to_processes(processes):
+    opt = bd.RandomOptimizer(NAMED)
+    run(opt, by_dict, processes, 4, 2, progress=False)
+    assert [trial.value for trial in opt.trials] == [by_name(**t.params) for t in opt.trials]
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        lambda: 0.0,
+        lambda x: 0.0,  # would get the dict under the name of one parameter
+        lambda x, actt="relu": 0.0,
+        lambda first, second: 0.0,
+        lambda x, act, more: 0.0,
+    ],
+)
+def test_objectives_that_take_neither_are_refused(threads, objective):
+    opt = bd.RandomOptimizer(NAMED)
+    with pytest.raises(InputTypeError, match="objective must take x, act as keywords, or one dict"):
+        run(opt, objective, threads, 4, 2, progress=False)
+    assert opt.trials == []

@@ -213,7 +213,11 @@ def _read_meta(db: sqlite3.Connection) -> dict[str, Any]:
 
 
 def _write_meta(db: sqlite3.Connection, key: str, value: Any) -> None:
-    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise StorageError(f"The {key} of this study is not JSON-ready: {error}.") from error
+    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, text))
 
 
 def _parsed(text: Any) -> Any:

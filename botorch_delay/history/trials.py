@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.parameters import Columns
 from botorch_delay.exceptions import StorageError, TrialError
 from botorch_delay.history.events import Event, brief, finite, whole
 
@@ -36,6 +38,7 @@ class Trial:
         id: counted from 0.
         source: ``N x d``, of which the point is row ``index``, or the point itself, ``d``: of many
             trials each would else have a tensor of its own.
+        columns: what the point's numbers stand for.
         index: row of the point in a finite domain; None on a box.
         round: counted from 1.
         slot: which design point of the round it serves, counted from 0; below 0 for none.
@@ -51,6 +54,7 @@ class Trial:
 
     id: int
     source: Tensor
+    columns: Columns
     index: int | None
     round: int
     slot: int
@@ -67,6 +71,11 @@ class Trial:
     def x(self) -> Tensor:
         """The point, a tensor of shape ``d``; a new one each time, free to be changed."""
         return self._own.clone()
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The point's values by name: a space's own, else the numbers of the columns."""
+        return self.columns.params(self._own)
 
     @property
     def delay(self) -> int | None:
@@ -206,12 +215,12 @@ class Ledger:
             raise ValueError(f"the digest is {brief(digest)}")
         self._linked = (len(self._events), link)
 
-    def ask(self, event: Event, like: Tensor) -> Trial:
+    def ask(self, event: Event, domain: Domain) -> Trial:
         """Append a trial that was asked.
 
         Args:
             event: of the ask.
-            like: the points of a finite domain, or a tensor of a box's kind.
+            domain: where the point is.
 
         Raises:
             StorageError: if its id is not the next one.
@@ -220,9 +229,9 @@ class Ledger:
         if event.trial != number:
             raise StorageError(f"trial {event.trial} was asked after {number} others.")
         index = None if data["point"] is None else whole(data["point"])
-        source = like.new_tensor(data["x"]) if index is None else like
+        source = domain.like.new_tensor(data["x"]) if index is None else domain.like
         place = whole(data["round"], 1), whole(data["slot"], -2)
-        trial = Trial(number, source, index, *place, asked_at=event.time)
+        trial = Trial(number, source, domain.columns, index, *place, asked_at=event.time)
         self.trials.append(trial)
         self._running[number] = trial
         self._events.append(trial if len(data) == 4 else event)

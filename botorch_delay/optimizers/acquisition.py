@@ -14,6 +14,7 @@ from torch import Tensor
 from botorch_delay.confidence.bounds import Confidence, FixedBeta
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.events import finite
 from botorch_delay.history.trials import Attached, Choice, Trial
@@ -51,7 +52,7 @@ class AcquisitionOptimizer(Optimizer):
     ``Ignore``; its point is asked again at most twice.
 
     Args:
-        domain: a finite action set, or a box.
+        domain: a finite action set, a box, or a :class:`Space`.
         horizon: how many asks are planned; None where no end is planned.
         covar_module: the kernel, fixed; :class:`Learned`, or None, to learn it and noise from the
             answers. Until three are in, points come in a random order.
@@ -88,7 +89,7 @@ class AcquisitionOptimizer(Optimizer):
 
     def __init__(
         self,
-        domain: Domain,
+        domain: Domain | Space,
         *,
         horizon: int | None = None,
         covar_module: Kernel | Learned | None = None,
@@ -101,7 +102,7 @@ class AcquisitionOptimizer(Optimizer):
         maximize: bool = True,
     ) -> None:
         config = AcquisitionConfig(
-            domain=domain,
+            domain=as_domain(domain),
             horizon=horizon,
             covar_module=covar_module,
             noise_var=noise_var,

@@ -6,7 +6,7 @@ import logging
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
 import torch
@@ -222,7 +222,7 @@ class Optimizer(Run, ABC):
         self._settle(self._running(trial, "abandoned"), "abandoned", None, {})
 
     @exclusive
-    def attach(self, x: Tensor, y: float | Tensor) -> None:
+    def attach(self, x: Tensor | Mapping[str, Any], y: float | Tensor) -> None:
         """Results obtained elsewhere: used where all data are used, no part of the horizon.
 
         Each counts as an evaluation of its own, with noise of its own. Where a guarantee rests on
@@ -230,14 +230,20 @@ class Optimizer(Run, ABC):
         as an earlier one is taken in with a :class:`RepeatedResultWarning`.
 
         Args:
-            x: ``d`` or ``n x d``, in the domain or not.
+            x: ``d`` or ``n x d``, in the domain or not; or, for one point, its values by name, of
+                which numbers may lie outside of their intervals and between their steps.
             y: a float for one point, else ``n`` or ``n x 1``.
 
         Raises:
-            InputError: if the tensors are malformed or do not fit.
+            InputError: if the tensors are malformed or do not fit, a name is missing or unknown, or
+                a value is none that a parameter can have.
         """
+        if isinstance(x, Mapping):
+            x = self._domain.point(x, outside=True)
         if not isinstance(x, Tensor):
-            raise InputTypeError(f"x must be a torch.Tensor, got {type(x).__name__}.")
+            raise InputTypeError(
+                f"x must be a torch.Tensor or a dict of values by name, got {type(x).__name__}."
+            )
         single = x.dim() == 1
         X = validation.matrix(x.unsqueeze(0) if single else x, "x")
         validation.matches(X, "x", self._domain.like)
@@ -304,7 +310,8 @@ class Optimizer(Run, ABC):
         x = candidates[best].clone()
         index = None if rows is None else rows[best]
         count = int((x == data.X).all(dim=1).sum())
-        return Recommendation(x, index, mean, lower, upper, found.interval, count)
+        params = self._domain.params(x)
+        return Recommendation(x, index, mean, lower, upper, found.interval, count, params)
 
     @exclusive
     def predict(self, X: Tensor) -> Prediction:

@@ -15,6 +15,7 @@ from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidenc
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.finite_active_set import FiniteActiveSet
 from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, OpenRound
@@ -76,7 +77,7 @@ class BPEDelayOptimizer(Optimizer):
     are: most of a box's deviation is in its corners, which tell least about the rest.
 
     Args:
-        domain: a finite action set, or a box.
+        domain: a finite action set, a box, or a :class:`Space`.
         horizon: T, how many asks are planned; None, with :class:`GeometricRounds`, where no end is.
         covar_module: the kernel, fixed; :class:`Learned`, or None, to learn it and noise from the
             answers: nothing is claimed then, and rounds, rule and recommendation share the one that
@@ -124,7 +125,7 @@ class BPEDelayOptimizer(Optimizer):
 
     def __init__(
         self,
-        domain: Domain,
+        domain: Domain | Space,
         horizon: int | None,
         *,
         covar_module: Kernel | Learned | None = None,
@@ -141,7 +142,7 @@ class BPEDelayOptimizer(Optimizer):
         maximize: bool = True,
     ) -> None:
         config = BPEConfig(
-            *(domain, horizon, covar_module, noise_var, exact, seed, maximize),
+            *(as_domain(domain), horizon, covar_module, noise_var, exact, seed, maximize),
             confidence=FixedBeta(6.0) if confidence is None else confidence,
             delta=delta,
             delay=delay,
@@ -173,7 +174,7 @@ class BPEDelayOptimizer(Optimizer):
     @classmethod
     def as_published(
         cls,
-        domain: FiniteDomain,
+        domain: FiniteDomain | Space,
         horizon: int,
         *,
         covar_module: Kernel,
@@ -208,7 +209,7 @@ class BPEDelayOptimizer(Optimizer):
     @classmethod
     def guaranteed(
         cls,
-        domain: Domain,
+        domain: Domain | Space,
         horizon: int,
         *,
         covar_module: Kernel,
@@ -234,7 +235,7 @@ class BPEDelayOptimizer(Optimizer):
         Raises:
             InputError: if an argument is out of its range or missing.
         """
-        finite_set = domain.count is not None
+        finite_set = as_domain(domain).count is not None
         return cls(
             domain,
             horizon,

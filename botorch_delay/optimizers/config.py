@@ -54,8 +54,8 @@ class Config:
     def __post_init__(self) -> None:
         if not isinstance(self.domain, Domain):
             raise InputTypeError(
-                f"domain must be a FiniteDomain or a BoxDomain, got {type(self.domain).__name__}; "
-                "wrap points with FiniteDomain(points)."
+                "domain must be a Space, a FiniteDomain or a BoxDomain, got "
+                f"{type(self.domain).__name__}; wrap points with FiniteDomain(points)."
             )
         if self.horizon is not None:
             self._fill(horizon=validation.whole(self.horizon, "horizon", 1))

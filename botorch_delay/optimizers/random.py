@@ -15,6 +15,7 @@ from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.generators import generator_for
+from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask
@@ -37,7 +38,7 @@ class RandomOptimizer(Optimizer):
     answers, through the surrogate.
 
     Args:
-        domain: a finite set or a box.
+        domain: a finite set, a box, or a :class:`Space`.
         horizon: how many asks are planned; None where no end is planned.
         covar_module: the kernel for ``recommend``; :class:`Learned`, or None, to learn it.
         noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
@@ -58,7 +59,7 @@ class RandomOptimizer(Optimizer):
 
     def __init__(
         self,
-        domain: Domain,
+        domain: Domain | Space,
         *,
         horizon: int | None = None,
         covar_module: Kernel | Learned | None = None,
@@ -67,7 +68,7 @@ class RandomOptimizer(Optimizer):
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
-        config = Config(domain, horizon, covar_module, noise_var, exact, seed, maximize)
+        config = Config(as_domain(domain), horizon, covar_module, noise_var, exact, seed, maximize)
         super().__init__(config)
         self._start()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +28,7 @@ class Recommendation:
         interval: what the interval is, in words.
         count: how many answers there are at this very point; other points' answers count too in
             ``mean``.
+        params: the point's values by name: a space's own, else the numbers of the columns.
     """
 
     x: Tensor
@@ -35,6 +38,7 @@ class Recommendation:
     upper: float
     interval: str
     count: int = 0
+    params: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

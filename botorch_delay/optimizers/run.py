@@ -150,7 +150,7 @@ class Run:
         rows = []
         for result in (*self._ledger.trials, *self._ledger.attached):
             trial = result if isinstance(result, Trial) else None
-            values = named.values(), result.x.tolist()
+            values = self._domain.params(result.x)
             rest = {
                 "state": trial.state.value if trial else "attached",
                 "value": result.value,
@@ -160,7 +160,8 @@ class Run:
                 "asked_at": _time(trial.asked_at) if trial else None,
                 "answered_at": _time(trial.answered_at if trial else None),
             }
-            rows.append({"trial": trial and trial.id, **dict(zip(*values, strict=True)), **rest})
+            own = {column: values[name] for name, column in named.items()}
+            rows.append({"trial": trial and trial.id, **own, **rest})
         return rows
 
     def __repr__(self) -> str:
@@ -181,13 +182,13 @@ class Run:
             asked += f" ({', '.join(f'{count} {state}' for state, count in states.items())})"
         if ledger.attached:
             asked += f", {len(ledger.attached)} attached"
-        names = ", ".join(domain.names)
+        names = ", ".join(domain.columns.parameters)
         who = type(self).__name__
         lines = [f"{who} looks for the {goal} value on {where} of {names}", asked]
         if results := ledger.results():
             best = best_of(results, key=lambda result: result.value or 0.0)
             who = f"trial {best.id}" if isinstance(best, Trial) else "attached"
-            lines.append(f"best result so far: {best.value:g} ({who}), {in_words(domain, best.x)}")
+            lines.append(f"best result so far: {best.value:g} ({who}), {domain.words(best.x)}")
         return "\n".join(lines)
 
     @exclusive
@@ -283,7 +284,7 @@ class Run:
             StorageError: if it cannot follow those before it.
         """
         if event.kind == "asked":
-            self._asked(self._ledger.ask(event, self._domain.like), event.data)
+            self._asked(self._ledger.ask(event, self._domain), event.data)
         elif event.kind in SETTLED:
             self._settled(self._ledger.settle(event))
         elif event.kind == "attached":
@@ -360,13 +361,7 @@ class Run:
 
 def table_columns(domain: Domain) -> dict[str, str]:
     """By the name of each parameter the name of its column in a table of results."""
-    return {n: f"parameter {n}" if n in TABLE_COLUMNS else n for n in domain.names}
-
-
-def in_words(domain: Domain, x: Tensor) -> str:
-    """A point (``d``) as people write it: ``temperature = 25, dose = 0.1``."""
-    values = zip(domain.names, x.tolist(), strict=True)
-    return ", ".join(f"{name} = {value:.6g}" for name, value in values)
+    return {n: f"parameter {n}" if n in TABLE_COLUMNS else n for n in domain.columns.parameters}
 
 
 def _time(seconds: float | None) -> datetime | None:

@@ -34,6 +34,7 @@ from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.design.ties import lowest_of_largest
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.generators import generator_for
+from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.kernels import prior_variance
@@ -112,7 +113,8 @@ class ThreDSOptimizer(Optimizer):
     ended are used by ``recommend`` only.
 
     Args:
-        domain: a finite action set, or a box, of which 4,096 Sobol points are then used.
+        domain: a finite action set, a box, of which 4,096 Sobol points are then used, or a
+            :class:`Space`.
         horizon: how many asks are planned; None where no end is planned.
         covar_module: the kernel.
         noise_var: lambda^2, above 0.
@@ -143,7 +145,7 @@ class ThreDSOptimizer(Optimizer):
 
     def __init__(
         self,
-        domain: Domain,
+        domain: Domain | Space,
         *,
         horizon: int | None = None,
         covar_module: Kernel,
@@ -155,6 +157,7 @@ class ThreDSOptimizer(Optimizer):
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
+        domain = as_domain(domain)
         config = ThreDSConfig(
             *(domain, horizon, covar_module, noise_var, False, seed, maximize),
             confidence=confidence,

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import InputTypeError, MissingExtraError, NoAnswerError
 from botorch_delay.optimizers import Optimizer
 
@@ -50,6 +51,13 @@ def answers(optimizer: Optimizer) -> tuple[Tensor, Tensor]:
         raise NoAnswerError("There is no answer yet to draw; tell() or attach() one.")
     X = torch.stack([result.x for result in results]).cpu().double()
     return X, torch.tensor([result.value for result in results], dtype=torch.double)
+
+
+def axis_name(domain: Domain, column: int) -> str:
+    """The name of a column, and its unit."""
+    name = domain.names[column]
+    unit = domain.columns.units.get(name)
+    return name if unit is None else f"{name} ({unit})"
 
 
 def legend_below(ax: Any, columns: int, **options: Any) -> None:

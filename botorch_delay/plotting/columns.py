@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.parameters import text_of
 from botorch_delay.optimizers import Optimizer
-from botorch_delay.plotting.axes import BLUE, ORANGE, answers, check, new_axes, pyplot
+from botorch_delay.plotting.axes import BLUE, ORANGE, answers, axis_name, check, new_axes, pyplot
 from botorch_delay.plotting.runs import plot_history
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class _Column:
     """
 
     def __init__(self, domain: Domain, place: int) -> None:
-        self.name = domain.names[place]
+        self.name = axis_name(domain, place)
+        parameter = domain.columns.varying[domain.names[place]]
         self.is_log = place in domain.log_dims
         self._is_category = place in domain.cat_dims
         allowed = domain.allowed(place)
@@ -46,7 +48,7 @@ class _Column:
         self.texts: list[str] = []
         if allowed is not None and (self._is_category or len(allowed) <= LISTED):
             self.values = allowed.cpu().double()
-            self.texts = [f"{value:.4g}" for value in self.values.tolist()]
+            self.texts = [_short(parameter.decode(v)) for v in self.values.tolist()]
         else:
             steps, (low, high) = torch.linspace(0, 1, STEPS, dtype=torch.double), ends
             self.values = low * (high / low) ** steps if self.is_log else low + (high - low) * steps
@@ -73,6 +75,10 @@ class _Column:
             ticks = self.at(self.values).tolist()
             ax.set_xticks(ticks, self.texts, rotation=45 if many else 0)
             ax.set_xticks([], minor=True)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else text_of(value)
 
 
 def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> list[Axes]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from botorch_delay.benchmarks import SimulationResult
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.parameters import Choice, text_of
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp.delayed_gp import DelayedGP
 from botorch_delay.history.trials import TrialState
@@ -21,6 +22,7 @@ from botorch_delay.plotting.axes import (
     ORANGE,
     VERMILION,
     answers,
+    axis_name,
     check,
     legend_below,
     new_axes,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _PIXELS = 240
+_MAX_TICKS = 12  # of a choice's values
 
 
 def plot_regret(
@@ -97,13 +100,9 @@ def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axe
         star: dict[str, Any] = {"s": 240, "marker": "*", "edgecolor": "black"}
         handles.append(ax.scatter(*at, color=ORANGE, label="recommended", **star))
     legend_below(ax, columns=3, handles=handles)
-    labels = [
-        f"log10 {name}" if column in domain.log_dims else name
-        for column, name in enumerate(domain.names)
-    ]
-    ax.set(xlabel=labels[0])
+    _label_axis(ax.xaxis, domain, 0)
     if domain.dim == 2:
-        ax.set(ylabel=labels[1])
+        _label_axis(ax.yaxis, domain, 1)
     else:
         ax.set_yticks([])
     return ax
@@ -323,6 +322,19 @@ def _time_unit(seconds: float) -> tuple[str, float]:
         if seconds >= 2 * size:
             return unit, size
     return "seconds", 1.0
+
+
+def _label_axis(axis: Any, domain: Domain, column: int) -> None:
+    """Name and unit, and the user's own values: those of a choice, and no logarithms."""
+    parameter = domain.columns.varying[domain.names[column]]
+    axis.set_label_text(axis_name(domain, column))
+    log = column in domain.log_dims
+    if isinstance(parameter, Choice) and parameter.count <= _MAX_TICKS:
+        places = torch.tensor(parameter.column, dtype=torch.double)
+        texts = [text_of(value) for value in parameter.values]
+        axis.set_ticks((places.log10() if log else places).tolist(), texts)
+    elif log:
+        axis.set_major_formatter(lambda place, _: f"{10.0**place:.3g}")
 
 
 def _draw_rounds(optimizer: BPEDelayOptimizer, ax: Axes) -> list[Any]:

@@ -14,7 +14,9 @@ from botorch_delay.history.trials import Ledger, TrialState
 def ask(ledger, index=0, **data):
     x = line(5)[index].tolist()
     placed = {"x": x, "point": index, "round": 1, "slot": len(ledger)}
-    return ledger.ask(Event("asked", 1.0, len(ledger), data=placed | data), line(5))
+    return ledger.ask(
+        Event("asked", 1.0, len(ledger), data=placed | data), bd.FiniteDomain(line(5))
+    )
 
 
 def settle(ledger, trial_id, kind, value=None, **data):
@@ -82,7 +84,7 @@ def test_events_are_given_back_as_they_came(ledger):
     again = Ledger("test")
     for event in map(Event.read, json.loads(json.dumps([event.record() for event in events]))):
         if event.kind == "asked":
-            again.ask(event, line(5))
+            again.ask(event, bd.FiniteDomain(line(5)))
         elif event.kind in ("completed", "failed", "abandoned"):
             again.settle(event)
         elif event.kind == "attached":
