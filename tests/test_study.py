@@ -245,8 +245,12 @@ def test_ranges_words_and_switches(command, tmp_path):
     opt = bd.load("s.db")
     attached = opt.domain.params(opt.attached[0].x)
     assert attached == {
-        "temperature": 90, "dose": 0.47, "time": 1.0, "stir rate": 250,
-        "acid": "malic", "wet": True,
+        "temperature": 90,
+        "dose": 0.47,
+        "time": 1.0,
+        "stir rate": 250,
+        "acid": "malic",
+        "wet": True,
     }
     assert command("tell", "s.db", 0, 2.0)[0] == 0
     _, out, _ = command("show", "s.db")

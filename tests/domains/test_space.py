@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.parameters import MAX_LISTED, Choice, Columns, Float, Int
+from botorch_delay.domains.columns import Columns
+from botorch_delay.domains.parameters import MAX_LISTED, Choice, Float, Int
 from botorch_delay.domains.space import Space
 from botorch_delay.exceptions import InputError, InputTypeError
 
