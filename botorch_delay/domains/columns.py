@@ -138,12 +138,16 @@ class Columns:
 
         Slopes are those of ``X``.
         """
-        for dim, p in enumerate(self.varying.values()):
-            if p.column is None and math.isfinite(p.count):
-                values = X.new_tensor([p.decode(number) for number in X[:, dim].tolist()])
-                X = X.clone()
-                X[:, dim] += (values - X[:, dim]).detach()
+        for dim, p in self._rounded:
+            values = X.new_tensor([p.decode(number) for number in X[:, dim].tolist()])
+            X = X.clone()
+            X[:, dim] += (values - X[:, dim]).detach()
         return X
+
+    @cached_property
+    def _rounded(self) -> list[tuple[int, Parameter]]:
+        parameters = enumerate(self.varying.values())
+        return [(dim, p) for dim, p in parameters if p.column is None and math.isfinite(p.count)]
 
     def test(self, feasible: Callable[[dict[str, Any]], bool]) -> Callable[[Tensor], Tensor]:
         """A test of parameters as one of points, ``n x d`` to a bool tensor ``n``."""

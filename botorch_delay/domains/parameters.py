@@ -330,14 +330,13 @@ class Choice(Parameter):
         if self.ordered and plain:
             for value in values:
                 validation.real(value, "each of values")
-        is_alike = _is_equal if self.ordered and plain else _is_same
-        distinct: list[Any] = []
-        for value in values:
-            if not any(is_alike(value, other) for other in distinct):
-                distinct.append(value)
-        if not distinct:
+        if not values:
             raise InputError("A choice needs at least one value, got none.")
-        object.__setattr__(self, "values", tuple(distinct))
+        # True and 1 are two categories, and so are 1 and 1.0, which are one number.
+        distinct: dict[Any, Any] = {}
+        for value in values:
+            distinct.setdefault(value if self.ordered and plain else _key(value), value)
+        object.__setattr__(self, "values", tuple(distinct.values()))
 
     @property
     def count(self) -> int:
@@ -355,7 +354,11 @@ class Choice(Parameter):
             return [float(value) for value in self.values]
         return [float(place) for place in range(len(self.values))]
 
-    @property
+    @cached_property
+    def _value_of(self) -> dict[float, Any]:
+        return dict(zip(self._column, self.values, strict=True))
+
+    @cached_property
     def _numeric(self) -> bool:
         """Whether the column has the values themselves."""
         return self.ordered and all(map(_is_number, self.values))
@@ -367,8 +370,9 @@ class Choice(Parameter):
 
     def decode(self, number: float) -> Any:
         """The value for a column's number; a number that stands for no value as it is."""
-        distances = [abs(own - number) for own in self._column]
-        nearest = self.values[distances.index(min(distances))]
+        if number in self._value_of:
+            return self._value_of[number]
+        nearest = self._value_of[min(self._column, key=lambda own: abs(own - number))]
         is_other = self._numeric and not math.isclose(number, nearest, rel_tol=1e-9)
         return number if is_other else nearest
 
@@ -412,6 +416,15 @@ def _check_unit(unit: Any) -> None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _key(value: Any) -> Any:
+    """The same for values that are the same choice."""
+    try:
+        hash(value)
+    except TypeError:
+        return type(value), repr(value)
+    return type(value), value
 
 
 def _is_same(one: Any, other: Any) -> bool:
