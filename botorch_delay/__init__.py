@@ -38,7 +38,7 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   ``point_status.Feasibility``, failures and repeats; ``states.check_state`` and ``sqlite.save``,
   the file.
 * ``domains``: ``space.Space``, named parameters, makes a ``finite.FiniteDomain`` or a
-  ``box.BoxDomain``, whose ``parameters.Columns`` is all that translates between names and numbers
+  ``box.BoxDomain``, whose ``columns.Columns`` is all that translates between names and numbers
   (``Domain.params`` and ``Domain.point``). Beside it ``delays`` (laws; ``upper_bound`` is u_T),
   ``validation`` and ``exceptions``.
 

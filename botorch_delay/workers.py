@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from botorch_delay import validation
-from botorch_delay.domains.parameters import Columns
+from botorch_delay.domains.columns import Columns
 from botorch_delay.exceptions import InputError, InputTypeError
 from botorch_delay.history.trials import Trial
 

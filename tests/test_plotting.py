@@ -110,7 +110,7 @@ def test_axes_have_the_user_s_names_units_and_values():
     ax = plotting.plot_active_set(opt)
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("dose (mg/ml)", "act")
     assert [text.get_text() for text in ax.get_xticklabels()] == ["0.1", "1", "10"]
-    assert ax.get_xticks().tolist() == [-1.0, 0.0, 1.0]
+    assert ax.get_xticks().tolist() == pytest.approx([-1.0, 0.0, 1.0])
     assert [text.get_text() for text in ax.get_yticklabels()] == ["relu", "tanh"]
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from botorch_delay import validation
+from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.finite import Domain, Encoding
-from botorch_delay.domains.parameters import Columns
 from botorch_delay.exceptions import InputError, InputTypeError
 
 _PROBES = 64

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.domains.parameters import Columns
+from botorch_delay.domains.columns import Columns
 from botorch_delay.exceptions import InputError, InputTypeError
 
 

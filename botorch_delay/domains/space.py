@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.finite import Domain, FiniteDomain
-from botorch_delay.domains.parameters import Choice, Columns, Float, Int, Parameter, value_of
+from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, value_of
 from botorch_delay.exceptions import InputError, InputTypeError
 
 MAX_ARMS = 1_000_000

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.finite import Domain
-from botorch_delay.domains.parameters import Columns
 from botorch_delay.exceptions import StorageError, TrialError
 from botorch_delay.history.events import Event, brief, finite, whole
 

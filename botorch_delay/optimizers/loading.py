@@ -15,8 +15,8 @@ from torch import Tensor
 from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.finite import Domain, FiniteDomain
-from botorch_delay.domains.parameters import Columns
 from botorch_delay.exceptions import InputError, StorageError
 from botorch_delay.history import sqlite
 from botorch_delay.history.events import brief, truncated
