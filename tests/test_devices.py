@@ -184,3 +184,38 @@ def test_points_on_the_wrong_device_are_refused_in_one_line(entry):
     with pytest.raises(InputTypeError, match=r"device|convert it with") as error:
         ENTRIES[entry](scattered(3))
     assert "\n" not in str(error.value)
+
+
+def waits(opt, gpu, n):
+    """How often each ask and each tell waited for the device, with three in flight."""
+    asks, tells, running = [], [], []
+    for _ in range(n):
+        gpu.clear()
+        running.append(opt.ask())
+        asks.append(gpu.count())
+        if len(running) > 3:
+            trial = running.pop(0)
+            value = quadratic(trial.x.cpu())
+            gpu.clear()
+            opt.tell(trial, value)
+            tells.append(gpu.count())
+    return asks, tells
+
+
+# The smallest sets keep a covariance after a few answers, the others rows.
+@pytest.mark.parametrize("n", [60, 2_000])
+def test_an_ask_on_candidates_waits_for_the_device_a_few_times(device, n):
+    if device is None:
+        pytest.skip("only a simulated device counts")
+    opt = bd.AcquisitionOptimizer(points("cuda", n), covar_module=se().cuda(), noise_var=NOISE)
+    asks, tells = waits(opt, device, 25)
+    assert sorted(asks)[-3] <= 4  # once or twice all is made anew
+    assert max(tells) == 0
+
+
+def test_a_kernel_is_learned_on_the_cpu(device):
+    if device is None:
+        pytest.skip("only a simulated device counts")
+    asks, tells = waits(bd.BPEDelayOptimizer(points("cuda"), horizon=40), device, 8)
+    assert max(asks) < 60  # 1,041 on the device: two for each step of each fit
+    assert max(tells) <= 1
