@@ -110,11 +110,22 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
         settle.add_argument("id", type=int, help="the trial's id")
     tell.add_argument("value", type=float, help="its result")
     tell.add_argument("--noise-var", type=float, help="variance of this result, if known")
-    fail.add_argument("--reason", default="", help="kept with the trial")
+
+    correct = on_study("correct", _correct, "replace a result that was told wrongly")
+    correct.add_argument("id", type=int, help="the trial's id")
+    correct.add_argument("value", type=_value, help='what it should have been; "none" if nothing')
 
     attach = on_study("attach", _attach, "hand in a result that no trial asked for")
     attach.add_argument("value", type=float, help="the result")
     attach.add_argument("settings", nargs="+", metavar="NAME=NUMBER", help="each parameter once")
+
+    detach = on_study("detach", _detach, "take back a result that was attached")
+    detach.add_argument("id", type=int, help="of the attached result, as attach and show say it")
+    for amend in (fail, correct, detach):
+        amend.add_argument("--reason", default="", help="kept with it")
+
+    extend = on_study("extend", _extend, "plan more trials")
+    extend.add_argument("horizon", type=int, help="how many in all, those already made included")
 
     on_study("show", _show, "what is pending, the round, and the recommendation")
 
@@ -242,6 +253,15 @@ def _abandon(arguments: argparse.Namespace) -> int:
     return _settle(arguments, lambda opt: opt.mark_abandoned(arguments.id))
 
 
+def _correct(arguments: argparse.Namespace) -> int:
+    value, reason = arguments.value, arguments.reason
+    return _settle(arguments, lambda opt: opt.correct(arguments.id, value, reason))
+
+
+def _value(text: str) -> float | None:
+    return None if text == "none" else float(text)
+
+
 def _settle(arguments: argparse.Namespace, change: Callable[[Any], None]) -> int:
     from botorch_delay.optimizers import editing
     from botorch_delay.study import describe_trial
@@ -260,8 +280,28 @@ def _attach(arguments: argparse.Namespace) -> int:
 
     with editing(arguments.study) as optimizer:
         optimizer.attach(point_of(optimizer.domain, arguments.settings), arguments.value)
+        count, number = len(optimizer.attached), optimizer.attached[-1].id
+    text = f"attached as result {number}; {count} results attached"
+    return _print(arguments, {"id": number, "attached": count}, text)
+
+
+def _detach(arguments: argparse.Namespace) -> int:
+    from botorch_delay.optimizers import editing
+
+    with editing(arguments.study) as optimizer:
+        optimizer.detach(arguments.id, arguments.reason)
         count = len(optimizer.attached)
     return _print(arguments, {"attached": count}, f"{count} results attached")
+
+
+def _extend(arguments: argparse.Namespace) -> int:
+    from botorch_delay.optimizers import editing
+
+    with editing(arguments.study) as optimizer:
+        optimizer.extend(arguments.horizon)
+        asked = len(optimizer.trials)
+    text = f"{asked} of {arguments.horizon} trials asked"
+    return _print(arguments, {"horizon": arguments.horizon, "asked": asked}, text)
 
 
 def _show(arguments: argparse.Namespace) -> int:

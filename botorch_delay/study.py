@@ -25,6 +25,7 @@ import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,11 @@ from botorch_delay import validation
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.domains.space import Choice, Space
 from botorch_delay.exceptions import InputError, NoAnswerError
-from botorch_delay.history.trials import Trial
+from botorch_delay.history.trials import Attached, Trial
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
 
 __all__ = [
+    "describe_attached",
     "describe_study",
     "describe_trial",
     "format_study",
@@ -178,6 +180,19 @@ def describe_trial(trial: Trial, domain: Domain) -> dict[str, Any]:
         "reason": trial.reason,
         "asked_at": trial.asked_at,
         "answered_at": trial.answered_at,
+        "corrections": [asdict(correction) for correction in trial.corrections],
+    }
+
+
+def describe_attached(result: Attached, domain: Domain) -> dict[str, Any]:
+    """A result from elsewhere as plain values, ready for JSON."""
+    return {
+        "id": result.id,
+        "parameters": _parameters(domain, result.x),
+        "value": result.value,
+        "attached_at": result.answered_at,
+        "detached_at": result.detached_at,
+        "reason": result.reason,
     }
 
 
@@ -201,6 +216,8 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
         "pending": [describe_trial(trial, domain) for trial in optimizer.pending],
         "recommendation": None,
         "trials": [describe_trial(trial, domain) for trial in optimizer.trials],
+        "attached": [describe_attached(result, domain) for result in optimizer.attached],
+        "detached": [describe_attached(result, domain) for result in optimizer.detached],
     }
     if isinstance(optimizer, BPEDelayOptimizer):
         study["active"] = optimizer.active_set.size
@@ -269,6 +286,7 @@ def format_study(study: Mapping[str, Any]) -> str:
         for late in study["late"]
     ]
     lines += [study["forecast"]] if study["forecast"] else []
+    lines += _format_amendments(study)
     lines += ["", f"recommended ({study['direction']}):"]
     best = study["recommendation"]
     if best is None:
@@ -280,6 +298,22 @@ def format_study(study: Mapping[str, Any]) -> str:
         f"answers at this very point: {best['count']}",
     ]
     return "\n".join(lines)
+
+
+def _format_amendments(study: Mapping[str, Any]) -> list[str]:
+    """What was corrected, and which results came from elsewhere."""
+    lines = []
+    for trial in study["trials"]:
+        for said in trial["corrections"]:
+            was = "had failed" if said["value"] is None else f"said {said['value']:.6g}"
+            why = f" ({said['reason']})" if said["reason"] else ""
+            lines.append(f"trial {trial['id']} {was} before it was corrected{why}")
+    for result in (*study["attached"], *study["detached"]):
+        settings = ", ".join(f"{name} = {v:.12g}" for name, v in result["parameters"].items())
+        why = f" ({result['reason']})" if result["reason"] else ""
+        taken = "" if result["detached_at"] is None else f", detached{why}"
+        lines.append(f"attached result {result['id']}: {result['value']:.6g} at {settings}{taken}")
+    return lines
 
 
 def _format_progress(study: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ import pickle
 import signal
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -25,6 +26,8 @@ from botorch_delay.history.trials import Trial
 
 Objective = Callable[[Tensor], float]
 
+MOST_CALLS = 20  # of a traceback
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -36,6 +39,7 @@ class Evaluation:
         started: seconds since the epoch.
         finished: seconds since the epoch.
         error: why it failed, empty if it did not.
+        traceback: of what the objective raised, its last calls; empty if it raised nothing.
         value: the finite number that the objective returned; None if it failed.
     """
 
@@ -45,6 +49,7 @@ class Evaluation:
     finished: float
     error: str = ""
     value: float | None = None
+    traceback: str = ""
 
 
 class Pool:
@@ -200,19 +205,19 @@ def _evaluate(objective: Objective, trial_id: int, x: list[float], dtype: str) -
     """Run in a worker: the objective at one point, and whatever went wrong with it."""
     worker = f"{os.getpid()}-{threading.get_ident()}"
     started = time.time()
-    value, error = None, ""
+    value, error, calls = None, "", ""
     try:
         returned = objective(torch.tensor(x, dtype=getattr(torch, dtype)))
     except KeyboardInterrupt:
         raise
     except BaseException as raised:
-        error = one_line(raised)
+        error, calls = one_line(raised), _calls(raised)
     else:
         try:
             value = validation.real(returned, "value")
         except InputError as invalid:
             error = f"the objective returned no finite number: {invalid}"
-    return Evaluation(trial_id, worker, started, time.time(), error, value)
+    return Evaluation(trial_id, worker, started, time.time(), error, value, calls)
 
 
 def one_line(raised: BaseException) -> str:
@@ -222,6 +227,17 @@ def one_line(raised: BaseException) -> str:
         return f"{name}: {raised}".removesuffix(": ")
     except Exception:
         return name
+
+
+def _calls(raised: BaseException) -> str:
+    """The traceback of what the objective raised; empty where it cannot be had."""
+    own = raised.__traceback__
+    try:
+        inside = own.tb_next if own is not None else None
+        lines = traceback.format_exception(type(raised), raised, inside, limit=-MOST_CALLS)
+        return "".join(lines).encode("utf-8", "backslashreplace").decode()
+    except Exception:
+        return ""
 
 
 @contextmanager

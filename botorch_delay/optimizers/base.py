@@ -25,6 +25,7 @@ from botorch_delay.exceptions import (
     InputTypeError,
     NoAnswerError,
     NotSupportedError,
+    OutlierWarning,
     TrialError,
 )
 from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
@@ -60,7 +61,7 @@ class Optimizer(Run, ABC):
         Raises:
             NoAnswerError: before any answer.
         """
-        ended = self._finished or len(self._ledger) == self._horizon
+        ended = self._finished or len(self._ledger) == self.horizon
         return EmpiricalDelay.from_trials(self._ledger.trials, ended=ended)
 
     @exclusive
@@ -129,18 +130,21 @@ class Optimizer(Run, ABC):
             EmptyDomainError: if no feasible point is left.
         """
         count = 1 if n is None else validation.whole(n, "n", 1)
-        left = None if self._horizon is None else self._horizon - len(self._ledger)
+        left = None if self.horizon is None else self.horizon - len(self._ledger)
         if self._finished and left != 0:
-            planned = "" if self._horizon is None else f" of {self._horizon}"
+            planned, go_on = "", ""
+            if self.horizon is not None:
+                planned = f" of {self.horizon}"
+                go_on = " To go on, extend the horizon with extend(horizon)."
             raise HorizonError(
                 f"The run was finished after {len(self._ledger)}{planned} asks; answers "
-                "may still be told, and recommend() uses them."
+                f"may still be told, and recommend() uses them.{go_on}"
             )
         if left is not None and count > left:
             raise HorizonError(
-                f"asks requested: {count}, left: {left} of the horizon's {self._horizon}. Answers "
-                "may still be told; recommend() uses all of them. To go on, make a "
-                "new optimizer with its own horizon and attach(x, y) these results."
+                f"asks requested: {count}, left: {left} of the horizon's {self.horizon}. Answers "
+                "may still be told; recommend() uses all of them. To go on, extend the horizon "
+                f"with extend(horizon), to {len(self._ledger) + count} at least."
             )
         asked: list[Trial] = []
         for _ in range(count):
@@ -162,6 +166,10 @@ class Optimizer(Run, ABC):
     def tell(self, trial: Trial | int, y: float | Tensor, noise_var: float | None = None) -> None:
         """The answer of a trial, in any order, also after the horizon.
 
+        One that lies further than eight standard deviations from all others, measured robustly,
+        and further than these from each other, is taken with an :class:`OutlierWarning`: it may
+        be a slip, which :meth:`correct` mends.
+
         Args:
             trial: the trial or its id.
             y: its value, a float or a 0-dim tensor, finite.
@@ -174,20 +182,63 @@ class Optimizer(Run, ABC):
         found = self._ledger.find(trial)
         if found.state is TrialState.COMPLETED:
             raise TrialError(
-                f"Trial {found.id} has its answer already ({found.value}); a further evaluation "
-                "of the point is handed over with attach(x, y)."
+                f"Trial {found.id} has its answer already ({found.value}); if that is wrong, call "
+                f"correct({found.id}, value); a further evaluation of the point is handed over "
+                "with attach(x, y)."
             )
         if found.state is TrialState.FAILED:
             raise TrialError(
-                f"Trial {found.id} was marked failed; hand over a later result with attach(x, y)."
+                f"Trial {found.id} was marked failed; if it has not, call correct({found.id}, "
+                "value); a later evaluation of its point is handed over with attach(x, y)."
             )
         value = validation.answer(y, self._domain.like)
+        far = self._ledger.far(value)
         if noise_var is not None and self._exact:
             raise InputError("Evaluations are exact, so that an answer has no noise_var.")
         if noise_var is not None:
             noise_var = validation.noise_variance(noise_var, "noise_var", self._domain.like)
         data = {} if noise_var is None else {"noise_var": noise_var}
         self._settle(found, "completed", value, data)
+        _warn_far(found, far)
+
+    @exclusive
+    def correct(self, trial: Trial | int, value: float | Tensor | None, reason: str = "") -> None:
+        """Replace an answer that was told wrongly; what it was is kept in ``trial.corrections``.
+
+        A failure that was none gets its answer, and an answer that was none (None) becomes a
+        failure, whose point may be asked again. From now on everything is computed from what is
+        right. What was decided meanwhile stays: a point that a round eliminated is not taken back.
+        So ``guarantee`` ends for good once a round was closed, or an ask priced against a regret
+        budget, with the wrong report; else it goes on under the assumption that it names: a
+        correction says what the evaluation gave, and is none of its value. ``certified_regret`` is
+        computed anew, from the corrected answers.
+
+        Args:
+            trial: an answered or failed trial, or its id.
+            value: what the evaluation gave, finite; None if it gave nothing.
+            reason: why it is corrected, kept with the trial.
+
+        Raises:
+            TrialError: if the trial is unknown, foreign, running, abandoned (``tell`` takes its
+                answer), or failed and to fail.
+            InputError: if ``value`` is not one finite number, or None.
+        """
+        found, reason = self._ledger.find(trial), _text(reason)
+        answer = None if value is None else validation.answer(value, self._domain.like)
+        if found.state in (TrialState.RUNNING, TrialState.ABANDONED):
+            raise TrialError(
+                f"Trial {found.id} is {found.state.value}, with nothing to correct; "
+                f"tell({found.id}, value) takes its answer."
+            )
+        if answer is None and found.state is TrialState.FAILED:
+            raise TrialError(
+                f"Trial {found.id} has failed already; a correction needs the value that it has."
+            )
+        far = "" if answer is None else self._ledger.far(answer, than=found)
+        data = {"reason": reason} if reason else {}
+        self._apply(Event("corrected", time.time(), found.id, answer, data))
+        self._after_corrected(found)
+        _warn_far(found, far)
 
     @exclusive
     def mark_failed(self, trial: Trial | int, reason: str = "") -> None:
@@ -199,10 +250,7 @@ class Optimizer(Run, ABC):
         Raises:
             TrialError: if the trial is unknown, foreign or not running.
         """
-        found = self._running(trial, "failed")
-        if not isinstance(reason, str):
-            raise InputTypeError(f"reason must be a str, got {type(reason).__name__}.")
-        reason = reason.encode("utf-8", "backslashreplace").decode()  # or no file could keep it
+        found, reason = self._running(trial, "failed"), _text(reason)
         self._settle(found, "failed", None, {"reason": reason} if reason else {})
 
     @exclusive
@@ -252,6 +300,56 @@ class Optimizer(Run, ABC):
         for point, row, value in zip(X.tolist(), rows, numbers, strict=True):
             self._happen("attached", value, {"x": point, "point": None if row < 0 else row})
         self._after_attached(len(X))
+
+    @exclusive
+    def detach(self, result: Attached | int, reason: str = "") -> None:
+        """Take back a result that was attached; it is kept in ``detached``.
+
+        As with :meth:`correct` what was decided meanwhile stays: ``guarantee`` ends if a round was
+        closed with it where bounds use attached results (``evidence="all"``, exact evaluations).
+
+        Args:
+            result: one of ``attached``, or its id.
+            reason: why, kept with it.
+
+        Raises:
+            InputError: if there is no such result, or it was taken back already.
+        """
+        number = (
+            result.id if isinstance(result, Attached) else validation.whole(result, "result", 0)
+        )
+        known = [own for own in self._ledger.attached if own.id == number]
+        if not known or (isinstance(result, Attached) and not torch.equal(known[0].x, result.x)):
+            ids = ", ".join(str(own.id) for own in self._ledger.attached[:20]) or "none"
+            raise InputError(f"There is no attached result {number} here; known ids: {ids}.")
+        reason = _text(reason)
+        self._happen("detached", data={"id": number} | ({"reason": reason} if reason else {}))
+
+    @exclusive
+    def extend(self, horizon: int) -> None:
+        """Plan more asks; a run that has come to its end, or was finished, goes on.
+
+        A round that is open keeps its length; those that begin later are of the new horizon
+        (q_r of :class:`HorizonRounds`, t_r and u_T of a delay law, the plan of a regret budget).
+        A regret bound is proved for a horizon known from the first ask: once something was asked
+        ``guarantee`` ends for good, and what was claimed until then is of the asks until then.
+        ``certified_regret``, which needs no horizon, goes on. With :class:`GeometricRounds` and
+        ``horizon=None`` a claim needs none from the start.
+
+        Args:
+            horizon: T, how many asks are planned, those already made included.
+
+        Raises:
+            InputError: if it is not above the present horizon, or there is none.
+        """
+        horizon = validation.whole(horizon, "horizon", 1)
+        if self.horizon is None:
+            raise InputError("No end is planned, so that there is nothing to extend; just ask.")
+        if horizon <= self.horizon:
+            raise InputError(
+                f"A horizon can only be extended: expected more than {self.horizon}, got {horizon}."
+            )
+        self._happen("extended", data={"horizon": horizon})
 
     @exclusive
     def finish(self) -> None:
@@ -339,6 +437,10 @@ class Optimizer(Run, ABC):
     def _after_settled(self, trial: Trial) -> None:
         """Decide what follows from a trial's end."""
 
+    def _after_corrected(self, trial: Trial) -> None:
+        """Decide what follows from another end of a trial."""
+        self._after_settled(trial)
+
     def _after_attached(self, count: int) -> None:
         """Say what there is to be said of the last so many attached results."""
 
@@ -374,3 +476,20 @@ class Optimizer(Run, ABC):
                 f"Trial {found.id} is {found.state.value}; only a running trial can be {verb}."
             )
         return found
+
+
+def _text(reason: str) -> str:
+    """A reason that any file can keep."""
+    if not isinstance(reason, str):
+        raise InputTypeError(f"reason must be a str, got {type(reason).__name__}.")
+    return reason.encode("utf-8", "backslashreplace").decode()
+
+
+def _warn_far(trial: Trial, far: str) -> None:
+    if far:
+        warnings.warn(
+            f"The answer of trial {trial.id}, {trial.value:g}, {far}. It was taken; if it is a "
+            f"slip, call correct({trial.id}, value).",
+            OutlierWarning,
+            stacklevel=4,  # past the lock
+        )
