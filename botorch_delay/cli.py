@@ -140,11 +140,22 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
         settle.add_argument("id", type=_id, help="the trial's id, as ask printed it")
     tell.add_argument("value", help="its result")
     tell.add_argument("--noise-var", type=float, help="variance of this result, if known")
-    fail.add_argument("--reason", default="", help="kept with the trial")
+
+    correct = on_study("correct", _correct, "replace a result that was told wrongly")
+    correct.add_argument("id", type=_id, help="the trial's id")
+    correct.add_argument("value", help='what it should have been; "none" if nothing')
 
     attach = on_study("attach", _attach, "hand in a result that no trial asked for")
     attach.add_argument("value", help="the result")
     attach.add_argument("settings", nargs="+", metavar="NAME=VALUE", help="each parameter once")
+
+    detach = on_study("detach", _detach, "take back a result that was attached")
+    detach.add_argument("id", type=_id, help="of the attached result, as attach and show say it")
+    for amend in (fail, correct, detach):
+        amend.add_argument("--reason", default="", help="kept with it")
+
+    extend = on_study("extend", _extend, "plan more trials")
+    extend.add_argument("horizon", type=int, help="how many in all, those already made included")
 
     on_study("show", _show, "what is running, the round, and the recommended settings")
     note = on_study("note", _note, "add a line of text, which show repeats")
@@ -304,6 +315,14 @@ def _abandon(arguments: argparse.Namespace) -> int:
     return _settle(arguments, lambda opt: opt.mark_abandoned(arguments.id))
 
 
+def _correct(arguments: argparse.Namespace) -> int:
+    from botorch_delay.entries import read_number
+
+    text, reason = arguments.value, arguments.reason
+    value = None if text == "none" else read_number(text, "The result")
+    return _settle(arguments, lambda opt: opt.correct(arguments.id, value, reason))
+
+
 def _settle(arguments: argparse.Namespace, change: Callable[[Any], None]) -> int:
     from botorch_delay.optimizers import editing
     from botorch_delay.study import describe_trial, format_settled
@@ -324,9 +343,30 @@ def _attach(arguments: argparse.Namespace) -> int:
         x = optimizer.domain.point(params_of(optimizer.domain, arguments.settings), outside=True)
         optimizer.attach(x, value)
         warn_outside(optimizer.domain, x)
-        count, words = len(optimizer.attached), optimizer.domain.words(x)
-    text = f"attached: {value:.12g} at {words} ({count} attached in all)"
+        number, words = optimizer.attached[-1].id, optimizer.domain.words(x)
+        count = len(optimizer.attached)
+    text = f"attached result {number}: {value:.12g} at {words} ({count} attached in all)"
+    return _print(arguments, {"id": number, "attached": count}, text)
+
+
+def _detach(arguments: argparse.Namespace) -> int:
+    from botorch_delay.optimizers import editing
+
+    with editing(arguments.study) as optimizer:
+        optimizer.detach(arguments.id, arguments.reason)
+        count = len(optimizer.attached)
+    text = f"attached result {arguments.id} is taken back ({count} attached in all)"
     return _print(arguments, {"attached": count}, text)
+
+
+def _extend(arguments: argparse.Namespace) -> int:
+    from botorch_delay.optimizers import editing
+
+    with editing(arguments.study) as optimizer:
+        optimizer.extend(arguments.horizon)
+        asked = len(optimizer.trials)
+    text = f"{arguments.horizon} trials are planned now, {asked} of them are asked"
+    return _print(arguments, {"horizon": arguments.horizon, "asked": asked}, text)
 
 
 def _show(arguments: argparse.Namespace) -> int:

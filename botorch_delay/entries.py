@@ -19,7 +19,7 @@ from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.parameters import Choice, text_of, value_of
 from botorch_delay.exceptions import InputError, OutsideWarning
 from botorch_delay.optimizers import Optimizer
-from botorch_delay.optimizers.run import table_columns
+from botorch_delay.optimizers.reading import table_columns
 
 # How many values, and lines with errors, are listed.
 MAX_LISTED = 8

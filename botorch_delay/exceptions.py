@@ -74,6 +74,10 @@ class RepeatedResultWarning(BotorchWarning, UserWarning):
     """A result was attached that had been attached before, with the same point and value."""
 
 
+class OutlierWarning(BotorchWarning, UserWarning):
+    """An answer lies far from all others, and may be a slip; it was taken all the same."""
+
+
 class FitWarning(BotorchWarning, RuntimeWarning):
     """Hyperparameters could not be fitted; the last good ones stay in force."""
 

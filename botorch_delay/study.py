@@ -30,6 +30,7 @@ import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -37,15 +38,17 @@ from typing import Any
 import torch
 
 from botorch_delay import validation
+from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, text_of
 from botorch_delay.domains.space import MAX_ARMS, Space
 from botorch_delay.exceptions import InputError, NoAnswerError
 from botorch_delay.history.point_status import MAX_FAILURES, Feasibility, PointStatus
-from botorch_delay.history.trials import Trial, TrialState
+from botorch_delay.history.trials import Attached, Trial, TrialState
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
 
 __all__ = [
     "add_note",
+    "describe_attached",
     "describe_study",
     "describe_trial",
     "format_settled",
@@ -160,6 +163,19 @@ def describe_trial(trial: Trial) -> dict[str, Any]:
         "reason": trial.reason,
         "asked_at": trial.asked_at,
         "answered_at": trial.answered_at,
+        "corrections": [asdict(correction) for correction in trial.corrections],
+    }
+
+
+def describe_attached(result: Attached, domain: Domain) -> dict[str, Any]:
+    """A result from elsewhere as plain values, ready for JSON."""
+    return {
+        "id": result.id,
+        "parameters": domain.params(result.x),
+        "value": result.value,
+        "attached_at": result.answered_at,
+        "detached_at": result.detached_at,
+        "reason": result.reason,
     }
 
 
@@ -183,13 +199,11 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
         ],
         "summary": str(optimizer),
         "notes": optimizer.notes.get("lines", []),
-        "attached": [
-            {"parameters": domain.params(result.x), "value": result.value}
-            for result in optimizer.attached
-        ],
         "pending": [describe_trial(trial) for trial in optimizer.pending],
         "recommendation": None,
         "trials": [describe_trial(trial) for trial in optimizer.trials],
+        "attached": [describe_attached(result, domain) for result in optimizer.attached],
+        "detached": [describe_attached(result, domain) for result in optimizer.detached],
     }
     if isinstance(optimizer, BPEDelayOptimizer):
         study["active"] = optimizer.active_set.size
@@ -228,7 +242,9 @@ def format_settled(optimizer: Optimizer, trial: Trial) -> str:
     running = len(optimizer.pending)
     out = f"{running} {'trial is' if running == 1 else 'trials are'} still running"
     if trial.state is TrialState.COMPLETED:
-        return f"trial {trial.id}: result {trial.value:.12g} at {words}; {out}"
+        before = [said.value for said in trial.corrections]
+        was = "" if not before else f", before {'none' if before[-1] is None else before[-1]}"
+        return f"trial {trial.id}: result {trial.value:.12g}{was} at {words}; {out}"
     if trial.state is TrialState.ABANDONED:
         return (
             f"trial {trial.id} is given up, at {words}; {out}\n"
@@ -293,6 +309,7 @@ def format_study(study: Mapping[str, Any]) -> str:
         f"than the {late['asks']} asks since it was asked"
         for late in study["late"]
     ]
+    lines += _format_amendments(study)
     lines += [
         "",
         "running (no result yet):",
@@ -316,3 +333,17 @@ def format_study(study: Mapping[str, Any]) -> str:
     if study["notes"]:
         lines += ["", "notes:", *study["notes"]]
     return "\n".join(lines)
+
+
+def _format_amendments(study: Mapping[str, Any]) -> list[str]:
+    """What was corrected, and which attached results were taken back."""
+    lines = []
+    for trial in study["trials"]:
+        for said in trial["corrections"]:
+            was = "had failed" if said["value"] is None else f"said {said['value']:.6g}"
+            why = f" ({said['reason']})" if said["reason"] else ""
+            lines.append(f"trial {trial['id']} {was} before it was corrected{why}")
+    for result in study["detached"]:
+        why = f" ({result['reason']})" if result["reason"] else ""
+        lines.append(f"attached result {result['id']}, {result['value']:.6g}, was taken back{why}")
+    return lines

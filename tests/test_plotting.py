@@ -165,8 +165,11 @@ def mixed(maximize=True, answers=8):
 
 @pytest.mark.parametrize("maximize", [True, False])
 def test_the_history_of_a_run(maximize):
-    opt = mixed(maximize)
+    opt = mixed(maximize, answers=0)
     opt.attach(torch.tensor([0.01, 2.0, 1.0, 0.5], dtype=torch.double), 0.0)
+    opt.ask(8)
+    for trial in opt.trials[:8]:
+        opt.tell(trial, trial.x.sum().item())
     opt.mark_failed(9)
     opt.ask(2)
     top, bottom = plotting.plot_history(opt)
@@ -174,7 +177,7 @@ def test_the_history_of_a_run(maximize):
         *("answer", "attached", "best so far", "failed")
     }
     best = torch.as_tensor(top.lines[0].get_ydata())
-    assert best[0] == 0.0
+    assert (best[0], top.lines[0].get_xdata()[0]) == (0.0, 2.0)  # attached after two asks
     extreme = max if maximize else min
     assert best[-1] == extreme([0.0, *(t.value for t in opt.trials if t.value is not None)])
     assert top.collections[0].get_offsets()[:, 0].tolist() == [10.0] * 8  # when they came

@@ -238,6 +238,42 @@ def test_failures_abandonment_and_late_answers(study):
     assert trials[2].noise_var == 0.1
 
 
+def test_slips_are_corrected_and_taken_back(study):
+    study("ask", "study.db", "-n", 2)
+    study("tell", "study.db", 0, 42)
+    study("fail", "study.db", 1)
+    out = study("correct", "study.db", 0, "0.42", "--reason", "a comma")[1]
+    assert out == "trial 0 is completed; 0 pending\n"
+    assert study("correct", "study.db", 1, "-1e-3")[0] == 0
+    assert study("correct", "study.db", 1, "none", "--reason", "mixed up")[0] == 0
+    out = study("attach", "study.db", 7, "dose=0.1", "temperature=20")[1]
+    assert out == "attached as result 0; 1 results attached\n"
+    study("attach", "study.db", 8, "dose=0.1", "temperature=20")
+    out = study("detach", "study.db", 0, "--reason", "not ours")[1]
+    assert out == "1 results attached\n"
+    code, _, err = study("detach", "study.db", 0)
+    assert (code, len(err)) == (2, 1)
+    _, out, _ = study("show", "study.db")
+    assert "trial 0 said 42 before it was corrected (a comma)" in out
+    assert "trial 1 had failed before it was corrected" in out
+    assert "trial 1 said -0.001 before it was corrected (mixed up)" in out
+    assert "attached result 1: 8 at temperature = 20, dose = 0.1" in out
+    assert "attached result 0: 7 at temperature = 20, dose = 0.1, detached (not ours)" in out
+    shown = json.loads(study("show", "study.db", "--json")[1])
+    assert shown["trials"][0]["corrections"][0]["value"] == 42.0
+    assert [result["id"] for result in shown["detached"]] == [0]
+    with closing(sqlite3.connect("study.db")) as db:
+        rows = db.execute("SELECT state, value, first_value, reason FROM trials").fetchall()
+    assert rows == [("completed", 0.42, 42.0, None), ("failed", None, None, "mixed up")]
+
+
+def test_more_trials_are_planned(study):
+    assert study("extend", "study.db", 20)[1] == "0 of 20 trials asked\n"
+    assert bd.load("study.db").horizon == 20
+    code, _, err = study("extend", "study.db", 20)
+    assert (code, len(err)) == (2, 1)
+
+
 def test_units_are_the_user_s_everywhere(study):
     study("ask", "study.db", "-n", 8)
     with bd.editing("study.db") as opt:

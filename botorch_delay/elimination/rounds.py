@@ -34,10 +34,13 @@ def round_lengths(horizon: int, wait: float) -> tuple[list[int], list[int]]:
         ([18, 74, 149], [47, 103, 150])
     """
     horizon = validation.whole(horizon, "horizon", 1)
-    wait = validation.nonnegative(wait, "wait")
+    return _lengths(horizon, validation.nonnegative(wait, "wait"), 1, horizon)
+
+
+def _lengths(horizon: int, wait: float, size: int, left: int) -> tuple[list[int], list[int]]:
+    """Those of the rounds after one of a size, which have so many asks."""
     q: list[int] = []
     t: list[int] = []
-    size, left = 1, horizon
     while left > 0:
         size = next_design_size(horizon, size)
         length = min(math.ceil(size + wait), left)
@@ -169,6 +172,19 @@ class RoundRule:
                 size = self.design_size(number, size)
                 points += size
             self.count = number
+
+    def resume(self, number: int, size: int, asks: int) -> None:
+        """Go on after rounds that were begun under a shorter horizon.
+
+        Args:
+            number: of the last one that was begun.
+            size: its design points.
+            asks: how many asks it ends after, where lengths are fixed.
+        """
+        if self._horizon is not None and self.wait is not None:
+            left = self._horizon - asks
+            lengths = _lengths(self._horizon, self.wait, size, left)[1]
+            self._lengths = [*[0] * number, *lengths]
 
     @property
     def on_arrival(self) -> bool:

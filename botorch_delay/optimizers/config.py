@@ -76,6 +76,10 @@ class Config:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
+    def plan(self, horizon: int | None) -> None:
+        """Plan so many asks, of this run: a run has a configuration of its own."""
+        self._fill(horizon=horizon)
+
     def _check_noise(self) -> None:
         if self.exact and self.noise_var is not None:
             raise InputError(

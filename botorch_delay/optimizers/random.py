@@ -10,6 +10,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
+from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, FixedBeta
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.box import BoxDomain
@@ -45,7 +46,8 @@ class RandomOptimizer(Optimizer):
         exact: evaluations have no noise: one pass over a set is all, and ``recommend`` takes
             answers as they are, up to a jitter.
         seed: of the order, or of the scrambling; below 2^63.
-        maximize: False minimises; all public values keep the user's sign.
+        maximize: whether large values are good, as by default; public values keep their sign.
+        minimize: the opposite; give one of the two.
 
     Raises:
         InputError: if an argument is out of its range, or only one of kernel and noise given.
@@ -66,9 +68,11 @@ class RandomOptimizer(Optimizer):
         noise_var: float | None = None,
         exact: bool = False,
         seed: int = 0,
-        maximize: bool = True,
+        maximize: bool | None = None,
+        minimize: bool | None = None,
     ) -> None:
-        config = Config(as_domain(domain), horizon, covar_module, noise_var, exact, seed, maximize)
+        upwards = validation.direction(maximize, minimize)
+        config = Config(as_domain(domain), horizon, covar_module, noise_var, exact, seed, upwards)
         super().__init__(config)
         self._start()
 
@@ -136,9 +140,19 @@ class RandomOptimizer(Optimizer):
             self._asks[trial.index] += trial.late - (trial.state is TrialState.ABANDONED)
             self._feasibility.note(trial)
 
+    def _corrected(self, trial: Trial, before: TrialState) -> None:
+        super()._corrected(trial, before)
+        if trial.index is not None:
+            self._feasibility.note(trial)
+
     def _attached(self, result: Attached) -> None:
         if result.index is not None:
-            self._feasibility.know(result.index)
+            self._feasibility.know(result.index, result)
+
+    def _detached(self, result: Attached) -> None:
+        super()._detached(result)
+        if result.index is not None:
+            self._feasibility.forget(result.index, result)
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self._fitting.current(), FixedBeta(6.0), 0.1

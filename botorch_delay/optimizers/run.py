@@ -9,9 +9,7 @@ import json
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
 import torch
@@ -21,22 +19,10 @@ from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.factors import warned
 from botorch_delay.history import sqlite, states
-from botorch_delay.history.events import SETTLED, Event, read_events, truncated
-from botorch_delay.history.trials import Attached, Ledger, Trial
+from botorch_delay.history.events import SETTLED, Event, read_events, truncated, whole
+from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
 from botorch_delay.optimizers.config import Config
 from botorch_delay.optimizers.fitting import Fitting
-
-# The columns of a table of results beside those of the parameters.
-TABLE_COLUMNS = (
-    "trial",
-    "state",
-    "value",
-    "noise_var",
-    "reason",
-    "round",
-    "asked_at",
-    "answered_at",
-)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -89,12 +75,14 @@ class Run:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._domain, self._horizon = config.domain, config.horizon
+        self._domain, self._planned = config.domain, config.horizon
         self._seed, self._maximize, self._exact = config.seed, config.maximize, config.exact
         self._lock = Lock()
 
     def _start(self) -> None:
         """Make the state of a run that begins; what is made is shared with no earlier state."""
+        self._config = copy.copy(self._config)  # of its own: its horizon may be extended
+        self._config.plan(self._planned)
         self._finished = False
         self.notes: dict[str, Any] = {}
         self._noted = "{}"
@@ -107,8 +95,8 @@ class Run:
 
     @property
     def horizon(self) -> int | None:
-        """How many asks are planned; None where no end is planned."""
-        return self._horizon
+        """How many asks are planned by now; None where no end is planned."""
+        return self._config.horizon
 
     @property
     def maximize(self) -> bool:
@@ -119,77 +107,6 @@ class Run:
     def exact(self) -> bool:
         """Whether evaluations have no noise, so that no point is asked twice."""
         return self._exact
-
-    @property
-    def trials(self) -> list[Trial]:
-        """Every trial, in the order of the asks."""
-        return list(self._ledger.trials)
-
-    @property
-    @exclusive
-    def pending(self) -> list[Trial]:
-        """The running trials, in the order of the asks."""
-        return self._ledger.running()
-
-    @property
-    def attached(self) -> list[Attached]:
-        """The results that were obtained elsewhere."""
-        return list(self._ledger.attached)
-
-    @exclusive
-    def table(self) -> list[dict[str, Any]]:
-        """Every trial and attached result as a row of plain values.
-
-        For ``pandas.DataFrame(opt.table())``, or the ``csv`` module. The columns are ``trial`` (its
-        id, None for attached results), the parameters by their names (one with the name of another
-        column as ``"parameter NAME"``), and the others of ``TABLE_COLUMNS``: ``state`` ("attached"
-        or that of the trial), ``value`` in the user's sign, ``noise_var``, ``reason`` of a failure,
-        ``round``, and the times ``asked_at`` and ``answered_at``, in UTC.
-        """
-        named = table_columns(self._domain)
-        rows = []
-        for result in (*self._ledger.trials, *self._ledger.attached):
-            trial = result if isinstance(result, Trial) else None
-            values = self._domain.params(result.x)
-            rest = {
-                "state": trial.state.value if trial else "attached",
-                "value": result.value,
-                "noise_var": result.noise_var,
-                "reason": trial.reason if trial else "",
-                "round": trial.round if trial else None,
-                "asked_at": _time(trial.asked_at) if trial else None,
-                "answered_at": _time(trial.answered_at if trial else None),
-            }
-            own = {column: values[name] for name, column in named.items()}
-            rows.append({"trial": trial and trial.id, **own, **rest})
-        return rows
-
-    def __repr__(self) -> str:
-        asked, planned = len(self._ledger), "" if self._horizon is None else f"/{self._horizon}"
-        running = len(self._ledger.running())
-        return f"{type(self).__name__}({self._domain!r}, {asked}{planned} asked, {running} running)"
-
-    @exclusive
-    def __str__(self) -> str:
-        """A summary of a few lines: what is looked for, what was asked, the best answer."""
-        domain, ledger = self._domain, self._ledger
-        where = "a box" if domain.count is None else f"{domain.count} points"
-        goal, best_of = ("largest", max) if self._maximize else ("smallest", min)
-        planned = "" if self._horizon is None else f" of {self._horizon}"
-        asked = f"{len(ledger)}{planned} trials asked"
-        states = Counter(trial.state.value for trial in ledger.trials)
-        if states:
-            asked += f" ({', '.join(f'{count} {state}' for state, count in states.items())})"
-        if ledger.attached:
-            asked += f", {len(ledger.attached)} attached"
-        names = ", ".join(domain.columns.parameters)
-        who = type(self).__name__
-        lines = [f"{who} looks for the {goal} value on {where} of {names}", asked]
-        if results := ledger.results():
-            best = best_of(results, key=lambda result: result.value or 0.0)
-            who = f"trial {best.id}" if isinstance(best, Trial) else "attached"
-            lines.append(f"best result so far: {best.value:g} ({who}), {domain.words(best.x)}")
-        return "\n".join(lines)
 
     @exclusive
     def state_dict(self) -> dict[str, Any]:
@@ -202,6 +119,8 @@ class Run:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace this optimizer's state by one of an optimizer made the same way.
 
+        If this one was made with a longer horizon, the run that is loaded is extended to it.
+
         Raises:
             StorageError: if the state is malformed, or of another optimizer, domain or
                 configuration; then nothing is changed.
@@ -212,23 +131,27 @@ class Run:
                 f"The state is of a {state['optimizer']}, this is a {type(self).__name__}."
             )
         stored = {key: state[key] for key in ("points", "bounds") if key in state}
+        loaded = copy.copy(self)
+        loaded._planned = self._shorter(loaded._horizon_in(state["config"]))
+        loaded._start()
         states.check_same(
-            self._array() | self._described(),
+            self._array() | loaded._described(),
             stored | state["config"],
             # Hyperparameters in single precision are a transform away from what is stored.
             tolerance=1e-9 if self._domain.like.dtype is torch.float64 else 1e-5,
         )
-        loaded = copy.copy(self)
-        loaded._start()
         loaded._replay(read_events(state["events"], self._domain))
-        if self._horizon is not None and len(loaded._ledger) > self._horizon:
+        horizon = loaded.horizon
+        if horizon is not None and len(loaded._ledger) > horizon:
             raise StorageError(
-                f"{len(loaded._ledger)} trials are stored for a horizon of {self._horizon}."
+                f"{len(loaded._ledger)} trials are stored for a horizon of {horizon}."
             )
         loaded._noted = json.dumps(state["notes"])
         loaded.notes = json.loads(loaded._noted)
         if "digest" in state and state["events"]:
             loaded._ledger.know_digest(state["digest"])
+        if horizon is not None and self._planned is not None and horizon < self._planned:
+            loaded._happen("extended", data={"horizon": self._planned})
         self.__dict__.update(loaded.__dict__)
 
     @exclusive
@@ -289,6 +212,10 @@ class Run:
             self._settled(self._ledger.settle(event))
         elif event.kind == "attached":
             self._attached(self._ledger.attach(event, self._domain.like))
+        elif event.kind == "corrected":
+            self._corrected(*self._ledger.correct(event))
+        elif event.kind == "detached":
+            self._detached(self._ledger.detach(event))
         else:
             self._decided(event)
             self._ledger.append(event)
@@ -331,6 +258,19 @@ class Run:
     def _attached(self, result: Attached) -> None:
         """Take in a result from elsewhere."""
 
+    def _corrected(self, trial: Trial, before: TrialState) -> None:
+        """Take in that a trial has another value, or another end, than it had before."""
+        if self._fitting is not None:
+            self._fitting.forget()
+
+    def _detached(self, result: Attached) -> None:
+        """Take in that a result from elsewhere does not count."""
+        if self._fitting is not None:
+            self._fitting.forget()
+
+    def _extended(self, before: int) -> None:
+        """Take in that more asks are planned than so many."""
+
     def _decided(self, event: Event) -> None:
         """Take in an event of another kind.
 
@@ -339,6 +279,13 @@ class Run:
         """
         if event.kind == "finished":
             self._finished = True
+        elif event.kind == "extended":
+            before, horizon = self.horizon, whole(event.data["horizon"], 1)
+            if before is None or horizon <= before:
+                raise StorageError(f"a horizon of {before} is extended to {horizon}.")
+            self._config.plan(horizon)
+            self._finished = False
+            self._extended(before)
         elif event.kind == "fitted" and self._fitting is not None:
             self._fitting.take(event.data)
         elif event.kind != "noted":
@@ -352,17 +299,23 @@ class Run:
 
     def _described(self) -> dict[str, Any]:
         """What it was made with, JSON-ready."""
-        return self._config.describe() | self._domain.describe()
+        return self._configuration() | self._domain.describe()
+
+    def _configuration(self) -> dict[str, Any]:
+        """The arguments that it was made with, JSON-ready."""
+        return self._config.describe() | {"horizon": self._planned}
+
+    def _horizon_in(self, config: Mapping[str, Any]) -> Any:
+        """The horizon that a stored configuration was made with."""
+        return config.get("horizon")
+
+    def _shorter(self, horizon: Any) -> int | None:
+        """A stored horizon, where it is shorter than the one that was planned here."""
+        planned = self._planned
+        is_number = isinstance(horizon, int) and not isinstance(horizon, bool)
+        shorter = planned is not None and is_number and 1 <= horizon < planned
+        return horizon if shorter else planned
 
     @property
     def _sign(self) -> float:
         return self._config.sign
-
-
-def table_columns(domain: Domain) -> dict[str, str]:
-    """By the name of each parameter the name of its column in a table of results."""
-    return {n: f"parameter {n}" if n in TABLE_COLUMNS else n for n in domain.columns.parameters}
-
-
-def _time(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

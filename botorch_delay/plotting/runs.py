@@ -227,7 +227,8 @@ def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | No
 def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> tuple[Axes, Axes]:
     """Answers and the best so far, and below them how many trials ran, over the asks.
 
-    An answer stands where it came: after how many asks. Attached results stand at 0.
+    An answer stands where it came, and an attached result where it was attached: after how many
+    asks.
 
     Args:
         optimizer: with answers.
@@ -243,7 +244,7 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> tu
     top, bottom = axes
     trials = optimizer.trials
     came = [t.answered_step or 0 for t in trials if t.value is not None]
-    steps = torch.tensor(came + [0] * len(optimizer.attached))
+    steps = torch.tensor(came + [result.answered_step for result in optimizer.attached])
     order = torch.argsort(steps, stable=True)
     best = values[order].cummax(0)[0] if optimizer.maximize else values[order].cummin(0)[0]
     top.scatter(steps[: len(came)], values[: len(came)], s=14, color=BLUE, label="answer")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import botorch_delay as bd
-from botorch_delay.optimizers.run import TABLE_COLUMNS
+from botorch_delay.optimizers.reading import TABLE_COLUMNS
 
 
 def dishes(*names, **options):
@@ -37,6 +37,9 @@ def test_a_table_has_every_trial_and_attached_result():
     assert (rows[1]["noise_var"], rows[2]["reason"]) == (0.1, "spilled")
     assert rows[1]["answered_at"] == datetime.fromtimestamp(trials[1].answered_at, UTC)
     assert rows[0]["answered_at"] is None
+    assert rows[3]["answered_at"] == datetime.fromtimestamp(opt.attached[0].answered_at, UTC)
+    opt.correct(1, 0.25)
+    assert [opt.table()[1][name] for name in ("value", "corrected_from")] == [0.25, 0.5]
     frame = pd.DataFrame(rows)
     assert frame.value.max() == 0.5
     csv.DictWriter(io.StringIO(), first).writerows(rows)
