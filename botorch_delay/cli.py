@@ -27,6 +27,12 @@ _SUITES = (
     "repeats; list: the problems, delays and methods there are"
 )
 
+# Calls that messages of the library name, and the commands of other names.
+_CALL = re.compile(
+    r"(?:opt\.)?\b(attach|correct|extend|tell|mark_failed|mark_abandoned|recommend)\(([^()]*)\)"
+)
+_COMMANDS = {"mark_failed": "fail", "mark_abandoned": "abandon", "recommend": "show"}
+
 # A command that Ctrl-C stopped, as shells count it.
 INTERRUPTED = 130
 
@@ -39,11 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     shown = warnings.showwarning
-    warnings.showwarning = lambda message, *_: _complain(f"warning: {message}")
+    study = getattr(arguments, "study", "STUDY")
+    warnings.showwarning = lambda said, *_: _complain(_in_commands(f"warning: {said}", study))
     try:
         return int(arguments.command(arguments))
     except BotorchDelayError as error:
-        _complain(str(error))
+        _complain(_in_commands(str(error), study))
         return 2
     except KeyboardInterrupt:
         _complain("interrupted")
@@ -56,6 +63,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     finally:
         warnings.showwarning = shown
+
+
+def _in_commands(message: str, study: Path | str) -> str:
+    """A message of the library with the commands for the calls that it names."""
+
+    def command(call: re.Match[str]) -> str:
+        name, given = call.groups()
+        told = "VALUE NAME=VALUE ..." if name == "attach" else given.replace(",", "").upper()
+        return f"botorch-delay {_COMMANDS.get(name, name)} {study} {told}".rstrip()
+
+    return _CALL.sub(command, message).replace("opt.trials", f"botorch-delay export {study}")
 
 
 def _complain(message: str) -> None:

@@ -88,8 +88,8 @@ def _value(domain: Domain, name: str, text: str) -> Any:
     parameter = domain.columns.parameters.get(name)
     listed = parameter.values if isinstance(parameter, Choice) else ()
     value = next((v for v in listed if text_of(v) == text), value_of(text))
-    is_number = parameter is not None and not isinstance(parameter, Choice)
-    if isinstance(value, str) and (is_number or as_number(text.replace(",", ".")) is not None):
+    numeric = not isinstance(parameter, Choice) or any(type(v) in (int, float) for v in listed)
+    if isinstance(value, str) and parameter is not None and numeric:
         return read_number(text, name)  # which says what is wrong
     return value
 

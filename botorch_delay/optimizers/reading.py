@@ -238,7 +238,7 @@ class ReadableRun(Run, ABC):
         return rows
 
     def __repr__(self) -> str:
-        asked, planned = len(self._ledger), "" if self._horizon is None else f"/{self._horizon}"
+        asked, planned = len(self._ledger), "" if self.horizon is None else f"/{self.horizon}"
         running = len(self._ledger.running())
         return f"{type(self).__name__}({self._domain!r}, {asked}{planned} asked, {running} running)"
 
@@ -248,7 +248,7 @@ class ReadableRun(Run, ABC):
         domain, ledger = self._domain, self._ledger
         where = "a box" if domain.count is None else f"{domain.count} points"
         goal, best_of = ("largest", max) if self._maximize else ("smallest", min)
-        planned = "" if self._horizon is None else f" of {self._horizon}"
+        planned = "" if self.horizon is None else f" of {self.horizon}"
         asked = f"{len(ledger)}{planned} trials asked"
         states = Counter(trial.state.value for trial in ledger.trials)
         if states:
