@@ -18,6 +18,7 @@ from torch import Tensor
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.parameters import Choice, text_of, value_of
 from botorch_delay.exceptions import InputError, OutsideWarning
+from botorch_delay.history.trials import Attached, Trial
 from botorch_delay.optimizers import Optimizer
 from botorch_delay.optimizers.reading import table_columns
 
@@ -181,7 +182,8 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
     if wrong:
         more = f" and {len(wrong) - MAX_LISTED} more" if len(wrong) > MAX_LISTED else ""
         raise InputError(f"{path}, nothing was attached. {' '.join(wrong[:MAX_LISTED])}{more}")
-    there = Counter((*r.x.tolist(), r.value) for r in (*optimizer.trials, *optimizer.attached))
+    has: list[Trial | Attached] = [*optimizer.trials, *optimizer.attached]
+    there = Counter((*result.x.tolist(), result.value) for result in has)
     new = []
     for x, value in results:
         key = (*x.tolist(), value)

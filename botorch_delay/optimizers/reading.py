@@ -33,8 +33,10 @@ from botorch_delay.optimizers.replicates import Replicates, replicates
 from botorch_delay.optimizers.run import Run, exclusive
 
 # The columns of a table of results beside those of the parameters.
-TABLE_COLUMNS = ("trial", "state", "value", "corrected_from", "noise_var", "reason")
-TABLE_COLUMNS += ("round", "asked_at", "answered_at")
+TABLE_COLUMNS = (
+    *("trial", "state", "value", "corrected_from", "noise_var", "reason"),
+    *("round", "asked_at", "answered_at"),
+)
 
 
 class ReadableRun(Run, ABC):
@@ -218,7 +220,8 @@ class ReadableRun(Run, ABC):
         """
         named = table_columns(self._domain)
         rows = []
-        for result in (*self._ledger.trials, *self._ledger.attached):
+        results: list[Trial | Attached] = [*self._ledger.trials, *self._ledger.attached]
+        for result in results:
             trial = result if isinstance(result, Trial) else None
             values = self._domain.params(result.x)
             said = trial.corrections if trial else ()
