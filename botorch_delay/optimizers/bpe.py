@@ -415,7 +415,7 @@ class BPEDelayOptimizer(Optimizer):
 
     def _decided(self, event: Event) -> None:
         data, rounds, current = event.data, self._rounds, self._rounds.open
-        if event.kind == "opened" and current is None and not (rounds.records or self._finished):
+        if event.kind == "opened" and current is None and not self._finished:
             rounds.begin()
         elif event.kind == "closed" and current is not None:
             rounds.apply_close(current, data)
