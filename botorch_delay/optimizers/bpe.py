@@ -307,8 +307,7 @@ class BPEDelayOptimizer(Optimizer):
     def forecast(self) -> Forecast | None:
         """Inside which of the next asks the open round will close; None if no round is open.
 
-        From the delays of answers so far, of trials that are out, and from the number of design
-        points that are still to be asked; see :class:`Forecast`.
+        From the delays so far and the design points left to ask; see :class:`Forecast`.
 
         Raises:
             NoAnswerError: if the round waits for answers, and none has come to forecast from.
@@ -449,7 +448,6 @@ class BPEDelayOptimizer(Optimizer):
         self._audit.settled(trial, finished=self._finished)
 
     def _corrected(self, trial: Trial, before: TrialState) -> None:
-        super()._corrected(trial, before)
         self._rounds.settled(trial)
         if self._maximizer is not None:
             self._maximizer.model.corrected(trial)
@@ -458,7 +456,6 @@ class BPEDelayOptimizer(Optimizer):
             self._budget.restart(self._ledger.answered())
 
     def _detached(self, result: Attached) -> None:
-        super()._detached(result)
         self._rounds.detached(result)
         if self._maximizer is not None:
             self._maximizer.model.detached(result)

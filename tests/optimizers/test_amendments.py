@@ -137,7 +137,7 @@ def test_a_correction_in_time_ends_no_claim_and_is_assumed_to_be_right(options):
     opt.correct(2, right(trials[2]))
     opt = play(opt, 5)
     assert opt.guarantee.holds
-    assert any("1 corrections says" in line for line in opt.guarantee.assumptions)
+    assert any("every correction (so far 1)" in line for line in opt.guarantee.assumptions)
 
 
 @pytest.mark.parametrize("options", [DESIGN, ALL], ids=["round", "all"])
