@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.benchmarks import SimulationResult
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain
-from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
+from botorch_delay.exceptions import InputError, InputTypeError
 from botorch_delay.gp.delayed_gp import DelayedGP
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
 from botorch_delay.runner import RunReport
@@ -268,12 +269,9 @@ def _check(value: Any, kind: type, name: str) -> None:
 
 
 def _axes(ax: Any) -> Any:
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise MissingExtraError(
-            "Plots need Matplotlib: pip install 'botorch-delay[plots]'."
-        ) from error
+    validation.installed("matplotlib", "Plots need Matplotlib")
+    import matplotlib.pyplot as plt
+
     return plt.subplots(layout="constrained")[1] if ax is None else ax
 
 

@@ -17,13 +17,13 @@ from typing import Any
 
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.space import Choice, Float, Int, Space
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
     InputError,
-    MissingExtraError,
     NotSupportedError,
     StorageError,
 )
@@ -39,9 +39,7 @@ try:
     from ray.tune.search import Searcher, sample
     from ray.tune.search.variant_generator import assign_value, parse_spec_vars
 except ImportError as error:
-    raise MissingExtraError(
-        "The searcher for Ray Tune needs Ray: pip install 'botorch-delay[ray]'."
-    ) from error
+    raise validation.missing("ray", "The searcher for Ray Tune needs Ray") from error
 
 __all__ = ["DelaySearch"]
 
