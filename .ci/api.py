@@ -82,9 +82,13 @@ def arrange(engines: list[str]) -> dict[str, list[str]]:
             pages[page] = list(dict.fromkeys([*pages[page], name]))
             setattr(modules[page], name, getattr(botorch_delay, name))
     for room in rooms:
-        summary = (modules[room].__doc__ or "").partition("\n\n")[0]
-        modules[room].__doc__ = summary
         pages[room].sort(key=lambda name: (name != "BPEDelayOptimizer", name.lower()))
+        here = [f"`{name}`" for name in pages[room] if name not in botorch_delay._HOME]
+        away = len(here) < len(pages[room])
+        found = [*(["`botorch_delay`"] if away else []), *([f"`{room}`"] if here else [])]
+        which = f" ({', '.join(here)})" if here and away else ""
+        summary = (modules[room].__doc__ or "").partition("\n\n")[0]
+        modules[room].__doc__ = f"{summary}\n\nImported from {' and '.join(found)}{which}."
     pages["botorch_delay.integrations"] = engines
     pages["botorch_delay.benchmarks"] += ["bench", "paper", "suites"]
     for page, names in pages.items():

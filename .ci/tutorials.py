@@ -5,8 +5,6 @@ Usage: python .ci/tutorials.py [--store] NOTEBOOK...
 With --store what they print and draw is kept in them for readers; leave SMOKE_TEST unset then.
 """
 
-import base64
-import io
 import sys
 import tempfile
 import time
@@ -15,10 +13,8 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
-from PIL import Image
 
 HANGS = 600  # seconds for one cell
-COLOURS = 256  # of a stored picture, which halves it
 
 
 def execute(notebook: NotebookNode) -> str:
@@ -29,23 +25,13 @@ def execute(notebook: NotebookNode) -> str:
             notebook,
             timeout=HANGS,
             record_timing=False,
+            coalesce_streams=True,
             resources={"metadata": {"path": folder}},
         )
         client.execute()
     notebook.metadata = metadata
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     return "".join(output["text"] for output in outputs if output.get("name") == "stderr")
-
-
-def shrink_pictures(notebook: NotebookNode) -> None:
-    """Give every picture a palette of its own."""
-    for cell in notebook.cells:
-        for output in cell.get("outputs", []):
-            if "image/png" in output.get("data", {}):
-                drawn = Image.open(io.BytesIO(base64.b64decode(output["data"]["image/png"])))
-                small = io.BytesIO()
-                drawn.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE).save(small, "PNG", optimize=True)
-                output["data"]["image/png"] = base64.b64encode(small.getvalue()).decode()
 
 
 def main(paths: list[str], store: bool) -> int:
@@ -60,7 +46,6 @@ def main(paths: list[str], store: bool) -> int:
         if noise:
             failed.append(path.name)
         elif store:
-            shrink_pictures(notebook)
             nbformat.write(notebook, path)
     if failed:
         print(f"wrote to stderr: {', '.join(failed)}", file=sys.stderr)
