@@ -14,7 +14,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
 
-import pdoc
+import pdoc.doc_pyi
 from jinja2 import pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
@@ -24,11 +24,9 @@ import botorch_delay
 from botorch_delay.exceptions import MissingExtraError
 
 ROOMS = "optimizers domains history gp design confidence elimination benchmarks integrations"
-# What users import by its module, beside what is in botorch_delay itself.
-BESIDE = (
-    "runner study plotting acquisition delays exceptions "
-    "benchmarks.bench benchmarks.paper benchmarks.suites"
-)
+BESIDE = "acquisition delays"  # modules whose names are imported from botorch_delay, too
+# What users import by its module.
+MODULES = "runner study plotting exceptions benchmarks.bench benchmarks.paper benchmarks.suites"
 INTEGRATIONS = ("optuna", "ray", "ax")
 
 
@@ -72,29 +70,34 @@ def names_of(module: ModuleType) -> list[str]:
 
 def arrange(engines: list[str]) -> dict[str, list[str]]:
     """Give every page its names, the optimizer first, and say what they are, by module."""
-    rooms = [f"botorch_delay.{room}" for room in ROOMS.split()]
-    beside = [f"botorch_delay.{name}" for name in BESIDE.split()]
-    modules = {name: importlib.import_module(name) for name in [*rooms, *beside]}
-    pages = {name: names_of(module) for name, module in modules.items()}
+    rooms, beside, others = (
+        [f"botorch_delay.{name}" for name in names.split()] for names in (ROOMS, BESIDE, MODULES)
+    )
+    modules = {name: importlib.import_module(name) for name in [*rooms, *beside, *others]}
+    pages = {name: [] if name in beside else names_of(modules[name]) for name in modules}
     for name, home in botorch_delay._HOME.items():
         if home != "botorch_delay":
             page = home if home in pages else ".".join(home.split(".")[:2])
             pages[page] = list(dict.fromkeys([*pages[page], name]))
             setattr(modules[page], name, getattr(botorch_delay, name))
-    for room in rooms:
-        pages[room].sort(key=lambda name: (name != "BPEDelayOptimizer", name.lower()))
-        here = [f"`{name}`" for name in pages[room] if name not in botorch_delay._HOME]
-        away = len(here) < len(pages[room])
-        found = [*(["`botorch_delay`"] if away else []), *([f"`{room}`"] if here else [])]
+    for page in [*rooms, *beside]:
+        pages[page].sort(key=lambda name: (name != "BPEDelayOptimizer", name.lower()))
+        here = [f"`{name}`" for name in pages[page] if name not in botorch_delay._HOME]
+        away = len(here) < len(pages[page])
+        found = [*(["`botorch_delay`"] if away else []), *([f"`{page}`"] if here else [])]
         which = f" ({', '.join(here)})" if here and away else ""
-        summary = (modules[room].__doc__ or "").partition("\n\n")[0]
-        modules[room].__doc__ = f"{summary}\n\nImported from {' and '.join(found)}{which}."
+        about = modules[page].__doc__ or ""
+        if page in rooms:
+            about = about.partition("\n\n")[0]  # what follows is for maintainers
+        origin = f"\n\nImported from {' and '.join(found)}{which}." if found else ""
+        modules[page].__doc__ = about + origin
     pages["botorch_delay.integrations"] = engines
     pages["botorch_delay.benchmarks"] += ["bench", "paper", "suites"]
     for page, names in pages.items():
         modules[page].__all__ = names
     botorch_delay.__doc__ = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
-    botorch_delay.__all__ = [*ROOMS.split(), *(name for name in BESIDE.split() if "." not in name)]
+    names = f"{ROOMS} {BESIDE} {MODULES}".split()
+    botorch_delay.__all__ = [name for name in names if "." not in name]
     for engine in engines:
         module = importlib.import_module(f"botorch_delay.integrations.{engine}")
         pages[module.__name__] = names_of(module)
@@ -129,6 +132,7 @@ def main(folder: Path, complete: bool) -> int:
     warnings.simplefilter("error", UserWarning)
     pages = arrange(installed_integrations(complete))
     pdoc.render.configure(docformat="google", math=True)
+    pdoc.doc_pyi.include_typeinfo_from_stub_files = lambda module: None  # its docstring is no page
     pdoc.render.env.filters["linkify"] = linked(pages)
     pdoc.pdoc("botorch_delay", output_directory=folder)
     missing = []

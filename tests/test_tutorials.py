@@ -69,7 +69,9 @@ def test_they_hold_what_they_print_and_draw(path):
     for output in outputs:
         assert output["output_type"] in ("display_data", "execute_result", "stream")
         assert output.get("name") != "stderr"
-        shown = "".join(output.get("text", "")) + "".join(output.get("data", {}).get("text/plain", ""))
+        shown = "".join(output.get("text", "")) + "".join(
+            output.get("data", {}).get("text/plain", "")
+        )
         assert not re.search(r"Warning|Traceback|(?<![\w.<])/(\w+/)+\w", shown), shown
 
 
