@@ -104,7 +104,7 @@ def arrange(engines: list[str]) -> dict[str, list[str]]:
     return pages
 
 
-def linked(pages: dict[str, list[str]]):  # noqa: ANN201
+def linked(pages: dict[str, list[str]]):
     """Pdoc's filter that makes names to links, which here knows the names of every page."""
     home = {name: page for page, names in pages.items() for name in names if name[0].isupper()}
     home |= dict.fromkeys(["load", "editing"], "botorch_delay.optimizers")
