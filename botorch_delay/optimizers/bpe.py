@@ -48,7 +48,18 @@ from botorch_delay.optimizers.run import exclusive
 
 
 class BPEDelayOptimizer(Optimizer):
-    """Elimination in rounds of maximum-variance design, with answers that come back late.
+    """BPE-Delay: ask at once, tell whenever an answer comes back; elimination in rounds.
+
+    Example:
+        >>> import torch
+        >>> points = torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1)
+        >>> opt = BPEDelayOptimizer(FiniteDomain(points), horizon=40)
+        >>> first, second = opt.ask(2)            # two workers
+        >>> opt.tell(second, 0.3)                 # answers in any order
+        >>> third = opt.ask()                     # the first is still out, and counted in
+        >>> opt.tell(first, 0.1)
+        >>> opt.recommend().index == second.index
+        True
 
     In round r the points are asked where the fantasy deviation sigma, given the points of the
     round so far, is largest on the active set. When the round closes, confidence bounds from
@@ -104,20 +115,6 @@ class BPEDelayOptimizer(Optimizer):
         InputError: if an argument is out of its range, only one of kernel and noise is given, or
             options contradict each other.
         NotSupportedError: on a box, for ``evidence="all"`` with ``RKHSConfidence``.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> domain = FiniteDomain(torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1))
-        >>> opt = BPEDelayOptimizer(
-        ...     domain, horizon=40, covar_module=RBFKernel().double(), noise_var=1e-4
-        ... )
-        >>> first, second = opt.ask(2)            # two workers
-        >>> opt.tell(second, 0.3)                 # answers in any order
-        >>> third = opt.ask()
-        >>> opt.tell(first, 0.1)
-        >>> opt.recommend().index == second.index
-        True
     """
 
     def __init__(
@@ -166,7 +163,6 @@ class BPEDelayOptimizer(Optimizer):
         self._budget = Budget(config, self._rounds.round_rule) if config.budget_factor else None
         self._audit = Audit(config, self._ledger, self._rounds, self._budget)
 
-    @exclusive
     def __str__(self) -> str:
         return f"{super().__str__()}\n{self._rounds}"
 
@@ -302,9 +298,8 @@ class BPEDelayOptimizer(Optimizer):
     def stragglers(self) -> list[Straggler]:
         """The trials that keep the open round from closing, longest wait first.
 
-        Empty while design points are still to be asked, and under a delay law, where rounds
-        wait for nobody. ``mark_abandoned`` frees the round or, where the regret bound needs the
-        answer, has the point asked again first.
+        Empty while design points are to be asked, and under a delay law. ``mark_abandoned`` frees
+        the round or, where the regret bound needs the answer, has the point asked again first.
         """
         return self._rounds.stragglers(self._estimated_law())
 

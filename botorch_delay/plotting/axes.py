@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.domains.finite import Domain
-from botorch_delay.exceptions import InputTypeError, MissingExtraError, NoAnswerError
+from botorch_delay.exceptions import InputTypeError, NoAnswerError
 from botorch_delay.history.trials import Attached, Trial
 from botorch_delay.optimizers import Optimizer
 
@@ -24,12 +25,9 @@ def check(value: Any, kind: type, name: str) -> None:
 
 def pyplot() -> Any:
     """Matplotlib's ``pyplot``; a MissingExtraError without it."""
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise MissingExtraError(
-            "Plots need Matplotlib: pip install 'botorch-delay[plots]'."
-        ) from error
+    validation.installed("matplotlib", "Plots need Matplotlib")
+    import matplotlib.pyplot as plt
+
     return plt
 
 
