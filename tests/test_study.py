@@ -173,6 +173,7 @@ def test_tables_of_spreadsheets_are_read(study, tmp_path):
             ],
         ),
         ("temperature,dose,value\n20,1,inf", ["line 2: value must be finite"]),
+        (f'temperature,dose,value\n20,1,"{"9" * 140_000}"', ["line 2, is not CSV"]),
         ("temperature,dose,value\n" + "20,1,x\n" * 11, ["line 9:", "and 3 more"]),
     ],
 )
@@ -200,6 +201,19 @@ def test_settings_that_cannot_be_asked_are_warned_of(study, settings, message):
     assert err[0].startswith("botorch-delay: warning: The result counts, although")
     assert message in err[0]
     assert len(bd.load("study.db").attached) == 1
+
+
+def test_files_in_another_encoding_and_folders_that_are_closed(study, tmp_path, monkeypatch):
+    (tmp_path / "in.csv").write_bytes("temperature,dose,value,°C\n".encode("latin-1"))
+    code, _, (message,) = study("import", "study.db", "in.csv")
+    assert code == 2
+    assert "CSV UTF-8" in message
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied", "study.db")
+
+    monkeypatch.setattr(cli, "_show", refuse)
+    assert study("show", "study.db") == (1, "", ["botorch-delay: Permission denied: study.db"])
 
 
 def test_settings_outside_of_a_box_and_combinations_are_warned_of():
@@ -526,14 +540,14 @@ def test_bad_arms_give_one_line(command, tmp_path):
         (("tell", "study.db", 7, 0.5), "no trial 7"),
         (("tell", "study.db", 0, "nan"), "finite"),
         (("tell", "study.db", 0, "much"), "must be a number, got 'much'"),
-        (("tell", "study.db", 0, "-0,5"), "decimal point: -0.5, not -0,5"),
+        (("tell", "study.db", 0, "-0,5"), "no commas, such as -0.5; got -0,5"),
         (("tell", "study.db", 0.5, 0), "the whole number that ask printed"),
         (("ask", "study.db", 3), "unrecognized arguments: 3 (usage: botorch-delay ask"),
         (("note", "study.db", " "), "not empty"),
         (("export", "study.db", "study.db"), ".csv file"),
         (("import", "study.db", "none.csv"), "No such file"),
         (("plot", "study.db", "out.jpg"), ".png file"),
-        (("attach", "study.db", 1.0, "temperature=20", "dose=0,1"), "decimal point: 0.1"),
+        (("attach", "study.db", 1.0, "temperature=20", "dose=0,1"), "such as 0.1; got 0,1"),
         (("tell", "study.db", 0, 0.5, "--noise-var", "-1"), "above 0"),
         (("tell", "study.db", 0, "-inf"), "finite"),
         (("attach", "study.db", 1.0, "temperature=20"), "['dose'] missing"),
