@@ -308,7 +308,9 @@ def test_a_locked_or_read_only_file_says_so(study, tmp_path, monkeypatch):
     assert "readonly" in err[0]
 
 
-def test_two_processes_at_once_lose_and_duplicate_nothing(study, tmp_path):
+def test_two_processes_at_once_lose_and_duplicate_nothing(study, monkeypatch):
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 120.0)
+
     def program():
         for _ in range(8):
             with bd.editing("study.db") as opt:

@@ -92,7 +92,7 @@ def test_optimizers_that_share_an_executor_ask_as_they_would_alone(executor):
         ]
 
     def play(opt, executor):
-        run(opt, objectives.quadratic, executor, 9, 1, progress=False)
+        run(opt, objectives.quadratic, executor, 6, 1, progress=False)
         return asked(opt)
 
     with ThreadPoolExecutor(1) as own:
@@ -129,11 +129,11 @@ def test_dask_evaluates_a_point_as_often_as_it_is_asked(dask, tmp_path):
 
 
 def test_a_lost_cluster_ends_the_run_and_blames_no_point(dask, tmp_path):
-    opt, path = make(), tmp_path / "study.db"
+    opt, path, objective = make(), tmp_path / "study.db", objectives.ReturnsOnce()
     with pytest.raises(RunError, match=r"lost.*goes on from there"):
         run(
             opt,
-            objectives.ReturnsOnce(),
+            objective,
             dask.get_executor(),
             5,
             2,
@@ -141,7 +141,7 @@ def test_a_lost_cluster_ends_the_run_and_blames_no_point(dask, tmp_path):
             callbacks=[lambda optimizer, trial: dask.close()],
             progress=False,
         )
-    objectives.ReturnsOnce.released.set()
+    objective.released.set()
     assert {t.state for t in opt.trials} == {TrialState.COMPLETED, TrialState.ABANDONED}
     assert asked(bd.load(path)) == asked(opt)
     with pytest.raises(RunError, match="takes no work"):
@@ -161,6 +161,7 @@ def test_dask_takes_functions_from_anywhere_that_can_be_sent(dask):
         run(make(), objectives.quadratic, dask, 5, 2)
 
 
+@pytest.mark.heavy
 def test_dask_evaluates_again_what_a_dead_worker_had(tmp_path):
     with dask_client(processes=True) as client:
         opt = make()
@@ -171,6 +172,7 @@ def test_dask_evaluates_again_what_a_dead_worker_had(tmp_path):
     assert str(os.getpid()) not in {e.worker.split("-")[0] for e in report.evaluations}
 
 
+@pytest.mark.heavy
 def test_the_readme_s_script_runs(tmp_path):
     pytest.importorskip("distributed")
     (script,) = blocks("python tune.py")

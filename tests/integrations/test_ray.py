@@ -727,14 +727,19 @@ def make_train():
                 trials = json.loads(newest("searcher-state-*").read_text())["trials"]
             except (EOFError, OSError, ValueError, cloudpickle.pickle.UnpicklingError):
                 return False  # not there, or half written
-            answers = [past for past in trials.values() if past["value"] is not None]
-            return answers and len(experiment["trial_data"]) == generator["counter"] == len(trials)
+            states = {past["state"] for past in trials.values()}
+            known = {json.loads(data)["status"] for data, _ in experiment["trial_data"]}
+            return (
+                {"completed", "failed"} <= states  # else Ray would run again what has raised
+                and "ERROR" in known
+                and len(experiment["trial_data"]) == generator["counter"] == len(trials)
+            )
 
         def has_stopped():
             stats = pathlib.Path("/proc", str(driver), "task").glob("*/stat")
             return all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in stats)
 
-        for _ in range(100_000):
+        while True:
             if is_whole():
                 os.kill(driver, signal.SIGSTOP)
                 while not has_stopped():  # a thread finishes the write that it is in

@@ -76,7 +76,7 @@ def test_a_learned_study_is_saved_and_loaded(make, tmp_path):
 def test_rounds_rule_and_recommendation_use_the_same_kernel(name):
     opt = MAKERS[name]()
     learned = set()
-    for _ in range(16):
+    for _ in range(12):
         trial = opt.ask()
         used = opt._fitting.surrogate
         assert opt._rounds.open.surrogate is used
