@@ -9,15 +9,6 @@ from typing import Any
 
 import pytest
 import scale
-import torch
-from cases import global_random_state
-from hypothesis import settings
-
-settings.register_profile("tests", derandomize=True, deadline=None, print_blob=True)
-settings.load_profile("tests")
-
-# The problems are small; more threads would only wait for each other on a busy machine.
-torch.set_num_threads(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,9 +30,20 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     scale.small = config.getoption("--scale") == "small"
+    if config.getoption("numprocesses", None):
+        return  # others play the tests: this process need not import what takes seconds
+    import torch
+    from hypothesis import settings
+
+    settings.register_profile("tests", derandomize=True, deadline=None, print_blob=True)
+    settings.load_profile("tests")
+    # The problems are small; more threads would only wait for each other on a busy machine.
+    torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import torch
+
     if torch.cuda.is_available():
         return
     for item in items:
@@ -52,6 +54,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def global_random_state_is_left_alone() -> Iterator[None]:
     """No call may draw from a global generator."""
+    from cases import global_random_state
+
     before = global_random_state()
     yield
     assert global_random_state() == before

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from pebble import ProcessPool
 from readme_blocks import blocks
 
 import botorch_delay as bd
+from botorch_delay import workers
 from botorch_delay.exceptions import InputTypeError, RunError
 from botorch_delay.history.trials import TrialState
 from botorch_delay.runner import run
@@ -120,6 +122,17 @@ def test_one_run_at_a_time_works_on_its_optimizer():
     with ThreadPoolExecutor(2) as runs:
         list(runs.map(play, [make(), make()]))
     assert met == []
+
+
+def test_ctrl_c_waits_while_workers_are_started():
+    before, came = signal.signal(signal.SIGINT, signal.default_int_handler), []
+    try:
+        with pytest.raises(KeyboardInterrupt), workers._interrupts_blocked():
+            signal.raise_signal(signal.SIGINT)
+            came.append(True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert came
 
 
 def test_dask_evaluates_a_point_as_often_as_it_is_asked(dask, tmp_path):

@@ -58,7 +58,7 @@ TINY = Suite(
 
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch):
-    """Figures cost more than the runs: those of ``made`` are drawn, and others that are asked for."""
+    """Figures cost more than the runs; those of ``made`` are drawn."""
     monkeypatch.setattr(figures, "_draw_curves", lambda *_: None)
 
 

@@ -351,7 +351,7 @@ class Box:
 
 @pytest.mark.parametrize("d", [1, 2])
 def test_bounds_hold_on_the_whole_box_and_fail_with_small_constants(d):
-    problem, runs, delta = Box(d), 20, 0.1
+    problem, runs, delta = Box(d), 10, 0.1
     ways = list(itertools.product(WAYS, (True, False)))
     misses = dict.fromkeys(itertools.product(ways, (1.0, 5.0)), 0)
     for seed in range(runs):
