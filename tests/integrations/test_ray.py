@@ -755,6 +755,7 @@ def make_train():
         import math
         import os
         import pathlib
+        import time
 
         from ray import tune
 
@@ -762,6 +763,10 @@ def make_train():
             with contextlib.suppress(FileExistsError):
                 pathlib.Path(config["folder"], f"began-{began}").mkdir()
                 break
+        while (
+            began > config["interrupts"] and pathlib.Path("/proc", str(config["driver"])).exists()
+        ):
+            time.sleep(0.01)  # later trials begin after the kill, however long that takes
         if began == config.get("raises"):
             raise RuntimeError("out of memory")
         if began == config.get("dies"):
