@@ -763,9 +763,8 @@ def make_train():
             with contextlib.suppress(FileExistsError):
                 pathlib.Path(config["folder"], f"began-{began}").mkdir()
                 break
-        while (
-            began > config["interrupts"] and pathlib.Path("/proc", str(config["driver"])).exists()
-        ):
+        driver = pathlib.Path("/proc", str(config["driver"]))
+        while began > config["interrupts"] and driver.exists():
             time.sleep(0.01)  # later trials begin after the kill, however long that takes
         if began == config.get("raises"):
             raise RuntimeError("out of memory")
