@@ -459,7 +459,7 @@ def test_the_quick_suite_survives_being_killed(tmp_path):
     if count < 144:
         command += ["--problems", "se-0.02", "--methods", "gp-bucb,random", "--seeds", "2"]
     folder = tmp_path / "out" / "runs"
-    for enough in (2, count // 4):
+    for enough in {2, count // 4}:
         kill_once(command, lambda enough=enough: len(list(folder.glob("*.json"))) >= enough)
     done = {path: path.stat().st_mtime_ns for path in folder.glob("*.json")}
     finished = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)

@@ -167,14 +167,14 @@ from pathlib import Path
 from botorch_delay.benchmarks.paper import reproduce
 from botorch_delay.benchmarks.suites import PAPER_QUICK
 
-suite = replace(PAPER_QUICK, steps={}, seeds=(0, 1))
+suite = replace(PAPER_QUICK, steps={}, seeds=(0,))
 print(reproduce(Path(sys.argv[1]), suite))
 """
 
 
 @pytest.mark.heavy
 def test_the_quick_command_survives_being_killed(tmp_path):
-    steps = repeats(300, 40)
+    steps = repeats(300, 20)
     command = [sys.executable, "-m", "botorch_delay", "reproduce", "--quick", "--out"]
     if steps < 300:
         command = [sys.executable, "-c", SHORT.format(steps)]

@@ -27,8 +27,8 @@ def test_some_cases_give_what_was_recorded(name, recorded):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", NAMES)
-def test_every_case_gives_what_was_recorded(name, recorded):
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in QUICK])
+def test_every_other_case_gives_what_was_recorded(name, recorded):
     check(name, recorded)
 
 

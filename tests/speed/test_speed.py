@@ -394,6 +394,7 @@ def test_the_collector_s_share_is_known():
     assert found["slowest"].startswith("ask 3, 250 ms")
 
 
+@pytest.mark.heavy
 def test_the_script_runs_from_anywhere_and_needs_no_optional_package(tmp_path):
     """From the source tree, with torch, gpytorch and botorch."""
     code = """
