@@ -805,7 +805,7 @@ def test_failures_and_a_kill_on_a_cluster(cluster, tmp_path):
         [sys.executable, "-c", DRIVER, str(tmp_path), cluster, *paths],
         env={**os.environ, **QUIET, "TUNE_GLOBAL_CHECKPOINT_S": "0"},
         capture_output=True,
-        timeout=300,
+        timeout=1200,
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
