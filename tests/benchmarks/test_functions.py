@@ -36,10 +36,10 @@ CORRELATION = {  # one grid step apart
 
 @pytest.mark.parametrize("kernel", CORRELATION)
 def test_draws_have_the_kernel_s_moments(kernel):
-    draws = torch.stack([gp_draw(kernel, 0.02, seed).values for seed in range(12)])
-    grid = draws.reshape(12, 30, 30)
+    draws = torch.stack([gp_draw(kernel, 0.02, seed).values for seed in range(16)])
+    grid = draws.reshape(16, 30, 30)
     step = 1 / 29 / LENGTHSCALE
-    assert draws.square().mean() == pytest.approx(1.0, abs=0.15)
+    assert draws.square().mean() == pytest.approx(1.0, abs=0.3)
     difference = (grid[:, 1:] - grid[:, :-1]).square().mean() / 2
     assert difference == pytest.approx(1 - CORRELATION[kernel](step), rel=0.15)
     assert not torch.equal(draws[0], draws[1])

@@ -168,7 +168,7 @@ from botorch_delay.benchmarks.paper import reproduce
 from botorch_delay.benchmarks.suites import PAPER_QUICK
 
 suite = replace(PAPER_QUICK, steps={}, seeds=(0,))
-print(reproduce(Path(sys.argv[1]), suite))
+print(reproduce(Path(sys.argv[1]), suite, workers=1))
 """
 
 

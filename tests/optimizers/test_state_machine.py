@@ -237,4 +237,4 @@ class TestMachine(Machine.TestCase):
 
 @pytest.mark.heavy
 class TestMachineAtLength(Machine.TestCase):
-    settings = settings(max_examples=repeats(200, 8), stateful_step_count=80, deadline=None)
+    settings = settings(max_examples=repeats(200, 5), stateful_step_count=80, deadline=None)
