@@ -36,7 +36,7 @@ PLANS = {
         FINITE,
         GIVEN
         | {
-            "confidence": bd.RKHSConfidence(2.0, 0.03),
+            "confidence": bd.RKHSConfidence(20.0, 0.04),
             "evidence": "all",
             "explore_fraction": 0.5,
         },
@@ -445,7 +445,7 @@ def test_what_does_not_fit_is_refused():
         few.ask(2, before=2)
     domain = bd.FiniteDomain(scattered(10))
     options = GIVEN | {
-        "confidence": bd.RKHSConfidence(2.0, 0.03),
+        "confidence": bd.RKHSConfidence(20.0, 0.04),
         "exploit": bd.WithinBudget(factor=2.0),
     }
     with pytest.raises(NotSupportedError, match="use save and load"):
