@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import scale
+
+if TYPE_CHECKING:
+    from simulated_cuda import Record
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,18 +44,21 @@ def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.fixture(autouse=True)
+def device(request: pytest.FixtureRequest) -> Iterator[Record | None]:
+    """Tests marked ``cuda`` run on a device: on a simulated one where there is no other."""
     import torch
+    from simulated_cuda import simulated_cuda
 
-    if torch.cuda.is_available():
+    if "cuda" not in request.keywords or torch.cuda.is_available():
+        yield None
         return
-    for item in items:
-        if "cuda" in item.keywords:
-            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+    with simulated_cuda() as gpu:
+        yield gpu
 
 
 @pytest.fixture(autouse=True)
-def global_random_state_is_left_alone() -> Iterator[None]:
+def global_random_state_is_left_alone(device: Record | None) -> Iterator[None]:
     """No call may draw from a global generator."""
     from cases import global_random_state
 

@@ -205,6 +205,7 @@ class FiniteDomain(Domain):
 
     def find(self, X: Tensor) -> Tensor:
         """The row of each point of ``X`` (``n x d``) in the domain, -1 where there is none."""
+        validation.matches(X, "X", self.points)
         found = super().find(X)
         for row, x in enumerate(X):
             hit = (self.points == x).all(dim=1).nonzero()

@@ -207,6 +207,8 @@ class Maximizer:
                     free = free & ~(x == X).all(dim=1)
                 return free
 
+            if not keys and inside is None:
+                return None, within
             allowed = within & may_ask(pool) if points else within.clone()
             allowed[rows] = False
             if bool(allowed.any()):

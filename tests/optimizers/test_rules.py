@@ -572,7 +572,6 @@ def test_nothing_is_claimed():
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("method", METHODS)
 def test_cuda_asks_what_the_cpu_asks(method):
     here = make(*METHODS[method])
