@@ -121,7 +121,7 @@ class BoxDesign:
 
     def variance(self, X: Tensor) -> Tensor:
         """Posterior variance given the picks, ``n x d`` to ``n``; differentiable."""
-        return self._posterior.at(X).variance
+        return self._posterior.variance(X)
 
     def add(self, key: int) -> None:
         """Count a point as picked, once more if it was already."""

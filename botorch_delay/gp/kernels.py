@@ -89,7 +89,12 @@ def covariance_with_pull(
 
 def prior_variance(covar_module: Kernel, X: Tensor) -> Tensor:
     """``k(x, x)`` for every row: ``batch_shape x n x d`` to ``batch_shape x n``."""
-    return covar_module(X, diag=True)
+    kind = type(covar_module)
+    if covar_module.batch_shape or kind not in (RBFKernel, MaternKernel, ScaleKernel):
+        return covar_module(X, diag=True)
+    if kind is ScaleKernel:
+        return covar_module.outputscale * prior_variance(covar_module.base_kernel, X)
+    return X.new_ones(X.shape[:-1])
 
 
 def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
@@ -118,7 +123,7 @@ def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
     try:
         with torch.no_grad():
             # On all points: some kernels overflow far out. GPyTorch checks the columns here.
-            prior = prior_variance(covar_module, like)
+            prior = covar_module(like, diag=True)
             values = covariance(covar_module, like[:1], like[:1])
     except (RuntimeError, IndexError) as error:
         raise InputError(
@@ -176,7 +181,8 @@ def _distance(X1: Tensor, X2: Tensor) -> Tensor:
 
 
 def _rbf(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
-    distance = _distance(X1 / kernel.lengthscale, X2 / kernel.lengthscale)
+    lengthscale = kernel.lengthscale
+    distance = _distance(X1 / lengthscale, X2 / lengthscale)
     return distance.square().mul_(-0.5).exp_()  # in place: memory is what takes time
 
 

@@ -182,7 +182,7 @@ class RuleModel:
 
     def key(self, place: Trial | Attached) -> int:
         """The key of a point."""
-        return self._keys.of(place.x, place.index)
+        return self._keys.of(place.x) if place.index is None else place.index
 
     def point(self, key: int) -> Tensor:
         """The point with a key, ``d``."""

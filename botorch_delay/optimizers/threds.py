@@ -29,7 +29,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.confidence.bounds import Confidence, RKHSConfidence
+from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.design.ties import lowest_of_largest
 from botorch_delay.domains.finite import Domain
@@ -187,10 +187,11 @@ class ThreDSOptimizer(Optimizer):
     def _first_interval(self, config: ThreDSConfig) -> tuple[float, float]:
         if config.interval is not None:
             return config.interval
-        assert isinstance(config.confidence, RKHSConfidence)
+        constants = config.confidence.constants
+        assert constants is not None
         with torch.no_grad():
             prior = prior_variance(self._surrogate.covar_module, self._points)
-        largest = config.confidence.norm_bound * prior.max().item() ** 0.5
+        largest = constants.norm_bound * prior.max().item() ** 0.5
         return -largest, largest
 
     @property
