@@ -22,9 +22,8 @@ from botorch_delay import validation
 from botorch_delay.confidence.information import spectrum
 from botorch_delay.confidence.nets import Net, largest_deviation, nets
 from botorch_delay.exceptions import InputError
-from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import check_kernel, covariance
-from botorch_delay.gp.posterior import Moments, Posterior
+from botorch_delay.gp.posterior import Data, Moments, Posterior
 from botorch_delay.gp.surrogate import Surrogate
 
 

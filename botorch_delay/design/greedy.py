@@ -26,13 +26,12 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.design.ties import largest_and_tied, lowest_of_largest, tie_tolerance
+from botorch_delay.design.ascent import largest_and_tied, lowest_of_largest, tie_tolerance
 from botorch_delay.exceptions import ExhaustedDesignError, NumericsError
 from botorch_delay.gp.candidate_covariance import BLOCK, MAX_FOLDED, CandidateCovariance
 from botorch_delay.gp.candidates import Answer, CandidatePosterior
-from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import check_kernel, covariance, prior_variance, rows_per_chunk
-from botorch_delay.gp.posterior import Moments, Posterior
+from botorch_delay.gp.posterior import Data, Moments, Posterior
 
 # Precisions that differ by less, as a share of the largest, are the same but for rounding; and what
 # rounding may do where picks without an answer are taken out.

@@ -243,3 +243,15 @@ def _check_distinct(points: Tensor) -> None:
         f"points must be distinct; rows {first} and {second} are both {points[first].tolist()}. "
         "Remove repeated rows, for instance with torch.unique(points, dim=0)."
     )
+
+
+def generator_for(seed: int, number: int, device: torch.device) -> torch.Generator:
+    """A generator for one ask: the same for a seed and an ask, whatever came before.
+
+    Args:
+        seed: of the optimizer.
+        number: of the ask.
+        device: where it draws.
+    """
+    mixed = (seed * 0x9E3779B97F4A7C15 + number * 0xBF58476D1CE4E5B9 + 1) % 2**63
+    return torch.Generator(device=device).manual_seed(mixed)

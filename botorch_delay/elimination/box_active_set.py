@@ -23,8 +23,7 @@ from botorch_delay.confidence.nets import largest_deviation
 from botorch_delay.design.ascent import maximize, snapped, stretched
 from botorch_delay.design.box import BoxDesign, corners
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.finite import Domain, FiniteDomain, PointKeys
-from botorch_delay.domains.generators import generator_for
+from botorch_delay.domains.finite import Domain, FiniteDomain, PointKeys, generator_for
 from botorch_delay.elimination.active_set import (
     ActiveSet,
     Design,
@@ -36,11 +35,10 @@ from botorch_delay.elimination.finite_active_set import FiniteActiveSet
 from botorch_delay.elimination.level_sets import SetSample, sample_set
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import EmptyDomainError, StorageError
-from botorch_delay.gp.data import Data
-from botorch_delay.gp.posterior import Posterior
+from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import finite
+from botorch_delay.history.trials import Answers
 
 # Of the sample that a closed round's search and the next round's pool begin with.
 POOL = 4096

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay.gp.candidates import Answer, CandidatePosterior
-from botorch_delay.gp.data import Data
-from botorch_delay.gp.posterior import Posterior
+from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.surrogate import Surrogate
 
 

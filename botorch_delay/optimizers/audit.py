@@ -17,9 +17,8 @@ from botorch_delay.delays import SubExponentialDelay
 from botorch_delay.elimination.open_round import OpenRound
 from botorch_delay.elimination.rounds import Departure
 from botorch_delay.exceptions import NotSupportedError, RefutedError
-from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import MAX_FAILURES
-from botorch_delay.history.trials import Ledger, Trial, TrialState
+from botorch_delay.history.trials import Answers, Ledger, Trial, TrialState
 from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.round_sequence import RoundSequence
@@ -167,9 +166,10 @@ class Audit:
             )
         if budget.refuted or self.norm > constants.norm_bound:
             raise RefutedError(
-                f"No regret can be certified: the answers contradict {self._config.confidence!r}; they need a "
-                f"norm of at least {self.norm:.4g} at noise of that scale. Make the "
-                "optimizer with a larger norm_bound or noise_std, or another kernel."
+                "No regret can be certified: the answers contradict "
+                f"{self._config.confidence!r}; they need a norm of at least {self.norm:.4g} at "
+                "noise of that scale. Make the optimizer with a larger norm_bound or noise_std, or "
+                "another kernel."
             )
         return budget.certified
 
@@ -278,8 +278,8 @@ class Audit:
         if constants is not None and self.norm > constants.norm_bound:
             return [
                 f"these answers need a norm of at least {self.norm:.4g} at noise of scale "
-                f"{constants.noise_std:g}, and contradict norm_bound = {constants.norm_bound:g}: it "
-                "or noise_std is too small, or the kernel is wrong."
+                f"{constants.noise_std:g}, and contradict norm_bound = {constants.norm_bound:g}: "
+                "it or noise_std is too small, or the kernel is wrong."
             ]
         contradicted |= self._budget is not None and self._budget.refuted
         if contradicted and not self.noisier:

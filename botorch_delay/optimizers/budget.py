@@ -54,9 +54,8 @@ from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.rounds import RoundRule
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import row_of
-from botorch_delay.history.trials import Trial
+from botorch_delay.history.trials import Answers, Trial
 from botorch_delay.optimizers.config import BPEConfig
 
 
@@ -84,9 +83,7 @@ class Budget:
         assert horizon is not None
         assert config.budget_factor is not None
         self._sign, self._horizon, self._factor = config.sign, horizon, config.budget_factor
-        self._ellipsoid = Ellipsoid(
-            surrogate.covar_module, domain.like, *constants, delta / 4.0
-        )
+        self._ellipsoid = Ellipsoid(surrogate.covar_module, domain.like, *constants, delta / 4.0)
         self._sizes = _sizes(rule, horizon)
         largest = constants.norm_bound * _widest(surrogate, domain.like)
         full, own = _rates(domain, surrogate, confidence, self._sizes, largest, delta)

@@ -31,16 +31,15 @@ from torch import Tensor
 
 from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.design.ties import lowest_of_largest
-from botorch_delay.domains.finite import Domain
-from botorch_delay.domains.generators import generator_for
+from botorch_delay.design.ascent import lowest_of_largest
+from botorch_delay.domains.finite import Domain, generator_for
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.events import Event, whole
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask
-from botorch_delay.history.trials import Choice, Trial
+from botorch_delay.history.trials import Suggestion, Trial
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import ThreDSConfig
 from botorch_delay.optimizers.recommendation import intervals
@@ -221,7 +220,7 @@ class ThreDSOptimizer(Optimizer):
         )
         return Guarantee(False, self._delta, self._confidence.assumptions, missing)
 
-    def _choose(self) -> Choice:
+    def _choose(self) -> Suggestion:
         while True:
             search = self._search
             candidates = self._candidates()
@@ -251,8 +250,8 @@ class ThreDSOptimizer(Optimizer):
                 break
         number, slot = len(self._records) + 1, len(search.trials)
         if self._domain.count is not None:
-            return Choice(index, round=number, slot=slot)
-        return Choice(None, round=number, slot=slot, x=self._points[index])
+            return Suggestion(index, round=number, slot=slot)
+        return Suggestion(None, round=number, slot=slot, x=self._points[index])
 
     def _discretize(self) -> Tensor:
         """The points that are played on, ``N x d``."""

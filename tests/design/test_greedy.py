@@ -12,9 +12,8 @@ from botorch_delay.design import greedy as design_module
 from botorch_delay.design.greedy import GreedyDesign
 from botorch_delay.exceptions import EmptyDomainError, InputError
 from botorch_delay.gp import candidate_covariance
-from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.gp.posterior import Posterior
+from botorch_delay.gp.posterior import Data, Posterior
 
 
 @pytest.fixture(params=["few", "folded", "lazy", "on a device"])

@@ -26,7 +26,7 @@ from scale import some
 
 import botorch_delay as bd
 from botorch_delay.benchmarks import FiniteProblem, simulate
-from botorch_delay.domains.generators import generator_for
+from botorch_delay.domains.finite import generator_for
 from botorch_delay.exceptions import (
     EmptyDomainError,
     InputError,

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from botorch_delay.benchmarks import FiniteProblem, paper_problem
 from botorch_delay.confidence.bounds import FixedBeta
-from botorch_delay.gp.data import Data
-from botorch_delay.gp.posterior import Posterior
+from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.history.trials import Trial
 from botorch_delay.optimizers import (
     AcquisitionOptimizer,
