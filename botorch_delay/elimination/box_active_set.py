@@ -43,6 +43,9 @@ from botorch_delay.history.trials import Answers
 # Of the sample that a closed round's search and the next round's pool begin with.
 POOL = 4096
 STARTS = 64
+# Whether a point is active takes time as the square of the answers. From so many on, in all rounds
+# that cut the box, a sample has half the points and is made of so many particles.
+MANY_ANSWERS, FEW_PARTICLES = 300, 512
 
 
 @dataclass(frozen=True)
@@ -347,6 +350,7 @@ class BoxActiveSet(ActiveSet):
         """
         # Moves in many columns are costly, and a pool there is thin in any case.
         particles = 4096 if self.domain.dim <= 10 else 1024
+        particles = FEW_PARTICLES if self._is_costly else particles
         try:
             return sample_set(
                 self.domain, self._margin, n, generator, anchors=self.anchors, particles=particles
@@ -363,8 +367,13 @@ class BoxActiveSet(ActiveSet):
         """A sample for searches, the same whenever it is asked for."""
         if self._pool is None:
             generator = generator_for(self._seed, len(self.conditions), torch.device("cpu"))
-            self._pool = self.draw(POOL, generator)
+            self._pool = self.draw(POOL // 2 if self._is_costly else POOL, generator)
         return self._pool
+
+    @property
+    def _is_costly(self) -> bool:
+        """Whether its conditions are of so many answers that samples are made with less."""
+        return sum(len(condition.posterior) for condition in self.conditions) > MANY_ANSWERS
 
     def _margin(self, X: Tensor) -> Tensor:
         result = self.domain.slack(X)
