@@ -105,4 +105,6 @@ def plain(state: Any) -> Any:
 def global_random_state() -> tuple[Any, ...]:
     """The state of every generator that a program shares."""
     name, keys, *place = np.random.get_state()
-    return torch.get_rng_state().numpy().tobytes(), name, keys.tobytes(), place, random.getstate()
+    device = torch.cuda.get_rng_state() if torch.cuda.is_available() else torch.empty(0)
+    own = [state.numpy().tobytes() for state in (torch.get_rng_state(), device)]
+    return *own, name, keys.tobytes(), place, random.getstate()

@@ -12,6 +12,7 @@ import scale
 import torch
 from cases import global_random_state
 from hypothesis import settings
+from simulated_cuda import Record, simulated_cuda
 
 settings.register_profile("tests", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("tests")
@@ -34,16 +35,18 @@ def pytest_configure(config: pytest.Config) -> None:
     scale.small = config.getoption("--scale") == "small"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if torch.cuda.is_available():
+@pytest.fixture(autouse=True)
+def device(request: pytest.FixtureRequest) -> Iterator[Record | None]:
+    """Tests marked ``cuda`` run on a device: on a simulated one where there is no other."""
+    if "cuda" not in request.keywords or torch.cuda.is_available():
+        yield None
         return
-    for item in items:
-        if "cuda" in item.keywords:
-            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+    with simulated_cuda() as gpu:
+        yield gpu
 
 
 @pytest.fixture(autouse=True)
-def global_random_state_is_left_alone() -> Iterator[None]:
+def global_random_state_is_left_alone(device: Record | None) -> Iterator[None]:
     """No call may draw from a global generator."""
     before = global_random_state()
     yield

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from botorch_delay.design.ascent import lowest_of_largest, maximize
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.finite import PointKeys, generator_for
+from botorch_delay.domains.finite import PointKeys
+from botorch_delay.domains.generators import generator_for
 from botorch_delay.exceptions import ExhaustedDesignError
 from botorch_delay.gp.candidates import Answer, CandidatePosterior
 from botorch_delay.gp.posterior import Data, Posterior

@@ -190,7 +190,7 @@ class BoxDomain(Domain):
             raise InputTypeError(
                 f"feasible must give a bool tensor with one entry per point, {len(X)}; got {got}."
             )
-        return passes.bool()
+        return passes.to(X.device, torch.bool)
 
     def from_unit(self, U: Tensor) -> Tensor:
         """Points of the unit cube (``n x d``, in [0, 1]) carried over to bounds and lists.
@@ -223,6 +223,7 @@ class BoxDomain(Domain):
 
     def contains(self, X: Tensor) -> Tensor:
         """Whether each point of ``X`` (``n x d``) is in the box, exactly: bool ``n``."""
+        validation.matches(X, "X", self.bounds)
         low, high = self.bounds
         inside = torch.minimum(X - low, high - X).amin(dim=1) >= 0.0
         for dim, values in self.lists.items():

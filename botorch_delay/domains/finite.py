@@ -203,6 +203,7 @@ class FiniteDomain(Domain):
 
     def find(self, X: Tensor) -> Tensor:
         """The row of each point of ``X`` (``n x d``) in the domain, -1 where there is none."""
+        validation.matches(X, "X", self.points)
         found = super().find(X)
         for row, x in enumerate(X):
             hit = (self.points == x).all(dim=1).nonzero()
@@ -243,15 +244,3 @@ def _check_distinct(points: Tensor) -> None:
         f"points must be distinct; rows {first} and {second} are both {points[first].tolist()}. "
         "Remove repeated rows, for instance with torch.unique(points, dim=0)."
     )
-
-
-def generator_for(seed: int, number: int, device: torch.device) -> torch.Generator:
-    """A generator for one ask: the same for a seed and an ask, whatever came before.
-
-    Args:
-        seed: of the optimizer.
-        number: of the ask.
-        device: where it draws.
-    """
-    mixed = (seed * 0x9E3779B97F4A7C15 + number * 0xBF58476D1CE4E5B9 + 1) % 2**63
-    return torch.Generator(device=device).manual_seed(mixed)

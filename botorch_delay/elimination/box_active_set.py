@@ -23,7 +23,8 @@ from botorch_delay.confidence.nets import largest_deviation
 from botorch_delay.design.ascent import maximize, snapped, stretched
 from botorch_delay.design.box import BoxDesign, corners
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.finite import Domain, FiniteDomain, PointKeys, generator_for
+from botorch_delay.domains.finite import Domain, FiniteDomain, PointKeys
+from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.active_set import (
     ActiveSet,
     Design,

@@ -86,22 +86,23 @@ class CandidateCovariance:
 
     def add_precision(
         self, row: int, precision: float, largest_error: float
-    ) -> tuple[Tensor, float] | None:
+    ) -> tuple[Tensor, Tensor] | None:
         """Change the precision of a candidate's answers: below 0 where some are taken out.
 
         Returns:
             Its column before, ``N``, and by what factor the inverse of its variance grows; None
             where rounding may be a larger share of that than allowed, and nothing is changed.
         """
-        column = self.column(torch.tensor([row], device=self.variance.device))
-        variance = max(column[row].item(), 0.0)
-        growth = 1.0 + precision * variance
-        rounding = torch.finfo(column.dtype).eps * self.prior[row].item()
-        if -precision * rounding > largest_error * growth:
-            return None
+        device = self.variance.device
+        column = self.column(torch.full((1,), row, dtype=torch.long, device=device))
+        growth = 1.0 + precision * column[row].clamp_min(0.0)
+        if precision < 0.0:  # only then can it be: nothing else waits for a device
+            rounding = torch.finfo(column.dtype).eps * self.prior[row]
+            if bool(-precision * rounding > largest_error * growth):
+                return None
         if precision:
             sign = 1.0 if precision > 0.0 else -1.0
-            self.take_off(column * (abs(precision) / growth) ** 0.5, sign)
+            self.take_off(column * (abs(precision) / growth).sqrt(), sign)
         return column, growth
 
     @torch.no_grad()
@@ -110,7 +111,8 @@ class CandidateCovariance:
         if self._used == BLOCK:
             self._begin_block()
         rows, signs = self._blocks[-1]
-        rows[self._used], signs[self._used] = row, sign
+        rows[self._used] = row
+        signs[self._used].fill_(sign)
         self._used += 1
         self.variance = self.variance.addcmul(row, row, value=-sign).clamp_min_(0.0)
 

@@ -148,8 +148,14 @@ class _Covariance:
     ) -> None:
         self._covariance, self.mean = covariance, mean
         self._precision, self._weighted = torch.zeros_like(mean), torch.zeros_like(mean)
-        for key, (_, value, noise_var) in answers.items():
-            self._precision[key], self._weighted[key] = 1.0 / noise_var, value / noise_var
+        # The same two numbers by candidate: what the host knows is not read from a device.
+        self._sums = {
+            key: (1.0 / noise, value / noise) for key, (_, value, noise) in answers.items()
+        }
+        if answers:
+            sums = mean.new_tensor([*self._sums.values()]).T
+            rows = torch.tensor([*answers], dtype=torch.long, device=mean.device)
+            self._precision[rows], self._weighted[rows] = sums
         self._folded = 0  # blocks when the mean was last made anew for that
 
     @property
@@ -175,16 +181,18 @@ class _Covariance:
             if change is not None:
                 _, value, noise_var = change
                 precision, weighted = 1.0 / noise_var, value / noise_var
-            before = self._precision[key].item()
-            more, moved = precision - before, weighted - self._weighted[key].item()
+            before, weighted_before = self._sums.get(key, (0.0, 0.0))
+            more, moved = precision - before, weighted - weighted_before
             if more or moved:
                 found = self._covariance.add_precision(key, more, LARGEST_ERROR)
                 if found is None:
                     return False
                 column, growth = found
-                self.mean = self.mean + (moved - more * self.mean[key].item()) / growth * column
+                self.mean = self.mean + (moved - more * self.mean[key]) / growth * column
             replaced |= precision <= before
-            self._precision[key], self._weighted[key] = precision, weighted
+            self._sums[key] = precision, weighted
+            self._precision[key].fill_(precision)
+            self._weighted[key].fill_(weighted)
         # Differences of values may be far larger than what is left of them; and what rounding did
         # to many small changes ends with every block.
         if replaced or self._folded != self._covariance.folded:
@@ -212,6 +220,9 @@ class _Rows:
         self.mean = torch.zeros_like(self._prior)
         self._keys: list[int] = []  # by column of R
         self._position: dict[int, int] = {}  # and back
+        # Values and noise variances as they were told: what the host knows is not read from a
+        # device.
+        self._told: dict[int, tuple[float, float]] = {}
         self._points = self._candidates[:0]
         self._values = self._noise = self._prior[:0]
         self._w = self._prior.new_empty(0, len(self._prior))  # with room for more rows
@@ -243,7 +254,7 @@ class _Rows:
                 if key in self._position:
                     self._remove(key)
             elif key in self._position:
-                revised |= bool(change[1] != self._values[self._position[key]])
+                revised |= change[1] != self._told[key][0]
                 self._revise(key, change[1], change[2])
             else:
                 self._insert(key, *change)
@@ -276,45 +287,49 @@ class _Rows:
         self._position[key] = m
         self._keys.append(key)
         self._points = torch.cat([self._points, point])
-        self._values = torch.cat([self._values, self._values.new_tensor([value])])
-        self._noise = torch.cat([self._noise, self._noise.new_tensor([noise_var])])
+        self._values = torch.cat([self._values, self._values.new_full((1,), value)])
+        self._noise = torch.cat([self._noise, self._noise.new_full((1,), noise_var)])
+        self._told[key] = value, noise_var
 
     def _revise(self, key: int, value: float, noise_var: float) -> None:
         i = self._position[key]
         R, W = self.parts
         along = R[:, i].clone()
         moved = along @ W  # row i of (K + D)^-1 K(X, candidates)
-        self._values[i] = value
-        change = noise_var - self._noise[i]
-        if bool(change == 0.0):
+        self._values[i].fill_(value)
+        _, before = self._told[key]
+        self._told[key] = value, noise_var
+        if noise_var == before:
             return
+        change = noise_var - self._noise[i]
         square = along.square().sum()
         # Between 1 and the ratio of the noises, whatever rounding says.
-        ratio = (noise_var / self._noise[i]).item()
-        inner = (1.0 + change * square).clamp(min(1.0, ratio), max(1.0, ratio))
+        ratio = noise_var / self._noise[i]
+        inner = (1.0 + change * square).clamp(ratio.clamp_max(1.0), ratio.clamp_min(1.0))
         shrink = change / inner
         weight = along @ (R @ self._values)
         self.mean -= shrink * weight * moved
         self.variance += shrink * moved.square()
         # (I + change r r')^-1/2 = I + factor r r'
         factor = (inner.rsqrt() - 1.0) / square
-        W.addr_(along, moved, alpha=factor.item())
-        R.addr_(along, along @ R, alpha=factor.item())
-        self._noise[i] = noise_var
+        W.addr_(factor * along, moved)
+        R.addr_(factor * along, along @ R)
+        self._noise[i].fill_(noise_var)
 
     def _remove(self, key: int) -> None:
         R, W = self.parts
         i = self._position.pop(key)
+        del self._told[key]
         along = R[:, i] / R[:, i].norm()
         dropped = along @ W
         self.mean -= dropped * (along @ (R @ self._values))
         self.variance += dropped.square()
         # Reflect so that the direction becomes the last axis, towards the far side.
         mirror = along.clone()
-        mirror[-1] += 1.0 if bool(along[-1] >= 0.0) else -1.0
-        scale = -2.0 / mirror.square().sum().item()
-        W.addr_(mirror, mirror @ W, alpha=scale)
-        R.addr_(mirror, mirror @ R, alpha=scale)
+        mirror[-1] += along[-1].sign() + (along[-1] == 0.0)
+        scale = -2.0 / mirror.square().sum()
+        W.addr_(scale * mirror, mirror @ W)
+        R.addr_(scale * mirror, mirror @ R)
         last = len(self._keys) - 1
         if i != last:
             R[:, i] = R[:, last]
@@ -336,6 +351,7 @@ class _Rows:
         self._keys = list(answers)
         self._position = {key: i for i, key in enumerate(self._keys)}
         points, values, noise = zip(*answers.values(), strict=True)
+        self._told = dict(zip(answers, zip(values, noise, strict=True), strict=True))
         self._points = torch.stack(points)
         self._values = self._prior.new_tensor(values)
         K = covariance(self._kernel, self._points, self._points)

@@ -168,6 +168,7 @@ class DelayedGP(SingleTaskGP):
         if self.training or gpytorch_settings.prior_mode.on():
             return super().__call__(*args, **kwargs)
         (X,) = args
+        validation.matches(X, "X", self.train_inputs[0])
         mean = self.mean_module(X)
         prior = ExactKernel(self.covar_module, X.dtype)(X)
         if self.train_inputs[0].shape[-2] == 0:

@@ -7,16 +7,17 @@ path of the prior is exact up to rounding where its covariance can be factorized
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.sampling.pathwise.features.generators import gen_kernel_features
-from botorch.utils.sampling import manual_seed
 from gpytorch.kernels import Kernel
 from scipy.linalg.lapack import dpstrf
 from torch import Tensor
 
+from botorch_delay.domains.generators import seeded
 from botorch_delay.exceptions import NotSupportedError
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
@@ -56,10 +57,12 @@ class PriorPaths:
                 self._root = _square_root(covar_module, points)
                 return
             try:
-                with manual_seed(seed):
-                    self._features = gen_kernel_features(
-                        covar_module, num_inputs=points.shape[-1], num_outputs=n_features
+                # Drawn on the CPU, so that every device has the same ones.
+                with seeded(seed, torch.device("cpu")):
+                    features = gen_kernel_features(
+                        copy.deepcopy(covar_module).cpu(), points.shape[-1], n_features
                     )
+                self._features = features.to(points.device)
             except (UnsupportedError, NotImplementedError) as error:
                 raise NotSupportedError(
                     f"On a box, and above {MAX_EXACT_POINTS} points, sample paths need an RBF or a "

@@ -193,18 +193,18 @@ class Surrogate:
 
     def data(self, answers: Answers) -> Data:
         """Answers in units of g; where the noise of one is not known it has the surrogate's own."""
-        known = answers.noise_var * self.warping.slope(answers.y).square() / self.scale**2
-        noise = torch.where(known.isnan(), self.noise_var, known).to(answers.y)
+        known = answers.noise_var.to(answers.y) * self.warping.slope(answers.y).square()
+        noise = torch.where(known.isnan(), self.noise_var, known / self.scale**2)
         standard = (self.warping(answers.y) - self.offset) / self.scale
         return Data.averaged(self.inputs(answers.X), standard, noise, answers.group)
 
     def warped(self, value: float) -> float:
         """One value of the user's, to be maximised, in the units of this surrogate's values."""
-        return self.warping(self.origin.new_tensor(value, dtype=torch.double)).item()
+        return self.warping(torch.tensor(value, dtype=torch.double)).item()
 
     def unwarped(self, value: float) -> float:
         """The value of the user's that :meth:`warped` maps to one."""
-        return self.warping.inverse(self.origin.new_tensor(value, dtype=torch.double)).item()
+        return self.warping.inverse(torch.tensor(value, dtype=torch.double)).item()
 
     def standard(self, value: float | None, noise_var: float | None) -> tuple[float, float]:
         """One answer and its noise variance in units of g.
@@ -218,8 +218,7 @@ class Surrogate:
             return 0.0, noise
         if not self.warping.is_identity:
             if noise_var is not None:
-                y = self.origin.new_tensor(value, dtype=torch.double)
-                noise *= self.warping.slope(y).item() ** 2
+                noise *= self.warping.slope(torch.tensor(value, dtype=torch.double)).item() ** 2
             value = self.warped(value)
         return (value - self.offset) / self.scale, noise
 
@@ -318,9 +317,12 @@ def fit_surrogate(
         exact: whether evaluations are exact; their noise is a jitter, and not learned.
         warp: how values are warped, a key of ``WARPINGS``.
     """
-    X, warping = answers.X, WARPINGS[warp](answers.y)
-    y = warping(answers.y)
-    kernel, likelihood = _prior_modules(domain, warm_start)
+    # A search takes hundreds of steps on a few hundred answers: the CPU takes them sooner than a
+    # device that is waited for at each.
+    told = answers.y.cpu()
+    warping = WARPINGS[warp](told)
+    y = warping(told)
+    kernel, likelihood = _prior_modules(domain, warm_start, domain.like)
     own = exact_noise(y) if exact else likelihood.noise.item()
     offset, scale = _standardization(y)
     prior = _learned(kernel, domain, own, offset, scale)
@@ -332,11 +334,12 @@ def fit_surrogate(
     if exact:
         known = torch.full_like(standard, own)
     elif not bool(answers.noise_var.isnan().any()):
-        known = answers.noise_var * warping.slope(answers.y).square() / scale**2
+        known = answers.noise_var * warping.slope(told).square() / scale**2
         known = known[rows].to(y).unsqueeze(-1)
     steps = MAX_ITERATIONS if len(y) > MAX_ANSWERS_TO_FIT else None
     try:
-        model = _fit(prior.inputs(X[rows]), standard, known, seed, domain, warm_start, steps)
+        X = prior.inputs(answers.X[rows.to(answers.X.device)]).cpu()
+        model = _fit(X, standard, known, seed, domain, warm_start, steps)
     except (ModelFittingError, RuntimeError, ValueError) as error:
         kept = "the previous ones stay" if previous is not None else "the priors' modes are used"
         warnings.warn(
@@ -346,7 +349,7 @@ def fit_surrogate(
         )
         return previous or replace(prior, warping=warping)
     noise = own if known is not None else model.likelihood.noise.item()
-    kernel = copy.deepcopy(model.covar_module).requires_grad_(False).eval()
+    kernel = copy.deepcopy(model.covar_module).requires_grad_(False).eval().to(domain.like)
     constant = model.mean_module.constant.item()
     fitted = _learned(kernel, domain, noise, offset + scale * constant, scale)
     fitted = replace(fitted, warping=warping)
@@ -355,10 +358,15 @@ def fit_surrogate(
 
 
 def _prior_modules(
-    domain: Domain, warm_start: Hyperparameters | None
+    domain: Domain, warm_start: Hyperparameters | None, points: Tensor
 ) -> tuple[Kernel, GaussianLikelihood]:
-    """A Matern 5/2 kernel and a likelihood with their priors, where a fit begins."""
-    points = domain.like
+    """A Matern 5/2 kernel and a likelihood with their priors, where a fit begins.
+
+    Args:
+        domain: whose columns are counted.
+        warm_start: modes of the priors, instead of the usual ones.
+        points: of the dtype and on the device of what is made.
+    """
     columns = domain.encoding.bounds(domain.bounds).shape[-1]
     kernel = get_covar_module_with_dim_scaled_prior(columns, use_rbf_kernel=False)
     kernel = kernel.to(points).eval()
@@ -436,7 +444,7 @@ def _fit(
         warnings.simplefilter("ignore", BotorchWarning)
         warnings.simplefilter("ignore", NumericalWarning)
         for attempt in range(MAX_FITS):
-            kernel, likelihood = _prior_modules(domain, warm_start)
+            kernel, likelihood = _prior_modules(domain, warm_start, X)
             model = SingleTaskGP(
                 X,
                 Y,

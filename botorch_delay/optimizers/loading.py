@@ -106,6 +106,13 @@ def _make(
         array = state[key].to(device or "cpu")
     except (RuntimeError, AssertionError, TypeError) as error:
         raise InputError(f"device={device!r} cannot be used: {error}") from error
+    if isinstance(kernel := parts.get("covar_module"), Kernel):
+        for parameter in kernel.parameters():
+            if parameter.device != array.device:
+                raise InputError(
+                    f"covar_module is on {parameter.device} and the study would be on "
+                    f"{array.device}: pass device={str(parameter.device)!r}, or move the kernel."
+                )
     try:
         domain = _domain(key, array, state["config"], parts.get("feasible"))
         optimizer = _build(state["optimizer"], state["config"], domain, parts)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from botorch_delay.design.ascent import lowest_of_largest, maximize, snapped
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.finite import generator_for
+from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import NumericsError
@@ -209,6 +209,8 @@ class Maximizer:
                     free = free & ~(x == X).all(dim=1)
                 return free
 
+            if not keys and inside is None:
+                return None, within
             allowed = within & may_ask(pool) if points else within.clone()
             allowed[rows] = False
             if bool(allowed.any()):

@@ -13,7 +13,8 @@ from torch.quasirandom import SobolEngine
 from botorch_delay.confidence.bounds import Confidence, FixedBeta
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.finite import Domain, generator_for
+from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.domains.finite import Domain, PointKeys, generator_for
+from botorch_delay.domains.finite import Domain, PointKeys
+from botorch_delay.domains.generators import generator_for
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp import sample_paths
 from botorch_delay.gp.averages import Averages

@@ -22,12 +22,12 @@ from botorch.acquisition.analytic import AnalyticAcquisitionFunction
 from botorch.exceptions.warnings import InputDataWarning, NumericsWarning
 from botorch.models.model import Model
 from botorch.utils.datasets import SupervisedDataset
-from botorch.utils.sampling import manual_seed
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.design.ascent import BoundClimb
+from botorch_delay.domains.generators import seeded
 from botorch_delay.exceptions import BotorchDelayError, InputError, InputTypeError
 from botorch_delay.gp.delayed_gp import DelayedGP
 from botorch_delay.gp.kernels import CHUNK_ELEMENTS, covariance
@@ -328,7 +328,7 @@ class BotorchRule(Rule):
         pending = X[:1] if model.pending.hallucinates else None
         kernel, noise_var = copy.deepcopy(model.surrogate.covar_module), model.surrogate.noise_var
         try:
-            with _quietly(0, advice=True), torch.no_grad():
+            with _quietly(0, X.device, advice=True), torch.no_grad():
                 gp = DelayedGP(X, y, noise_var=noise_var, covar_module=kernel)
                 scores = self.build(gp, X, y, pending)(X.unsqueeze(-2))
         except BotorchDelayError:
@@ -360,7 +360,7 @@ class BotorchRule(Rule):
             return lambda X: model.with_pending.anywhere.at(surrogate.inputs(X)).deviation
         X, y, pending = answers.data.X, answers.data.y.unsqueeze(-1), model.pending_points()
         seed = int(torch.randint(2**31, (), generator=model.generator()))
-        with _quietly(seed), torch.no_grad():
+        with _quietly(seed, X.device), torch.no_grad():
             gp = DelayedGP(
                 X,
                 y,
@@ -373,7 +373,7 @@ class BotorchRule(Rule):
             acquisition = self.build(used, X, y, pending)
 
         def at(points: Tensor) -> Tensor:
-            with _quietly(seed):
+            with _quietly(seed, X.device):
                 return acquisition(surrogate.inputs(points).unsqueeze(-2))
 
         return at
@@ -435,13 +435,13 @@ def as_rule(rule: Any, name: str = "rule") -> Rule:
 
 
 @contextmanager
-def _quietly(seed: int, *, advice: bool = False) -> Iterator[None]:
+def _quietly(seed: int, device: torch.device, *, advice: bool = False) -> Iterator[None]:
     """Seeded, and without warnings about what is usual here.
 
     A candidate that is pending already makes the joint covariance singular, and BoTorch's
     checks of scaling do not apply to a model in the user's own units.
     """
-    with manual_seed(seed), warnings.catch_warnings():
+    with seeded(seed, device), warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)
         warnings.simplefilter("ignore", InputDataWarning)
         if not advice:  # BoTorch's on the choice of a function: once is enough

@@ -32,7 +32,8 @@ from torch import Tensor
 from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.design.ascent import lowest_of_largest
-from botorch_delay.domains.finite import Domain, generator_for
+from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.kernels import prior_variance

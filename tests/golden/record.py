@@ -7,7 +7,8 @@ From the root of the repository::
 
 ``--only WORD`` plays the cases whose names have the word in them, ``--threads N`` plays on N
 threads. ``--check --nudge 1e-12`` plays with answers and noise variances that are changed by so
-much: what differs then may also differ after a change of the code by rounding alone.
+much: what differs then may also differ after a change of the code by rounding alone. ``--device
+cuda`` plays on a GPU, a simulated one where there is no other.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from golden import traces
+from simulated_cuda import simulated_cuda
 
 FILE = Path(__file__).parents[1] / "data" / "golden.json"
 SMALL = 1e-3  # numbers below it are compared as if they were as large
@@ -65,7 +68,8 @@ def compared(name: str, stored: Mapping[str, Any], nudge: float = 0.0) -> list[s
     if name not in stored:
         return [f"{name}: was not recorded"]
     case = traces.CASES[name]
-    played = json.loads(json.dumps(traces.play(case, nudge)))
+    text = json.dumps(traces.play(case, nudge))
+    played = json.loads(text.replace(traces.DEVICE + ":0", "cpu"))
     return list(differences(stored[name], played, case.tolerance, [f"{name}:"]))
 
 
@@ -91,8 +95,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of torch")
     parser.add_argument("--nudge", type=float, default=0.0, metavar="SHARE", help="with --check")
     parser.add_argument("--times", action="store_true", help="print how long each case takes")
+    parser.add_argument("--device", default="cpu", help="with --check")
     given = parser.parse_args(arguments)
     torch.set_num_threads(given.threads)
+    real = given.device == "cpu" or torch.cuda.is_available()
+    with nullcontext() if real else simulated_cuda():
+        return _main(given)
+
+
+def _main(given: argparse.Namespace) -> int:
+    traces.DEVICE = given.device
     traces.NOISE_VAR *= 1.0 + given.nudge
     names = [name for name in traces.CASES if given.only in name]
     stored = read() if FILE.exists() and (given.check or given.only) else {}
@@ -100,7 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in names:
         begun = time.perf_counter()
         if given.check:
-            found = compared(name, stored, given.nudge)
+            try:
+                found = compared(name, stored, given.nudge)
+            except Exception as error:
+                found = [f"{name}: {type(error).__name__}: {error}"]
             failed += bool(found)
             print("\n".join(found), end="\n" if found else "")
         else:

@@ -3,8 +3,9 @@
 import copy
 
 import pytest
-from golden import record
+from golden import record, traces
 from golden.traces import CASES, CLOSE, play
+from scale import some
 
 NAMES = list(CASES)
 QUICK = [name for name in NAMES if CASES[name].tolerance == CLOSE][::6]
@@ -23,6 +24,14 @@ def check(name, recorded):
 
 @pytest.mark.parametrize("name", QUICK)
 def test_some_cases_give_what_was_recorded(name, recorded):
+    check(name, recorded)
+
+
+@pytest.mark.cuda
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", some(sorted(NAMES, key=lambda name: NAMES.index(name) % 8), 12))
+def test_a_device_gives_what_was_recorded_on_the_cpu(name, recorded, monkeypatch):
+    monkeypatch.setattr(traces, "DEVICE", "cuda")
     check(name, recorded)
 
 

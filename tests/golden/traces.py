@@ -32,6 +32,7 @@ from botorch_delay.exceptions import (
 ASKS = 40  # and the horizon
 FEW_ASKS = 18  # where a kernel is learned
 NOISE_VAR = 2.5e-3  # record.py --nudge changes it
+DEVICE = "cpu"  # record.py --device changes it
 OUR_WARNINGS = (FewerTrialsWarning, NumericsWarning, RepeatedResultWarning, InputDataWarning)
 
 Make = Callable[[bool], bd.Optimizer]
@@ -363,32 +364,32 @@ SQUARE = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 
 
 def points(n: int = 40) -> bd.FiniteDomain:
-    return bd.FiniteDomain(scattered(n))
+    return bd.FiniteDomain(scattered(n).to(DEVICE))
 
 
 def grid() -> bd.FiniteDomain:
     """7 x 7 points with many ties."""
     axis = torch.linspace(0, 1, 7, dtype=torch.double)
-    return bd.FiniteDomain(torch.cartesian_prod(axis, axis))
+    return bd.FiniteDomain(torch.cartesian_prod(axis, axis).to(DEVICE))
 
 
 def on_a_line() -> bd.FiniteDomain:
-    return bd.FiniteDomain(line(33))
+    return bd.FiniteDomain(line(33).to(DEVICE))
 
 
 def single_precision() -> bd.FiniteDomain:
-    return bd.FiniteDomain(scattered(40).float())
+    return bd.FiniteDomain(scattered(40).float().to(DEVICE))
 
 
 def square() -> bd.BoxDomain:
-    return bd.BoxDomain(SQUARE)
+    return bd.BoxDomain(SQUARE.to(DEVICE))
 
 
 def mixed() -> bd.BoxDomain:
     """A logarithm, a list of numbers, categories."""
     bounds = torch.tensor([[1e-3, -1.0, 0.0], [1e-1, 1.0, 2.0]], dtype=torch.double)
     return bd.BoxDomain(
-        bounds, discrete_dims={1: [-1, 0, 1]}, cat_dims={2: [0, 1, 2]}, log_dims=[0]
+        bounds.to(DEVICE), discrete_dims={1: [-1, 0, 1]}, cat_dims={2: [0, 1, 2]}, log_dims=[0]
     )
 
 
@@ -396,14 +397,18 @@ def lists() -> bd.BoxDomain:
     """Lists of numbers and a category: climbs cannot end anywhere between."""
     bounds = torch.tensor([[1.0, 0.0, 0.0], [64.0, 1.0, 2.0]], dtype=torch.double)
     values = {0: [2**n for n in range(7)], 1: [0.1 * n for n in range(11)]}
-    return bd.BoxDomain(bounds, discrete_dims=values, cat_dims={2: [0, 1, 2]}, log_dims=[0])
+    return bd.BoxDomain(
+        bounds.to(DEVICE), discrete_dims=values, cat_dims={2: [0, 1, 2]}, log_dims=[0]
+    )
 
 
 def constrained() -> bd.BoxDomain:
     """A linear constraint and one of the user's own."""
     bounds = torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 2.0]], dtype=torch.double)
     sums = (torch.tensor([0, 1]), torch.tensor([-1.0, -1.0], dtype=torch.double), -1.5)
-    return bd.BoxDomain(bounds, discrete_dims={2: [0, 1, 2]}, constraints=[sums], feasible=_outside)
+    return bd.BoxDomain(
+        bounds.to(DEVICE), discrete_dims={2: [0, 1, 2]}, constraints=[sums], feasible=_outside
+    )
 
 
 def _outside(X: torch.Tensor) -> torch.Tensor:
@@ -416,7 +421,8 @@ def _outside(X: torch.Tensor) -> torch.Tensor:
 def given(kernel: Kernel | None = None, noise_var: float | None = None) -> dict[str, Any]:
     """A kernel and noise that are known."""
     noise_var = NOISE_VAR if noise_var is None else noise_var
-    return {"covar_module": se() if kernel is None else kernel, "noise_var": noise_var}
+    kernel = se() if kernel is None else kernel
+    return {"covar_module": kernel.to(DEVICE), "noise_var": noise_var}
 
 
 def learned(warm_start: bd.Hyperparameters | None = None) -> dict[str, Any]:
@@ -424,7 +430,7 @@ def learned(warm_start: bd.Hyperparameters | None = None) -> dict[str, Any]:
 
 
 def exact() -> dict[str, Any]:
-    return {"covar_module": se(), "noise_var": None, "exact": True}
+    return {"covar_module": se().to(DEVICE), "noise_var": None, "exact": True}
 
 
 def exploit(

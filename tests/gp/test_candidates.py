@@ -176,7 +176,6 @@ def test_the_mean_is_made_anew_with_every_block(monkeypatch, kept):
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda_equals_the_cpu():
     kernel, points, rng = se(), scattered(200), random.Random(5)
     here = CandidatePosterior(kernel, points)

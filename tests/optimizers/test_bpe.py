@@ -456,9 +456,9 @@ def test_single_precision_works():
 @pytest.mark.cuda
 def test_on_cuda_it_asks_the_same_points():
     cpu = make()
-    gpu = bd.BPEDelayOptimizer(
-        bd.FiniteDomain(scattered(60).cuda()), 100, covar_module=se().cuda(), noise_var=NOISE
-    )
+    domain = bd.FiniteDomain(scattered(60).cuda())
+    kernel = se().cuda()
+    gpu = bd.BPEDelayOptimizer(domain, 100, covar_module=kernel, noise_var=NOISE, exploit=None)
     for _ in range(5):
         a, b = cpu.ask(20), gpu.ask(20)
         assert [t.index for t in a] == [t.index for t in b]

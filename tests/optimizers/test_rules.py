@@ -26,7 +26,7 @@ from scale import some
 
 import botorch_delay as bd
 from botorch_delay.benchmarks import FiniteProblem, simulate
-from botorch_delay.domains.finite import generator_for
+from botorch_delay.domains.generators import generator_for
 from botorch_delay.exceptions import (
     EmptyDomainError,
     InputError,
@@ -573,7 +573,6 @@ def test_nothing_is_claimed():
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("method", METHODS)
 def test_cuda_asks_what_the_cpu_asks(method):
     here = make(*METHODS[method])

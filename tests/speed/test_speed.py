@@ -113,6 +113,7 @@ def test_without_a_device_the_case_is_skipped(monkeypatch):
     assert (row.ours, row.met, row.correct) == (None, None, None)
 
 
+@pytest.mark.heavy
 @pytest.mark.cuda
 def test_the_device_case_on_the_device():
     rows = measure("cuda")

@@ -1,0 +1,221 @@
+"""The same on a CUDA device as on the CPU; on a simulated device where there is no other."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from botorch.acquisition import UpperConfidenceBound
+from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.optim import optimize_acqf
+from cases import scattered, se, with_values
+from gpytorch.kernels import MaternKernel
+from objectives import quadratic
+
+import botorch_delay as bd
+from botorch_delay.exceptions import InputError, InputTypeError
+from botorch_delay.runner import run
+
+pytestmark = pytest.mark.cuda
+
+NOISE = 1e-2
+UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+
+
+def matern():
+    return with_values(MaternKernel(nu=2.5), lengthscale=0.4)
+
+
+def points(device, n=30):
+    return bd.FiniteDomain(scattered(n).to(device))
+
+
+def box(device):
+    return bd.BoxDomain(UNIT.to(device))
+
+
+# What draws random numbers, or calls libraries that do; the golden traces have the rest.
+MODES = {
+    "Thompson samples, Matern, set": lambda device: bd.AcquisitionOptimizer(
+        points(device, 5_001),
+        covar_module=matern().to(device),
+        noise_var=NOISE,
+        rule=bd.ThompsonSampling(n_features=64),
+    ),
+    "Thompson samples, Matern, box": lambda device: bd.AcquisitionOptimizer(
+        box(device),
+        covar_module=matern().to(device),
+        noise_var=NOISE,
+        rule=bd.ThompsonSampling(n_features=64),
+    ),
+    "BoTorch, analytic": lambda device: bd.AcquisitionOptimizer(
+        points(device),
+        covar_module=matern().to(device),
+        noise_var=NOISE,
+        rule=bd.BotorchRule(UpperConfidenceBound, beta=4.0),
+    ),
+    "BoTorch, samples": lambda device: bd.AcquisitionOptimizer(
+        points(device),
+        covar_module=matern().to(device),
+        noise_var=NOISE,
+        rule=qLogNoisyExpectedImprovement,
+    ),
+    "learned, warped": lambda device: bd.BPEDelayOptimizer(points(device), horizon=12),
+    "random, box": lambda device: bd.RandomOptimizer(box(device), seed=3),
+}
+
+
+def asked(opt, n=4):
+    """Points asked with two in flight."""
+    running, found = [], []
+    for _ in range(n):
+        running.append(opt.ask())
+        found.append(running[-1].x)
+        if len(running) > 2:
+            trial = running.pop(0)
+            opt.tell(trial, quadratic(trial.x.cpu()))
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_seed_gives_the_same_asks_on_both(mode):
+    there = asked(MODES[mode]("cuda"))
+    assert there.device.type == "cuda"
+    torch.testing.assert_close(there.cpu(), asked(MODES[mode]("cpu")), rtol=1e-6, atol=1e-6)
+
+
+def test_a_run_on_the_cpu_leaves_the_device_s_generator_alone():
+    before = torch.cuda.get_rng_state()
+    asked(MODES["BoTorch, samples"]("cpu"), 3)
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(("first", "then"), [("cuda", "cpu"), ("cpu", "cuda")])
+def test_a_study_moves_between_devices(tmp_path, first, then):
+    options = {"covar_module": se().to(first), "noise_var": NOISE}
+    opt = bd.BPEDelayOptimizer(points(first), 40, **options)
+    asked(opt)
+    opt.save(tmp_path / "study.db")
+    moved = bd.load(tmp_path / "study.db", device=then)
+    assert moved.domain.like.device.type == then
+    assert [moved.ask().index for _ in range(4)] == [opt.ask().index for _ in range(4)]
+
+
+def test_a_kernel_on_the_device_is_not_taken_for_a_study_on_the_cpu(tmp_path):
+    kernel = se().cuda()
+    opt = bd.BPEDelayOptimizer(points("cuda"), 40, covar_module=kernel, noise_var=NOISE)
+    opt.save(tmp_path / "study.db")
+    with pytest.raises(InputError, match="device="):
+        bd.load(tmp_path / "study.db", covar_module=kernel)
+
+
+def test_objectives_of_a_run_get_points_of_the_cpu():
+    seen = []
+
+    def objective(x):
+        seen.append(x.device.type)
+        return quadratic(x)
+
+    opt = bd.BPEDelayOptimizer(points("cuda"), 8, covar_module=se().cuda(), noise_var=NOISE)
+    with ThreadPoolExecutor(2) as pool:
+        run(opt, objective, pool, 4, 2, progress=False)
+    assert seen == ["cpu"] * 4
+    assert opt.recommend().x.device.type == "cuda"
+
+
+def test_an_acquisition_function_on_the_device():
+    X = scattered(12)
+    found = []
+    for device in ("cpu", "cuda"):
+        Y = (X - 0.3).square().sum(dim=1, keepdim=True).to(device)
+        gp = bd.DelayedGP(
+            X[:8].to(device),
+            Y[:8],
+            noise_var=NOISE,
+            X_pending=X[8:].to(device),
+            covar_module=se().to(device),
+        )
+        start = X[:2].unsqueeze(1).to(device)
+        x, value = optimize_acqf(
+            bd.MaxVariance(gp),
+            UNIT.to(device),
+            q=1,
+            num_restarts=2,
+            batch_initial_conditions=start,
+            options={"maxiter": 20},
+        )
+        assert x.device.type == device
+        found.append(value.item())
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
+def test_a_mask_of_feasible_points_may_lie_on_the_cpu():
+    domain = bd.BoxDomain(UNIT.cuda(), feasible=lambda X: X.cpu()[:, 0] < 0.5)
+    opt = bd.BPEDelayOptimizer(domain, 10, covar_module=se().cuda(), noise_var=NOISE)
+    assert (asked(opt, 2)[:, 0] < 0.5).all()
+
+
+def study(domain):
+    return bd.BPEDelayOptimizer(domain, 10, covar_module=se().cuda(), noise_var=NOISE)
+
+
+def gp():
+    X = scattered(4).cuda()
+    return bd.DelayedGP(X, X[:, :1], noise_var=NOISE, covar_module=se().cuda())
+
+
+ENTRIES = {
+    "attach": lambda X: study(points("cuda")).attach(X, X[:, 0]),
+    "set, contains": lambda X: points("cuda").contains(X),
+    "set, find": lambda X: points("cuda").find(X),
+    "box, contains": lambda X: box("cuda").contains(X),
+    "active points": lambda X: study(points("cuda")).active_set.contains(X),
+    "active part of a box": lambda X: study(box("cuda")).active_set.contains(X),
+    "posterior": lambda X: gp().posterior(X),
+    "pending points": lambda X: gp().with_pending(X),
+    "an answer": lambda X: gp().with_answer(X[0], 0.5),
+    "acquisition function": lambda X: bd.MaxVariance(gp())(X.unsqueeze(1)),
+    "information gain": lambda X: bd.information_gain(se().cuda(), X, NOISE),
+    "design": lambda X: bd.greedy_max_variance(se().cuda(), X, NOISE, 2),
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_points_on_the_wrong_device_are_refused_in_one_line(entry):
+    with pytest.raises(InputTypeError, match=r"device|convert it with") as error:
+        ENTRIES[entry](scattered(3))
+    assert "\n" not in str(error.value)
+
+
+def waits(opt, gpu, n):
+    """How often each ask and each tell waited for the device, with three in flight."""
+    asks, tells, running = [], [], []
+    for _ in range(n):
+        gpu.clear()
+        running.append(opt.ask())
+        asks.append(gpu.count())
+        if len(running) > 3:
+            trial = running.pop(0)
+            value = quadratic(trial.x.cpu())
+            gpu.clear()
+            opt.tell(trial, value)
+            tells.append(gpu.count())
+    return asks, tells
+
+
+# The smallest sets keep a covariance after a few answers, the others rows.
+@pytest.mark.parametrize("n", [60, 2_000])
+def test_an_ask_on_candidates_waits_for_the_device_a_few_times(device, n):
+    if device is None:
+        pytest.skip("only a simulated device counts")
+    opt = bd.AcquisitionOptimizer(points("cuda", n), covar_module=se().cuda(), noise_var=NOISE)
+    asks, tells = waits(opt, device, 25)
+    assert sorted(asks)[-3] <= 4  # once or twice all is made anew
+    assert max(tells) == 0
+
+
+def test_a_kernel_is_learned_on_the_cpu(device):
+    if device is None:
+        pytest.skip("only a simulated device counts")
+    asks, tells = waits(bd.BPEDelayOptimizer(points("cuda"), horizon=40), device, 8)
+    assert max(asks) < 60  # 1,041 on the device: two for each step of each fit
+    assert max(tells) <= 1
