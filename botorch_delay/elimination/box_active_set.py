@@ -37,16 +37,16 @@ from botorch_delay.elimination.level_sets import SetSample, sample_set
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import EmptyDomainError, StorageError
 from botorch_delay.gp.posterior import Data, Posterior
-from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
 from botorch_delay.history.events import finite
 from botorch_delay.history.trials import Answers
 
 # Of the sample that a closed round's search and the next round's pool begin with.
 POOL = 4096
 STARTS = 64
-# Whether a point is active takes time as the square of the answers. From so many on, in all rounds
-# that cut the box, a sample has half the points and is made of so many particles.
-MANY_ANSWERS, FEW_PARTICLES = 300, 512
+# Whether a point is active takes time as the square of the answers. With many, in all rounds that
+# cut the box, a sample has half the points and is made of so many particles.
+FEW_PARTICLES = 512
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,10 @@ NOISE_SPREAD = 1.0
 # The log-normal prior of the noise variance of standardised values: from exact evaluations, which
 # BoTorch's own prior and floor of 1e-4 would not trust, to noise as large as the values.
 NOISE_LOC, NOISE_SCALE = -8.0, 3.0
-# Above so many answers a fit is to a random subset, in at most so many iterations, so that it takes
-# no longer and longer.
-MAX_ANSWERS_TO_FIT, MAX_ITERATIONS = 300, 40
+# With more answers a fit is to a random subset, in at most so many iterations, and samples of a box
+# have fewer points: an ask takes no longer and longer.
+MANY_ANSWERS = 300
+MAX_ITERATIONS = 30
 
 
 def exact_noise(like: Tensor) -> float:
@@ -336,7 +337,7 @@ def fit_surrogate(
     elif not bool(answers.noise_var.isnan().any()):
         known = answers.noise_var * warping.slope(told).square() / scale**2
         known = known[rows].to(y).unsqueeze(-1)
-    steps = MAX_ITERATIONS if len(y) > MAX_ANSWERS_TO_FIT else None
+    steps = MAX_ITERATIONS if len(y) > MANY_ANSWERS else None
     try:
         X = prior.inputs(answers.X[rows.to(answers.X.device)]).cpu()
         model = _fit(X, standard, known, seed, domain, warm_start, steps)
@@ -404,10 +405,10 @@ def _learned(
 
 def _subset(n: int, seed: int) -> Tensor:
     """Rows to fit to: all, or a random choice where there are too many."""
-    if n <= MAX_ANSWERS_TO_FIT:
+    if n <= MANY_ANSWERS:
         return torch.arange(n)
     generator = torch.Generator().manual_seed(seed)
-    return torch.randperm(n, generator=generator)[:MAX_ANSWERS_TO_FIT].sort().values
+    return torch.randperm(n, generator=generator)[:MANY_ANSWERS].sort().values
 
 
 def _standardization(y: Tensor) -> tuple[float, float]:

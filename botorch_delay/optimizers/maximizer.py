@@ -13,6 +13,7 @@ from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import NumericsError
+from botorch_delay.gp.surrogate import MANY_ANSWERS
 from botorch_delay.history.point_status import nothing_to_ask
 from botorch_delay.history.trials import Ledger, Suggestion
 from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
@@ -91,6 +92,8 @@ class Maximizer:
             if self._spread is None:
                 self._spread = self._first_candidates()
             candidates = self._spread
+        if self._domain.count is None and self._fitting.fitted_to > MANY_ANSWERS:
+            candidates = candidates[::2]
         self.model.restart(surrogate, candidates)
         self._order = None
 

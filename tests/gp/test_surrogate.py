@@ -202,7 +202,7 @@ def test_a_fit_that_fails_keeps_the_last_good_one(monkeypatch):
 
 
 def test_a_fit_to_many_answers_takes_a_subset(monkeypatch):
-    monkeypatch.setattr("botorch_delay.gp.surrogate.MAX_ANSWERS_TO_FIT", 40)
+    monkeypatch.setattr("botorch_delay.gp.surrogate.MANY_ANSWERS", 40)
     domain = FiniteDomain(scattered(60))
     y = domain.points[:, 0].sin()
     many = fit_surrogate(domain, answers(domain.points, y), seed=1)
