@@ -173,7 +173,7 @@ class Posterior:
 
     def __len__(self) -> int:
         """How many distinct points have answers."""
-        return len(self.data)
+        return len(self.data.y)
 
     @cached_property
     def _factored(self) -> tuple[Tensor, Tensor]:
