@@ -222,7 +222,8 @@ class Posterior:
 
     def variance(self, X: Tensor) -> Tensor:
         """Sigma^2 at ``n x d`` points, ``n``; differentiable, and cheaper than :meth:`at`."""
-        inputs, _ = X if self._inputs is None else self._inputs(X), self._rounding
+        _ = self._rounding  # it warns of noise that is lost in it
+        inputs = X if self._inputs is None else self._inputs(X)
         chunks = inputs.split(rows_per_chunk(len(self), inputs))
         found = [self._variance(chunk)[2] for chunk in chunks]
         return self._scale**2 * (found[0] if len(found) == 1 else torch.cat(found))
