@@ -223,10 +223,11 @@ class Posterior:
     def variance(self, X: Tensor) -> Tensor:
         """Sigma^2 at ``n x d`` points, ``n``; differentiable, and cheaper than :meth:`at`."""
         _ = self._rounding  # it warns of noise that is lost in it
-        inputs = X if self._inputs is None else self._inputs(X)
-        chunks = inputs.split(rows_per_chunk(len(self), inputs))
-        found = [self._variance(chunk)[2] for chunk in chunks]
-        return self._scale**2 * (found[0] if len(found) == 1 else torch.cat(found))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and X.requires_grad):
+            inputs = X if self._inputs is None else self._inputs(X)
+            chunks = inputs.split(rows_per_chunk(len(self), inputs))
+            found = [self._variance(chunk)[2] for chunk in chunks]
+            return self._scale**2 * (found[0] if len(found) == 1 else torch.cat(found))
 
     def at(self, X: Tensor, *, weights: bool = False) -> Moments:
         """The posterior at ``n x d`` points, in bounded memory beyond the result.
