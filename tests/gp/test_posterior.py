@@ -109,7 +109,9 @@ def test_the_variance_alone_is_that_of_all_moments(monkeypatch):
     monkeypatch.setattr(kernels, "CACHE_ELEMENTS", 100)  # in several chunks
     X, y, at = scattered(9), normal(9), scattered(30, seed=1)
     data = single(X, y, 0.1)
-    scaled = Posterior(ScaleKernel(se()), data, inputs=lambda X: 2.0 * X, offset=1.0, scale=3.0)
+    scaled = Posterior(
+        ScaleKernel(se()).double(), data, inputs=lambda X: 2.0 * X, offset=1.0, scale=3.0
+    )
     found = scaled.variance(at)
     assert torch.equal(found, scaled.at(at).variance)
     assert not found.requires_grad  # of the kernel's hyperparameters no graph is kept
