@@ -194,9 +194,9 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
         "round": None,
         "forecast": None,
         "waiting_for": [],
-        "late": [
+        "overdue": [
             {"id": found.trial.id, "asks": found.asks, "sooner": found.sooner}
-            for found in optimizer.late()
+            for found in optimizer.overdue()
         ],
         "pending": [describe_trial(trial, domain) for trial in optimizer.pending],
         "recommendation": None,
@@ -264,9 +264,9 @@ def format_study(study: Mapping[str, Any]) -> str:
         ids = ", ".join(map(str, study["waiting_for"]))
         lines.append(f"the round waits for trial {ids}; if one will not come back, use abandon")
     lines += [
-        f"trial {late['id']} is late: {late['sooner']:.0%} of answers are estimated to take fewer "
-        f"than the {late['asks']} asks since it was asked"
-        for late in study["late"]
+        f"trial {found['id']} is overdue: {found['sooner']:.0%} of answers are estimated to take "
+        f"fewer than the {found['asks']} asks since it was asked"
+        for found in study["overdue"]
     ]
     lines += [study["forecast"]] if study["forecast"] else []
     lines += ["", f"recommended ({study['direction']}):"]

@@ -145,7 +145,7 @@ def test_show_forecasts_the_round_and_names_late_trials(study):
     study("ask", "study.db", "-n", 1)
     shown = json.loads(study("show", "study.db", "--json")[1])
     assert shown["forecast"] is None  # nothing to tell from
-    assert shown["late"] == []
+    assert shown["overdue"] == []
     with bd.editing("study.db") as opt:
         for _ in range(14):
             opt.tell(opt.ask(), 0.1)
@@ -156,7 +156,7 @@ def test_show_forecasts_the_round_and_names_late_trials(study):
     assert shown["recommendation"]["count"] >= 1
     assert f"answers at this very point: {shown['recommendation']['count']}" in out
     with bd.editing("study.db") as opt:
-        assert [late.trial.id for late in opt.late(0.9)] == [0]
+        assert [found.trial.id for found in opt.overdue(0.9)] == [0]
         opt.tell(0, 0.2)
     assert "round 1 closes inside the next ask" in study("show", "study.db")[1]
 

@@ -28,13 +28,17 @@ from botorch_delay.exceptions import (
     TrialError,
 )
 from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
-from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.events import Event
-from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
+from botorch_delay.history.trials import Answers, Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.forecasts import Straggler, describe_running
-from botorch_delay.optimizers.recommendation import Recommendation, best_of, intervals
-from botorch_delay.optimizers.replicates import Replicates, replicates
+from botorch_delay.optimizers.recommendation import (
+    Recommendation,
+    Replicates,
+    best_of,
+    intervals,
+    replicates,
+)
 from botorch_delay.optimizers.run import Run, exclusive
 
 logger = logging.getLogger(__name__)
@@ -64,12 +68,12 @@ class Optimizer(Run, ABC):
         return EmpiricalDelay.from_trials(self._ledger.trials, ended=ended)
 
     @exclusive
-    def late(self, share: float = 0.95) -> list[Straggler]:
-        """The running trials that are late, longest wait first; none before any answer.
+    def overdue(self, share: float = 0.95) -> list[Straggler]:
+        """The running trials that are overdue, longest wait first; none before any answer.
 
         Args:
-            share: a trial is late if it has been out so long that at least such a share of answers
-                is estimated to come sooner, in (0, 1).
+            share: a trial is overdue if it has been out so long that at least such a share of
+                answers is estimated to come sooner, in (0, 1).
 
         Raises:
             InputError: if ``share`` is out of its range.
@@ -321,19 +325,19 @@ class Optimizer(Run, ABC):
         gap = upper - lower
         return max(gap.item(), 0.0)
 
-    def _ask_for(self, choice: Choice) -> Trial:
+    def _ask_for(self, choice: Suggestion) -> Trial:
         point = self._domain.like[choice.index] if choice.x is None else choice.x
         data = {"x": point.tolist(), "point": choice.index}
         data |= {"round": choice.round, "slot": choice.slot, **choice.data}
         self._apply(Event("asked", time.time(), len(self._ledger), data=data))
-        return self._ledger[-1]
+        return self._ledger.trials[-1]
 
     def _settle(self, trial: Trial, kind: str, value: float | None, data: dict[str, Any]) -> None:
         self._apply(Event(kind, time.time(), trial.id, value, data))
         self._after_settled(trial)
 
     @abstractmethod
-    def _choose(self) -> Choice:
+    def _choose(self) -> Suggestion:
         """The next point. Rounds close here and nowhere else, but for the last."""
 
     def _after_settled(self, trial: Trial) -> None:
