@@ -7,7 +7,7 @@ from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.loading import editing, load
 from botorch_delay.optimizers.queued import QueuedOptimizer
 from botorch_delay.optimizers.random import RandomOptimizer
-from botorch_delay.optimizers.recommendation import Recommendation, Replicates
+from botorch_delay.optimizers.recommendation import Prediction, Recommendation, Replicates
 from botorch_delay.optimizers.replica import PastTrial, Replica
 from botorch_delay.optimizers.threds import Epoch, ThreDSOptimizer
 
@@ -18,6 +18,7 @@ __all__ = [
     "Forecast",
     "Optimizer",
     "PastTrial",
+    "Prediction",
     "QueuedOptimizer",
     "RandomOptimizer",
     "Recommendation",
