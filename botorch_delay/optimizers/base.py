@@ -61,11 +61,12 @@ class Optimizer(ReadableRun, ABC):
             EmptyDomainError: if no feasible point is left.
         """
         count = 1 if n is None else validation.whole(n, "n", 1)
-        left = None if self.horizon is None else self.horizon - len(self._ledger)
+        horizon = self._config.horizon
+        left = None if horizon is None else horizon - len(self._ledger)
         if self._finished and left != 0:
             planned, go_on = "", ""
-            if self.horizon is not None:
-                planned = f" of {self.horizon}"
+            if horizon is not None:
+                planned = f" of {horizon}"
                 go_on = " To go on, extend the horizon with extend(horizon)."
             raise HorizonError(
                 f"The run was finished after {len(self._ledger)}{planned} asks; answers "
@@ -73,7 +74,7 @@ class Optimizer(ReadableRun, ABC):
             )
         if left is not None and count > left:
             raise HorizonError(
-                f"asks requested: {count}, left: {left} of the horizon's {self.horizon}. Answers "
+                f"asks requested: {count}, left: {left} of the horizon's {horizon}. Answers "
                 "may still be told; recommend() uses all of them. To go on, extend the horizon "
                 f"with extend(horizon), to {len(self._ledger) + count} at least."
             )

@@ -367,7 +367,7 @@ class BPEDelayOptimizer(Optimizer):
         """
         assert self._maximizer is not None
         active = self._rounds.active if self._budget is None else self._active_points()
-        share, horizon = self._config.confirm_fraction, self.horizon
+        share, horizon = self._config.confirm_fraction, self._config.horizon
         at_end = horizon is not None and len(self._ledger) >= horizon - round(share * horizon)
         try:
             return self._maximizer.choose(number, slot, active, confirm=at_end)

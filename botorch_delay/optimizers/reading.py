@@ -76,7 +76,7 @@ class ReadableRun(Run, ABC):
         Raises:
             NoAnswerError: before any answer.
         """
-        ended = self._finished or len(self._ledger) == self.horizon
+        ended = self._finished or len(self._ledger) == self._config.horizon
         return EmpiricalDelay.from_trials(self._ledger.trials, ended=ended)
 
     @exclusive
