@@ -8,15 +8,17 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
 
 * ``integrations`` (``engine_run.EngineRun`` keeps an optimizer in step with an engine's trials),
   ``benchmarks`` (``simulator.simulate``), and beside this file what people use: ``runner.run``
-  (executors), ``study`` and ``cli`` (experiments that are no programs), ``plotting``, ``demo``;
-  ``acquisition.MaxVariance`` for BoTorch.
-* ``optimizers``: ``run.Run``, a run as its events; ``base.Optimizer``, ask and tell on top of it;
+  (executors), ``study``, ``entries`` and ``cli`` (experiments that are no programs, and what people
+  write of them), ``plotting``, ``demo``; ``acquisition.MaxVariance`` for BoTorch.
+* ``optimizers``: ``run.Run``, a run as its events; ``reading.ReadableRun``, what it says;
+  ``base.Optimizer``, ask and tell on top of both;
   ``bpe.BPEDelayOptimizer``, which decides what is asked, with ``round_sequence.RoundSequence``
   (its rounds), ``maximizer.Maximizer`` (where the rule outside the design is largest),
   ``budget.Budget`` (what that may cost) and ``audit.Audit`` (what is claimed after all that
-  happened); ``rules.Rule``, and ``rule_model.RuleModel``, what it sees; ``config.BPEConfig``, its
-  options, ``exploit.Exploit`` one of their parts; ``fitting.Fitting``, the one surrogate in
-  use; ``replica.Replica``, the same asks made again elsewhere; ``loading.load``.
+  happened, under the ``assumptions.assumed``); ``rules.Rule``, and ``rule_model.RuleModel``, what
+  it sees; ``config.BPEConfig``, its options, ``exploit.Exploit`` one of their parts;
+  ``fitting.Fitting``, the one surrogate in use; ``replica.Replica``, the same asks made again
+  elsewhere; ``loading.load``.
 * ``elimination``: ``open_round.OpenRound``, design points and what became of them;
   ``closing.close_round``, its end; ``rounds.RoundRecord``, what is kept of it, and
   ``rounds.round_lengths``, q_r and t_r; ``active_set.ActiveSet``, which is a
@@ -36,8 +38,10 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   ``trials.Ledger``, the record; ``answers.Answers``, columns of the record;
   ``point_status.Feasibility``, failures and repeats; ``states.check_state`` and ``sqlite.save``,
   the file.
-* ``domains``: ``finite.FiniteDomain``, ``box.BoxDomain``; ``space.Space``, named parameters. Beside
-  it ``delays`` (laws; ``upper_bound`` is u_T), ``validation`` and ``exceptions``.
+* ``domains``: ``space.Space``, named parameters, makes a ``finite.FiniteDomain`` or a
+  ``box.BoxDomain``, whose ``columns.Columns`` is all that translates between names and numbers
+  (``Domain.params`` and ``Domain.point``). Beside it ``delays`` (laws; ``upper_bound`` is u_T),
+  ``validation`` and ``exceptions``.
 
 The way of an answer. ``Optimizer.tell`` checks it and makes an ``Event`` of it. ``Run._apply``,
 through which a loaded file goes as well, enters it in the ``Ledger`` and hands the trial to
@@ -51,7 +55,9 @@ a ``RoundRecord`` and the ``ActiveSet`` that they leave; both are in an ``Event`
 and the next ``OpenRound`` begins. Only then a point is chosen: one to be asked again, the next
 design point, or the point of the ``Maximizer``. An answer that comes after its trial was abandoned
 (``Trial.late``) goes the same way, but serves no design point (where evaluations are exact it
-does): the rule, recommendations, and bounds from all answers use it.
+does): the rule, recommendations, and bounds from all answers use it. A correction
+(``Optimizer.correct``) goes the same way as an event of its own: every part counts the trial anew,
+and what was decided with the old answer stays, which the ``Audit`` holds against the claim.
 
 To add a rule: a subclass of ``rules.Rule``, its name in ``specs.py``; its arguments are attributes
 of the same names, ``black_box`` is set where it is costly or has a scale of its own, and it sees a

@@ -12,7 +12,7 @@ from torch import Tensor
 from botorch_delay.exceptions import StorageError
 from botorch_delay.history.events import brief
 
-FORMAT = 5
+FORMAT = 6
 _TYPES: dict[str, type] = {
     "format": int,
     "optimizer": str,

@@ -54,8 +54,8 @@ class Config:
     def __post_init__(self) -> None:
         if not isinstance(self.domain, Domain):
             raise InputTypeError(
-                f"domain must be a FiniteDomain or a BoxDomain, got {type(self.domain).__name__}; "
-                "wrap points with FiniteDomain(points)."
+                "domain must be a Space, a FiniteDomain or a BoxDomain, got "
+                f"{type(self.domain).__name__}; wrap points with FiniteDomain(points)."
             )
         if self.horizon is not None:
             self._fill(horizon=validation.whole(self.horizon, "horizon", 1))
@@ -75,6 +75,10 @@ class Config:
         """Replace what was given by what it stands for."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def plan(self, horizon: int | None) -> None:
+        """Plan so many asks, of this run: a run has a configuration of its own."""
+        self._fill(horizon=horizon)
 
     def _check_noise(self) -> None:
         if self.exact and self.noise_var is not None:

@@ -83,6 +83,10 @@ class Fitting:
         self.surrogate = Surrogate.rebuild(fitted["surrogate"], self._config.domain)
         self.fitted_to, self._ahead = answers, None
 
+    def forget(self) -> None:
+        """An answer that was fitted has changed: the next ask fits again."""
+        self.fitted_to, self._ahead = 0, None
+
     @property
     def _answers(self) -> int:
         return self._ledger.answer_count + len(self._ledger.attached)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ class Recommendation:
         interval: what the interval is, in words.
         count: how many answers there are at this very point; other points' answers count too in
             ``mean``.
+        params: the point's values by name: a space's own, else the numbers of the columns.
     """
 
     x: Tensor
@@ -36,6 +38,24 @@ class Recommendation:
     upper: float
     interval: str
     count: int = 0
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What all answers say of f at some points, in the user's units and sign.
+
+    Attributes:
+        mean: posterior mean of f, ``n``; the median where values are warped.
+        lower: lower ends of the intervals for f, ``n``.
+        upper: upper ends, ``n``.
+        interval: what the intervals are, in words.
+    """
+
+    mean: Tensor
+    lower: Tensor
+    upper: Tensor
+    interval: str
 
 
 def intervals(
@@ -51,8 +71,7 @@ def intervals(
     return posterior, width.at(posterior), width.words
 
 
-def best_of(
-    rows: Sequence[int] | None,
+def predict(
     candidates: Tensor,
     surrogate: Surrogate,
     evidence: Data,
@@ -60,30 +79,25 @@ def best_of(
     delta: float,
     *,
     sign: float,
-) -> Recommendation:
-    """The candidate with the best posterior mean.
+    best: bool = False,
+) -> tuple[Prediction, int]:
+    """What the evidence says of candidates, and which of them has the best posterior mean.
 
     Args:
-        rows: of the candidates in a finite domain; None on a box.
         candidates: ``n x d``.
         surrogate: that judges.
         evidence: all answers, to be maximised.
-        confidence: gives the interval.
-        delta: its failure probability.
+        confidence: gives the intervals.
+        delta: their failure probability.
         sign: -1 where the user minimises.
+        best: whether only the best one is to be predicted.
     """
     posterior, half, interval = intervals(candidates, surrogate, evidence, confidence, delta)
     if surrogate.learned and not confidence.missing:
         interval = f"under the learned kernel, a heuristic: {interval}"
-    best = int(posterior.mean.argmax())
-    middle, width = posterior.mean[best], half[best]
-    ends = surrogate.warping.inverse(torch.stack([middle - width, middle, middle + width]))
-    lower, mean, upper = sorted((sign * ends).tolist())
-    return Recommendation(
-        x=candidates[best].clone(),
-        index=None if rows is None else rows[best],
-        mean=mean,
-        lower=lower,
-        upper=upper,
-        interval=interval,
-    )
+    place = int(posterior.mean.argmax())
+    rows = slice(place, place + 1) if best else slice(None)
+    middle, half = posterior.mean[rows], half[rows]
+    ends = sign * surrogate.warping.inverse(torch.stack([middle - half, middle, middle + half]))
+    lower, mean, upper = ends if sign > 0 else ends.flip(0)
+    return Prediction(mean, lower, upper, interval), place

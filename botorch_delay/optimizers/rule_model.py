@@ -159,8 +159,8 @@ class RuleModel:
         self.running = Counter(self.key(trial) for trial in self._ledger.running())
         for trial in self._ledger.trials:
             self._count(trial)
-        for number, result in enumerate(self._ledger.attached):
-            self._count_attached(number, result)
+        for result in self._ledger.attached:
+            self._count_attached(result)
         self.behind = False
 
     @property
@@ -240,11 +240,26 @@ class RuleModel:
             self.running[self.key(trial)] -= not trial.late
             self._count(trial)
 
-    def attached(self) -> None:
-        """A result came from elsewhere, the last one that the ledger holds."""
+    def corrected(self, trial: Trial) -> None:
+        """A trial was given another value, or another end."""
         if not self.behind:
-            number = len(self._ledger.attached) - 1
-            self._count_attached(number, self._ledger.attached[number])
+            self.feasibility.note(trial)
+            self._count(trial)
+
+    def attached(self, result: Attached) -> None:
+        """A result came from elsewhere."""
+        if not self.behind:
+            self._count_attached(result)
+
+    def detached(self, result: Attached) -> None:
+        """A result from elsewhere was taken back."""
+        if self.behind:
+            return
+        key = self.key(result)
+        self.feasibility.forget(key, result)
+        for averages in (self.answers, self._asked):
+            if averages is not None:
+                averages.drop(key, -1 - result.id)
 
     def _count(self, trial: Trial) -> None:
         """Enter a trial where its state says that it counts, and take it out elsewhere."""
@@ -261,10 +276,9 @@ class RuleModel:
             else:
                 self._asked.drop(key, trial.id)
 
-    def _count_attached(self, number: int, result: Attached) -> None:
-        key = self.key(result)
-        self.feasibility.know(key)
-        source = -1 - number
+    def _count_attached(self, result: Attached) -> None:
+        key, source = self.key(result), -1 - result.id
+        self.feasibility.know(key, result)
         self.answers.put(key, source, result.x, self._sign * result.value, None)
         if self._asked is not None:
             self._asked.put(key, source, result.x, None, None)

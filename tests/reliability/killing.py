@@ -120,7 +120,7 @@ def live(name: str, path: Path, assassin: Assassin, pipe: int, in_processes: boo
     try:
         with executor(in_processes) as pool:
             optimizer = OPTIMIZERS[name]()
-            run(optimizer, objective, pool, N_TRIALS, 3, path, callbacks=[tell], progress=False)
+            run(optimizer, objective, pool, N_TRIALS, 3, path, on_result=tell, progress=False)
     except KeyboardInterrupt:
         word = "interrupted"
     except BaseException as error:
