@@ -27,6 +27,12 @@ _SUITES = (
     "repeats; list: the problems, delays and methods there are"
 )
 
+# Calls that messages of the library name, and the commands of other names.
+_CALL = re.compile(
+    r"(?:opt\.)?\b(attach|correct|extend|tell|mark_failed|mark_abandoned|recommend)\(([^()]*)\)"
+)
+_COMMANDS = {"mark_failed": "fail", "mark_abandoned": "abandon", "recommend": "show"}
+
 # A command that Ctrl-C stopped, as shells count it.
 INTERRUPTED = 130
 
@@ -34,20 +40,24 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; every warning and every error is one line on stderr.
 
-    Exit codes: 0; 2 for input that cannot be used, 1 for any other error.
+    Exit codes: 0; 2 for input that cannot be used, 1 for any other error, 130 after Ctrl-C.
     """
     arguments = _parser().parse_args(argv)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     shown = warnings.showwarning
-    warnings.showwarning = lambda message, *_: _complain(f"warning: {message}")
+    study = getattr(arguments, "study", "STUDY")
+    warnings.showwarning = lambda said, *_: _complain(_in_commands(f"warning: {said}", study))
     try:
         return int(arguments.command(arguments))
     except BotorchDelayError as error:
-        _complain(str(error))
+        _complain(_in_commands(str(error), study))
         return 2
     except KeyboardInterrupt:
         _complain("interrupted")
         return INTERRUPTED
+    except OSError as error:  # a full disk, a folder that may not be written to, a closed pipe
+        _complain(f"{error.strerror}: {error.filename or 'the output'}")
+        return 1
     except Exception as error:
         logger.debug("%s", error, exc_info=True)
         _complain(
@@ -56,6 +66,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     finally:
         warnings.showwarning = shown
+
+
+def _in_commands(message: str, study: Path | str) -> str:
+    """A message of the library with the commands for the calls that it names."""
+
+    def command(call: re.Match[str]) -> str:
+        name, given = call.groups()
+        told = "VALUE NAME=VALUE ..." if name == "attach" else given.replace(",", "").upper()
+        return f"botorch-delay {_COMMANDS.get(name, name)} {study} {told}".rstrip()
+
+    return _CALL.sub(command, message).replace("opt.trials", f"botorch-delay export {study}")
 
 
 def _complain(message: str) -> None:
@@ -126,10 +147,12 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     init.add_argument("--space", type=Path, required=True, help="a TOML file: parameters or arms")
     init.add_argument("--horizon", type=int, required=True, help="how many trials are planned")
     init.add_argument("--minimize", action="store_true", help="small values are good")
-    init.add_argument("--exact", action="store_true", help="results have no noise: no arm twice")
+    init.add_argument(
+        "--exact", action="store_true", help="results have no noise: no settings twice"
+    )
     init.add_argument("--seed", type=int, default=0, help="of everything random (default 0)")
 
-    ask = on_study("ask", _ask, "which arms to try next")
+    ask = on_study("ask", _ask, "which settings to try next")
     ask.add_argument("-n", type=int, default=1, help="how many (default 1)")
 
     tell = on_study("tell", _tell, "hand in the result of a trial, in any order")
@@ -139,7 +162,9 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     for settle in (tell, fail, abandon):
         settle.add_argument("id", type=_id, help="the trial's id, as ask printed it")
     tell.add_argument("value", help="its result")
-    tell.add_argument("--noise-var", type=float, help="variance of this result, if known")
+    tell.add_argument(
+        "--noise-var", type=float, help="its variance, the square of its error bar, if known"
+    )
 
     correct = on_study("correct", _correct, "replace a result that was told wrongly")
     correct.add_argument("id", type=_id, help="the trial's id")

@@ -18,6 +18,7 @@ from torch import Tensor
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.parameters import Choice, text_of, value_of
 from botorch_delay.exceptions import InputError, OutsideWarning
+from botorch_delay.history.trials import Attached, Trial
 from botorch_delay.optimizers import Optimizer
 from botorch_delay.optimizers.reading import table_columns
 
@@ -37,7 +38,9 @@ def read_text(file: Path) -> str:
     except OSError as error:
         raise InputError(f"Cannot read {file}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not text in UTF-8: {error}.") from error
+        raise InputError(
+            f"{file} is not text in UTF-8; a spreadsheet saves it so as 'CSV UTF-8'."
+        ) from error
 
 
 def as_number(text: str) -> float | None:
@@ -56,11 +59,15 @@ def read_number(text: str, what: str) -> float:
     """
     number = as_number(text)
     if number is None and (point := as_number(text.replace(",", "."))) is not None:
-        raise InputError(f"{what} is written with a decimal point: {point:.12g}, not {text}.")
+        raise InputError(
+            f"{what} must have a decimal point and no commas, such as {point:.12g}; got {text}."
+        )
     if number is None:
         raise InputError(f"{what} must be a number, got {text!r}.")
     if not math.isfinite(number):
-        raise InputError(f"{what} must be finite, got {text}; without a usable one use fail.")
+        raise InputError(
+            f"{what} must be finite, got {text}. A trial without a result is reported by fail."
+        )
     return number
 
 
@@ -88,8 +95,8 @@ def _value(domain: Domain, name: str, text: str) -> Any:
     parameter = domain.columns.parameters.get(name)
     listed = parameter.values if isinstance(parameter, Choice) else ()
     value = next((v for v in listed if text_of(v) == text), value_of(text))
-    is_number = parameter is not None and not isinstance(parameter, Choice)
-    if isinstance(value, str) and (is_number or as_number(text.replace(",", ".")) is not None):
+    numeric = not isinstance(parameter, Choice) or any(type(v) in (int, float) for v in listed)
+    if isinstance(value, str) and parameter is not None and numeric:
         return read_number(text, name)  # which says what is wrong
     return value
 
@@ -181,7 +188,8 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
     if wrong:
         more = f" and {len(wrong) - MAX_LISTED} more" if len(wrong) > MAX_LISTED else ""
         raise InputError(f"{path}, nothing was attached. {' '.join(wrong[:MAX_LISTED])}{more}")
-    there = Counter((*r.x.tolist(), r.value) for r in (*optimizer.trials, *optimizer.attached))
+    has: list[Trial | Attached] = [*optimizer.trials, *optimizer.attached]
+    there = Counter((*result.x.tolist(), result.value) for result in has)
     new = []
     for x, value in results:
         key = (*x.tolist(), value)
@@ -202,14 +210,14 @@ def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, st
     lines = read_text(path).splitlines()
     separator = max(",;\t", key=(lines or [""])[0].count)
     reader = csv.reader(lines, delimiter=separator)
-    header = [name.strip() for name in next(reader, [])]
+    header = [name.strip() for name in next(_parsed(reader, path), [])]
     for name in needed:
         if header.count(name) != 1:
             raise InputError(
                 f"{path} must begin with a line of column names, among them once {name!r}; got "
                 f"{', '.join(header) or 'nothing'}."
             )
-    for row in reader:
+    for row in _parsed(reader, path):
         if len(row) > len(header):
             raise InputError(
                 f"{path}, line {reader.line_num}: expected {len(header)} cells, got {len(row)}."
@@ -219,3 +227,11 @@ def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, st
             cells = [cell.replace(",", ".") for cell in cells]
         if any(cells):
             yield reader.line_num, dict(zip_longest(header, cells, fillvalue=""))
+
+
+def _parsed(reader: Any, path: Path) -> Iterator[list[str]]:
+    """The rows of a CSV reader; an InputError where the file is no table."""
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num}, is not CSV: {error}.") from error

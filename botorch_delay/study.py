@@ -243,7 +243,7 @@ def format_settled(optimizer: Optimizer, trial: Trial) -> str:
     out = f"{running} {'trial is' if running == 1 else 'trials are'} still running"
     if trial.state is TrialState.COMPLETED:
         before = [said.value for said in trial.corrections]
-        was = "" if not before else f", before {'none' if before[-1] is None else before[-1]}"
+        was = f" (before: {'failed' if before[-1] is None else before[-1]})" if before else ""
         return f"trial {trial.id}: result {trial.value:.12g}{was} at {words}; {out}"
     if trial.state is TrialState.ABANDONED:
         return (

@@ -548,7 +548,7 @@ class Lost(Executor):
 )
 def test_an_error_of_the_executor_is_reported_as_what_it_is(error, reason):
     opt = make()
-    run(opt, objectives.quadratic, Lost(error), 3, 2, progress=False)
+    run(opt, objectives.quadratic, Lost(error), 3, 2, max_failures=None, progress=False)
     assert [trial.reason for trial in opt.trials] == [reason] * 3
 
 

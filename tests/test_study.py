@@ -89,7 +89,7 @@ def test_what_people_read(study):
     assert " ago" in out
     second = bd.load("study.db").trials[1].x.tolist()
     words = f"temperature = {second[0]:g}, dose = {second[1]:g}"
-    told = f"trial 1: result 0.5 at {words}; 1 trial is still running\n"
+    told = f"trial 1: result 0.5 at {words} mg/ml; 1 trial is still running\n"
     assert study("tell", "study.db", 1, 0.5)[1] == told
     failed = study("fail", "study.db", 0, "--reason", "spilled")[1]
     assert "0 trials are still running\nits settings come back with the next ask" in failed
@@ -100,7 +100,7 @@ def test_what_people_read(study):
     assert "noted (1" in study("note", "study.db", "a new batch\nof reagent")[1]
     _, out, _ = study("show", "study.db")
     assert "attached (results that were obtained elsewhere):" in out
-    assert f"recommended settings (to maximize the result):\n{words}\nexpected result" in out
+    assert f"recommended settings (to maximize the result):\n{words} mg/ml\nexpected result" in out
     assert "probably between" in out
     assert out.endswith("a new batch of reagent\n")
 
@@ -132,7 +132,7 @@ def test_results_go_out_to_a_table_and_come_in_from_one(study, command, tmp_path
     study("fail", "study.db", 2, "--reason", "spilled; all of it")
     study("attach", "study.db", -0.5, "temperature=20", "dose=10")
     assert study("export", "study.db", "out.csv")[1] == "out.csv: 4 trials and attached results\n"
-    rows = list(csv.DictReader((tmp_path / "out.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
     assert [row["trial"] for row in rows] == ["0", "1", "2", ""]
     assert [row["state"] for row in rows] == ["running", "completed", "failed", "attached"]
     assert [row["value"] for row in rows] == ["", "0.25", "", "-0.5"]
@@ -173,6 +173,7 @@ def test_tables_of_spreadsheets_are_read(study, tmp_path):
             ],
         ),
         ("temperature,dose,value\n20,1,inf", ["line 2: value must be finite"]),
+        (f'temperature,dose,value\n20,1,"{"9" * 140_000}"', ["line 2, is not CSV"]),
         ("temperature,dose,value\n" + "20,1,x\n" * 11, ["line 9:", "and 3 more"]),
     ],
 )
@@ -200,6 +201,19 @@ def test_settings_that_cannot_be_asked_are_warned_of(study, settings, message):
     assert err[0].startswith("botorch-delay: warning: The result counts, although")
     assert message in err[0]
     assert len(bd.load("study.db").attached) == 1
+
+
+def test_files_in_another_encoding_and_folders_that_are_closed(study, tmp_path, monkeypatch):
+    (tmp_path / "in.csv").write_bytes("temperature,dose,value,°C\n".encode("latin-1"))
+    code, _, (message,) = study("import", "study.db", "in.csv")
+    assert code == 2
+    assert "CSV UTF-8" in message
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied", "study.db")
+
+    monkeypatch.setattr(cli, "_show", refuse)
+    assert study("show", "study.db") == (1, "", ["botorch-delay: Permission denied: study.db"])
 
 
 def test_settings_outside_of_a_box_and_combinations_are_warned_of():
@@ -243,22 +257,22 @@ def test_slips_are_corrected_and_taken_back(study):
     study("tell", "study.db", 0, 42)
     study("fail", "study.db", 1)
     out = study("correct", "study.db", 0, "0.42", "--reason", "a comma")[1]
-    assert out == "trial 0 is completed; 0 pending\n"
+    assert out.startswith("trial 0: result 0.42 (before: 42.0) at temperature = ")
     assert study("correct", "study.db", 1, "-1e-3")[0] == 0
     assert study("correct", "study.db", 1, "none", "--reason", "mixed up")[0] == 0
     out = study("attach", "study.db", 7, "dose=0.1", "temperature=20")[1]
-    assert out == "attached as result 0; 1 results attached\n"
+    assert out == "attached result 0: 7 at temperature = 20, dose = 0.1 mg/ml (1 attached in all)\n"
     study("attach", "study.db", 8, "dose=0.1", "temperature=20")
     out = study("detach", "study.db", 0, "--reason", "not ours")[1]
-    assert out == "1 results attached\n"
+    assert out == "attached result 0 is taken back (1 attached in all)\n"
     code, _, err = study("detach", "study.db", 0)
     assert (code, len(err)) == (2, 1)
     _, out, _ = study("show", "study.db")
     assert "trial 0 said 42 before it was corrected (a comma)" in out
     assert "trial 1 had failed before it was corrected" in out
     assert "trial 1 said -0.001 before it was corrected (mixed up)" in out
-    assert "attached result 1: 8 at temperature = 20, dose = 0.1" in out
-    assert "attached result 0: 7 at temperature = 20, dose = 0.1, detached (not ours)" in out
+    assert ["1", "20", "0.1", "8"] in [line.split() for line in out.splitlines()]
+    assert "attached result 0, 7, was taken back (not ours)" in out
     shown = json.loads(study("show", "study.db", "--json")[1])
     assert shown["trials"][0]["corrections"][0]["value"] == 42.0
     assert [result["id"] for result in shown["detached"]] == [0]
@@ -268,7 +282,7 @@ def test_slips_are_corrected_and_taken_back(study):
 
 
 def test_more_trials_are_planned(study):
-    assert study("extend", "study.db", 20)[1] == "0 of 20 trials asked\n"
+    assert study("extend", "study.db", 20)[1].startswith("20 trials are planned now")
     assert bd.load("study.db").horizon == 20
     code, _, err = study("extend", "study.db", 20)
     assert (code, len(err)) == (2, 1)
@@ -526,14 +540,14 @@ def test_bad_arms_give_one_line(command, tmp_path):
         (("tell", "study.db", 7, 0.5), "no trial 7"),
         (("tell", "study.db", 0, "nan"), "finite"),
         (("tell", "study.db", 0, "much"), "must be a number, got 'much'"),
-        (("tell", "study.db", 0, "-0,5"), "decimal point: -0.5, not -0,5"),
+        (("tell", "study.db", 0, "-0,5"), "no commas, such as -0.5; got -0,5"),
         (("tell", "study.db", 0.5, 0), "the whole number that ask printed"),
         (("ask", "study.db", 3), "unrecognized arguments: 3 (usage: botorch-delay ask"),
         (("note", "study.db", " "), "not empty"),
         (("export", "study.db", "study.db"), ".csv file"),
         (("import", "study.db", "none.csv"), "No such file"),
         (("plot", "study.db", "out.jpg"), ".png file"),
-        (("attach", "study.db", 1.0, "temperature=20", "dose=0,1"), "decimal point: 0.1"),
+        (("attach", "study.db", 1.0, "temperature=20", "dose=0,1"), "such as 0.1; got 0,1"),
         (("tell", "study.db", 0, 0.5, "--noise-var", "-1"), "above 0"),
         (("tell", "study.db", 0, "-inf"), "finite"),
         (("attach", "study.db", 1.0, "temperature=20"), "['dose'] missing"),
@@ -557,6 +571,18 @@ def test_wrong_input_gives_one_line_and_changes_nothing(study, tmp_path, argumen
     assert message in err[0]
     assert str(bd.load("study.db").state_dict()) == before
     assert not (tmp_path / "new.db").exists()
+
+
+def test_messages_name_commands_and_no_calls(study):
+    study("ask", "study.db", "-n", 2)
+    study("tell", "study.db", 0, 0.5)
+    _, _, (told_twice,) = study("tell", "study.db", 0, 0.6)
+    assert "botorch-delay correct study.db 0 VALUE" in told_twice
+    assert "botorch-delay attach study.db VALUE NAME=VALUE ..." in told_twice
+    _, _, (too_many,) = study("ask", "study.db", "-n", 15)
+    assert "botorch-delay extend study.db HORIZON" in too_many
+    assert "botorch-delay show study.db" in too_many
+    assert "(" not in too_many
 
 
 def test_a_locked_or_read_only_file_says_so(study, tmp_path, monkeypatch):

@@ -150,7 +150,7 @@ class Columns:
         for dim, p in self._rounded:
             values = X.new_tensor([p.decode(number) for number in X[:, dim].tolist()])
             X = X.clone()
-            X[:, dim] += (values - X[:, dim]).detach()
+            X[:, dim] = values + (X[:, dim] - X[:, dim].detach())
         return X
 
     @cached_property

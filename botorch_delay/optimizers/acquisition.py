@@ -193,11 +193,9 @@ class AcquisitionOptimizer(Optimizer):
         self._maximizer.model.attached(result)
 
     def _corrected(self, trial: Trial, before: TrialState) -> None:
-        super()._corrected(trial, before)
         self._maximizer.model.corrected(trial)
 
     def _detached(self, result: Attached) -> None:
-        super()._detached(result)
         self._maximizer.model.detached(result)
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:

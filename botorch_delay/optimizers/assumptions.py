@@ -53,7 +53,7 @@ def assumed(config: BPEConfig, seen: Seen) -> list[str]:
     ]
     if seen.corrected:
         assumptions.append(
-            f"each of the {seen.corrected} corrections says what the evaluation gave: a result "
+            f"every correction (so far {seen.corrected}) says what the evaluation gave: a result "
             "that is withdrawn, or replaced by another evaluation, because of its value voids "
             "the claim"
         )

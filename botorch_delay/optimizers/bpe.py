@@ -163,7 +163,6 @@ class BPEDelayOptimizer(Optimizer):
         self._budget = Budget(config, self._rounds.round_rule) if config.budget_factor else None
         self._audit = Audit(config, self._ledger, self._rounds, self._budget)
 
-    @exclusive
     def __str__(self) -> str:
         return f"{super().__str__()}\n{self._rounds}"
 
@@ -299,9 +298,8 @@ class BPEDelayOptimizer(Optimizer):
     def stragglers(self) -> list[Straggler]:
         """The trials that keep the open round from closing, longest wait first.
 
-        Empty while design points are still to be asked, and under a delay law, where rounds
-        wait for nobody. ``mark_abandoned`` frees the round or, where the regret bound needs the
-        answer, has the point asked again first.
+        Empty while design points are to be asked, and under a delay law. ``mark_abandoned`` frees
+        the round or, where the regret bound needs the answer, has the point asked again first.
         """
         return self._rounds.stragglers(self._estimated_law())
 
@@ -309,8 +307,7 @@ class BPEDelayOptimizer(Optimizer):
     def forecast(self) -> Forecast | None:
         """Inside which of the next asks the open round will close; None if no round is open.
 
-        From the delays of answers so far, of trials that are out, and from the number of design
-        points that are still to be asked; see :class:`Forecast`.
+        From the delays so far and the design points left to ask; see :class:`Forecast`.
 
         Raises:
             NoAnswerError: if the round waits for answers, and none has come to forecast from.
@@ -417,7 +414,7 @@ class BPEDelayOptimizer(Optimizer):
 
     def _decided(self, event: Event) -> None:
         data, rounds, current = event.data, self._rounds, self._rounds.open
-        if event.kind == "opened" and current is None and not (rounds.records or self._finished):
+        if event.kind == "opened" and current is None and not self._finished:
             rounds.begin()
         elif event.kind == "closed" and current is not None:
             rounds.apply_close(current, data)
@@ -451,7 +448,6 @@ class BPEDelayOptimizer(Optimizer):
         self._audit.settled(trial, finished=self._finished)
 
     def _corrected(self, trial: Trial, before: TrialState) -> None:
-        super()._corrected(trial, before)
         self._rounds.settled(trial)
         if self._maximizer is not None:
             self._maximizer.model.corrected(trial)
@@ -460,7 +456,6 @@ class BPEDelayOptimizer(Optimizer):
             self._budget.restart(self._ledger.answered())
 
     def _detached(self, result: Attached) -> None:
-        super()._detached(result)
         self._rounds.detached(result)
         if self._maximizer is not None:
             self._maximizer.model.detached(result)

@@ -141,7 +141,6 @@ class RandomOptimizer(Optimizer):
             self._feasibility.note(trial)
 
     def _corrected(self, trial: Trial, before: TrialState) -> None:
-        super()._corrected(trial, before)
         if trial.index is not None:
             self._feasibility.note(trial)
 
@@ -150,7 +149,6 @@ class RandomOptimizer(Optimizer):
             self._feasibility.know(result.index, result)
 
     def _detached(self, result: Attached) -> None:
-        super()._detached(result)
         if result.index is not None:
             self._feasibility.forget(result.index, result)
 

@@ -33,8 +33,10 @@ from botorch_delay.optimizers.replicates import Replicates, replicates
 from botorch_delay.optimizers.run import Run, exclusive
 
 # The columns of a table of results beside those of the parameters.
-TABLE_COLUMNS = ("trial", "state", "value", "corrected_from", "noise_var", "reason")
-TABLE_COLUMNS += ("round", "asked_at", "answered_at")
+TABLE_COLUMNS = (
+    *("trial", "state", "value", "corrected_from", "noise_var", "reason"),
+    *("round", "asked_at", "answered_at"),
+)
 
 
 class ReadableRun(Run, ABC):
@@ -218,7 +220,8 @@ class ReadableRun(Run, ABC):
         """
         named = table_columns(self._domain)
         rows = []
-        for result in (*self._ledger.trials, *self._ledger.attached):
+        results: list[Trial | Attached] = [*self._ledger.trials, *self._ledger.attached]
+        for result in results:
             trial = result if isinstance(result, Trial) else None
             values = self._domain.params(result.x)
             said = trial.corrections if trial else ()
@@ -238,7 +241,7 @@ class ReadableRun(Run, ABC):
         return rows
 
     def __repr__(self) -> str:
-        asked, planned = len(self._ledger), "" if self._horizon is None else f"/{self._horizon}"
+        asked, planned = len(self._ledger), "" if self.horizon is None else f"/{self.horizon}"
         running = len(self._ledger.running())
         return f"{type(self).__name__}({self._domain!r}, {asked}{planned} asked, {running} running)"
 
@@ -248,7 +251,7 @@ class ReadableRun(Run, ABC):
         domain, ledger = self._domain, self._ledger
         where = "a box" if domain.count is None else f"{domain.count} points"
         goal, best_of = ("largest", max) if self._maximize else ("smallest", min)
-        planned = "" if self._horizon is None else f" of {self._horizon}"
+        planned = "" if self.horizon is None else f" of {self.horizon}"
         asked = f"{len(ledger)}{planned} trials asked"
         states = Counter(trial.state.value for trial in ledger.trials)
         if states:

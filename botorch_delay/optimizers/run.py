@@ -212,10 +212,13 @@ class Run:
             self._settled(self._ledger.settle(event))
         elif event.kind == "attached":
             self._attached(self._ledger.attach(event, self._domain.like))
-        elif event.kind == "corrected":
-            self._corrected(*self._ledger.correct(event))
-        elif event.kind == "detached":
-            self._detached(self._ledger.detach(event))
+        elif event.kind in ("corrected", "detached"):
+            if self._fitting is not None:
+                self._fitting.forget()
+            if event.kind == "corrected":
+                self._corrected(*self._ledger.correct(event))
+            else:
+                self._detached(self._ledger.detach(event))
         else:
             self._decided(event)
             self._ledger.append(event)
@@ -260,13 +263,9 @@ class Run:
 
     def _corrected(self, trial: Trial, before: TrialState) -> None:
         """Take in that a trial has another value, or another end, than it had before."""
-        if self._fitting is not None:
-            self._fitting.forget()
 
     def _detached(self, result: Attached) -> None:
         """Take in that a result from elsewhere does not count."""
-        if self._fitting is not None:
-            self._fitting.forget()
 
     def _extended(self, before: int) -> None:
         """Take in that more asks are planned than so many."""

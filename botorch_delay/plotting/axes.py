@@ -10,6 +10,7 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import InputTypeError, NoAnswerError
+from botorch_delay.history.trials import Attached, Trial
 from botorch_delay.optimizers import Optimizer
 
 # Colours that stay apart for colour-blind readers (Okabe and Ito).
@@ -44,7 +45,8 @@ def answers(optimizer: Optimizer) -> tuple[Tensor, Tensor]:
     Raises:
         NoAnswerError: if there is none.
     """
-    results = [*(t for t in optimizer.trials if t.value is not None), *optimizer.attached]
+    told = [trial for trial in optimizer.trials if trial.value is not None]
+    results: list[Trial | Attached] = [*told, *optimizer.attached]
     if not results:
         raise NoAnswerError("There is no answer yet to draw; tell() or attach() one.")
     X = torch.stack([result.x for result in results]).cpu().double()

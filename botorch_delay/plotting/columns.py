@@ -42,7 +42,7 @@ class _Column:
         self.name = axis_name(domain, place)
         parameter = domain.columns.varying[domain.names[place]]
         self.is_log = place in domain.log_dims
-        self._is_category = place in domain.cat_dims
+        self._is_category = place in dict(domain.encoding.categories)
         allowed = domain.allowed(place)
         ends = domain.bounds[:, place].cpu().double()
         self.texts: list[str] = []
@@ -160,7 +160,7 @@ def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
     order = torch.argsort(values, descending=not optimizer.maximize)
     lines = torch.stack([places.expand_as(heights), heights], dim=-1)[order]
     shades = "viridis" if optimizer.maximize else "viridis_r"
-    drawn = LineCollection(lines.numpy(), cmap=shades, linewidths=1.2, alpha=0.8)
+    drawn = LineCollection(list(lines.numpy()), cmap=shades, linewidths=1.2, alpha=0.8)
     drawn.set_array(values[order].numpy())
     ax.add_collection(drawn)
     ax.figure.colorbar(drawn, ax=ax, label="value")

@@ -238,9 +238,9 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> tu
         NoAnswerError: before any answer.
     """
     check(optimizer, Optimizer, "plot_history")
-    values = answers(optimizer)[1]
+    values, plt = answers(optimizer)[1], pyplot()
     if axes is None:
-        axes = pyplot().subplots(2, sharex=True, layout="constrained", height_ratios=[2, 1])[1]
+        axes = plt.subplots(2, sharex=True, layout="constrained", height_ratios=[2, 1])[1]
     top, bottom = axes
     trials = optimizer.trials
     came = [t.answered_step or 0 for t in trials if t.value is not None]
@@ -254,7 +254,7 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> tu
         top.scatter(*at, edgecolor=ORANGE, label="attached", **attached)
     ends = torch.cat([steps[order], torch.tensor([max(len(trials), 1)])])
     top.step(ends, torch.cat([best, best[-1:]]), where="post", color=GREEN, label="best so far")
-    failed = [t.answered_step for t in trials if t.state is TrialState.FAILED]
+    failed = [t.answered_step or 0 for t in trials if t.state is TrialState.FAILED]
     if failed:
         low = top.get_ylim()[0]
         top.scatter(failed, [low] * len(failed), marker="x", s=24, color=VERMILION, label="failed")
@@ -269,8 +269,8 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> tu
     in_flight = change.cumsum(0)[: len(trials) + 1]
     bottom.fill_between(range(len(trials) + 1), in_flight, step="mid", color=BLUE, alpha=0.5)
     bottom.set(xlabel="asks", ylabel="in flight", ylim=(0, None))
-    bottom.yaxis.get_major_locator().set_params(integer=True)
-    bottom.xaxis.get_major_locator().set_params(integer=True)
+    for axis in (bottom.xaxis, bottom.yaxis):
+        axis.set_major_locator(plt.MaxNLocator(integer=True))
     return top, bottom
 
 

@@ -218,3 +218,12 @@ def test_only_answers_far_from_enough_others_are_suspect(ledger):
     assert "lies" in ledger.far(50.0, than=ledger[8])
     ledger.correct(Event("corrected", 3.0, 8, 0.5))
     assert "lies" in ledger.far(60.0)
+
+
+def test_a_value_is_suspect_where_most_others_are_the_same(ledger):
+    for _ in range(8):
+        ask(ledger)
+    for trial in range(9):
+        settle(ledger, trial, "completed", 0.9 if trial else 0.85)
+    assert ledger.far(0.99) == ""
+    assert "lies" in ledger.far(90.0)

@@ -33,6 +33,11 @@ def right(trial):
     return 0.01 * trial.index
 
 
+def best(opt):
+    found = opt.recommend()
+    return found.index, found.mean, found.lower, found.upper
+
+
 def reopened(opt, path):
     opt.save(path)
     return bd.load(path)
@@ -47,7 +52,7 @@ def test_a_corrected_run_computes_what_one_that_was_told_right_does():
         for trial in opt.ask(8):
             opt.tell(trial, right(trial) + (0.5 if trial.id in slips else 0.0))
     wrong.correct(3, right(wrong.trials[3]), "two digits swapped")
-    assert wrong.recommend() == told.recommend()
+    assert best(wrong) == best(told)
     assert wrong.ask(4)[-1].index == told.ask(4)[-1].index
     (said,) = wrong.trials[3].corrections
     assert said.value == right(wrong.trials[3]) + 0.5
@@ -132,10 +137,10 @@ def test_a_correction_in_time_ends_no_claim_and_is_assumed_to_be_right(options):
     opt.correct(2, right(trials[2]))
     opt = play(opt, 5)
     assert opt.guarantee.holds
-    assert any("1 corrections says" in line for line in opt.guarantee.assumptions)
+    assert any("every correction (so far 1)" in line for line in opt.guarantee.assumptions)
 
 
-@pytest.mark.parametrize("options", [DESIGN, ALL, BUDGET], ids=["design", "all", "budget"])
+@pytest.mark.parametrize("options", [DESIGN, ALL], ids=["round", "all"])
 def test_a_round_that_was_judged_by_a_wrong_answer_ends_the_claim_for_good(options, tmp_path):
     opt = play(optimizer(**options), 20, wrong={1})
     assert opt.rounds
@@ -234,7 +239,7 @@ def test_a_detached_result_counts_no_more_and_is_kept(tmp_path):
     opt.attach(points[:2], torch.tensor([0.2, 9.0], dtype=torch.double))
     never.attach(points[:1], torch.tensor([0.2], dtype=torch.double))
     opt.detach(1, "of another batch")
-    assert opt.recommend() == never.recommend()
+    assert best(opt) == best(never)
     opt.attach(points[2], 0.1)
     assert [result.id for result in opt.attached] == [0, 2]
     (gone,) = reopened(opt, tmp_path / "study.db").detached
