@@ -22,7 +22,7 @@ from botorch_delay.exceptions import (
     TrialError,
 )
 from botorch_delay.history.events import Event
-from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
+from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.reading import ReadableRun
 from botorch_delay.optimizers.run import exclusive
 
@@ -300,19 +300,19 @@ class Optimizer(ReadableRun, ABC):
             self._close_last()
             self._happen("finished")
 
-    def _ask_for(self, choice: Choice) -> Trial:
+    def _ask_for(self, choice: Suggestion) -> Trial:
         point = self._domain.like[choice.index] if choice.x is None else choice.x
         data = {"x": point.tolist(), "point": choice.index}
         data |= {"round": choice.round, "slot": choice.slot, **choice.data}
         self._apply(Event("asked", time.time(), len(self._ledger), data=data))
-        return self._ledger[-1]
+        return self._ledger.trials[-1]
 
     def _settle(self, trial: Trial, kind: str, value: float | None, data: dict[str, Any]) -> None:
         self._apply(Event(kind, time.time(), trial.id, value, data))
         self._after_settled(trial)
 
     @abstractmethod
-    def _choose(self) -> Choice:
+    def _choose(self) -> Suggestion:
         """The next point. Rounds close here and nowhere else, but for the last."""
 
     def _after_settled(self, trial: Trial) -> None:
