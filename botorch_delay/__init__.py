@@ -16,9 +16,9 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   (its rounds), ``maximizer.Maximizer`` (where the rule outside the design is largest),
   ``budget.Budget`` (what that may cost) and ``audit.Audit`` (what is claimed after all that
   happened, under what ``assumptions.assumed`` says); ``rules.Rule``, and
-  ``rule_model.RuleModel``, what it sees; ``config.BPEConfig``, its options, ``exploit.Exploit`` one
-  of their parts; ``run.Fitting``, the one surrogate in use; ``replica.Replica``, the same asks
-  made again elsewhere; ``loading.load``.
+  ``rule_model.RuleModel``, what it sees; ``config.BPEConfig``, its options, ``exploit.Exploit`` and
+  ``exploit.WithinBudget`` among their parts; ``run.Fitting``, the one surrogate in use;
+  ``replica.Replica``, the same asks made again elsewhere; ``loading.load``.
 * ``elimination``: ``open_round.OpenRound``, design points and what became of them;
   ``closing.close_round``, its end; ``rounds.RoundRecord``, what is kept of it, and
   ``rounds.round_lengths``, q_r and t_r; ``active_set.ActiveSet``, which is a
