@@ -20,6 +20,10 @@ from botorch_delay.delays import SubExponentialDelay as SubExponentialDelay
 from botorch_delay.design.greedy import greedy_max_variance as greedy_max_variance
 from botorch_delay.domains.box import BoxDomain as BoxDomain
 from botorch_delay.domains.finite import FiniteDomain as FiniteDomain
+from botorch_delay.domains.parameters import Choice as Choice
+from botorch_delay.domains.parameters import Float as Float
+from botorch_delay.domains.parameters import Int as Int
+from botorch_delay.domains.space import Space as Space
 from botorch_delay.elimination.active_set import ActiveSet as ActiveSet
 from botorch_delay.elimination.finite_active_set import FiniteActiveSet as FiniteActiveSet
 from botorch_delay.elimination.rounds import GeometricRounds as GeometricRounds
@@ -37,6 +41,7 @@ from botorch_delay.optimizers import BPEDelayOptimizer as BPEDelayOptimizer
 from botorch_delay.optimizers import Epoch as Epoch
 from botorch_delay.optimizers import Forecast as Forecast
 from botorch_delay.optimizers import Optimizer as Optimizer
+from botorch_delay.optimizers import Prediction as Prediction
 from botorch_delay.optimizers import QueuedOptimizer as QueuedOptimizer
 from botorch_delay.optimizers import RandomOptimizer as RandomOptimizer
 from botorch_delay.optimizers import Recommendation as Recommendation

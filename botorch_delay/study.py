@@ -1,183 +1,181 @@
 """Studies in files, for experiments that are no programs: named parameters in, tables out.
 
-The space is a TOML file. Either a list of arms:
-
-    arms = "arms.csv"            # a header with the names, one row of numbers per arm
-
-or a grid, the product of its parameters:
+The space is a TOML file with a table for each parameter:
 
     [parameters.temperature]
-    values = [20, 30, 40]
+    low = 20                     # both without a decimal point: whole numbers
+    high = 80
+    unit = "°C"
 
     [parameters.dose]
     low = 0.01
     high = 10.0
-    steps = 13
-    scale = "log"
+    log = true
+    round = 2                    # significant digits; or step = 0.5, or steps = 13
+
+    [parameters.acid]
+    values = ["citric", "malic"]
+
+A range without ``step`` or ``steps`` makes it a box, else it is the grid of all combinations. Or
+the arms are the rows of a table, in which parameters may describe columns:
+
+    arms = "arms.csv"            # a header with the names, one row of values per arm
 """
 
 from __future__ import annotations
 
-import csv
 import math
 import os
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from dataclasses import asdict
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.domains.finite import Domain, FiniteDomain
-from botorch_delay.domains.space import Choice, Space
+from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, text_of
+from botorch_delay.domains.space import MAX_ARMS, Space
 from botorch_delay.exceptions import InputError, NoAnswerError
-from botorch_delay.history.trials import Trial
+from botorch_delay.history.point_status import MAX_FAILURES, Feasibility, PointStatus
+from botorch_delay.history.trials import Attached, Trial, TrialState
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
 
 __all__ = [
+    "add_note",
+    "describe_attached",
     "describe_study",
     "describe_trial",
+    "format_settled",
+    "format_space",
     "format_study",
     "format_trials",
-    "point_of",
     "read_space",
 ]
 
-MAX_ARMS = 1_000_000
+_LISTED = ("values", "ordered", "log", "unit")
+_RANGE = ("low", "high", "log", "step", "round", "unit")
+_STEPS = ("low", "high", "steps", "log", "unit")
+_ROUND = (
+    "  (a round tries settings of which little is known; when their results are in it closes, and\n"
+    "  settings that can hardly be the best any more are not asked again)"
+)
 
 
-def read_space(path: str | os.PathLike[str]) -> FiniteDomain:
-    """The arms that a TOML file describes, in their own units.
+def read_space(path: str | os.PathLike[str]) -> Space:
+    """The space that a TOML file describes.
 
     Raises:
-        InputError: if the file cannot be read, or does not describe a space.
+        InputError: if the file cannot be read, or does not describe a space; it names the file and
+            the parameter.
     """
     file = Path(path)
-    text = _read_text(file)
     try:
-        match tomllib.loads(text):
-            case {"arms": str(name), **others} if not others:
-                file = file.parent / name
-                return _read_arms(_read_text(file))
-            case {"parameters": dict(parameters), **others} if parameters and not others:
-                return _grid({name: _choice(name, parameters[name]) for name in parameters})
-        raise InputError(
-            'expected either arms = "file.csv", the name of a CSV file, or at least one '
-            "[parameters.NAME] table, and nothing else."
-        )
-    except tomllib.TOMLDecodeError as error:
+        described = tomllib.loads(file.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"Cannot read {file}: {error.strerror}.") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{file} is not TOML: {error}.") from error
+    tables, arms = described.pop("parameters", {}), described.pop("arms", None)
+    try:
+        if described or not isinstance(tables, dict) or not (tables or arms is not None):
+            raise InputError(
+                'expected at least one [parameters.NAME] table, or arms = "file.csv", the name of '
+                "a CSV file, and nothing else."
+            )
+        parameters = {name: _parameter(name, table) for name, table in tables.items()}
+        if arms is not None:
+            if not isinstance(arms, str):
+                raise InputError(f"arms must be the name of a CSV file, got {arms!r}.")
+            return Space.arms(file.parent / arms, parameters)
+        is_box = any("low" in t and not {"step", "steps"} & t.keys() for t in tables.values())
+        return Space(parameters) if is_box else Space.grid(parameters)
     except InputError as error:
         raise InputError(f"{file}: {error}") from error
 
 
-def _read_text(file: Path) -> str:
+def _parameter(name: str, table: Any) -> Parameter:
+    """What a table of the file describes: those values, steps between two ends, or a range."""
+    allowed: tuple[str, ...] = ()
+    make: Callable[..., Parameter]
+    match table:
+        case {"values": list(values)}:
+            numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+            allowed, make, table = _LISTED, Choice, {"ordered": numeric} | table
+        case {"low": _, "high": _, "steps": _}:
+            allowed, make = _STEPS, _steps
+        case {"low": low, "high": high}:
+            whole = type(low) is int and type(high) is int and type(table.get("step", 1)) is int
+            allowed, make = _RANGE, Int if whole and "round" not in table else Float
+    if not allowed or not table.keys() <= set(allowed):
+        raise InputError(
+            f"parameter {name}: expected a table with values, or with low and high, and then log, "
+            f"unit, ordered (of values), step, steps or round (of a range); got {table!r}."
+        )
     try:
-        return file.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
-    except OSError as error:
-        raise InputError(f"Cannot read {file}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not text in UTF-8: {error}.") from error
+        return make(**table)
+    except InputError as error:
+        raise InputError(f"parameter {name}: {error}") from error
 
 
-def _read_arms(text: str) -> FiniteDomain:
-    """The arms of a table: a header of names, then one row of numbers for each arm."""
-    header, *rows = [line for line in text.splitlines() if line.strip()] or [""]
-    names = [cell.strip() for cell in next(csv.reader([header]), [])]
-    if not rows or not all(_number(name) is None for name in names):
-        raise InputError("expected a header of names, and at least one arm.")
-    try:
-        points = np.loadtxt(rows, delimiter=",", ndmin=2)
-    except ValueError as error:
-        raise InputError(f"expected {len(names)} numbers for each arm: {error}.") from error
-    if points.shape[1] != len(names):
-        raise InputError(f"expected {len(names)} numbers for each arm, got {points.shape[1]}.")
-    return FiniteDomain(torch.from_numpy(points), names=names)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _choice(name: str, described: Any) -> Choice:
-    """The values of one parameter: those listed, or steps from low to high."""
-    match described:
-        case {"values": list(values), **rest} if values and rest.keys() <= {"scale"}:
-            steps = None
-        case {"low": low, "high": high, "steps": count, **rest} if rest.keys() <= {"scale"}:
-            values, steps = [low, high], validation.whole(count, f"{name}: steps", 2)
-        case _:
-            raise InputError(
-                f"parameter {name}: expected a table with values, a list of numbers, or with low, "
-                f"high and steps, and perhaps scale; got {described!r}."
-            )
-    scale = rest.get("scale", "linear")
-    if scale not in ("linear", "log"):
-        raise InputError(f'parameter {name}: scale must be "linear" or "log", got {scale!r}.')
-    check = validation.positive if scale == "log" else validation.real
-    values = [check(value, f"each number of parameter {name}") for value in values]
-    if steps is not None:
-        values = _steps(values[0], values[1], steps, log=scale == "log")
-    return Choice(values, ordered=True, log=scale == "log")
-
-
-def _grid(parameters: Mapping[str, Choice]) -> FiniteDomain:
-    """All combinations; a parameter with one value takes no column."""
-    count = math.prod(parameter.count for parameter in parameters.values())
-    if count > MAX_ARMS:
-        raise InputError(f"{count} arms are described; at most {MAX_ARMS} can be listed.")
-    box = Space(parameters).domain
-    axes = [box.bounds.new_tensor(values) for values in box.discrete_dims.values()]
-    points = torch.cartesian_prod(*axes).reshape(count, len(axes))
-    return FiniteDomain(points, names=box.names, log_dims=box.log_dims)
-
-
-def _steps(low: float, high: float, steps: int, *, log: bool) -> list[float]:
-    if not low < high:
-        raise InputError(f"low must be below high, got {low:g} and {high:g}.")
+def _steps(low: Any, high: Any, steps: Any, log: Any = False, unit: Any = None) -> Choice:
+    """So many numbers between two ends, at equal distances or ratios."""
+    check = validation.positive if log else validation.real
+    ends, steps = (check(low, "low"), check(high, "high")), validation.whole(steps, "steps", 2)
+    if not ends[0] < ends[1]:
+        raise InputError(f"low must be below high, got {low} and {high}.")
     if steps > MAX_ARMS:
         raise InputError(f"steps must be at most {MAX_ARMS}, got {steps}.")
-    ends = (math.log10(low), math.log10(high)) if log else (low, high)
-    inner = torch.linspace(*ends, steps, dtype=torch.double)[1:-1].tolist()
+    first, last = map(math.log10, ends) if log else ends
+    between = torch.linspace(first, last, steps, dtype=torch.double)
     # People set dials: 12 digits, and the ends as they were written.
-    return [low, *(float(f"{10.0**value if log else value:.12g}") for value in inner), high]
+    inner = (float(f"{10.0**v if log else v:.12g}") for v in between[1:-1].tolist())
+    return Choice([low, *inner, high], ordered=True, log=log, unit=unit)
 
 
-def point_of(domain: Domain, settings: Sequence[str]) -> Tensor:
-    """The point (``d``) with the given settings, each NAME=NUMBER, all of them once.
-
-    Raises:
-        InputError: if a name is unknown, missing or given twice, or a value is no number.
-    """
-    values = {name: _number(text) for name, _, text in (s.partition("=") for s in settings)}
-    if len(values) < len(settings) or values.keys() != set(domain.names) or None in values.values():
-        raise InputError(
-            f"Each of {', '.join(domain.names)} needs one NAME=NUMBER, and nothing else does; got "
-            f"{' '.join(settings)}."
-        )
-    return domain.like.new_tensor([values[name] for name in domain.names])
+def format_space(space: Space) -> str:
+    """What a space is, with one line per parameter."""
+    count = space.domain.count
+    kind = "a box" if count is None else f"{count} arms"
+    lines = [
+        f"{name}: {parameter.summary}"
+        + (f" {parameter.unit}" if parameter.unit else "")
+        + (", by its logarithm" if parameter.log else "")
+        for name, parameter in space.parameters.items()
+    ]
+    return "\n  ".join([f"{kind} of {', '.join(space.parameters)}", *lines])
 
 
-def describe_trial(trial: Trial, domain: Domain) -> dict[str, Any]:
-    """A trial as plain values, ready for JSON."""
+def describe_trial(trial: Trial) -> dict[str, Any]:
+    """A trial as plain values, ready for JSON; parameters are the user's own values."""
     return {
         "id": trial.id,
-        "parameters": _parameters(domain, trial.x),
+        "parameters": trial.params,
+        "units": trial.columns.units,
         "round": trial.round,
         "state": trial.state.value,
         "value": trial.value,
         "reason": trial.reason,
         "asked_at": trial.asked_at,
         "answered_at": trial.answered_at,
+        "corrections": [asdict(correction) for correction in trial.corrections],
+    }
+
+
+def describe_attached(result: Attached, domain: Domain) -> dict[str, Any]:
+    """A result from elsewhere as plain values, ready for JSON."""
+    return {
+        "id": result.id,
+        "parameters": domain.params(result.x),
+        "value": result.value,
+        "attached_at": result.answered_at,
+        "detached_at": result.detached_at,
+        "reason": result.reason,
     }
 
 
@@ -189,18 +187,23 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
         "horizon": optimizer.horizon,
         "asked": len(optimizer.trials),
         "direction": "maximize" if optimizer.maximize else "minimize",
+        "units": domain.columns.units,
         "arms": domain.count,
         "active": None,
         "round": None,
         "forecast": None,
         "waiting_for": [],
-        "late": [
+        "overdue": [
             {"id": found.trial.id, "asks": found.asks, "sooner": found.sooner}
-            for found in optimizer.late()
+            for found in optimizer.overdue()
         ],
-        "pending": [describe_trial(trial, domain) for trial in optimizer.pending],
+        "summary": str(optimizer),
+        "notes": optimizer.notes.get("lines", []),
+        "pending": [describe_trial(trial) for trial in optimizer.pending],
         "recommendation": None,
-        "trials": [describe_trial(trial, domain) for trial in optimizer.trials],
+        "trials": [describe_trial(trial) for trial in optimizer.trials],
+        "attached": [describe_attached(result, domain) for result in optimizer.attached],
+        "detached": [describe_attached(result, domain) for result in optimizer.detached],
     }
     if isinstance(optimizer, BPEDelayOptimizer):
         study["active"] = optimizer.active_set.size
@@ -208,11 +211,13 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
         study["waiting_for"] = [straggler.trial.id for straggler in optimizer.stragglers]
         with suppress(NoAnswerError):
             forecast = optimizer.forecast()
-            study["forecast"] = None if forecast is None else str(forecast)
+            if forecast is not None and forecast.quantile(0.5) <= (forecast.asks_left or math.inf):
+                study["forecast"] = str(forecast)
     with suppress(NoAnswerError):
         best = optimizer.recommend()
         study["recommendation"] = {
-            "parameters": _parameters(domain, best.x),
+            "parameters": best.params,
+            "words": domain.columns.words(best.params),
             "mean": best.mean,
             "lower": best.lower,
             "upper": best.upper,
@@ -222,25 +227,67 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
     return study
 
 
-def _parameters(domain: Domain, x: Tensor) -> dict[str, float]:
-    return dict(zip(domain.names, x.tolist(), strict=True))
+def add_note(optimizer: Optimizer, text: str) -> list[str]:
+    """Add a line with its date to the study's notes; all lines."""
+    lines = optimizer.notes.setdefault("lines", [])
+    if not isinstance(lines, list) or not text.strip():
+        raise InputError("A note must be a text that is not empty, and notes['lines'] a list.")
+    lines.append(f"{datetime.now():%Y-%m-%d %H:%M}  {' '.join(text.split())}")
+    return lines
 
 
-def format_trials(trials: Sequence[Mapping[str, Any]], *, since: bool = False) -> str:
-    """Trials as a table with one column per parameter.
+def format_settled(optimizer: Optimizer, trial: Trial) -> str:
+    """What was said of a trial, and what follows from it, for people."""
+    words = optimizer.domain.words(trial.x)
+    running = len(optimizer.pending)
+    out = f"{running} {'trial is' if running == 1 else 'trials are'} still running"
+    if trial.state is TrialState.COMPLETED:
+        before = [said.value for said in trial.corrections]
+        was = f" (before: {'failed' if before[-1] is None else before[-1]})" if before else ""
+        return f"trial {trial.id}: result {trial.value:.12g}{was} at {words}; {out}"
+    if trial.state is TrialState.ABANDONED:
+        return (
+            f"trial {trial.id} is given up, at {words}; {out}\n"
+            "its settings may be asked again; if its result comes after all, tell it"
+        )
+    same = [other for other in optimizer.trials if torch.equal(other.x, trial.x)]
+    status = Feasibility(same, key=lambda _: 0).status(0)
+    back = "its settings may be asked again, at most twice more in a row without a result"
+    if status is PointStatus.INFEASIBLE:
+        back = f"its settings have failed {MAX_FAILURES} times and are not asked any more"
+    elif len(optimizer.trials) == optimizer.horizon:
+        back = "every planned trial has been asked, so that its settings do not come back"
+    elif status is PointStatus.HELD:
+        back = "its settings come back once the other trials there have their results"
+    elif trial.slot >= 0 and trial.round == getattr(optimizer, "round", None):
+        back = "its settings come back with the next ask"
+    return f"trial {trial.id} failed, at {words}; {out}\n{back}"
+
+
+def format_trials(
+    trials: Sequence[Mapping[str, Any]], last: str = "", units: Mapping[str, str] | None = None
+) -> str:
+    """Trials or attached results as a table with one column per parameter.
 
     Args:
-        trials: of :func:`describe_trial`.
-        since: whether to say how long ago each was asked.
+        trials: of :func:`describe_trial`, or what :func:`describe_study` says of those attached.
+        last: of the last column: "asked", how long ago each was asked; "value"; or none.
+        units: of parameters, by name.
     """
     if not trials:
         return "none"
-    rows = [["id", *trials[0]["parameters"], *(["asked"] if since else [])]]
+    first = ["id"] if "id" in trials[0] else []
+    units = units or {}
+    names = [f"{n} ({units[n]})" if n in units else n for n in trials[0]["parameters"]]
+    rows = [[*first, *names, *([last] if last else [])]]
     for trial in trials:
-        numbers = [f"{value:.12g}" for value in trial["parameters"].values()]
-        seconds = round(max(time.time() - trial["asked_at"], 0.0))
-        ago = [f"{timedelta(seconds=seconds)} ago"] if since else []
-        rows.append([str(trial["id"]), *numbers, *ago])
+        cells = [trial[name] for name in first] + [*trial["parameters"].values()]
+        if last == "asked":
+            seconds = round(max(time.time() - trial["asked_at"], 0.0))
+            cells.append(f"{timedelta(seconds=seconds)} ago")
+        elif last:
+            cells.append(trial[last])
+        rows.append([text_of(cell) for cell in cells])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
@@ -250,46 +297,53 @@ def format_trials(trials: Sequence[Mapping[str, Any]], *, since: bool = False) -
 
 def format_study(study: Mapping[str, Any]) -> str:
     """What :func:`describe_study` gave, for people."""
-    states = [trial["state"] for trial in study["trials"]]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    planned = "" if study["horizon"] is None else f" of {study['horizon']}"
-    lines = [
-        f"{study['asked']}{planned} trials asked" + (f" ({counts})" if counts else ""),
-        _format_progress(study),
-        "",
-        "pending:",
-        format_trials(study["pending"], since=True),
-    ]
+    lines = [study["summary"]]
+    if study["round"] is not None:
+        lines += [_ROUND]
     if study["waiting_for"]:
         ids = ", ".join(map(str, study["waiting_for"]))
         lines.append(f"the round waits for trial {ids}; if one will not come back, use abandon")
-    lines += [
-        f"trial {late['id']} is late: {late['sooner']:.0%} of answers are estimated to take fewer "
-        f"than the {late['asks']} asks since it was asked"
-        for late in study["late"]
-    ]
     lines += [study["forecast"]] if study["forecast"] else []
-    lines += ["", f"recommended ({study['direction']}):"]
+    lines += [
+        f"trial {found['id']} is overdue: {found['sooner']:.0%} of answers are estimated to take "
+        f"fewer than the {found['asks']} asks since it was asked"
+        for found in study["overdue"]
+    ]
+    lines += _format_amendments(study)
+    lines += [
+        "",
+        "running (no result yet):",
+        format_trials(study["pending"], "asked", study["units"]),
+    ]
+    if study["attached"]:
+        lines += ["", "attached (results that were obtained elsewhere):"]
+        lines += [format_trials(study["attached"], "value", study["units"])]
+    lines += ["", f"recommended settings (to {study['direction']} the result):"]
     best = study["recommendation"]
     if best is None:
-        return "\n".join([*lines, "nothing yet: there is no answer"])
-    lines += [
-        ", ".join(f"{name} = {value:.12g}" for name, value in best["parameters"].items()),
-        f"{best['mean']:.6g}, between {best['lower']:.6g} and {best['upper']:.6g}",
-        f"({best['interval']})",
-        f"answers at this very point: {best['count']}",
-    ]
+        lines += ["nothing yet: there is no result"]
+    else:
+        lines += [
+            best["words"],
+            f"expected result {best['mean']:.6g}, probably between {best['lower']:.6g} and "
+            f"{best['upper']:.6g}",
+            f"(by all results together; {best['interval']})",
+            f"results at these very settings: {best['count']}",
+        ]
+    if study["notes"]:
+        lines += ["", "notes:", *study["notes"]]
     return "\n".join(lines)
 
 
-def _format_progress(study: Mapping[str, Any]) -> str:
-    """The round and the share of arms, or of the box, that is still active."""
-    arms = study["arms"]
-    if study["active"] is None:
-        return f"{study['optimizer']} on {'a box' if arms is None else f'{arms} arms'}"
-    stage = "finished" if study["asked"] else "not begun"
-    if study["round"] is not None:
-        stage = f"round {study['round']}"
-    if arms is None:
-        return f"{stage}, {study['active']:.3g} of the box active"
-    return f"{stage}, {study['active']} of {arms} arms active"
+def _format_amendments(study: Mapping[str, Any]) -> list[str]:
+    """What was corrected, and which attached results were taken back."""
+    lines = []
+    for trial in study["trials"]:
+        for said in trial["corrections"]:
+            was = "had failed" if said["value"] is None else f"said {said['value']:.6g}"
+            why = f" ({said['reason']})" if said["reason"] else ""
+            lines.append(f"trial {trial['id']} {was} before it was corrected{why}")
+    for result in study["detached"]:
+        why = f" ({result['reason']})" if result["reason"] else ""
+        lines.append(f"attached result {result['id']}, {result['value']:.6g}, was taken back{why}")
+    return lines

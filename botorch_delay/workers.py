@@ -9,6 +9,7 @@ import pickle
 import signal
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -17,13 +18,45 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from botorch_delay import validation
+from botorch_delay.domains.columns import Columns
 from botorch_delay.exceptions import InputError, InputTypeError
 from botorch_delay.history.trials import Trial
 
-Objective = Callable[[Tensor], float]
+Objective = Callable[..., float]
+
+
+def takes_names(objective: Objective, columns: Columns) -> bool:
+    """Whether an objective gets the parameters of a space as keywords, else as one dict.
+
+    Raises:
+        InputTypeError: if it can take neither.
+    """
+    names = columns.parameters
+    try:
+        signature = inspect.signature(objective)
+    except (TypeError, ValueError):  # of what is not written in Python
+        return False
+    try:
+        signature.bind(**dict.fromkeys(names))
+    except TypeError:
+        pass
+    else:
+        return True
+    try:
+        (first,) = signature.bind(None).arguments
+    except TypeError:
+        first = None
+    if first is None or first in names:
+        raise InputTypeError(
+            f"objective must take {', '.join(names)} as keywords, or one dict of them, called "
+            f"otherwise than any of them; its arguments are {signature}."
+        )
+    return False
+
+
+MOST_CALLS = 20  # of a traceback
 
 
 @dataclass(frozen=True)
@@ -36,6 +69,7 @@ class Evaluation:
         started: seconds since the epoch.
         finished: seconds since the epoch.
         error: why it failed, empty if it did not.
+        traceback: of what the objective raised, its last calls; empty if it raised nothing.
         value: the finite number that the objective returned; None if it failed.
     """
 
@@ -45,6 +79,7 @@ class Evaluation:
     finished: float
     error: str = ""
     value: float | None = None
+    traceback: str = ""
 
 
 class Pool:
@@ -60,9 +95,11 @@ class Pool:
 
     def __init__(self, executor: Any) -> None:
         self._executor = executor
+        self._by_name = False
 
-    def check(self, objective: Objective) -> None:
-        """Raise InputTypeError if the objective cannot reach the workers."""
+    def check(self, objective: Objective, columns: Columns) -> None:
+        """Raise InputTypeError if the objective cannot take points or reach the workers."""
+        self._by_name = columns.named and takes_names(objective, columns)
         if self.dumps is None:
             return
         try:
@@ -75,7 +112,16 @@ class Pool:
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
         """Have a worker evaluate the objective at the trial's point."""
-        return self._executor.submit(_evaluate, objective, *_portable(trial))
+        return self._executor.submit(_evaluate, objective, *self._portable(trial))
+
+    def _portable(self, trial: Trial) -> tuple[int, Any, str]:
+        """Id, point and what the objective gets of it: names, a dict, or a tensor of some dtype.
+
+        As plain values: tensors would travel through shared memory.
+        """
+        if trial.columns.named:
+            return trial.id, trial.params, "names" if self._by_name else "dict"
+        return trial.id, trial.x.tolist(), str(trial.x.dtype).removeprefix("torch.")
 
     def alive(self) -> bool:
         """Whether answers can still come."""
@@ -126,7 +172,7 @@ class PebblePool(Pool):
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
         """Have a worker evaluate the objective at the trial's point."""
-        arguments = (objective, *_portable(trial))
+        arguments = (objective, *self._portable(trial))
         return self._executor.schedule(_evaluate, args=arguments, timeout=self.timeout)
 
 
@@ -149,7 +195,7 @@ class DaskPool(Pool):
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
         """Have a worker evaluate the objective at the trial's point."""
         key = f"{self._run}-{trial.id}"
-        return self._executor.submit(_evaluate, objective, *_portable(trial), key=key)
+        return self._executor.submit(_evaluate, objective, *self._portable(trial), key=key)
 
     def alive(self) -> bool:
         """Whether the client has a scheduler, or is about to have one again."""
@@ -191,28 +237,28 @@ def make_pool(executor: Any, timeout: float | None) -> Pool:
     return Pool(executor)
 
 
-def _portable(trial: Trial) -> tuple[int, list[float], str]:
-    """Id, point and dtype as plain values: tensors would travel through shared memory."""
-    return trial.id, trial.x.tolist(), str(trial.x.dtype).removeprefix("torch.")
-
-
-def _evaluate(objective: Objective, trial_id: int, x: list[float], dtype: str) -> Evaluation:
+def _evaluate(objective: Objective, trial_id: int, point: Any, form: str) -> Evaluation:
     """Run in a worker: the objective at one point, and whatever went wrong with it."""
     worker = f"{os.getpid()}-{threading.get_ident()}"
     started = time.time()
-    value, error = None, ""
+    value, error, calls = None, "", ""
     try:
-        returned = objective(torch.tensor(x, dtype=getattr(torch, dtype)))
+        if form == "names":
+            returned = objective(**point)
+        elif form == "dict":
+            returned = objective(point)
+        else:
+            returned = objective(torch.tensor(point, dtype=getattr(torch, form)))
     except KeyboardInterrupt:
         raise
     except BaseException as raised:
-        error = one_line(raised)
+        error, calls = one_line(raised), _calls(raised)
     else:
         try:
             value = validation.real(returned, "value")
         except InputError as invalid:
             error = f"the objective returned no finite number: {invalid}"
-    return Evaluation(trial_id, worker, started, time.time(), error, value)
+    return Evaluation(trial_id, worker, started, time.time(), error, value, calls)
 
 
 def one_line(raised: BaseException) -> str:
@@ -222,6 +268,17 @@ def one_line(raised: BaseException) -> str:
         return f"{name}: {raised}".removesuffix(": ")
     except Exception:
         return name
+
+
+def _calls(raised: BaseException) -> str:
+    """The traceback of what the objective raised; empty where it cannot be had."""
+    own = raised.__traceback__
+    try:
+        inside = own.tb_next if own is not None else None
+        lines = traceback.format_exception(type(raised), raised, inside, limit=-MOST_CALLS)
+        return "".join(lines).encode("utf-8", "backslashreplace").decode()
+    except Exception:
+        return ""
 
 
 class _SpawnedPool(ProcessPoolExecutor):

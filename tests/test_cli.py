@@ -11,7 +11,7 @@ from contextlib import closing
 import pytest
 from scale import repeats
 
-from botorch_delay import BPEDelayOptimizer, cli, demo, load
+from botorch_delay import BPEDelayOptimizer, __version__, cli, demo, load
 from botorch_delay.demo import CrossValidation, demo_domain, held_out_accuracy
 
 # Where rich is installed this import draws from a global generator, once.
@@ -52,10 +52,21 @@ def test_wrong_options_give_one_line_and_exit_code_2(arguments, message, capsys)
     assert message in err[0]
 
 
-def test_help_is_there(capsys):
+def test_help_and_version_are_there(capsys):
     code, out, _ = call("--help", capsys=capsys)
     assert code == 0
     assert "demo" in out
+    assert call("--version", capsys=capsys)[:2] == (0, f"botorch-delay {__version__}\n")
+
+
+def test_whatever_goes_wrong_is_one_line_and_exit_code_1(capsys, monkeypatch):
+    def fall_over(*_):
+        raise ZeroDivisionError("one\ntwo")
+
+    monkeypatch.setattr(cli, "_demo", fall_over)
+    code, out, err = call("demo", capsys=capsys)
+    assert (code, out, len(err)) == (1, "", 1)
+    assert "ZeroDivisionError: one two" in err[0]
 
 
 def test_the_demo_runs_resumes_and_reports(tmp_path, capsys, monkeypatch):

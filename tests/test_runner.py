@@ -1,3 +1,4 @@
+import itertools
 import multiprocessing
 import os
 import signal
@@ -128,7 +129,7 @@ def test_even_exits_are_failed_trials(threads):
         raise SystemExit("enough")
 
     opt = make(horizon=3)
-    run(opt, leaves, threads, 3, 1, progress=False)
+    run(opt, leaves, threads, 3, 1, max_failures=None, progress=False)
     assert opt.trials[0].reason == "SystemExit: enough"
 
 
@@ -149,7 +150,7 @@ def test_scalars_of_all_kinds_are_values(threads):
     assert [t.value for t in opt.trials] == [1.0, 0.5, 0.25, 2.0]
 
 
-def test_callbacks_see_every_settled_trial(threads):
+def test_every_settled_trial_is_shown(threads):
     seen = []
     opt = make()
     run(
@@ -158,7 +159,7 @@ def test_callbacks_see_every_settled_trial(threads):
         threads,
         20,
         2,
-        callbacks=[lambda optimizer, trial: seen.append((optimizer is opt, trial.id))],
+        on_result=lambda optimizer, trial: seen.append((optimizer is opt, trial.id)),
         progress=False,
     )
     assert sorted(seen) == [(True, number) for number in range(20)]
@@ -187,7 +188,7 @@ def test_the_store_has_every_ask_and_answer_as_they_happen(tmp_path, threads):
             (asked,) = db.execute("SELECT count(*) FROM trials").fetchone()
             assert asked == len(optimizer.trials)
 
-    run(opt, objectives.quadratic, threads, 20, 2, store=path, callbacks=[look], progress=False)
+    run(opt, objectives.quadratic, threads, 20, 2, store=path, on_result=look, progress=False)
     assert seen == [True] * 20
 
 
@@ -231,7 +232,7 @@ def test_a_store_of_another_study_is_refused(tmp_path, threads):
     path = tmp_path / "study.db"
     run(make(), objectives.quadratic, threads, 5, 2, store=path, progress=False)
     with pytest.raises(StorageError, match="horizon"):
-        run(make(horizon=41), objectives.quadratic, threads, 5, 2, store=path, progress=False)
+        run(make(horizon=39), objectives.quadratic, threads, 5, 2, store=path, progress=False)
     used = make()
     used.ask()
     with pytest.raises(StorageError, match="another study"):
@@ -271,7 +272,7 @@ def program(folder, signals=0, how=None):
                 2,
                 store=folder / "study.db",
                 progress=False,
-                callbacks=[tell],
+                on_result=tell,
             )
         except KeyboardInterrupt:
             print("interrupted", flush=True)
@@ -319,16 +320,86 @@ def test_an_interrupt_in_the_middle_of_a_change_waits_for_it(tmp_path, threads, 
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_callback_that_raises_ends_the_run_in_good_order(tmp_path, threads):
+def test_on_result_that_raises_ends_the_run_in_good_order(tmp_path, threads):
     def breaks(optimizer, trial):
         raise ValueError("mine")
 
     opt, path = make(), tmp_path / "study.db"
     with pytest.raises(ValueError, match="mine"):
-        run(opt, objectives.quadratic, threads, 9, 3, store=path, callbacks=[breaks])
+        run(opt, objectives.quadratic, threads, 9, 3, store=path, on_result=breaks)
     assert opt.pending == []
     assert TrialState.COMPLETED in states(opt)
     assert [t.state for t in bd.load(path).trials] == states(opt)
+
+
+@pytest.mark.parametrize("horizon", [6, 9], ids=["same script", "longer horizon"])
+def test_a_run_goes_on_beyond_its_horizon(tmp_path, threads, horizon):
+    path = tmp_path / "study.db"
+    run(make(horizon=6), objectives.quadratic, threads, 6, 2, store=path, progress=False)
+    opt = make(horizon=horizon)
+    report = run(opt, objectives.quadratic, threads, 9, 2, store=path, progress=False)
+    assert (report.resumed, len(report.evaluations), opt.horizon) == (6, 3, 9)
+    loaded = bd.load(path)
+    assert (loaded.horizon, states(loaded)) == (9, [TrialState.COMPLETED] * 9)
+
+
+def wrong(x):
+    return undefined_name  # noqa: F821
+
+
+@pytest.mark.parametrize("places", [1, 4])
+def test_an_objective_that_only_fails_ends_the_run_and_its_points_are_asked_anew(
+    tmp_path, threads, places
+):
+    path = tmp_path / "study.db"
+    with pytest.raises(RunError, match="3 evaluations have failed") as caught:
+        run(make(), wrong, threads, 20, places, store=path, progress=False)
+    assert "return undefined_name" in str(caught.value)
+    asked = bd.load(path).trials
+    assert {trial.state for trial in asked} == {TrialState.ABANDONED}
+    opt = make()
+    run(opt, objectives.quadratic, threads, 20, places, store=path, progress=False)
+    answered = {t.index for t in opt.trials if t.value is not None}
+    assert {trial.index for trial in asked} <= answered
+
+
+def test_failures_count_no_more_once_an_evaluation_has_succeeded(threads):
+    calls = itertools.count()
+
+    def objective(x):
+        return objectives.quadratic(x) if next(calls) == 2 else wrong(x)
+
+    opt = make()
+    report = run(opt, objective, threads, 8, 1, progress=False)
+    assert [t.state for t in opt.trials if t.value is None] == [TrialState.FAILED] * 7
+    assert all("undefined_name" in e.traceback for e in report.evaluations if e.error)
+    assert [e.traceback for e in report.evaluations if not e.error] == [""]
+
+
+def test_where_nothing_else_can_be_asked_failures_are_told_and_asked_again(threads):
+    calls = itertools.count()
+
+    def objective(x):
+        return 1.0 if next(calls) else wrong(x)
+
+    opt = bd.RandomOptimizer(bd.FiniteDomain(line(2)[:1]), exact=True)
+    run(opt, objective, threads, 2, 1, progress=False)
+    assert states(opt) == [TrialState.FAILED, TrialState.COMPLETED]
+
+
+def test_on_result_ends_a_run_once_what_is_in_flight_is_told(threads):
+    opt = make()
+    run(
+        opt,
+        objectives.quadratic,
+        threads,
+        40,
+        3,
+        on_result=lambda optimizer, trial: trial.id == 4,
+        progress=False,
+    )
+    assert 5 <= len(opt.trials) < 12
+    assert states(opt) == [TrialState.COMPLETED] * len(opt.trials)
 
 
 # Workers that die, hang or cannot be reached
@@ -367,7 +438,7 @@ def test_an_answer_that_is_there_when_the_pool_breaks_is_told(tmp_path):
             return pool_futures[-1]
 
         pool.submit = remembering
-        run(opt, objective, pool, 3, 3, callbacks=[busy], progress=False)
+        run(opt, objective, pool, 3, 3, on_result=busy, progress=False)
     assert [t.state.value for t in opt.trials] == ["failed", "completed", "completed"]
 
 
@@ -397,7 +468,7 @@ def test_pebble_survives_a_dead_worker():
     assert {t.x.item() for t in failed} == {1.0}
 
 
-def test_a_trial_that_a_callback_settles_is_left_alone(threads):
+def test_a_trial_that_on_result_settles_is_left_alone(threads):
     def abandon_all(optimizer, trial):
         for pending in optimizer.pending:
             optimizer.mark_abandoned(pending)
@@ -409,7 +480,7 @@ def test_a_trial_that_a_callback_settles_is_left_alone(threads):
         threads,
         40,
         4,
-        callbacks=[abandon_all],
+        on_result=abandon_all,
         progress=False,
     )
     assert opt.pending == []
@@ -432,7 +503,7 @@ def test_ctrl_c_at_the_very_end_is_not_lost(threads):
 
     opt = make()
     with pytest.raises(KeyboardInterrupt):
-        run(opt, objectives.quadratic, threads, 5, 1, callbacks=[late], progress=False)
+        run(opt, objectives.quadratic, threads, 5, 1, on_result=late, progress=False)
     assert states(opt) == [TrialState.COMPLETED] * 5
 
 
@@ -480,7 +551,7 @@ class Lost(Executor):
 )
 def test_an_error_of_the_executor_is_reported_as_what_it_is(error, reason):
     opt = make()
-    run(opt, objectives.quadratic, Lost(error), 3, 2, progress=False)
+    run(opt, objectives.quadratic, Lost(error), 3, 2, max_failures=None, progress=False)
     assert [trial.reason for trial in opt.trials] == [reason] * 3
 
 
@@ -488,14 +559,14 @@ def test_an_error_of_the_executor_is_reported_as_what_it_is(error, reason):
     ("change", "error"),
     [
         ({"n_trials": 0}, InputError),
-        ({"n_trials": 41}, InputError),
         ({"n_trials": 1.5}, InputTypeError),
         ({"max_in_flight": 0}, InputError),
         ({"timeout": 0.0}, InputError),
         ({"timeout": 1.0}, InputError),  # threads cannot be stopped
         ({"objective": 3}, InputTypeError),
         ({"executor": None}, InputTypeError),
-        ({"callbacks": 5}, InputTypeError),
+        ({"on_result": 5}, InputTypeError),
+        ({"max_failures": 0}, InputError),
         ({"store": "/nowhere/at/all/study.db"}, StorageError),
     ],
 )
@@ -520,3 +591,59 @@ def test_a_reason_is_logged_so_that_every_log_can_hold_it(threads, caplog):
     run(make(horizon=4), half_a_character, threads, 2, 2, progress=False)
     assert "\\ud800" in caplog.text
     caplog.text.encode()
+
+
+# Objectives of a named space
+
+NAMED = bd.Space.grid(x=bd.Float(0.0, 1.0, step=0.25), act=bd.Choice(["relu", "tanh"]))
+
+
+def by_name(x, act, epochs=2):
+    return x + (act == "relu") + epochs
+
+
+def by_some_names(**params):
+    return by_name(**params)
+
+
+def by_dict(params, epochs=2):
+    return by_name(params["x"], params["act"], epochs)
+
+
+class Called:
+    def __call__(self, *, act, x):
+        return by_name(x, act)
+
+
+@pytest.mark.parametrize(
+    "objective", [by_name, by_some_names, by_dict, Called(), lambda *given: by_dict(*given)]
+)
+def test_objectives_get_parameters_by_name_or_as_a_dict(threads, objective):
+    opt = bd.RandomOptimizer(NAMED)
+    report = run(opt, objective, threads, 10, 2, progress=False)
+    assert not any(evaluation.error for evaluation in report.evaluations)
+    for trial in opt.trials:
+        assert trial.value == by_name(**trial.params)
+
+
+def test_parameters_travel_to_processes(processes):
+    opt = bd.RandomOptimizer(NAMED)
+    run(opt, by_dict, processes, 4, 2, progress=False)
+    assert [trial.value for trial in opt.trials] == [by_name(**t.params) for t in opt.trials]
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        lambda: 0.0,
+        lambda x: 0.0,  # would get the dict under the name of one parameter
+        lambda x, actt="relu": 0.0,
+        lambda first, second: 0.0,
+        lambda x, act, more: 0.0,
+    ],
+)
+def test_objectives_that_take_neither_are_refused(threads, objective):
+    opt = bd.RandomOptimizer(NAMED)
+    with pytest.raises(InputTypeError, match="objective must take x, act as keywords, or one dict"):
+        run(opt, objective, threads, 4, 2, progress=False)
+    assert opt.trials == []

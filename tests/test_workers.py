@@ -117,7 +117,7 @@ def test_one_run_at_a_time_works_on_its_optimizer():
 
     def play(opt):
         with ThreadPoolExecutor(1) as executor:
-            run(opt, objectives.quadratic, executor, 5, 1, callbacks=[meet], progress=False)
+            run(opt, objectives.quadratic, executor, 5, 1, on_result=meet, progress=False)
 
     with ThreadPoolExecutor(2) as runs:
         list(runs.map(play, [make(), make()]))
@@ -152,7 +152,7 @@ def test_a_lost_cluster_ends_the_run_and_blames_no_point(dask, tmp_path):
             5,
             2,
             store=path,
-            callbacks=[lambda optimizer, trial: dask.close()],
+            on_result=lambda optimizer, trial: dask.close(),
             progress=False,
         )
     objective.released.set()

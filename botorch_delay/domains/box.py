@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from botorch_delay import validation
+from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.finite import Domain, Encoding
 from botorch_delay.exceptions import InputError, InputTypeError
 
@@ -31,7 +32,7 @@ class BoxDomain(Domain):
         constraints: known linear constraints in BoTorch's ``inequality_constraints`` form, each
             ``(indices, coefficients, rhs)`` for ``sum coefficients * x[indices] >= rhs``.
         feasible: tells which points may be asked, ``n x d`` to a bool tensor ``n``.
-        names: of the columns; x0, x1, ... if None.
+        names: of the columns; x0, x1, ... if None. A :class:`Space` passes what they stand for.
         log_dims: columns whose logarithm is uniform when points are drawn, and is what a
             learned kernel sees; with positive bounds.
 
@@ -62,7 +63,7 @@ class BoxDomain(Domain):
         *,
         constraints: Sequence[tuple[Tensor, Tensor, float]] | None = None,
         feasible: Callable[[Tensor], Tensor] | None = None,
-        names: Sequence[str] | None = None,
+        names: Sequence[str] | Columns | None = None,
         log_dims: Sequence[int] = (),
     ) -> None:
         bounds = validation.matrix(bounds, "bounds").clone(memory_format=torch.contiguous_format)
@@ -175,9 +176,10 @@ class BoxDomain(Domain):
         """
         result = X.new_full(X.shape[:1], torch.inf)
         width = self.bounds[1] - self.bounds[0]
+        values = self.columns.rounded(X) if self.constraints else X
         for columns, factors, rhs in self.constraints:
             span = (factors.abs() * width[columns]).sum()
-            result = torch.minimum(result, (X[:, columns] @ factors - rhs) / span)
+            result = torch.minimum(result, (values[:, columns] @ factors - rhs) / span)
         if self.feasible is not None:
             result = result.masked_fill(~self._passes(X), -torch.inf)
         return result
@@ -231,6 +233,10 @@ class BoxDomain(Domain):
         if self.constraints or self.feasible is not None:
             inside &= self.slack(X) >= 0.0
         return inside
+
+    def allowed(self, column: int) -> Tensor | None:
+        """The numbers in a column's list, increasing; None for all between its ends."""
+        return self.lists.get(column)
 
     def describe(self) -> dict[str, Any]:
         """Names, logarithms, lists of values, and constraints."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay import validation
+from botorch_delay.domains.columns import Columns
 from botorch_delay.exceptions import InputError, InputTypeError
 
 
@@ -57,6 +58,7 @@ class Domain(ABC):
     """Where points may be asked; the base of sets and boxes. Nothing in it is to be written to.
 
     Attributes:
+        columns: what its columns stand for: parameters, where a :class:`Space` made it.
         names: names of the columns.
         log_dims: columns whose logarithm is what a learned kernel sees, increasing.
         bounds: the bounding box, ``2 x d``: lower ends, upper ends.
@@ -71,16 +73,30 @@ class Domain(ABC):
     encoding: Encoding
 
     def __init__(
-        self, points: Tensor, bounds: Tensor, *, names: Sequence[str] | None, log_dims: Any
+        self,
+        points: Tensor,
+        bounds: Tensor,
+        *,
+        names: Sequence[str] | Columns | None,
+        log_dims: Any,
     ) -> None:
         validation.warn_single_precision(points, stacklevel=3)
         self.bounds, self.dim = bounds, bounds.shape[1]
-        self.names = _check_names(names, self.dim)
+        if isinstance(names, Columns):
+            self.columns = names
+            self.names = _check_names(tuple(names.varying), self.dim)
+        else:
+            self.names = _check_names(names, self.dim)
+            self.columns = Columns.plain(self.names)
         self.log_dims = self._check_columns(log_dims, "log_dims")
 
     @abstractmethod
     def contains(self, X: Tensor) -> Tensor:
         """Whether each point of ``X`` (``n x d``) is in the domain, exactly: bool ``n``."""
+
+    @abstractmethod
+    def allowed(self, column: int) -> Tensor | None:
+        """The numbers that points have in a column, increasing; None for all between its ends."""
 
     def find(self, X: Tensor) -> Tensor:
         """The row of each point of ``X`` among the domain's points, -1 where there is none.
@@ -89,15 +105,46 @@ class Domain(ABC):
         """
         return torch.full((X.shape[0],), -1, dtype=torch.long, device=X.device)
 
+    def params(self, x: Tensor) -> dict[str, Any]:
+        """The values of a point, ``d``, by name: a space's own, else the numbers of the columns."""
+        if x.shape != (self.dim,):
+            raise InputError(f"x must be one point, of shape {self.dim}, got {tuple(x.shape)}.")
+        return self.columns.params(x)
+
+    def words(self, x: Tensor) -> str:
+        """The same as people read it: ``heat = 25 °C, dose = 0.1``."""
+        return self.columns.words(self.params(x))
+
+    def table(self, X: Tensor) -> list[dict[str, Any]]:
+        """The values of each of several points, ``n x d``, as for ``pandas.DataFrame``."""
+        validation.matches(X, "X", self.like)
+        return self.columns.table(X)
+
+    def point(self, params: Mapping[str, Any], *, outside: bool = False) -> Tensor:
+        """The point, ``d``, with these values, the inverse of :meth:`params`.
+
+        Args:
+            params: a value for every name.
+            outside: whether numbers may lie outside of their intervals or between their steps, as
+                those of results obtained elsewhere may; then the point can be outside the domain.
+
+        Raises:
+            InputError: if a name is missing or unknown, or a value is not allowed.
+        """
+        return self.like.new_tensor(self.columns.numbers(params, outside=outside))
+
     def describe(self) -> dict[str, Any]:
         """What defines it beside its tensor, JSON-ready."""
-        return {"names": list(self.names), "log_dims": list(self.log_dims)}
+        plain = {"names": list(self.names), "log_dims": list(self.log_dims)}
+        return plain | ({"space": self.columns.describe()} if self.columns.named else {})
 
     def fingerprint(self) -> str:
         """A digest of all that defines it, by which a stored state knows its domain."""
         like = self.like.cpu()
         head = [type(self).__name__, str(like.dtype), list(like.shape), self.describe()]
-        return hashlib.sha256(json.dumps(head).encode() + like.numpy().tobytes()).hexdigest()
+        return hashlib.sha256(
+            json.dumps(head, default=repr).encode() + like.numpy().tobytes()
+        ).hexdigest()
 
     def check_logarithms(self, X: Tensor, name: str) -> None:
         """Refuse points (``n x d``) that have no logarithm where one is needed.
@@ -134,10 +181,8 @@ class PointKeys:
         self.points: list[Tensor] = []
         self._keys: dict[bytes, int] = {}
 
-    def of(self, x: Tensor, index: int | None = None) -> int:
-        """The key of a point (``d``), a new one if it has no row and is met for the first time."""
-        if index is not None:
-            return index
+    def of(self, x: Tensor) -> int:
+        """The key of a point without a row (``d``), a new one if it is met for the first time."""
         name = x.detach().cpu().numpy().tobytes()
         if name not in self._keys:
             self.points.append(x.clone())
@@ -154,7 +199,8 @@ class FiniteDomain(Domain):
 
     Args:
         points: ``N x d``, distinct finite rows, floating; double is recommended.
-        names: of the columns, for tables and plots; x0, x1, ... if None.
+        names: of the columns, for tables and plots; x0, x1, ... if None. A :class:`Space` passes
+            what they stand for.
         log_dims: columns whose logarithm is what a learned kernel sees; all positive. A given
             kernel always sees the points as they are.
         cat_dims: columns whose numbers only name categories; a learned kernel puts all of them
@@ -179,7 +225,7 @@ class FiniteDomain(Domain):
         self,
         points: Tensor,
         *,
-        names: Sequence[str] | None = None,
+        names: Sequence[str] | Columns | None = None,
         log_dims: Sequence[int] = (),
         cat_dims: Sequence[int] = (),
     ) -> None:
@@ -202,6 +248,10 @@ class FiniteDomain(Domain):
     def contains(self, X: Tensor) -> Tensor:
         """Whether each point of ``X`` (``n x d``) is in the domain, exactly: bool ``n``."""
         return self.find(X) >= 0
+
+    def allowed(self, column: int) -> Tensor:
+        """The numbers that points have in a column, increasing."""
+        return self.points[:, column].unique()
 
     def find(self, X: Tensor) -> Tensor:
         """The row of each point of ``X`` (``n x d``) in the domain, -1 where there is none."""

@@ -1,319 +1,345 @@
-"""Named parameters as a box: logarithms, steps, whole numbers, categories, and back."""
+"""Spaces: named parameters as a box, as a grid, or as a list of arms."""
 
 from __future__ import annotations
 
+import csv
 import math
 import numbers
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from botorch_delay import validation
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
+from botorch_delay.domains.columns import Columns
+from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, value_of
+from botorch_delay.exceptions import InputError, InputTypeError
 
-# A parameter with more values than this has a continuous column, and is rounded.
-MAX_LISTED = 1_000
-_EXACT = 2**53  # whole numbers up to here are exact in double precision
+MAX_ARMS = 1_000_000
 
-
-@dataclass(frozen=True)
-class _Number:
-    """What floats and whole numbers have in common."""
-
-    low: float
-    high: float
-    log: bool = False
-    step: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("low", "high", "step"):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, self._check(value, name))
-        if self.low > self.high:
-            raise InputError(f"low must not be above high, got {self.low} and {self.high}.")
-        if self.log and self.low <= 0:
-            raise InputError(f"low must be above 0 on a logarithmic scale, got {self.low}.")
-        if self.step is not None and self.step <= 0:
-            raise InputError(f"step must be above 0, got {self.step}.")
-
-    @staticmethod
-    def _check(value: Any, name: str) -> float:
-        return validation.real(value, name)
-
-    @property
-    def count(self) -> float:
-        """How many values it has, ``inf`` without steps."""
-        if self.low == self.high:
-            return 1
-        if self.step is None:
-            return math.inf
-        # Ends and step are decimal fractions: rounding must not lose the last value.
-        return math.floor((self.high - self.low) / self.step * (1.0 + 1e-12) + 1e-9) + 1
-
-    @property
-    def column(self) -> list[float] | None:
-        """The column's numbers; None where the column is continuous."""
-        if self.count > MAX_LISTED:
-            return None
-        return [float(self._at(place)) for place in range(int(self.count))]
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The ends of a continuous column."""
-        if self.step is None:
-            return self.low, self.high
-        # Half a step more at each end: rounding then gives every value the same share.
-        low, high = self.low - self.step / 2, self._at(int(self.count) - 1) + self.step / 2
-        return (self.low if self.log and low <= 0 else low), high
-
-    def decode(self, number: float) -> Any:
-        """The allowed value that is nearest to a column's number."""
-        if self.step is None:
-            return min(max(float(number), self.low), self.high)
-        place = round((number - self.low) / self.step)
-        return self._at(min(max(place, 0), int(self.count) - 1))
-
-    def encode(self, value: Any, name: str, outside: bool = False) -> float:
-        """The column's number for a value, which may lie anywhere if ``outside``."""
-        number = validation.real(value, name)
-        nearest = self.decode(number)
-        if math.isclose(number, nearest, rel_tol=1e-9, abs_tol=1e-9 * (self.step or 0)):
-            return float(nearest)
-        if outside and (number > 0 or not self.log):
-            return number
-        raise InputError(
-            f"{name} must be a number from {self.low} to {self.high}"
-            f"{'' if self.step is None else f' in steps of {self.step}'}, got {value!r}."
-        )
-
-    def _at(self, place: int) -> float:
-        """The value that many steps above the lower end."""
-        if not place or self.step is None:
-            return self.low
-        # As it would be written down: 0.3 and not 0.30000000000000004.
-        return min(float(f"{self.low + place * self.step:.15g}"), self.high)
-
-
-@dataclass(frozen=True)
-class Float(_Number):
-    """A number from an interval.
-
-    Args:
-        low: the lower end, included.
-        high: the upper end, included, not below ``low``.
-        log: whether it is drawn and modelled by its logarithm; then ``low`` is above 0.
-        step: only ``low``, ``low + step``, ... up to ``high`` are allowed; any number if None.
-
-    Raises:
-        InputError: if ends or step are out of order.
-    """
-
-
-@dataclass(frozen=True)
-class Int(_Number):
-    """A whole number from an interval.
-
-    Args:
-        low: the lower end, included.
-        high: the upper end, included, not below ``low``.
-        log: whether it is drawn and modelled by its logarithm; then ``low`` is above 0.
-        step: only ``low``, ``low + step``, ... up to ``high`` are allowed.
-
-    Raises:
-        InputError: if ends or step are out of order, or too large to be exact.
-    """
-
-    step: int = 1
-
-    @staticmethod
-    def _check(value: Any, name: str) -> int:
-        number = validation.whole(value, name, -_EXACT)
-        if number > _EXACT:
-            raise InputError(f"{name} must be at most 2^53, got {number}.")
-        return number
-
-    def _at(self, place: int) -> float:
-        return self.low + place * self.step
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One of several values of any kind; equal ones count once.
-
-    Args:
-        values: what there is to choose from.
-        ordered: whether neighbours in the list are alike. Ordered numbers are modelled as they
-            are, other ordered values by their places; without order all are equally far apart.
-        log: whether ordered numbers are drawn and modelled by their logarithms.
-
-    Raises:
-        InputError: if there is nothing to choose from.
-    """
-
-    values: Sequence[Any]
-    ordered: bool = False
-    log: bool = False
-
-    def __post_init__(self) -> None:
-        distinct: list[Any] = []
-        for value in self.values:
-            if not any(_is_same(value, other) for other in distinct):
-                distinct.append(value)
-        if not distinct:
-            raise InputError("A choice needs at least one value, got none.")
-        object.__setattr__(self, "values", tuple(distinct))
-
-    @property
-    def count(self) -> int:
-        """How many values it has."""
-        return len(self.values)
-
-    @property
-    def column(self) -> list[float]:
-        """The column's numbers, one for each value."""
-        plain = [isinstance(v, numbers.Real) and not isinstance(v, bool) for v in self.values]
-        if self.ordered and all(plain):
-            return [float(value) for value in self.values]
-        return [float(place) for place in range(len(self.values))]
-
-    def decode(self, number: float) -> Any:
-        """The value whose number is nearest to a column's."""
-        distances = [abs(own - number) for own in self.column]
-        return self.values[distances.index(min(distances))]
-
-    def encode(self, value: Any, name: str, outside: bool = False) -> float:
-        """The column's number for a value; there is none for other values."""
-        # First the value itself, then what equals it in another type, such as NumPy's.
-        for is_alike in (_is_same, _is_equal):
-            for own, number in zip(self.values, self.column, strict=True):
-                if is_alike(value, own):
-                    return number
-        raise InputError(f"{name} must be one of {list(self.values)}, got {value!r}.")
+Constraint = tuple[Mapping[str, float], float]
 
 
 class Space:
-    """Named parameters as a box in double precision, and its points as their values.
+    """Named parameters; every optimizer takes a space where it takes a domain.
 
-    A parameter that has only one value takes no column: it is the same in every point.
+    Points are tensors inside, and what people set outside: ``trial.params`` and
+    ``recommend().params`` are dicts of the user's own values, and ``attach`` takes one. This makes
+    a box; :meth:`grid` makes the set of all combinations, :meth:`arms` a set from a table. Tensors
+    are in double precision, on PyTorch's default device. A parameter that has only one value takes
+    no column.
 
     Args:
-        parameters: by name, in the order of the columns.
+        parameters: by name, in order; for names that are no identifiers, or ``constraints`` and
+            ``feasible``.
         constraints: known linear constraints, each a factor for every name that takes part and
             a right-hand side, for ``sum factors[name] * value >= rhs``.
+        feasible: tells whether parameters, a dict of values by name, may be asked; it is passed to
+            :func:`botorch_delay.load` again.
+        named: further parameters.
 
     Attributes:
-        parameters: what was passed.
-        domain: the box, one column for each parameter that can vary.
+        parameters: all of them, by name.
+        domain: the box or the set, one column for each parameter that can vary.
 
     Raises:
         InputTypeError: if a parameter is of another type.
-        InputError: if no parameter can vary, a constraint names one that cannot or an unordered
-            choice, or no point satisfies the constraints.
-        NotSupportedError: if a constraint names a parameter with steps that are too many to be
-            searched one by one.
+        InputError: if no parameter can vary, a name comes twice, a constraint names a parameter
+            that cannot vary or an unordered choice, or no point satisfies the constraints.
 
     Example:
-        >>> space = Space({"lr": Float(1e-4, 1.0, log=True), "act": Choice(["relu", "tanh"])})
-        >>> space.domain.names, space.domain.log_dims, space.domain.cat_dims
-        (('lr', 'act'), (0,), {1: [0.0, 1.0]})
-        >>> space.decode(space.encode({"act": "tanh", "lr": 0.01}))
+        >>> space = Space(lr=Float(1e-4, 1.0, log=True), act=Choice(["relu", "tanh"]))
+        >>> space.domain.point({"act": "tanh", "lr": 0.01}).tolist()
+        [0.01, 1.0]
+        >>> space.domain.params(torch.tensor([0.01, 1.0], dtype=torch.double))
         {'lr': 0.01, 'act': 'tanh'}
     """
 
+    parameters: dict[str, Parameter]
+    domain: Domain
+
     def __init__(
         self,
-        parameters: Mapping[str, Float | Int | Choice],
-        constraints: Sequence[tuple[Mapping[str, float], float]] = (),
+        parameters: Mapping[str, Parameter] | None = None,
+        /,
+        *,
+        constraints: Iterable[Constraint] = (),
+        feasible: Callable[[dict[str, Any]], bool] | None = None,
+        **named: Parameter,
     ) -> None:
-        self.parameters = dict(parameters)
-        for name, parameter in self.parameters.items():
-            if not isinstance(parameter, Float | Int | Choice):
-                raise InputTypeError(
-                    f"Parameter {name!r} must be a Float, an Int or a Choice, got "
-                    f"{type(parameter).__name__}."
-                )
-        varying = {name: p for name, p in self.parameters.items() if p.count > 1}
-        if not varying:
-            raise InputError(
-                "There is nothing to search: at least one parameter must have two values or more."
-            )
-        ends: list[tuple[float, float]] = []
-        discrete: dict[int, list[float]] = {}
-        categories: dict[int, list[float]] = {}
-        for dim, parameter in enumerate(varying.values()):
-            values = parameter.column
-            if values is None:
-                assert not isinstance(parameter, Choice)
-                ends.append(parameter.bounds)
-                continue
-            ends.append((min(values), max(values)))
-            unordered = isinstance(parameter, Choice) and not parameter.ordered
-            (categories if unordered else discrete)[dim] = values
-        self.domain = BoxDomain(
-            torch.tensor(ends, dtype=torch.double).T,
-            discrete,
-            categories,
-            constraints=[_linear(varying, factors, rhs) for factors, rhs in constraints],
-            names=list(varying),
-            log_dims=[dim for dim, p in enumerate(varying.values()) if p.log],
-        )
+        self.parameters = _merged(parameters, named)
+        self.domain = _box(Columns(self.parameters), constraints, feasible)
 
-    def decode(self, x: Tensor) -> dict[str, Any]:
-        """The value of every parameter at a point of the box, ``d``."""
-        found = dict(zip(self.domain.names, x.tolist(), strict=True))
-        return {name: p.decode(found.get(name, 0.0)) for name, p in self.parameters.items()}
+    @classmethod
+    def grid(
+        cls,
+        parameters: Mapping[str, Parameter] | None = None,
+        /,
+        *,
+        constraints: Iterable[Constraint] = (),
+        feasible: Callable[[dict[str, Any]], bool] | None = None,
+        **named: Parameter,
+    ) -> Space:
+        """The finite set of all combinations that the constraints and ``feasible`` allow.
 
-    def encode(self, values: Mapping[str, Any], *, outside: bool = False) -> Tensor:
-        """The point, ``d``, for a value of every parameter.
-
-        Args:
-            values: by name.
-            outside: whether numbers may lie outside of their intervals or between their steps,
-                as those of results obtained elsewhere may; then the point can be outside the box.
+        The arguments are those of the constructor; all parameters have steps or lists of values.
 
         Raises:
-            InputError: if a parameter is missing or unknown, or a value is not allowed.
+            InputError: as the constructor does, if a parameter has no steps, or if there are no
+                combinations, or more than a million.
+
+        Example:
+            >>> space = Space.grid(dose=Float(0.0, 1.0, step=0.25), act=Choice(["a", "b"]))
+            >>> len(space.domain)
+            10
         """
-        missing = [name for name in self.parameters if name not in values]
-        unknown = [name for name in values if name not in self.parameters]
-        if missing or unknown:
-            what = f"{missing} missing" if missing else f"{unknown} unknown"
+        space = cls(parameters, constraints=constraints, feasible=feasible, **named)
+        for name, parameter in space.parameters.items():
+            if math.isinf(parameter.count):
+                raise InputError(f"{name} has no steps, and a grid needs them; it is a Float.")
+        count = math.prod(int(parameter.count) for parameter in space.parameters.values())
+        if count > MAX_ARMS:
             raise InputError(
-                f"Each of {list(self.parameters)} needs a value and nothing else does: {what}."
+                f"{count} combinations are too many for a grid, which has {MAX_ARMS} at most; use "
+                "fewer values, or a box."
             )
-        found = {n: p.encode(values[n], n, outside) for n, p in self.parameters.items()}
-        return self.domain.bounds.new_tensor([found[name] for name in self.domain.names])
+        box = space.domain
+        assert isinstance(box, BoxDomain)
+        axes = [_values(parameter, box.like) for parameter in box.columns.varying.values()]
+        points = torch.cartesian_prod(*axes).reshape(count, box.dim)
+        space.domain = _set(points[box.contains(points)], box.columns)
+        return space
+
+    @classmethod
+    def arms(
+        cls,
+        table: Any,
+        parameters: Mapping[str, Parameter] | None = None,
+        /,
+        **named: Parameter,
+    ) -> Space:
+        """The finite set of the rows of a table.
+
+        Args:
+            table: a list of dicts, all with the same names; a ``pandas.DataFrame``; or the path of
+                a CSV file with a header of names.
+            parameters: what columns are whose kind is not to be taken from the table: there columns
+                of numbers are numbers between their ends, all others unordered choices.
+            named: further ones, as in ``dose=Float(0.1, 10, log=True, unit="mg/ml")``.
+
+        Raises:
+            InputError: if the table cannot be read, is empty or ragged, a value is missing or not
+                allowed, or two rows are equal.
+
+        Example:
+            >>> space = Space.arms([{"acid": "citric", "pH": 3.5}, {"acid": "malic", "pH": 3.1}])
+            >>> space.domain.params(space.domain.points[1])
+            {'acid': 'malic', 'pH': 3.1}
+        """
+        rows = _rows(table)
+        given = _merged(parameters, named)
+        names = list(rows[0])
+        if unknown := [name for name in given if name not in names]:
+            raise InputError(f"The table has no column {unknown[0]!r}; it has {names}.")
+        space = cls({name: given.get(name) or _kind(name, rows) for name in names})
+        columns = space.domain.columns
+        numbers: dict[tuple[float, ...], int] = {}
+        for place, row in enumerate(rows):
+            try:
+                found = tuple(columns.numbers(row))
+            except InputError as error:
+                raise type(error)(f"arm {place}: {error}") from error
+            if found in numbers:
+                raise InputError(
+                    f"Arms must be distinct; arms {numbers[found]} and {place} are both {row}."
+                )
+            numbers[found] = place
+        space.domain = _set(space.domain.like.new_tensor(list(numbers)), columns)
+        return space
+
+    def __repr__(self) -> str:
+        return f"Space({', '.join(self.parameters)}: {self.domain!r})"
+
+
+def as_domain(domain: Domain | Space) -> Domain:
+    """The domain of a space; anything else as it is."""
+    return domain.domain if isinstance(domain, Space) else domain
+
+
+def _merged(
+    parameters: Mapping[str, Parameter] | None, named: Mapping[str, Parameter]
+) -> dict[str, Parameter]:
+    """All parameters by name, checked."""
+    if not isinstance(parameters, Mapping | None):
+        raise InputTypeError(
+            f"parameters must map names to parameters, got {type(parameters).__name__}."
+        )
+    first = dict(parameters or {})
+    if both := first.keys() & named.keys():
+        raise InputError(f"Parameter {min(both)!r} is given twice; choose one.")
+    merged = first | dict(named)
+    for name, parameter in merged.items():
+        if not isinstance(name, str) or not name.strip():
+            raise InputError(f"names must be strings that are not empty, got {name!r}.")
+        if not isinstance(parameter, Float | Int | Choice):
+            raise InputTypeError(
+                f"Parameter {name!r} must be a Float, an Int or a Choice, got "
+                f"{type(parameter).__name__}."
+            )
+    return merged
+
+
+def _box(
+    columns: Columns,
+    constraints: Iterable[Constraint],
+    feasible: Callable[[dict[str, Any]], bool] | None,
+) -> BoxDomain:
+    """One column for each parameter that can vary."""
+    varying = columns.varying
+    if not varying:
+        raise InputError(
+            "There is nothing to search: at least one parameter must have two values or more."
+        )
+    if feasible is not None and not callable(feasible):
+        raise InputTypeError(
+            f"feasible must be a function of parameters, got {type(feasible).__name__}."
+        )
+    ends: list[tuple[float, float]] = []
+    discrete: dict[int, list[float]] = {}
+    categories: dict[int, list[float]] = {}
+    for dim, parameter in enumerate(varying.values()):
+        values = parameter.column
+        if values is None:
+            assert isinstance(parameter, Float | Int)
+            ends.append(parameter.bounds)
+            continue
+        ends.append((min(values), max(values)))
+        (categories if _is_unordered(parameter) else discrete)[dim] = values
+    return BoxDomain(
+        torch.tensor(ends, dtype=torch.double).T,
+        discrete,
+        categories,
+        constraints=[_linear(varying, constraint) for constraint in constraints],
+        feasible=None if feasible is None else columns.test(feasible),
+        names=columns,
+        log_dims=_log_dims(columns),
+    )
+
+
+def _set(points: Tensor, columns: Columns) -> FiniteDomain:
+    """Points of a space, ``N x d``, as a set."""
+    if not len(points):
+        raise InputError("constraints and feasible leave nothing of the grid; relax them.")
+    dims = [dim for dim, p in enumerate(columns.varying.values()) if _is_unordered(p)]
+    return FiniteDomain(points, names=columns, log_dims=_log_dims(columns), cat_dims=dims)
+
+
+def _log_dims(columns: Columns) -> list[int]:
+    return [dim for dim, p in enumerate(columns.varying.values()) if p.log]
+
+
+def _is_unordered(parameter: Parameter | None) -> bool:
+    return isinstance(parameter, Choice) and not parameter.ordered
+
+
+def _values(parameter: Parameter, like: Tensor) -> Tensor:
+    """All numbers of a column, of a parameter with steps, in order."""
+    values = parameter.column
+    if values is None:
+        assert isinstance(parameter, Float | Int)
+        values = parameter.listed()
+    return like.new_tensor(values)
 
 
 def _linear(
-    varying: Mapping[str, Float | Int | Choice], factors: Mapping[str, float], rhs: float
+    varying: Mapping[str, Parameter], constraint: Constraint
 ) -> tuple[Tensor, Tensor, float]:
     """A constraint between named parameters as one between columns."""
     names = list(varying)
+    try:
+        factors, rhs = constraint
+        factors = dict(factors)
+    except (TypeError, ValueError):
+        raise InputTypeError(
+            "Each of constraints must be (factors by name, rhs), for sum factors[name] * value >= "
+            f"rhs; got {constraint!r}."
+        ) from None
     for name in factors:
         parameter = varying.get(name)
-        if parameter is None or (isinstance(parameter, Choice) and not parameter.ordered):
+        if parameter is None or _is_unordered(parameter):
             raise InputError(
                 f"A constraint is about {name!r}; it must be about numbers that can vary: {names}."
             )
-        if parameter.column is None and parameter.step is not None:
-            raise NotSupportedError(
-                f"A constraint is about {name!r}, which has too many values to be searched one by "
-                "one; make it a float without steps."
-            )
     columns = torch.tensor([names.index(name) for name in factors], dtype=torch.long)
-    return columns, torch.tensor([*factors.values()], dtype=torch.double), float(rhs)
+    return columns, torch.tensor([*factors.values()], dtype=torch.double), rhs
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    """Whether two values are the same choice; True and 1 are not, nor are 1 and 1.0."""
-    return one is other or (type(one) is type(other) and bool(one == other))
+def _rows(table: Any) -> list[dict[str, Any]]:
+    """A table as a list of dicts with the same names."""
+    if isinstance(table, str | os.PathLike):
+        table = _read_csv(Path(table))
+    if callable(to_dict := getattr(table, "to_dict", None)):
+        table = to_dict("records")  # of pandas
+    if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
+        raise InputTypeError(
+            "A table of arms must be a list of dicts, a pandas.DataFrame or the path of a CSV "
+            f"file, got {type(table).__name__}."
+        )
+    if not table:
+        raise InputError("A table of arms must have at least one row, got none.")
+    for place, row in enumerate(table):
+        if row.keys() != table[0].keys():
+            raise InputError(
+                f"All arms must have the same names, {list(table[0])}; arm {place} has {list(row)}."
+            )
+    rows = [
+        {name: v.item() if isinstance(v, np.generic) else v for name, v in row.items()}
+        for row in table
+    ]
+    for place, row in enumerate(rows):
+        if gaps := [name for name, v in row.items() if v is None or v != v]:
+            raise InputError(f"Arm {place} has no {gaps[0]}, got {row[gaps[0]]}.")
+    return rows
 
 
-def _is_equal(one: Any, other: Any) -> bool:
-    """Whether two values are equal, if of different types."""
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+def _read_csv(file: Path) -> list[dict[str, Any]]:
+    """The arms of a CSV file: a header of names, then one row for each arm."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
+    except OSError as error:
+        raise InputError(f"Cannot read {file}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not text in UTF-8: {error}.") from error
+    lines = [line for line in csv.reader(text.splitlines()) if any(map(str.strip, line))] or [[]]
+    names, *cells = [[cell.strip() for cell in line] for line in lines]
+    if not cells or not all(isinstance(value_of(name), str) for name in names):
+        raise InputError(f"{file}: expected a header of names, and at least one arm.")
+    if "" in names or len(set(names)) < len(names):
+        raise InputError(f"{file}: names must be distinct and not empty, got {names}.")
+    for place, row in enumerate(cells):
+        if len(row) != len(names) or "" in row:
+            raise InputError(
+                f"{file}: expected a value for each of {names}, got {row} for arm {place}."
+            )
+    columns = [[value_of(cell) for cell in column] for column in zip(*cells, strict=True)]
+    for dim, column in enumerate(columns):
+        if any(isinstance(value, str) for value in column):  # words, some of which look otherwise
+            columns[dim] = [row[dim] for row in cells]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _kind(name: str, rows: Sequence[Mapping[str, Any]]) -> Parameter:
+    """What a column of a table is: whole numbers, numbers, or an unordered choice."""
+    values = [row[name] for row in rows]
+    try:
+        if any(isinstance(v, bool) or not isinstance(v, numbers.Real) for v in values):
+            return Choice(values)
+        whole = all(isinstance(v, numbers.Integral) for v in values)
+        return (Int if whole else Float)(min(values), max(values))
+    except InputError as error:
+        raise type(error)(f"{name}: {error}") from error

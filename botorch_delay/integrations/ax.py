@@ -15,14 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.acquisition import FantasyUpperConfidenceBound, MaxVariance
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.domains.space import Choice, Float, Int, Space
+from botorch_delay.domains.parameters import Choice, Float, Int
+from botorch_delay.domains.space import Space
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
     InputError,
-    MissingExtraError,
     NotSupportedError,
     StorageError,
 )
@@ -50,9 +51,7 @@ try:
     from ax.storage.botorch_modular_registry import register_acquisition_function
     from ax.storage.json_store.registry import CORE_DECODER_REGISTRY, CORE_ENCODER_REGISTRY
 except ImportError as error:
-    raise MissingExtraError(
-        "The generation node for Ax needs Ax: pip install 'botorch-delay[ax]'."
-    ) from error
+    raise validation.missing("ax", "The generation node for Ax needs Ax") from error
 
 __all__ = ["DelayGenerationNode"]
 
@@ -284,7 +283,7 @@ class _ExperimentRun(EngineRun):
 
     def params(self, x: Tensor) -> dict[str, Any]:
         """The parameters at a point (``d``), as Ax's arms have them."""
-        return {name: self._kinds[name].cast(v) for name, v in self.space.decode(x).items()}
+        return {name: self._kinds[name].cast(v) for name, v in self.domain.params(x).items()}
 
     def past(self, data: Data) -> Iterator[PastTrial]:
         """Every arm of the experiment as the optimizer should know it."""
@@ -342,7 +341,8 @@ def _translate(search_space: SearchSpace) -> Space:
             raise NotSupportedError(f"{constraint} is an equality; inequalities can be searched.")
         factors = {name: -float(weight) for name, weight in constraint.constraint_dict.items()}
         constraints.append((factors, -float(constraint.bound)))
-    return Space({n: _parameter(p) for n, p in search_space.parameters.items()}, constraints)
+    parameters = {n: _parameter(p) for n, p in search_space.parameters.items()}
+    return Space(parameters, constraints=constraints)
 
 
 def _parameter(parameter: Parameter) -> Float | Int | Choice:
@@ -352,7 +352,7 @@ def _parameter(parameter: Parameter) -> Float | Int | Choice:
     if isinstance(parameter, RangeParameter):
         low, high, log = parameter.lower, parameter.upper, parameter.log_scale
         whole = parameter.parameter_type is Type.INT
-        return Int(low, high, log) if whole else Float(low, high, log)
+        return (Int if whole else Float)(low, high, log=log)
     if isinstance(parameter, ChoiceParameter):
         log = bool(parameter.log_scale)
         return Choice(parameter.values, ordered=parameter.is_ordered, log=log)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.space import Space
 from botorch_delay.elimination.rounds import OPEN_ENDED
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
@@ -30,7 +30,7 @@ STOPPED_EARLY = (
     "trials were stopped early: they stop for their values, which a bound from the others does not "
     "count"
 )
-_NOT_OPTIONS = {"domain", "horizon", "seed", "maximize"}  # of an engine: it has its own
+_NOT_OPTIONS = {"domain", "horizon", "seed", "maximize", "minimize"}  # of an engine: it has its own
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Settings:
         options = {"rounds": rounds, **self.options, "exploit": exploit}
         object.__setattr__(self, "options", options)
 
-    def make(self, domain: BoxDomain, maximize: bool) -> BPEDelayOptimizer:
+    def make(self, domain: Domain, maximize: bool) -> BPEDelayOptimizer:
         """An optimizer before any ask."""
         return BPEDelayOptimizer(
             domain, self.horizon, seed=self.seed, maximize=maximize, **self.options
@@ -97,6 +97,7 @@ class EngineRun:
 
     Attributes:
         space: what is searched.
+        domain: its box.
         replica: keeps the optimizer in step.
         key: the same for every run of this name, space, settings and direction.
         ended: numbers of the trials about which nothing new can come; the engine adds those whose
@@ -105,12 +106,12 @@ class EngineRun:
     """
 
     def __init__(self, name: str, space: Space, settings: Settings, maximize: bool) -> None:
-        self.space = space
-        self.replica = Replica(lambda: settings.make(space.domain, maximize))
+        self.space, self.domain = space, space.domain
+        self.replica = Replica(lambda: settings.make(self.domain, maximize))
         self.ended: set[int] = set()
         self.stopped_early = False
         config = self.optimizer.state_dict()["config"]
-        told = [name, repr(space.parameters), space.domain.fingerprint(), json.dumps(config)]
+        told = [name, self.domain.fingerprint(), json.dumps(config, default=repr)]
         self.key = hashlib.blake2b("\n".join(told).encode(), digest_size=12).hexdigest()
         self._warned = False
 
@@ -137,7 +138,7 @@ class EngineRun:
 
     def params(self, x: Tensor) -> dict[str, Any]:
         """The parameters at a point (``d``), as the engine has them."""
-        return self.space.decode(x)
+        return self.domain.params(x)
 
     def ask(self, number: int, **options: Any) -> dict[str, Any]:
         """The record of an ask, JSON-ready, for the engine to keep; as :meth:`Replica.ask`."""
@@ -147,7 +148,7 @@ class EngineRun:
 
     def point(self, record: Mapping[str, Any]) -> Tensor:
         """The point of a record, ``d``."""
-        return self.space.domain.like.new_tensor(record["x"])
+        return self.domain.like.new_tensor(record["x"])
 
     def own(self, record: Any, *, running: bool) -> Mapping[str, Any] | None:
         """A trial's record if it is of this run; warns once of a running trial whose is not."""
@@ -185,7 +186,7 @@ class EngineRun:
         """
         if state is TrialState.COMPLETED:
             try:
-                validation.answer(value, self.space.domain.like)
+                validation.answer(value, self.domain.like)
             except InputError as error:
                 state, more["reason"] = TrialState.FAILED, str(error)
         if state in (TrialState.COMPLETED, TrialState.FAILED):
@@ -199,8 +200,8 @@ class EngineRun:
         self.ended.add(number)
         params = {name: params[name] for name in self.space.parameters if name in params}
         try:
-            validation.answer(value, self.space.domain.like)
-            x = self.space.encode(params, outside=True)
+            validation.answer(value, self.domain.like)
+            x = self.domain.point(params, outside=True)
         except InputError as error:
             logger.warning("the result of trial %s is not used: %s", number, error)
             return None

@@ -15,13 +15,13 @@ from typing import Any
 
 from botorch_delay import validation
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.domains.space import Choice, Float, Int, Space
+from botorch_delay.domains.parameters import Choice, Float, Int
+from botorch_delay.domains.space import Space
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
     InputError,
     InputTypeError,
-    MissingExtraError,
     NoAnswerError,
     NotSupportedError,
 )
@@ -44,9 +44,7 @@ try:
     from optuna.trial import FrozenTrial
     from optuna.trial import TrialState as Theirs
 except ImportError as error:
-    raise MissingExtraError(
-        "DelaySampler needs Optuna: pip install 'botorch-delay[optuna]'."
-    ) from error
+    raise validation.missing("optuna", "DelaySampler needs Optuna") from error
 
 __all__ = ["DelaySampler"]
 
@@ -258,7 +256,7 @@ class _StudyRun(EngineRun):
         lost = self.sync(trials)
         known = self.replica.trial(number)
         if known is not None:
-            return self.space.decode(known.x)
+            return self.domain.params(known.x)
         skip = 0
         for _ in range(MAX_ATTEMPTS):
             before = _asking_before(trial, trials, lost)
@@ -292,7 +290,7 @@ class _StudyRun(EngineRun):
             lost = self.sync(others)
         else:  # fewer points than workers
             self.sync(trials)
-        return self.space.decode(self.point(record))
+        return self.domain.params(self.point(record))
 
     def sync(self, trials: Iterable[FrozenTrial]) -> set[int]:
         """Take in what is new; numbers of the running trials whose worker is lost."""
@@ -312,7 +310,7 @@ class _StudyRun(EngineRun):
             if record is not None:
                 state = _STATES[trial.state]
                 if is_complete:
-                    asked = self.space.decode(self.point(record)).items()
+                    asked = self.domain.params(self.point(record)).items()
                     if any(trial.params.get(name) != value for name, value in asked):
                         state = TrialState.ABANDONED  # something else was evaluated
                 elif trial.number in lost:
@@ -368,7 +366,8 @@ def _parameter(name: str, distribution: BaseDistribution) -> Float | Int | Choic
             "int and categorical distributions."
         )
     kind: Any = Int if isinstance(distribution, IntDistribution) else Float
-    return kind(distribution.low, distribution.high, distribution.log, distribution.step)
+    low, high, log, step = (getattr(distribution, key) for key in ("low", "high", "log", "step"))
+    return kind(low, high, log=log, step=step)
 
 
 def _varying(search_space: Mapping[str, BaseDistribution]) -> dict[str, BaseDistribution]:

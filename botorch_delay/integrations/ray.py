@@ -17,13 +17,14 @@ from typing import Any
 
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.domains.space import Choice, Float, Int, Space
+from botorch_delay.domains.parameters import Choice, Float, Int
+from botorch_delay.domains.space import Space
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
     InputError,
-    MissingExtraError,
     NotSupportedError,
     StorageError,
 )
@@ -39,9 +40,7 @@ try:
     from ray.tune.search import Searcher, sample
     from ray.tune.search.variant_generator import assign_value, parse_spec_vars
 except ImportError as error:
-    raise MissingExtraError(
-        "The searcher for Ray Tune needs Ray: pip install 'botorch-delay[ray]'."
-    ) from error
+    raise validation.missing("ray", "The searcher for Ray Tune needs Ray") from error
 
 __all__ = ["DelaySearch"]
 
@@ -360,8 +359,8 @@ class DelaySearch(Searcher):
             )
         try:
             for x in (*self._first, *(past.x for past in self._trials.values())):
-                if x.shape != (run.space.domain.dim,):
-                    raise ValueError(f"a point has {len(x)} columns, not {run.space.domain.dim}")
+                if x.shape != (run.domain.dim,):
+                    raise ValueError(f"a point has {len(x)} columns, not {run.domain.dim}")
             run.replica.sync(self._trials.values())
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise StorageError(
@@ -408,7 +407,7 @@ class _TuneRun(EngineRun):
     def params(self, x: Tensor) -> dict[str, Any]:
         """The configuration at a point (``d``): Tune's own, with a value for every parameter."""
         config = copy.deepcopy(dict(self._config))
-        for name, value in self.space.decode(x).items():
+        for name, value in self.domain.params(x).items():
             assign_value(config, self._keys[name], copy.deepcopy(value))
         return config
 
@@ -427,7 +426,7 @@ class _TuneRun(EngineRun):
 
     def encode(self, config: Mapping[str, Any]) -> Tensor:
         """The point (``d``) of a configuration in the space."""
-        return self.space.encode(self.named(config))
+        return self.domain.point(self.named(config))
 
 
 def _searched(config: Mapping[str, Any]) -> list[tuple[Keys, sample.Domain]]:
@@ -474,7 +473,9 @@ def _parameter(domain: sample.Domain) -> Float | Int | Choice:
     elif step is not None and math.isfinite(low) and math.isfinite(high):
         # Multiples of the step; rounding must not lose the ones at the ends.
         low, high = math.ceil(low / step - 1e-9) * step, math.floor(high / step + 1e-9) * step
-    return Int(low, high, log, int(step or 1)) if whole else Float(low, high, log, step)
+    if whole:
+        return Int(low, high, log=log, step=int(step or 1))
+    return Float(low, high, log=log, step=step)
 
 
 def _name(keys: Keys) -> str:

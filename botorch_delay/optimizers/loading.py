@@ -15,6 +15,7 @@ from torch import Tensor
 from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.exceptions import InputError, StorageError
 from botorch_delay.history import sqlite
@@ -36,7 +37,7 @@ def load(
     confidence: Confidence | None = None,
     delay: DelayLaw | None = None,
     rule: Rule | Callable[..., Any] | None = None,
-    feasible: Callable[[Tensor], Tensor] | None = None,
+    feasible: Callable[[Any], Any] | None = None,
     device: torch.device | str | None = None,
 ) -> Optimizer:
     """The optimizer in a file, ready to go on: same asks, same rounds, whatever was pending.
@@ -49,7 +50,8 @@ def load(
         confidence: of a class of your own.
         delay: a law of a class of your own.
         rule: around a function of your own, or an acquisition class that is none of BoTorch's.
-        feasible: a box's test of feasibility, if it has one.
+        feasible: a box's test of feasibility, if it has one: of points, or of the parameters of a
+            :class:`Space`, as it was given first.
         device: where the tensors are put; the CPU by default.
 
     Raises:
@@ -130,9 +132,12 @@ def _domain(
     key: str,
     array: Tensor,
     config: Mapping[str, Any],
-    feasible: Callable[[Tensor], Tensor] | None,
+    feasible: Callable[[Any], Any] | None,
 ) -> Domain:
     given = {name: config[name] for name in ("names", "log_dims")}
+    if "space" in config:
+        given["names"] = columns = Columns.build(config["space"])
+        feasible = None if feasible is None else columns.test(feasible)
     if key == "points":
         return FiniteDomain(array, cat_dims=config.get("cat_dims", ()), **given)
     if config["feasible"] is not None and feasible is None:
@@ -154,7 +159,7 @@ def _build(
     make = _KINDS[name]
     if config.get("as_published"):
         make = BPEDelayOptimizer.as_published
-    names = [argument for argument in inspect.signature(make).parameters if argument != "domain"]
+    names = [n for n in inspect.signature(make).parameters if n not in ("domain", "minimize")]
     return make(domain, **{n: build_part(config[n], n, domain.like, parts) for n in names})
 
 

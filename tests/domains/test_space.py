@@ -1,12 +1,21 @@
+"""Named spaces: every kind of parameter, there and back."""
+
+import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from cases import scattered
+from hypothesis import given
+from hypothesis import strategies as st
 
-from botorch_delay.domains.space import MAX_LISTED, Choice, Float, Int, Space
-from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
+from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.columns import Columns
+from botorch_delay.domains.parameters import MAX_LISTED, Choice, Float, Int
+from botorch_delay.domains.space import Space
+from botorch_delay.exceptions import InputError, InputTypeError
 
 MIXED = {
     "rate": Float(1e-5, 1e-1, log=True),
@@ -19,18 +28,24 @@ MIXED = {
     "depth": Choice([8, 2, 4], ordered=True),
     "size": Choice(["small", "large"], ordered=True),
     "units": Choice([64, 16, 256], ordered=True, log=True),
+    "weight decay": Float(1e-6, 1e-2, log=True, round=1),
+    "dial": Float(1e-3, 1e3, log=True, round=3, unit="V"),
     "fixed": Float(3.0, 3.0),
     "only": Choice(["one"]),
 }
 PAIR = {"a": Float(0.0, 1.0), "b": Int(0, 4), "c": Choice(["x", "y"])}
 
 
+def typed(values):
+    return {name: (type(v), v) for name, v in values.items()}
+
+
 def test_points_become_parameters_and_parameters_points():
-    space = Space(MIXED)
-    assert space.domain.names == tuple(name for name in MIXED if name not in ("fixed", "only"))
-    X = space.domain.from_unit(scattered(200, space.domain.dim))
-    for x in X:
-        values = space.decode(x)
+    domain = Space(MIXED).domain
+    assert domain.names == tuple(name for name in MIXED if name not in ("fixed", "only"))
+    X = domain.from_unit(scattered(200, domain.dim))
+    assert domain.table(X) == [domain.params(x) for x in X]
+    for values in domain.table(X):
         assert values["fixed"] == 3.0
         assert values["only"] == "one"
         assert 1e-5 <= values["rate"] <= 1e-1
@@ -42,36 +57,66 @@ def test_points_become_parameters_and_parameters_points():
             assert type(values[name]) is int
         assert math.isclose(values["drop"] * 10, round(values["drop"] * 10))
         assert 1e-3 <= values["tail"] <= 2.0
-        again = space.decode(space.encode(values))
-        assert {name: (type(v), v) for name, v in again.items()} == {
-            name: (type(v), v) for name, v in values.items()
-        }
+        assert float(f"{values['weight decay']:.0e}") == values["weight decay"]
+        assert float(f"{values['dial']:.2e}") == values["dial"]
+        assert typed(domain.params(domain.point(values))) == typed(values)
+
+
+@given(
+    low=st.integers(-50, 50),
+    width=st.integers(1, 60),
+    decimals=st.integers(0, 3),
+    share=st.floats(0.0, 1.0),
+)
+def test_steps_are_decimal_fractions(low, width, decimals, share):
+    step = float(f"1e-{decimals}")
+    low, high = round(low * step, decimals), round((low + width) * step, decimals)
+    grid = Float(low, high, step=step)
+    assert grid.count == width + 1
+    value = grid.decode(low + share * (high - low))
+    assert grid.decode(grid.column[round(share * width)]) in grid.column
+    assert all(listed == round(listed, decimals) for listed in grid.column)
+    assert low <= value <= high
+
+
+@given(st.floats(1e-300, 1e300), st.integers(1, 15))
+def test_significant_digits_are_counted_in_order(number, digits):
+    dial = Float(1e-305, 1e305, log=True, round=digits)
+    rounded = float(f"{number:.{digits - 1}e}")
+    place = dial._place(number)
+    assert dial._at(place) == rounded == dial.decode(number)
+    assert dial._at(place - 1) < rounded < dial._at(place + 1)
+    assert dial._place(dial._at(place + 1)) == place + 1
+
+
+def test_rounding_lists_the_numbers_of_a_dial():
+    assert Float(0.8, 30.0, log=True, round=1).column == [0.8, 0.9, *range(1, 11), 20, 30]
+    assert Float(0.1, 10.0, log=True, round=2).count == 181
+    assert Float(1e-5, 1.0, log=True, round=3).column is None
 
 
 def test_columns_are_what_a_learned_kernel_should_see():
     domain = Space(MIXED).domain
     at = {name: i for i, name in enumerate(domain.names)}
-    assert domain.log_dims == (at["rate"], at["batch"], at["tail"], at["units"])
+    logs = ("rate", "batch", "tail", "units", "weight decay", "dial")
+    assert domain.log_dims == tuple(at[name] for name in logs)
     assert domain.cat_dims == {at["act"]: [0.0, 1.0, 2.0, 3.0, 4.0]}
-    assert set(domain.discrete_dims) == {
-        at[name] for name in ("width", "drop", "depth", "size", "units")
-    }
+    listed = ("width", "drop", "depth", "size", "units", "weight decay")
+    assert set(domain.discrete_dims) == {at[name] for name in listed}
     assert domain.discrete_dims[at["depth"]] == [2.0, 4.0, 8.0]
     assert domain.discrete_dims[at["size"]] == [0.0, 1.0]
-    assert domain.discrete_dims[at["drop"]][-1] == pytest.approx(0.5)
-    assert len(domain.discrete_dims[at["drop"]]) == 6
+    assert domain.discrete_dims[at["drop"]] == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
 
 
 def test_long_lists_vary_freely_and_every_value_has_its_share():
-    space = Space({"n": Int(1, 1 + MAX_LISTED)})
-    assert space.domain.discrete_dims == {}
-    X = space.domain.from_unit(torch.linspace(0, 1, 40_001).double().unsqueeze(-1))
-    counts = torch.bincount(torch.tensor([space.decode(x)["n"] for x in X]))[1:]
+    domain = Space(n=Int(1, 1 + MAX_LISTED)).domain
+    assert domain.discrete_dims == {}
+    X = domain.from_unit(torch.linspace(0, 1, 40_001).double().unsqueeze(-1))
+    counts = torch.bincount(torch.tensor([row["n"] for row in domain.table(X)]))[1:]
     assert len(counts) == MAX_LISTED + 1
     assert int(counts.min()) >= 38
     assert int(counts.max()) <= 41
-    listed = Space({"n": Int(1, MAX_LISTED)})
-    assert len(listed.domain.discrete_dims[0]) == MAX_LISTED
+    assert len(Space(n=Int(1, MAX_LISTED)).domain.discrete_dims[0]) == MAX_LISTED
 
 
 def test_categories_of_equal_value_and_different_type_stay_apart():
@@ -79,44 +124,184 @@ def test_categories_of_equal_value_and_different_type_stay_apart():
     assert [type(v) for v in choice.values] == [str, type(None), bool, int, float]
     assert [choice.encode(v, "act") for v in choice.values] == [0, 1, 2, 3, 4]
     assert choice.encode(np.int64(1), "act") == 3
+    assert Choice([1, 1.0, 2], ordered=True).values == (1, 2)
     lists = Choice([[1, 2], [3], {"a": 1}])
     assert lists.decode(lists.encode([3], "layers")) == [3]
 
 
+def test_names_and_arguments():
+    space = Space({"weight decay": Float(0, 1), "feasible": Int(0, 3)}, parameters=Int(1, 2))
+    assert list(space.parameters) == ["weight decay", "feasible", "parameters"]
+    assert Space(self=Int(0, 1)).domain.names == ("self",)
+    assert "weight decay" in repr(space)
+
+
+# Constraints
+
+
 def test_constraints_are_about_values():
-    space = Space(PAIR, [({"a": -4.0, "b": -1.0}, -3.0)])
-    X = space.domain.from_unit(scattered(400, 3))
-    values = [space.decode(x) for x in X]
-    assert space.domain.contains(X).tolist() == [4 * v["a"] + v["b"] <= 3 for v in values]
+    domain = Space(PAIR, constraints=[({"a": -4.0, "b": -1.0}, -3.0)]).domain
+    X = domain.from_unit(scattered(400, 3))
+    values = domain.table(X)
+    assert domain.contains(X).tolist() == [4 * v["a"] + v["b"] <= 3 for v in values]
+
+
+def test_constraints_hold_for_values_that_are_rounded():
+    domain = Space(
+        n=Int(0, 5000), m=Int(0, 5000), constraints=[({"n": -1.0, "m": -1.0}, -4000.0)]
+    ).domain
+    edge = torch.tensor([[1999.6, 2000.4], [1999.6, 2000.6], [1999.4, 2000.6]]).double()
+    assert domain.table(edge)[1] == {"n": 2000, "m": 2001}
+    assert domain.contains(edge).tolist() == [True, False, True]
+    X = domain.from_unit(scattered(200, 2)).requires_grad_(True)
+    slack = domain.slack(X)
+    (slope,) = torch.autograd.grad(slack.sum(), X)
+    assert bool((slope < 0).all())  # the margin of an active set still has a gradient
+
+
+def test_feasible_is_about_values():
+    def feasible(params):
+        return params["c"] == "x" or params["b"] > 2
+
+    domain = Space(PAIR, feasible=feasible).domain
+    X = domain.from_unit(scattered(100, 3))
+    assert domain.contains(X).tolist() == [feasible(v) for v in domain.table(X)]
+    with pytest.raises(InputTypeError, match=r"feasible must say True or False .* got None"):
+        Space(PAIR, feasible=lambda params: None).domain.contains(X)
+
+
+# Sets
+
+
+def test_a_grid_is_every_combination_that_is_allowed():
+    parameters = {
+        "a": Float(0, 1, step=0.5),
+        "b": Int(0, 3),
+        "c": Choice(["x", "y"]),
+        "d": Int(7, 7),
+    }
+    domain = Space.grid(
+        parameters,
+        constraints=[({"a": -1.0, "b": -1.0}, -2.0)],
+        feasible=lambda params: params["c"] == "x" or params["b"] == 0,
+    ).domain
+    expected = [
+        {"a": a, "b": b, "c": c, "d": 7}
+        for a in (0.0, 0.5, 1.0)
+        for b in range(4)
+        for c in "xy"
+        if a + b <= 2 and (c == "x" or b == 0)
+    ]
+    assert domain.table(domain.points) == expected
+    assert domain.cat_dims == (2,)
+    assert len(Space.grid(n=Int(1, 5000)).domain) == 5000
+
+
+TABLE = [
+    {"acid": "citric", "pH": 3.5, "runs": 2, "wet": True, "same": 1},
+    {"acid": "malic", "pH": 3.1, "runs": 30, "wet": False, "same": 1},
+    {"acid": "citric", "pH": 4.0, "runs": 2, "wet": False, "same": 1},
+]
+
+
+def test_arms_come_from_rows_frames_and_files(tmp_path):
+    file = tmp_path / "arms.csv"
+    pd.DataFrame(TABLE).to_csv(file, index=False)
+    for table in (TABLE, pd.DataFrame(TABLE), file, str(file)):
+        domain = Space.arms(table, runs=Int(1, 64, log=True, unit="h")).domain
+        assert [typed(row) for row in domain.table(domain.points)] == [typed(row) for row in TABLE]
+        assert domain.names == ("acid", "pH", "runs", "wet")
+        assert domain.cat_dims == (0, 3)
+        assert domain.log_dims == (2,)
+        assert domain.columns.units == {"runs": "h"}
+    rows = domain.find(torch.stack([domain.point(row) for row in reversed(TABLE)]))
+    assert rows.tolist() == [2, 1, 0]
+
+
+def test_words_that_look_like_numbers_stay_words_in_a_file(tmp_path):
+    file = tmp_path / "arms.csv"
+    file.write_text("\ufeffcode, dose\n007,1\n12a,2\n\n", encoding="utf-8")
+    assert Space.arms(file).domain.table(torch.tensor([[0.0, 1.0]]).double()) == [
+        {"code": "007", "dose": 1}
+    ]
+
+
+# Values from elsewhere, and JSON
 
 
 def test_results_obtained_elsewhere_may_lie_outside():
-    space = Space({"a": Float(0, 1, step=0.25), "l": Float(0.1, 1, log=True), "c": Choice("xy")})
-    outside = {"a": 0.3, "l": 7.0, "c": "y"}
-    assert space.encode(outside, outside=True).tolist() == [0.3, 7.0, 1.0]
-    for name, value in (("a", "no number"), ("l", -1.0), ("c", "z")):
+    domain = Space(
+        a=Float(0, 1, step=0.25),
+        l=Float(0.1, 1, log=True),
+        n=Int(1, 3),
+        o=Choice([1, 2, 4], ordered=True),
+        c=Choice(["x", "y"]),
+    ).domain
+    outside = {"a": 0.3, "l": 7.0, "n": 9, "o": 3.0, "c": "y"}
+    x = domain.point(outside, outside=True)
+    assert x.tolist() == [0.3, 7.0, 9.0, 3.0, 1.0]
+    assert domain.params(x) == outside
+    for name, value in (("a", "word"), ("l", -1.0), ("n", 2.5), ("o", "word"), ("c", "z")):
         with pytest.raises(InputError, match=f"^{name} must be"):
-            space.encode({**outside, name: value}, outside=True)
+            domain.point({**outside, name: value}, outside=True)
     with pytest.raises(InputError, match="a must be a number from"):
-        space.encode(outside)
+        domain.point(outside)
+
+
+def test_columns_come_back_from_json():
+    columns = Space(MIXED).domain.columns
+    again = Columns.build(json.loads(json.dumps(columns.describe())))
+    assert again == columns
+    assert again.describe() == columns.describe()
+    assert {type(value) for value in again.parameters["act"].values} == {
+        *(str, type(None), bool, int, float)
+    }
+
+
+def test_spaces_are_told_apart_by_their_values():
+    same, other = Space(c=Choice(["x", "y"])), Space(c=Choice(["x", "z"]))
+    assert same.domain.fingerprint() == Space(c=Choice(["x", "y"])).domain.fingerprint()
+    assert same.domain.fingerprint() != other.domain.fingerprint()
+
+
+def test_a_domain_without_a_space_has_names_and_numbers():
+    domain = BoxDomain(torch.tensor([[0.0, 1.0], [1.0, 3.0]]).double(), names=["a", "b"])
+    assert domain.params(torch.tensor([0.5, 2.0]).double()) == {"a": 0.5, "b": 2.0}
+    assert domain.point({"b": 2, "a": 0.5}).tolist() == [0.5, 2.0]
+    assert "space" not in domain.describe()
+    with pytest.raises(InputError, match=r"\['b'\] missing"):
+        domain.point({"a": 0.5})
+    with pytest.raises(InputError, match="one point, of shape 2"):
+        domain.params(domain.bounds)
+
+
+# Mistakes
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({}, "missing"),
-        ({"a": 0.5}, r"\['c'\] missing"),
-        ({"a": 0.5, "c": "x", "d": 1}, r"\['d'\] unknown"),
-        ({"a": 1.5, "c": "x"}, "a must be a number from 0.0 to 1.0 in steps of 0.25, got 1.5"),
-        ({"a": 0.3, "c": "x"}, "in steps of 0.25"),
-        ({"a": 0.5, "c": "z"}, r"c must be one of \['x', 'y'\], got 'z'"),
-        ({"a": "0.5", "c": "x"}, "a must be a number"),
+        ({"a": 0.5, "n": 1}, r"\['c'\] missing"),
+        ({"a": 0.5, "n": 1, "c": "x", "d": 1}, r"\['d'\] unknown"),
+        ({"a": 1.5}, "a must be a number from 0.0 to 1.0 in steps of 0.25, got 1.5"),
+        ({"a": 0.3}, "in steps of 0.25"),
+        ({"a": math.nan}, "a must be finite, got nan"),
+        ({"a": "0.5"}, "a must be a number, got str"),
+        ({"n": "2"}, "n must be a whole number, got '2'"),
+        ({"n": True}, "n must be a whole number, got True"),
+        ({"n": 2.5}, "n must be a whole number, got 2.5"),
+        ({"n": 4}, "n must be a whole number from 1 to 3, got 4"),
+        ({"c": "z"}, r"c must be one of \['x', 'y'\], got 'z'"),
+        ([0.5, 1, "x"], "params must map each of"),
     ],
 )
 def test_values_that_are_not_in_the_space(values, message):
-    space = Space({"a": Float(0, 1, step=0.25), "c": Choice(["x", "y"])})
+    domain = Space(a=Float(0, 1, step=0.25), n=Int(1, 3), c=Choice(["x", "y"])).domain
+    if isinstance(values, dict) and len(values) == 1:
+        values = {"a": 0.5, "n": 1, "c": "x"} | values
     with pytest.raises(InputError, match=message):
-        space.encode(values)
+        domain.point(values)
 
 
 @pytest.mark.parametrize(
@@ -125,24 +310,70 @@ def test_values_that_are_not_in_the_space(values, message):
         (lambda: Float(1, 0), InputError, "not be above high"),
         (lambda: Float(0, 1, log=True), InputError, "above 0 on a logarithmic"),
         (lambda: Float(0, 1, step=0), InputError, "step must be above 0"),
+        (lambda: Float(0.1, 1, round=2), InputError, "with log=True"),
+        (lambda: Float(0.1, 1, log=True, step=0.1, round=2), InputError, "without step"),
+        (lambda: Float(0.123, 1, log=True, round=2), InputError, "low must have at most the 2"),
+        (lambda: Float(0.1, 1, log=True, round=0), InputError, "round must be at least 1"),
+        (lambda: Float(0, 1, unit=3), InputTypeError, "unit must be a string"),
+        (lambda: Float(0, 1, log="yes"), InputTypeError, "log must be True or False"),
         (lambda: Int(0, 1.5), InputTypeError, "high must be a whole number"),
+        (lambda: Int(False, 5), InputTypeError, "low must be a whole number"),
         (lambda: Int(0, 2**60), InputError, "at most 2"),
         (lambda: Float("0", 1), InputTypeError, "low must be a number"),
         (lambda: Float(0, math.inf), InputError, "finite"),
         (lambda: Choice([]), InputError, "at least one value"),
+        (lambda: Choice("xy"), InputTypeError, "values must be a list"),
+        (lambda: Choice([1.0, math.nan]), InputError, "no NaN"),
+        (lambda: Choice([1, math.inf], ordered=True), InputError, "finite"),
+        (lambda: Choice([0, 1], ordered=True, log=True), InputError, "ordered numbers above 0"),
+        (lambda: Choice([2, 1], log=True), InputError, "ordered numbers above 0"),
         (lambda: Space({}), InputError, "nothing to search"),
-        (lambda: Space({"a": Choice([1])}), InputError, "nothing to search"),
-        (lambda: Space(PAIR, [({"c": 1.0}, 0.0)]), InputError, "'c'; it must be about numbers"),
-        (lambda: Space(PAIR, [({"e": 1.0}, 0.0)]), InputError, "'e'; it must be about numbers"),
-        (lambda: Space(PAIR, [({"a": 1.0}, 9.0)]), InputError, "leave nothing of the box"),
-        (
-            lambda: Space({"n": Int(1, 5000)}, [({"n": 1.0}, 3.0)]),
-            NotSupportedError,
-            "'n', which has too many values",
-        ),
-        (lambda: Space({"a": 3}), InputTypeError, "a Float, an Int or a Choice, got int"),
+        (lambda: Space(a=Choice([1])), InputError, "nothing to search"),
+        (lambda: Space(a=3), InputTypeError, "a Float, an Int or a Choice, got int"),
+        (lambda: Space(a=bool), InputTypeError, "a Float, an Int or a Choice, got type"),
+        (lambda: Space([Int(0, 1)]), InputTypeError, "map names to parameters, got list"),
+        (lambda: Space({"a": Int(0, 1)}, a=Int(0, 1)), InputError, "'a' is given twice"),
+        (lambda: Space({"": Int(0, 1)}), InputError, "not empty"),
+        (lambda: Space(PAIR, feasible=3), InputTypeError, "function of parameters, got int"),
+        (lambda: Space(PAIR, constraints=[({"c": 1.0}, 0.0)]), InputError, "'c'; it must be about"),
+        (lambda: Space(PAIR, constraints=[({"e": 1.0}, 0.0)]), InputError, "'e'; it must be about"),
+        (lambda: Space(PAIR, constraints=[({"a": 1.0}, 9.0)]), InputError, "leave nothing"),
+        (lambda: Space(PAIR, constraints=["a <= 1"]), InputTypeError, "factors by name"),
+        (lambda: Space.grid(PAIR), InputError, "a has no steps, and a grid needs them"),
+        (lambda: Space.grid(a=Int(0, 2000), b=Int(0, 2000)), InputError, "4004001 combinations"),
+        (lambda: Space.grid(a=Int(0, 2), feasible=lambda p: False), InputError, "nothing of the"),
+        (lambda: Space.arms([]), InputError, "at least one row"),
+        (lambda: Space.arms(3), InputTypeError, "a list of dicts"),
+        (lambda: Space.arms([{"a": 1}, {"b": 1}]), InputError, "arm 1 has"),
+        (lambda: Space.arms([{"a": 1}, {"a": None}]), InputError, "Arm 1 has no a"),
+        (lambda: Space.arms([{"a": 1.0}, {"a": math.nan}]), InputError, "Arm 1 has no a"),
+        (lambda: Space.arms([{"a": 1}, {"a": 2}, {"a": 1}]), InputError, "arms 0 and 2 are both"),
+        (lambda: Space.arms([{"a": 1}, {"a": 9}], a=Int(0, 5)), InputError, "arm 1: a must be"),
+        (lambda: Space.arms([{"a": 1}, {"a": 2}], b=Int(0, 5)), InputError, "no column 'b'"),
+        (lambda: Space.arms("none.csv"), InputError, "No such file"),
     ],
 )
 def test_bad_spaces(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n", "at least one arm"),
+        ("a,a\n1,2", "distinct"),
+        ("a,\n1,2", "not empty"),
+        ("1,2\n3,4", "header"),
+        ("a,b\n1", "a value for each of .* for arm 0"),
+        ("a,b\n1,2\n3,", "a value for each of .* for arm 1"),
+        ("a,b\n1,nan\n2,3", "Arm 0 has no b"),
+        ("a,b\n1,inf\n2,3", "b: high must be finite"),
+        ("a,b\n1,2\n\n1,3\n1,2", "arms 0 and 2 are both"),
+    ],
+)
+def test_bad_files(tmp_path, text, message):
+    file = tmp_path / "arms.csv"
+    file.write_text(text)
+    with pytest.raises(InputError, match=message):
+        Space.arms(file)

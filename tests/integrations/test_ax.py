@@ -441,8 +441,8 @@ def test_search_spaces_become_boxes():
     inside = domain.contains(X)
     assert 0 < inside.sum() < 200
     for x, allowed in zip(X, inside.tolist(), strict=True):
-        values = space.decode(x)
-        assert space.decode(space.encode(values)) == values
+        values = domain.params(x)
+        assert domain.params(domain.point(values)) == values
         assert type(values["units"]) is int
         assert values["epochs"] == 3
         slack = 0.6 - values["drop"] - 0.1 * values["depth"]
@@ -488,8 +488,6 @@ def test_constraints_that_cannot_be_searched():
     a, b = number("a", 0.0, 1.0), number("b", 1, 5000, ParameterType.INT)
     with pytest.raises(NotSupportedError, match="equality"):
         plugin._translate(SearchSpace([a, b], [ParameterConstraint(equality="a + b == 3")]))
-    with pytest.raises(NotSupportedError, match="too many values"):
-        plugin._translate(SearchSpace([a, b], [ParameterConstraint(inequality="a + b <= 3")]))
 
 
 # Acquisition functions through Ax's own factories

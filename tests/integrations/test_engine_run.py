@@ -6,7 +6,8 @@ import math
 import pytest
 
 import botorch_delay as bd
-from botorch_delay.domains.space import Choice, Float, Space
+from botorch_delay.domains.parameters import Choice, Float
+from botorch_delay.domains.space import Space
 from botorch_delay.exceptions import InputTypeError, NotSupportedError
 from botorch_delay.history.trials import TrialState
 from botorch_delay.integrations.engine_run import EngineRun, Settings

@@ -108,8 +108,7 @@ def test_workers_that_keep_choosing_the_same_do_not_do_so_for_ever(tmp_path, mon
 
 
 def test_every_kind_of_parameter_is_translated():
-    space = DelaySampler()._run(make_study(DelaySampler()), MIXED).space
-    domain = space.domain
+    domain = DelaySampler()._run(make_study(DelaySampler()), MIXED).domain
     assert domain.names == ("depth", "kind", "rate", "size", "step")
     assert domain.log_dims == (2, 3)
     assert domain.cat_dims == {1: [0.0, 1.0, 2.0]}
@@ -117,7 +116,7 @@ def test_every_kind_of_parameter_is_translated():
     assert domain.discrete_dims[4][0] == -1.0
     unit = torch.rand(200, 5, generator=torch.Generator().manual_seed(0), dtype=torch.double)
     for x in domain.from_unit(unit):
-        params = space.decode(x)
+        params = domain.params(x)
         for name, distribution in MIXED.items():
             assert distribution._contains(distribution.to_internal_repr(params[name]))
         assert isinstance(params["depth"], int)

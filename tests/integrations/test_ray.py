@@ -22,8 +22,8 @@ from readme_blocks import python_blocks
 from botorch_delay.exceptions import InputError, NotSupportedError, StorageError
 from botorch_delay.history.trials import TrialState
 
-optuna = pytest.importorskip("optuna", reason="needs pip install 'botorch-delay[optuna]'")
-ray = pytest.importorskip("ray", reason="needs pip install 'botorch-delay[ray]'")
+optuna = pytest.importorskip("optuna")
+ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, from many places
 
 from ray import cloudpickle, tune  # noqa: E402

@@ -310,3 +310,35 @@ def test_three_hundred_runs_under_adversarial_delays(capsys):
         assert lost + uncertified <= runs * DELTA
     with capsys.disabled():
         print("\n" + "\n".join(lines))
+
+
+class Own(bd.Confidence):
+    """Bounds of a user's own, with constants."""
+
+    missing, assumptions = (), ()
+
+    def __init__(self, norm):
+        self._known = bd.RKHSConfidence(norm, NOISE)
+
+    @property
+    def constants(self):
+        return self._known.constants
+
+    def fixed_design(self, evidence):
+        return self._known.fixed_design(evidence)
+
+    def adaptive(self, evidence):
+        return self._known.adaptive(evidence)
+
+
+def test_bounds_of_a_user_s_own_have_a_budget_where_they_name_their_constants():
+    problem, norm = random_problem(0)
+    both = [optimizer(problem, norm), optimizer(problem, norm, confidence=Own(norm))]
+    for opt in both:
+        for _ in range(12):
+            trial = opt.ask()
+            opt.tell(trial, problem.values[trial.index].item())
+    known, own = both
+    assert [t.index for t in own.trials] == [t.index for t in known.trials]
+    assert own.certified_regret == known.certified_regret > 0.0
+    assert own.guarantee.norm_at_least == known.guarantee.norm_at_least

@@ -14,9 +14,8 @@ import botorch_delay as bd
 from botorch_delay.benchmarks import FiniteProblem, simulate
 from botorch_delay.confidence.bounds import Evidence
 from botorch_delay.elimination.rounds import RoundRule
-from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.gp.posterior import Posterior
+from botorch_delay.gp.posterior import Data, Posterior
 
 N, HORIZON, DELTA, NOISE_STD = 400, 150, 0.1, 0.2
 FEW = 3  # functions; the heavy tests play many

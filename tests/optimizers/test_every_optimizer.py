@@ -16,7 +16,7 @@ from botorch.exceptions.warnings import InputDataWarning
 from cases import plain, scattered, se
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from scale import some
 
 import botorch_delay as bd
@@ -181,6 +181,7 @@ class Machine(RuleBasedStateMachine):
         self.opt = self.fresh()
         self.ledger: dict[int, list[object]] = {}
         self.attached: list[float] = []
+        self.horizon = HORIZON
         self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "study.db"
 
@@ -211,7 +212,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(n=st.integers(1, 6))
     def ask(self, n):
-        if n > HORIZON - len(self.ledger):
+        if n > self.horizon - len(self.ledger):
             self.refused(lambda: self.opt.ask(n), HorizonError)
             return
         twin, before = copy.deepcopy(self.opt), len(self.ledger)
@@ -256,6 +257,27 @@ class Machine(RuleBasedStateMachine):
             self.opt.mark_abandoned(trial_id)
             self.ledger[trial_id][0] = "abandoned"
 
+    @rule(number=st.integers(0, 100), y=st.none() | values)
+    def correct(self, number, y):
+        trial_id = self.pick(number, "completed", "failed")
+        if trial_id is None or (y is None and self.ledger[trial_id][1] is None):
+            return
+        self.opt.correct(trial_id, y, "a slip")
+        self.ledger[trial_id] = ["failed" if y is None else "completed", y]
+
+    @precondition(lambda self: self.attached)
+    @rule(number=st.integers(0, 100))
+    def detach(self, number):
+        place = number % len(self.attached)
+        self.opt.detach(self.opt.attached[place])
+        self.attached.pop(place)
+
+    @precondition(lambda self: self.horizon == HORIZON)
+    @rule(more=st.integers(1, 9))
+    def extend(self, more):
+        self.horizon += more
+        self.opt.extend(self.horizon)
+
     @rule(outcomes=st.lists(st.tuples(st.integers(0, 9), values), max_size=5), data=st.data())
     def settle_in_any_order(self, outcomes, data):
         """What is asked and recommended next does not depend on the order of the answers."""
@@ -293,7 +315,10 @@ class Machine(RuleBasedStateMachine):
         """A refused call changes nothing, not even what is asked next."""
         calls = [
             lambda: self.opt.ask(0),
-            lambda: self.opt.ask(HORIZON + 1),
+            lambda: self.opt.ask(self.horizon + 1),
+            lambda: self.opt.extend(self.horizon),
+            lambda: self.opt.detach(len(self.attached) + 50),
+            lambda: self.opt.correct(0, math.nan),
             lambda: self.opt.attach(self.opt.domain.bounds, torch.zeros(3).double()),
             lambda: self.opt.attach(self.opt.domain.bounds[0], math.inf),
             lambda: self.opt.attach(self.opt.domain.bounds[0, :-1], 1.0),
@@ -358,6 +383,7 @@ class Machine(RuleBasedStateMachine):
         ]
 
 
+@pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.OutlierWarning")
 @pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.RepeatedResultWarning")
 class TestMachine(Machine.TestCase):
     settings = settings(max_examples=6, stateful_step_count=20, deadline=None)

@@ -124,7 +124,7 @@ def live(name: str, path: Path, assassin: Assassin, pipe: int, in_processes: boo
             if not word:
                 with executor(in_processes) as pool:
                     opt = OPTIMIZERS[name]()
-                    run(opt, objective, pool, N_TRIALS, 3, path, callbacks=[tell], progress=False)
+                    run(opt, objective, pool, N_TRIALS, 3, path, on_result=tell, progress=False)
                 word = "done"
             say(word)
             os._exit(0)

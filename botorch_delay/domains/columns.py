@@ -1,0 +1,180 @@
+"""The columns of a domain as named parameters: all that translates between points and values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from botorch_delay import validation
+from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, text_of
+from botorch_delay.exceptions import InputError, InputTypeError
+
+_KINDS: dict[str, type[Parameter]] = {kind.__name__: kind for kind in (Float, Int, Choice)}
+
+
+@dataclass(frozen=True)
+class Plain(Parameter):
+    """A column of a domain that was made from tensors: its numbers are the values."""
+
+    unit: None = None
+    log: bool = False
+
+    @property
+    def count(self) -> float:
+        """Any number is one."""
+        return math.inf
+
+    @property
+    def column(self) -> None:
+        """What the column allows is the domain's to say."""
+
+    @property
+    def summary(self) -> str:
+        """The allowed values in words."""
+        return "a number"
+
+    def decode(self, number: float) -> float:
+        """The number."""
+        return number
+
+    def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
+        """The value."""
+        return validation.real(value, name)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a domain as named parameters, and back.
+
+    Attributes:
+        parameters: by name, in the order of the columns; one with a single value takes no column.
+    """
+
+    parameters: Mapping[str, Parameter]
+
+    @classmethod
+    def plain(cls, names: Iterable[str]) -> Columns:
+        """Columns that have names and stand for their own numbers."""
+        return cls({name: Plain() for name in names})
+
+    @classmethod
+    def build(cls, records: Iterable[Mapping[str, Any]]) -> Columns:
+        """From what :meth:`describe` gave; any error if it is malformed."""
+        made = {}
+        for record in records:
+            given = dict(record)
+            kind, name = given.pop("kind"), given.pop("name")
+            made[name] = _KINDS[kind](**given)
+        return cls(made)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """What every parameter is made with, in order."""
+        return [{"name": name, **p.describe()} for name, p in self.parameters.items()]
+
+    @cached_property
+    def varying(self) -> dict[str, Parameter]:
+        """The parameters that have a column, in order."""
+        return {name: p for name, p in self.parameters.items() if p.count > 1}
+
+    @cached_property
+    def named(self) -> bool:
+        """Whether a space made them, so that values may be other than the column's numbers."""
+        return not any(isinstance(p, Plain) for p in self.parameters.values())
+
+    @cached_property
+    def units(self) -> dict[str, str]:
+        """The units of those parameters that have one."""
+        return {name: p.unit for name, p in self.parameters.items() if p.unit is not None}
+
+    def params(self, x: Tensor) -> dict[str, Any]:
+        """The value of every parameter at a point, ``d``."""
+        return self.table(x.unsqueeze(0))[0]
+
+    def table(self, X: Tensor) -> list[dict[str, Any]]:
+        """The same for each of several points, ``n x d``."""
+        own = dict(zip(self.varying, X.T.tolist(), strict=True))
+        values = {}
+        for name, p in self.parameters.items():
+            if name in own:
+                values[name] = [p.decode(number) for number in own[name]]
+            else:
+                assert p.column is not None
+                values[name] = [p.decode(p.column[0])] * len(X)
+        return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+
+    def words(self, params: Mapping[str, Any]) -> str:
+        """The values of all parameters as people read them: ``heat = 25 °C, dose = 0.1``."""
+        texts = []
+        for name, value in params.items():
+            rough = isinstance(value, float) and math.isinf(self.parameters[name].count)
+            text = f"{value:.6g}" if rough and value % 1 else text_of(value)
+            texts.append(f"{name} = {text} {self.units.get(name, '')}".rstrip())
+        return ", ".join(texts)
+
+    def numbers(self, params: Mapping[str, Any], *, outside: bool = False) -> list[float]:
+        """The columns' numbers for a value of every parameter.
+
+        Raises:
+            InputError: if a name is missing or unknown, or a value is not allowed.
+        """
+        if not isinstance(params, Mapping):
+            raise InputTypeError(
+                f"params must map each of {list(self.parameters)} to its value, got "
+                f"{type(params).__name__}."
+            )
+        missing = [name for name in self.parameters if name not in params]
+        unknown = [name for name in params if name not in self.parameters]
+        if missing or unknown:
+            what = f"{missing} missing" if missing else f"{unknown} unknown"
+            raise InputError(
+                f"Each of {list(self.parameters)} needs a value and nothing else does: {what}."
+            )
+        found = {
+            name: p.encode(params[name], name, outside=outside)
+            for name, p in self.parameters.items()
+        }
+        return [found[name] for name in self.varying]
+
+    def rounded(self, X: Tensor) -> Tensor:
+        """Points as their values are: rounded in continuous columns of parameters with steps.
+
+        Slopes are those of ``X``.
+        """
+        for dim, p in self._rounded:
+            values = X.new_tensor([p.decode(number) for number in X[:, dim].tolist()])
+            X = X.clone()
+            X[:, dim] = values + (X[:, dim] - X[:, dim].detach())
+        return X
+
+    @cached_property
+    def _rounded(self) -> list[tuple[int, Parameter]]:
+        parameters = enumerate(self.varying.values())
+        return [(dim, p) for dim, p in parameters if p.column is None and math.isfinite(p.count)]
+
+    def test(self, feasible: Callable[[dict[str, Any]], bool]) -> Callable[[Tensor], Tensor]:
+        """A test of parameters as one of points, ``n x d`` to a bool tensor ``n``."""
+        return _Test(self, feasible)
+
+
+@dataclass(frozen=True)
+class _Test:
+    """A user's test of parameters, of points; a class, so that copies and processes can have it."""
+
+    columns: Columns
+    feasible: Callable[[dict[str, Any]], bool]
+
+    def __call__(self, X: Tensor) -> Tensor:
+        said = [self.feasible(params) for params in self.columns.table(X)]
+        for answer in said:
+            if not isinstance(answer, bool | np.bool_):
+                raise InputTypeError(
+                    f"feasible must say True or False of a dict of parameters, got {answer!r}."
+                )
+        return torch.tensor(said, dtype=torch.bool, device=X.device)

@@ -1,0 +1,437 @@
+"""Kinds of parameters: their values, and the numbers that stand for them in a column."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from botorch_delay import validation
+from botorch_delay.exceptions import InputError, InputTypeError
+
+# A parameter with more values than this has a continuous column, and is rounded.
+MAX_LISTED = 1_000
+_EXACT = 2**53  # whole numbers up to here are exact in double precision
+
+
+class Parameter(ABC):
+    """What a column of numbers stands for.
+
+    Attributes:
+        unit: of its values, for tables and pictures; None for none.
+        log: whether its logarithm is uniform when points are drawn, and what a learned kernel sees.
+    """
+
+    unit: str | None
+    log: bool
+
+    @property
+    @abstractmethod
+    def count(self) -> float:
+        """How many values it has, ``inf`` where any number between two ends is one."""
+
+    @property
+    @abstractmethod
+    def column(self) -> list[float] | None:
+        """The column's numbers, one for each value; None where the column is continuous."""
+
+    @property
+    @abstractmethod
+    def summary(self) -> str:
+        """The allowed values in words."""
+
+    @abstractmethod
+    def decode(self, number: float) -> Any:
+        """The value for a column's number; a number that stands for no value as it is."""
+
+    @abstractmethod
+    def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
+        """The column's number for a value.
+
+        Args:
+            value: of the user's.
+            name: of the parameter, for messages.
+            outside: whether a number may lie off the grid or outside of the interval.
+
+        Raises:
+            InputError: if the value is not allowed.
+        """
+
+    def describe(self) -> dict[str, Any]:
+        """What it is made with, JSON-ready."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {"kind": type(self).__name__, **given}
+
+
+@dataclass(frozen=True)
+class _Number(Parameter):
+    """What floats and whole numbers have in common: values at whole places, if not everywhere."""
+
+    low: float
+    high: float
+    _: KW_ONLY
+    log: bool = False
+    step: float | None = None
+    unit: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high", "step"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, self._check(value, name))
+        validation.flag(self.log, "log")
+        _check_unit(self.unit)
+        if self.low > self.high:
+            raise InputError(f"low must not be above high, got {self.low} and {self.high}.")
+        if self.log and self.low <= 0:
+            raise InputError(f"low must be above 0 on a logarithmic scale, got {self.low}.")
+        if self.step is not None and self.step <= 0:
+            raise InputError(f"step must be above 0, got {self.step}.")
+
+    @staticmethod
+    def _check(value: Any, name: str) -> float:
+        return validation.real(value, name)
+
+    @property
+    def count(self) -> float:
+        """How many values it has, ``inf`` where any number between the ends is one."""
+        if self.low == self.high:
+            return 1
+        first, last = self._places
+        return last - first + 1
+
+    @property
+    def column(self) -> list[float] | None:
+        """The column's numbers; None where the column is continuous."""
+        if self.count == 1:
+            return [float(self.low)]
+        return None if self.count > MAX_LISTED else self.listed()
+
+    def listed(self) -> list[float]:
+        """The numbers of all its values, of which there is an end."""
+        first, last = self._places
+        return [float(self._at(place)) for place in range(int(first), int(last) + 1)]
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The ends of a continuous column."""
+        if self.step is None:
+            return self.low, self.high
+        # Half a step more at each end: rounding then gives every value the same share.
+        low, high = self.low - self.step / 2, self._at(int(self._places[1])) + self.step / 2
+        return (self.low if self.log and low <= 0 else low), high
+
+    @property
+    def summary(self) -> str:
+        """The allowed values in words."""
+        steps = "" if self.step in (None, 1) else f" in steps of {self.step}"
+        return f"a number from {self.low} to {self.high}{steps}"
+
+    def decode(self, number: float) -> Any:
+        """The value for a column's number; a number that stands for no value as it is."""
+        nearest = self._nearest(number)
+        low, high = self.bounds
+        within = self.count > MAX_LISTED and low <= number <= high
+        return nearest if within or self._is_close(number, nearest) else number
+
+    def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
+        """The column's number for a value, which may lie anywhere if ``outside``."""
+        number = self._check(value, name)
+        nearest = self._nearest(number)
+        if self._is_close(number, nearest):
+            return float(nearest)
+        if outside and (number > 0 or not self.log):
+            return float(number)
+        raise InputError(f"{name} must be {self.summary}, got {value!r}.")
+
+    def _nearest(self, number: float) -> float:
+        """The allowed value that is nearest."""
+        if number <= self.low or self.low == self.high:
+            return self.low
+        first, last = self._places
+        if math.isinf(last):
+            return min(float(number), self.high)
+        return self._at(int(min(max(self._place(number), first), last)))
+
+    @property
+    def _places(self) -> tuple[float, float]:
+        """The places of the first and the last value."""
+        if self.step is None:
+            return 0, math.inf
+        # Ends and step are decimal fractions: rounding must not lose the last value.
+        return 0, math.floor((self.high - self.low) / self.step * (1.0 + 1e-12) + 1e-9)
+
+    def _place(self, number: float) -> int:
+        """The place of the value that is nearest to a number."""
+        assert self.step is not None
+        return round((number - self.low) / self.step)
+
+    def _at(self, place: int) -> float:
+        """The value at a place."""
+        if not place or self.step is None:
+            return self.low
+        value = self.low + place * self.step
+        if abs(value) < 1e-9 * self.step:
+            return 0.0
+        # As it would be written down: 0.3 and not 0.30000000000000004.
+        return min(float(f"{value:.15g}"), self.high)
+
+    def _is_close(self, number: float, value: float) -> bool:
+        return math.isclose(number, value, rel_tol=1e-9, abs_tol=1e-9 * (self.step or 0))
+
+
+@dataclass(frozen=True)
+class Float(_Number):
+    """A number from an interval.
+
+    Args:
+        low: the lower end, included.
+        high: the upper end, included, not below ``low``.
+        log: whether it is drawn and modelled by its logarithm; then ``low`` is above 0.
+        step: only ``low``, ``low + step``, ... up to ``high`` are allowed; any number if None.
+        round: only numbers with so many significant digits are allowed, at most 15, as on a dial;
+            with ``log``, and for ends that have no more digits. On other scales ``step`` does it.
+        unit: of the values, for tables and pictures.
+
+    Raises:
+        InputError: if an argument is out of its range or excludes another one.
+
+    Example:
+        >>> dose = Float(0.1, 10.0, log=True, round=2, unit="mg/ml")
+        >>> dose.count, dose.decode(dose.encode(0.47, "dose"))
+        (181, 0.47)
+    """
+
+    _: KW_ONLY
+    round: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.round is None:
+            return
+        object.__setattr__(self, "round", validation.whole(self.round, "round", 1))
+        if not self.log or self.step is not None or self.round > 15:
+            raise InputError(
+                "round counts significant digits, at most 15, of a parameter with log=True and "
+                "without step; otherwise use step, such as step=0.01 for two decimals."
+            )
+        for name in ("low", "high"):
+            if float(f"{(end := getattr(self, name)):.{self.round - 1}e}") != end:
+                raise InputError(
+                    f"{name} must have at most the {self.round} significant digits that round "
+                    f"allows, got {end}."
+                )
+
+    @property
+    def summary(self) -> str:
+        """The allowed values in words."""
+        digits = "" if self.round is None else f" with {self.round} significant digits at most"
+        return super().summary + digits
+
+    @property
+    def _places(self) -> tuple[float, float]:
+        if self.round is None:
+            return super()._places
+        return self._place(self.low), self._place(self.high)
+
+    def _place(self, number: float) -> int:
+        """Numbers of so many digits in their order: 0 is 1.0, before it comes 0.99."""
+        if self.round is None:
+            return super()._place(number)
+        digits, exponent = f"{number:.{self.round - 1}e}".split("e")
+        decade = 9 * 10 ** (self.round - 1)
+        return int(exponent) * decade + int(digits.replace(".", "")) - 10 ** (self.round - 1)
+
+    def _at(self, place: int) -> float:
+        if self.round is None:
+            return super()._at(place)
+        exponent, above = divmod(place, 9 * 10 ** (self.round - 1))
+        return float(f"{above + 10 ** (self.round - 1)}e{exponent - self.round + 1}")
+
+
+@dataclass(frozen=True)
+class Int(_Number):
+    """A whole number from an interval.
+
+    Args:
+        low: the lower end, included.
+        high: the upper end, included, not below ``low``.
+        log: whether it is drawn and modelled by its logarithm; then ``low`` is above 0.
+        step: only ``low``, ``low + step``, ... up to ``high`` are allowed.
+        unit: of the values, for tables and pictures.
+
+    Raises:
+        InputError: if ends or step are out of order, or too large to be exact.
+    """
+
+    _: KW_ONLY
+    step: int = 1
+
+    @staticmethod
+    def _check(value: Any, name: str) -> int:
+        number = validation.whole(value, name, -_EXACT)
+        if number > _EXACT:
+            raise InputError(f"{name} must be at most 2^53, got {number}.")
+        return number
+
+    @property
+    def summary(self) -> str:
+        """The allowed values in words."""
+        return super().summary.replace("number", "whole number", 1)
+
+    def decode(self, number: float) -> int:
+        """The value for a column's number; a number that stands for no value as it is."""
+        return int(super().decode(number))
+
+    def _at(self, place: int) -> float:
+        return self.low + place * self.step
+
+
+@dataclass(frozen=True)
+class Choice(Parameter):
+    """One of several values: strings, numbers, bools; equal ones count once.
+
+    Args:
+        values: what there is to choose from. A study with other values than strings, numbers,
+            bools and None, or lists of them, cannot be saved.
+        ordered: whether neighbours in the list are alike. Ordered numbers are modelled as they
+            are, other ordered values by their places; without order all are equally far apart.
+        log: whether ordered numbers, above 0, are drawn and modelled by their logarithms.
+        unit: of the values, for tables and pictures.
+
+    Raises:
+        InputError: if there is nothing to choose from, a number is NaN, or numbers have no order
+            or no logarithm where they need one.
+    """
+
+    values: Sequence[Any]
+    _: KW_ONLY
+    ordered: bool = False
+    log: bool = False
+    unit: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.values, str) or not isinstance(self.values, Iterable):
+            raise InputTypeError(
+                f"values must be a list of what there is to choose from, got {self.values!r}."
+            )
+        validation.flag(self.ordered, "ordered")
+        validation.flag(self.log, "log")
+        _check_unit(self.unit)
+        values = list(self.values)
+        if any(isinstance(value, float) and math.isnan(value) for value in values):
+            raise InputError(f"values must be no NaN, got {values}.")
+        plain = bool(values) and all(map(_is_number, values))
+        if self.log and not (self.ordered and plain and min(values) > 0):
+            raise InputError(f"log is for ordered numbers above 0, got {values}.")
+        if self.ordered and plain:
+            for value in values:
+                validation.real(value, "each of values")
+        if not values:
+            raise InputError("A choice needs at least one value, got none.")
+        # True and 1 are two categories, and so are 1 and 1.0, which are one number.
+        distinct: dict[Any, Any] = {}
+        for value in values:
+            distinct.setdefault(value if self.ordered and plain else _key(value), value)
+        object.__setattr__(self, "values", tuple(distinct.values()))
+
+    @property
+    def count(self) -> int:
+        """How many values it has."""
+        return len(self.values)
+
+    @property
+    def column(self) -> list[float]:
+        """The column's numbers, one for each value."""
+        return self._column
+
+    @cached_property
+    def _column(self) -> list[float]:
+        if self._numeric:
+            return [float(value) for value in self.values]
+        return [float(place) for place in range(len(self.values))]
+
+    @cached_property
+    def _value_of(self) -> dict[float, Any]:
+        return dict(zip(self._column, self.values, strict=True))
+
+    @cached_property
+    def _numeric(self) -> bool:
+        """Whether the column has the values themselves."""
+        return self.ordered and all(map(_is_number, self.values))
+
+    @property
+    def summary(self) -> str:
+        """The allowed values in words."""
+        return f"one of {list(self.values)}"
+
+    def decode(self, number: float) -> Any:
+        """The value for a column's number; a number that stands for no value as it is."""
+        if number in self._value_of:
+            return self._value_of[number]
+        nearest = self._value_of[min(self._column, key=lambda own: abs(own - number))]
+        is_other = self._numeric and not math.isclose(number, nearest, rel_tol=1e-9)
+        return number if is_other else nearest
+
+    def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
+        """The column's number for a value; if ``outside`` ordered numbers may be others, too."""
+        # First the value itself, then what equals it in another type, such as NumPy's.
+        for is_alike in (_is_same, _is_equal):
+            for own, number in zip(self.values, self._column, strict=True):
+                if is_alike(value, own):
+                    return number
+        if outside and self._numeric:
+            return (validation.positive if self.log else validation.real)(value, name)
+        raise InputError(f"{name} must be {self.summary}, got {value!r}.")
+
+    def describe(self) -> dict[str, Any]:
+        """What it is made with, JSON-ready if the values are."""
+        return super().describe() | {"values": list(self.values)}
+
+
+def text_of(value: Any) -> str:
+    """A value as tables show it and as the command line and CSV files take it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def value_of(text: str) -> Any:
+    """What a cell of a CSV file or an argument of the command line stands for."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _check_unit(unit: Any) -> None:
+    if unit is not None and not (isinstance(unit, str) and unit.strip()):
+        raise InputTypeError(f"unit must be a string such as 'mg/ml', got {unit!r}.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _key(value: Any) -> Any:
+    """The same for values that are the same choice."""
+    try:
+        hash(value)
+    except TypeError:
+        return type(value), repr(value)
+    return type(value), value
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values are the same choice; True and 1 are not, nor are 1 and 1.0."""
+    return one is other or (type(one) is type(other) and bool(one == other))
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    """Whether two values are equal, if of different types."""
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)

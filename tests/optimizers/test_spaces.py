@@ -1,0 +1,164 @@
+"""Every optimizer on a named space: parameters out, parameters in, and the space in the file."""
+
+import copy
+import json
+import math
+import pickle
+
+import pytest
+import torch
+from cases import se
+
+import botorch_delay as bd
+from botorch_delay.exceptions import InputError, InputTypeError, StorageError
+
+PARAMETERS = {
+    "lr": bd.Float(1e-4, 1e-1, log=True),
+    "layers": bd.Int(1, 6),
+    "dose": bd.Float(0.1, 10.0, log=True, round=2, unit="mg/ml"),
+    "act": bd.Choice(["relu", "tanh", None]),
+    "weight decay": bd.Float(0.0, 0.3, step=0.1),
+    "bias": bd.Choice([True, False]),
+}
+CONSTRAINTS = [({"layers": -1.0, "weight decay": -10.0}, -7.0)]
+
+
+def feasible(params):
+    return params["act"] != "tanh" or params["layers"] <= 4
+
+
+def satisfies(params):
+    return params["layers"] + 10 * params["weight decay"] <= 7 + 1e-9 and feasible(params)
+
+
+def box():
+    return bd.Space(PARAMETERS, constraints=CONSTRAINTS, feasible=feasible)
+
+
+def grid():
+    return bd.Space.grid(
+        layers=bd.Int(1, 6),
+        act=bd.Choice(["relu", "tanh"]),
+        dose=bd.Choice([0.1, 1.0, 10.0], ordered=True, log=True, unit="mg/ml"),
+        feasible=feasible,
+    )
+
+
+def fixed(**options):
+    return {"covar_module": se(1.0), "noise_var": 0.01} | options
+
+
+def threds(space):
+    return bd.ThreDSOptimizer(
+        space, confidence=bd.FixedBeta(4.0), interval=(-9.0, 9.0), patience=4, **fixed()
+    )
+
+
+def published(space):
+    options = fixed(confidence=bd.FixedBeta(4.0), delay=bd.ConstantDelay(1))
+    return bd.BPEDelayOptimizer.as_published(space, 20, **options)
+
+
+def guaranteed(space):
+    return bd.BPEDelayOptimizer.guaranteed(space, 20, **fixed(norm_bound=2.0, noise_std=0.1))
+
+
+ON_BOTH = {
+    "BPE": lambda space: bd.BPEDelayOptimizer(space, 20),
+    "UCB": lambda space: bd.AcquisitionOptimizer(space, **fixed()),
+    "random": lambda space: bd.RandomOptimizer(space, **fixed()),
+    "ThreDS": threds,
+}
+ON_SETS = {
+    "as published": published,
+    "guaranteed": guaranteed,
+    "queued": lambda space: bd.QueuedOptimizer(bd.RandomOptimizer(space, **fixed())),
+}
+MADE = [(name, box, make) for name, make in ON_BOTH.items()]
+MADE += [(name, grid, make) for name, make in (ON_BOTH | ON_SETS).items()]
+
+
+def value_of(params):
+    return params["layers"] / 6 + (params["act"] == "relu") - math.log10(params["dose"]) ** 2
+
+
+@pytest.mark.parametrize(("name", "space", "make"), MADE, ids=lambda value: str(value)[:12])
+def test_parameters_go_out_and_come_in_and_the_space_is_in_the_file(tmp_path, name, space, make):
+    space = space()
+    opt = make(space)
+    for _ in range(3):
+        for trial in opt.ask(2):
+            assert trial.params.keys() == space.parameters.keys()
+            assert opt.domain.point(trial.params).tolist() == trial.x.tolist()
+            assert feasible(trial.params)
+            opt.tell(trial, value_of(trial.params))
+    opt.attach(opt.trials[0].params, 1.5)
+    assert torch.equal(opt.attached[0].x, opt.trials[0].x)
+    trial = opt.ask()
+    best = opt.recommend()
+    assert best.params == opt.domain.params(best.x)
+    assert pickle.loads(pickle.dumps(trial)).params == trial.params
+    assert copy.deepcopy(opt).trials[-1].params == trial.params
+
+    opt.save(tmp_path / "study.db")
+    parts = {} if opt.domain.count is not None else {"feasible": feasible}
+    again = bd.load(tmp_path / "study.db", **parts)
+    assert [t.params for t in again.trials] == [t.params for t in opt.trials]
+    assert again.recommend().params == best.params
+    assert again.domain.columns == space.domain.columns
+    asked = again.ask().params
+    assert asked == opt.ask().params
+    fresh = make(space)
+    fresh.load_state_dict(opt.state_dict())
+    assert fresh.trials[-1].params == asked
+    json.dumps(opt.state_dict()["config"])
+
+
+def test_what_is_asked_of_a_box_satisfies_what_is_known():
+    for opt in (bd.RandomOptimizer(box()), bd.BPEDelayOptimizer(box(), 20)):
+        for trial in opt.ask(20):
+            assert satisfies(trial.params), trial.params
+    assert all(map(satisfies, opt.domain.table(opt.active_set.sample(30))))
+
+
+def test_feasible_is_given_again_and_another_space_is_refused(tmp_path):
+    bd.RandomOptimizer(box()).save(tmp_path / "study.db")
+    with pytest.raises(StorageError, match="pass feasible to load"):
+        bd.load(tmp_path / "study.db")
+    with pytest.raises(StorageError, match="another test of feasibility"):
+        bd.load(tmp_path / "study.db", feasible=lambda params: params["layers"] > 2)
+    state = bd.RandomOptimizer(bd.Space(c=bd.Choice(["a", "b"]))).state_dict()
+    with pytest.raises(StorageError, match=r"space.*'b'.*'c'"):
+        bd.RandomOptimizer(bd.Space(c=bd.Choice(["a", "c"]))).load_state_dict(state)
+    broken = bd.RandomOptimizer(bd.Space(c=bd.Choice([print, len])))
+    with pytest.raises(StorageError, match="config of this study is not JSON-ready"):
+        broken.save(tmp_path / "other.db")
+
+
+def test_what_is_attached_is_checked_by_name():
+    opt = bd.RandomOptimizer(grid())
+    good = {"layers": 9, "act": "relu", "dose": 3.0}
+    opt.attach(good, 1.0)  # beside the grid, as results obtained elsewhere may be
+    assert opt.domain.params(opt.attached[0].x) == good
+    for wrong, message in (
+        ({"layers": "3"}, "layers must be a whole number, got '3'"),
+        ({"layers": True}, "layers must be a whole number, got True"),
+        ({"dose": 0.0}, "dose must be above 0"),
+        ({"dose": math.nan}, "dose must be finite"),
+        ({"act": "gelu"}, "act must be one of"),
+        ({"width": 3}, r"\['width'\] unknown"),
+    ):
+        with pytest.raises(InputError, match=message):
+            opt.attach(good | wrong, 1.0)
+    with pytest.raises(InputTypeError, match=r"torch\.Tensor or a dict"):
+        opt.attach([3, "relu", 1.0], 1.0)
+    assert len(opt.attached) == 1
+
+
+def test_tensors_work_as_before():
+    points = torch.tensor([[0.0, 2.0], [1.0, 3.0]], dtype=torch.double)
+    opt = bd.RandomOptimizer(bd.FiniteDomain(points, names=["a", "b"]))
+    trial = opt.ask()
+    assert trial.params == dict(zip("ab", trial.x.tolist(), strict=True))
+    opt.attach({"a": 0.5, "b": 9.0}, 1.0)
+    assert opt.attached[0].x.tolist() == [0.5, 9.0]
