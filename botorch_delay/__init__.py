@@ -35,7 +35,7 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   kernel, noise and units; ``warping.Warping``, of values where the kernel is learned;
   ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
 * ``history``: ``events.Event``, what a run is replayed from; ``trials.Trial`` and
-  ``trials.Ledger``, the record, and ``trials.Answers``, columns of it;
+  ``trials.Ledger``, the record; ``answers.Answers``, columns of the record;
   ``point_status.Feasibility``, failures and repeats; ``states.check_state`` and ``sqlite.save``,
   the file.
 * ``domains``: ``space.Space``, named parameters, makes a ``finite.FiniteDomain`` or a
@@ -65,7 +65,7 @@ of the same names, ``black_box`` is set where it is costly or has a scale of its
 bound: a frozen dataclass in ``confidence/bounds.py`` whose ``fixed_design`` and ``adaptive`` make a
 ``HalfWidth`` of ``Evidence`` (``multiplier`` and ``slack`` suffice), its name in ``specs.py``; its
 ``assumptions`` are what it claims under, an empty ``missing`` says that it is proved, and with
-``constants`` it can be used by ``WithinBudget``. To add a
+``constants`` it can have a regret budget. To add a
 delay law: a subclass of ``delays.DelayLaw``, its name in ``specs.py``. To add an engine: see
 ``integrations``. Names that users import are listed in ``__init__.pyi`` and in
 ``tests/test_exports.py``, parts that files can hold in ``tests/optimizers/test_specs.py``.
