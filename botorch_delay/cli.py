@@ -184,7 +184,7 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
 
     on_study("show", _show, "what is running, the round, and the recommended settings")
     note = on_study("note", _note, "add a line of text, which show repeats")
-    note.add_argument("text", help="in quotation marks")
+    note.add_argument("text", nargs="+", help="the line")
     on_study("finish", _finish, "end the study: nothing is asked any more")
 
     text = "write every trial and attached result to a CSV file"
@@ -344,7 +344,7 @@ def _correct(arguments: argparse.Namespace) -> int:
     from botorch_delay.entries import read_number
 
     text, reason = arguments.value, arguments.reason
-    value = None if text == "none" else read_number(text, "The result")
+    value = None if text.lower() == "none" else read_number(text, "The result")
     return _settle(arguments, lambda opt: opt.correct(arguments.id, value, reason))
 
 
@@ -407,7 +407,7 @@ def _note(arguments: argparse.Namespace) -> int:
     from botorch_delay.study import add_note
 
     with editing(arguments.study) as optimizer:
-        lines = add_note(optimizer, arguments.text)
+        lines = add_note(optimizer, " ".join(arguments.text))
     return _print(arguments, lines, f"noted ({len(lines)} in all); show repeats it")
 
 
@@ -418,8 +418,8 @@ def _finish(arguments: argparse.Namespace) -> int:
         optimizer.finish()
         asked, running = len(optimizer.trials), len(optimizer.pending)
     text = (
-        f"finished after {asked} trials: no more are asked; the results of {running} that are "
-        "still running can be told, and show has the recommendation"
+        f"finished after {asked} trials, {running} of them still running: no more are asked, "
+        "results can still be told, and show has the recommendation"
     )
     return _print(arguments, {"asked": asked, "running": running}, text)
 

@@ -207,6 +207,10 @@ class _Loop:
 
     def __post_init__(self) -> None:
         """Refuse arguments of :func:`run` that cannot be used."""
+        if not isinstance(self.optimizer, Optimizer):
+            raise InputTypeError(
+                f"optimizer must be an optimizer of this library, got {self.optimizer!r}."
+            )
         self.n_trials = validation.whole(self.n_trials, "n_trials", 1)
         self.max_in_flight = validation.whole(self.max_in_flight, "max_in_flight", 1)
         if self.max_failures is not None:

@@ -128,13 +128,18 @@ def _in_range(value: Any, name: str, holds: Callable[[float], bool], must: str) 
 def matrix(value: Any, name: str, *, empty: bool = False) -> Tensor:
     """``value`` as a detached, finite, floating ``n x d`` tensor."""
     if not isinstance(value, Tensor):
-        raise InputTypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}.")
+        raise InputTypeError(
+            f"{name} must be a torch.Tensor, got {type(value).__name__}; make one with "
+            f"torch.as_tensor({name}, dtype=torch.double)."
+        )
     if not value.is_floating_point():
         raise InputTypeError(
             f"{name} must be a floating tensor, got dtype {value.dtype}; convert it with .double()."
         )
     if value.dim() != 2 or value.shape[1] == 0:
-        raise InputError(f"{name} must have shape n x d, got {tuple(value.shape)}.")
+        raise InputError(
+            f"{name} must have shape n x d, a row for each point, got {tuple(value.shape)}."
+        )
     if value.shape[0] == 0 and not empty:
         raise InputError(f"{name} must hold at least one point, got none.")
     if not torch.isfinite(value).all():

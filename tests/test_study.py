@@ -94,7 +94,7 @@ def test_what_people_read(study):
     failed = study("fail", "study.db", 0, "--reason", "spilled")[1]
     assert "0 trials are still running\nits settings come back with the next ask" in failed
     assert (
-        f"attached: -1 at {words} (1 attached"
+        f"attached result 0: -1 at {words} mg/ml (1 attached"
         in study("attach", "study.db", -1, f"temperature={second[0]}", f"dose={second[1]}")[1]
     )
     assert "noted (1" in study("note", "study.db", "a new batch\nof reagent")[1]
@@ -423,7 +423,12 @@ def test_ranges_words_and_switches(command, tmp_path):
         assert type(given["wet"]) is bool
         assert trial["units"] == {"temperature": "°C"}
     settings = ["temperature=90", "dose=0.47", "time=1", "stir rate=250", "acid=malic", "wet=true"]
-    assert command("attach", "s.db", "1.5", *settings)[0] == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        code, _, (warned,) = command("attach", "s.db", "1.5", *settings)
+    assert code == 0
+    assert "temperature = 90 is none of 20, 21, 22, ..., 80; the nearest is 80" in warned
+    assert "stir rate = 250 is none of 100, 200, 400; the nearest is 200" in warned
     opt = bd.load("s.db")
     attached = opt.domain.params(opt.attached[0].x)
     assert attached == {

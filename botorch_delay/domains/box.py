@@ -69,7 +69,8 @@ class BoxDomain(Domain):
         bounds = validation.matrix(bounds, "bounds").clone(memory_format=torch.contiguous_format)
         if bounds.shape[0] != 2:
             raise InputError(
-                f"bounds must be 2 x d, lower ends above upper ends, got {tuple(bounds.shape)}."
+                "bounds must be 2 x d, a row of lower and a row of upper ends, got "
+                f"{tuple(bounds.shape)}; bounds.T turns columns into rows."
             )
         super().__init__(bounds, bounds, names=names, log_dims=log_dims)
         for dim, (low, high) in enumerate(bounds.T.tolist()):

@@ -132,7 +132,8 @@ class Columns:
         missing = [name for name in self.parameters if name not in params]
         unknown = [name for name in params if name not in self.parameters]
         if missing or unknown:
-            what = f"{missing} missing" if missing else f"{unknown} unknown"
+            both = {"missing": missing, "unknown": unknown}
+            what = ", ".join(f"{names} {word}" for word, names in both.items() if names)
             raise InputError(
                 f"Each of {list(self.parameters)} needs a value and nothing else does: {what}."
             )

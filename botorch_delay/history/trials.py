@@ -452,7 +452,8 @@ def _as_id(value: Any) -> int:
         return operator.index(value)
     except TypeError:
         raise TrialError(
-            f"Expected a Trial or its id, got {type(value).__name__}; ask() returns trials."
+            f"Expected a Trial or its id, got {type(value).__name__}; ask() returns trials. "
+            "A result that no trial asked for is handed over with attach(x, y)."
         ) from None
 
 

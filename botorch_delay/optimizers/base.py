@@ -331,8 +331,11 @@ class Optimizer(ReadableRun, ABC):
     def _running(self, trial: Trial | int, verb: str) -> Trial:
         found = self._ledger.find(trial)
         if found.state is not TrialState.RUNNING:
+            state, hint = found.state, ""
+            if state is TrialState.COMPLETED:
+                hint = f" A wrong answer is replaced by correct({found.id}, value)."
             raise TrialError(
-                f"Trial {found.id} is {found.state.value}; only a running trial can be {verb}."
+                f"Trial {found.id} is {state.value}; only a running trial can be {verb}.{hint}"
             )
         return found
 

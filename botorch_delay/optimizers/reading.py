@@ -144,7 +144,9 @@ class ReadableRun(Run, ABC):
             raise InputError(f"among must be 'answered' or 'active', got {among!r}.")
         data = self._all_data()
         if not len(data):
-            raise NoAnswerError("There is no answer yet to base a recommendation on.")
+            raise NoAnswerError(
+                "There is no answer yet to base a recommendation on; tell() or attach() one."
+            )
         surrogate, confidence, delta = self._judgement()
         evidence = surrogate.data(data)
         if among == "active":

@@ -19,7 +19,7 @@ def ledger_of(rows, source=None):
     for number, row in enumerate(rows):
         index = row if source is None else None
         data = {"x": POINTS[row].tolist(), "point": index, "round": 1, "slot": number}
-        ledger.ask(Event("asked", 1.0, number, data=data), POINTS)
+        ledger.ask(Event("asked", 1.0, number, data=data), FiniteDomain(POINTS))
         if number != 1:
             known = {"noise_var": 0.25} if number == 2 else {}
             ledger.settle(Event("completed", 2.0, number, 10.0 + number, known))

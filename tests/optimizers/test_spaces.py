@@ -86,7 +86,7 @@ def value_of(params):
 def test_parameters_go_out_and_come_in_and_the_space_is_in_the_file(tmp_path, name, space, make):
     space = space()
     opt = make(space)
-    for _ in range(3):
+    for _ in range(2):
         for trial in opt.ask(2):
             assert trial.params.keys() == space.parameters.keys()
             assert opt.domain.point(trial.params).tolist() == trial.x.tolist()
