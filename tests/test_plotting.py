@@ -207,6 +207,20 @@ def test_slices_show_what_is_expected_in_the_user_s_units(maximize):
     assert axes[3].lines[1].get_xdata()[0] == best.x[3]
 
 
+def test_columns_of_a_space_have_its_names_units_and_values():
+    space = bd.Space(
+        rate=bd.Float(1e-4, 1e-1, log=True, unit="1/s"), kind=bd.Choice(["relu", "tanh"])
+    )
+    opt = bd.RandomOptimizer(space, horizon=5)
+    for trial in opt.ask(4):
+        opt.tell(trial, trial.params["rate"])
+    rate, kind = plotting.plot_slices(opt)
+    assert (rate.get_xlabel(), kind.get_xlabel()) == ("rate (1/s)", "kind")
+    assert [text.get_text() for text in kind.get_xticklabels()] == ["relu", "tanh"]
+    written = {text.get_text() for text in plotting.plot_parallel(opt).texts}
+    assert {"relu", "tanh", "0.0001", "0.1"} <= written
+
+
 def test_lines_through_all_columns():
     opt = mixed()
     ax = plotting.plot_parallel(opt)

@@ -450,6 +450,20 @@ def test_ranges_words_and_switches(command, tmp_path):
         assert message in err[0]
 
 
+def test_words_and_switches_go_out_and_come_in(command, tmp_path):
+    (tmp_path / "space.toml").write_text(MIXED, encoding="utf-8")
+    for name in ("one.db", "other.db"):
+        command("init", name, "--space", "space.toml", "--horizon", 8)
+    with bd.editing("one.db") as opt:
+        for trial in opt.ask(3):
+            opt.tell(trial, 0.1 + trial.id)
+    command("export", "one.db", "out.csv")
+    assert command("import", "other.db", "out.csv")[1] == "3 results attached\n"
+    told, read = bd.load("one.db"), bd.load("other.db")
+    assert [read.domain.params(r.x) for r in read.attached] == [t.params for t in told.trials]
+    assert [r.value for r in read.attached] == [t.value for t in told.trials]
+
+
 def test_init_says_what_it_understood(command, tmp_path):
     (tmp_path / "space.toml").write_text(MIXED, encoding="utf-8")
     _, out, _ = command("init", "s.db", "--space", "space.toml", "--horizon", 8)
