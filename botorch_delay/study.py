@@ -193,9 +193,9 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
         "round": None,
         "forecast": None,
         "waiting_for": [],
-        "late": [
+        "overdue": [
             {"id": found.trial.id, "asks": found.asks, "sooner": found.sooner}
-            for found in optimizer.late()
+            for found in optimizer.overdue()
         ],
         "summary": str(optimizer),
         "notes": optimizer.notes.get("lines", []),
@@ -305,9 +305,9 @@ def format_study(study: Mapping[str, Any]) -> str:
         lines.append(f"the round waits for trial {ids}; if one will not come back, use abandon")
     lines += [study["forecast"]] if study["forecast"] else []
     lines += [
-        f"trial {late['id']} is late: {late['sooner']:.0%} of answers are estimated to take fewer "
-        f"than the {late['asks']} asks since it was asked"
-        for late in study["late"]
+        f"trial {found['id']} is overdue: {found['sooner']:.0%} of answers are estimated to take "
+        f"fewer than the {found['asks']} asks since it was asked"
+        for found in study["overdue"]
     ]
     lines += _format_amendments(study)
     lines += [

@@ -288,11 +288,29 @@ def spawned_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker
     )
     try:
+        with _interrupts_blocked():  # which they inherit, for the seconds in which they import
+            for _ in range(workers):
+                pool.submit(os.getpid)  # they are started when there is work
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
 
 
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Ctrl-C waits until the end; where there are no masks of signals nothing is done."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # for what it starts itself
     torch.set_num_threads(1)

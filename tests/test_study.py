@@ -326,7 +326,7 @@ def test_show_forecasts_the_round_and_names_late_trials(study):
     study("ask", "study.db", "-n", 1)
     shown = json.loads(study("show", "study.db", "--json")[1])
     assert shown["forecast"] is None  # nothing to tell from
-    assert shown["late"] == []
+    assert shown["overdue"] == []
     with bd.editing("study.db") as opt:
         for _ in range(14):
             opt.tell(opt.ask(), 0.1)
@@ -337,7 +337,7 @@ def test_show_forecasts_the_round_and_names_late_trials(study):
     assert shown["recommendation"]["count"] >= 1
     assert f"results at these very settings: {shown['recommendation']['count']}" in out
     with bd.editing("study.db") as opt:
-        assert [late.trial.id for late in opt.late(0.9)] == [0]
+        assert [found.trial.id for found in opt.overdue(0.9)] == [0]
         opt.tell(0, 0.2)
     assert "round 1 closes inside the next ask" in study("show", "study.db")[1]
 
@@ -614,7 +614,9 @@ def test_a_locked_or_read_only_file_says_so(study, tmp_path, monkeypatch):
     assert "readonly" in err[0]
 
 
-def test_two_processes_at_once_lose_and_duplicate_nothing(study, tmp_path):
+def test_two_processes_at_once_lose_and_duplicate_nothing(study, monkeypatch):
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 120.0)
+
     def program():
         for _ in range(8):
             with bd.editing("study.db") as opt:

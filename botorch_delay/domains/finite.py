@@ -181,10 +181,8 @@ class PointKeys:
         self.points: list[Tensor] = []
         self._keys: dict[bytes, int] = {}
 
-    def of(self, x: Tensor, index: int | None = None) -> int:
-        """The key of a point (``d``), a new one if it has no row and is met for the first time."""
-        if index is not None:
-            return index
+    def of(self, x: Tensor) -> int:
+        """The key of a point without a row (``d``), a new one if it is met for the first time."""
         name = x.detach().cpu().numpy().tobytes()
         if name not in self._keys:
             self.points.append(x.clone())

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from botorch_delay.exceptions import EmptyDomainError
-from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
+from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 
 # A point that fails is asked again at most twice.
 MAX_FAILURES = 3
@@ -107,7 +107,7 @@ class Feasibility:
 
     def marked(self) -> set[int]:
         """Points that may be other than open; every other point is open."""
-        return self.suspects | self.known()
+        return self.suspects | self.known() if self._exact else self.suspects
 
     def known(self) -> set[int]:
         """Points that are not asked again because evaluations are exact."""
@@ -136,7 +136,7 @@ def nothing_to_ask(count: int, *, exact: bool = False) -> EmptyDomainError:
     )
 
 
-def row_of(place: Trial | Choice) -> int:
+def row_of(place: Trial | Suggestion) -> int:
     """The key of a point in a finite domain."""
     assert place.index is not None
     return place.index

@@ -18,14 +18,13 @@ from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.events import finite
-from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
+from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import AcquisitionConfig
-from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.maximizer import Maximizer
 from botorch_delay.optimizers.rule_model import Hallucinate, Pending
 from botorch_delay.optimizers.rules import UCB, Rule, as_rule
-from botorch_delay.optimizers.run import exclusive
+from botorch_delay.optimizers.run import Fitting, exclusive
 
 
 class AcquisitionOptimizer(Optimizer):
@@ -176,7 +175,7 @@ class AcquisitionOptimizer(Optimizer):
         self._maximizer.update()
         return self._maximizer.model.candidates
 
-    def _choose(self) -> Choice:
+    def _choose(self) -> Suggestion:
         self._fit_if_due()
         choice = self._maximizer.choose(1, len(self._ledger))
         width = self._maximizer.model.width_at(choice)

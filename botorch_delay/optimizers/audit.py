@@ -10,17 +10,15 @@ import math
 import warnings
 from functools import cached_property
 
-from gpytorch.kernels import Kernel, LinearKernel, ScaleKernel
+from gpytorch.kernels import Kernel
 
 from botorch_delay.confidence.anytime import norm_at_least
-from botorch_delay.confidence.bounds import RKHSConfidence
 from botorch_delay.confidence.guarantee import BudgetTerms, Guarantee
 from botorch_delay.delays import SubExponentialDelay
 from botorch_delay.elimination.open_round import OpenRound
 from botorch_delay.elimination.rounds import Departure
 from botorch_delay.exceptions import NotSupportedError, RefutedError, RepeatedResultWarning
-from botorch_delay.history.answers import Answers
-from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
+from botorch_delay.history.trials import Answers, Attached, Ledger, Trial, TrialState
 from botorch_delay.optimizers.assumptions import assumed, of_budget
 from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.config import BPEConfig
@@ -71,10 +69,9 @@ class Audit:
     ) -> None:
         self._config, self._ledger = config, ledger
         self._rounds, self._budget = rounds, budget
-        # The bounds whose constants are held against the answers.
-        rkhs = config.confidence if isinstance(config.confidence, RKHSConfidence) else None
-        self._bounds = rkhs if config.proves else None
-        self._largest_noise = math.inf if rkhs is None else rkhs.noise_std**2 * (1.0 + ROUNDING)
+        known = config.confidence.constants
+        self._constants = known if config.proves else None  # they are held against the answers
+        self._largest_noise = math.inf if known is None else known.noise_std**2 * (1.0 + ROUNDING)
         wait = rounds.round_rule.wait
         self._longest_wait = math.inf if wait is None else wait
         self.failed = self.abandoned = self.beyond_bound = self.tested = 0
@@ -203,13 +200,13 @@ class Audit:
         """Whether the answers are to be held against the bound on the norm."""
         count, tested = self._ledger.answer_count, self.tested
         grown = count > tested and not FIRST_TESTS < count < GROWTH_TO_TEST * tested
-        return grown and self._bounds is not None
+        return grown and self._constants is not None
 
     def least_norm(self) -> float:
         """The least norm that the answers call for, without those that have too much noise."""
         config, answered = self._config, self._ledger.answered()
         assert config.fixed is not None
-        assert self._bounds is not None
+        assert self._constants is not None
         answers = Answers.of(config.domain, config.sign, answered)
         fits = ~(answers.noise_var > self._largest_noise)
         if not bool(fits.all()):
@@ -217,7 +214,7 @@ class Audit:
         if not len(answers):
             return 0.0
         kernel, asks = config.fixed.covar_module, answered[-1].id + 1
-        return norm_at_least(kernel, answers, self._bounds.noise_std, asks, config.delta)
+        return norm_at_least(kernel, answers, self._constants.noise_std, asks, config.delta)
 
     def take_test(self, norm: float, count: int) -> None:
         """Apply that so many answers have called for a norm."""
@@ -232,20 +229,21 @@ class Audit:
             NotSupportedError: without a budget.
             RefutedError: if the answers contradict the assumptions.
         """
-        bounds, budget = self._bounds, self._budget
-        if bounds is None or budget is None:
+        constants, budget = self._constants, self._budget
+        if constants is None or budget is None:
             raise NotSupportedError("Regret is certified with exploit=WithinBudget() alone.")
         if self.noisier:
             raise RefutedError(
                 "No regret can be certified: an answer was told with a noise variance above "
-                f"noise_std squared, {bounds.noise_std**2:g}. Make the optimizer with the "
+                f"noise_std squared, {constants.noise_std**2:g}. Make the optimizer with the "
                 "largest scale of the noise."
             )
-        if budget.refuted or self.norm > bounds.norm_bound:
+        if budget.refuted or self.norm > constants.norm_bound:
             raise RefutedError(
-                f"No regret can be certified: the answers contradict {bounds!r}; they need a "
-                f"norm of at least {self.norm:.4g} at noise of that scale. Make the "
-                "optimizer with a larger norm_bound or noise_std, or another kernel."
+                "No regret can be certified: the answers contradict "
+                f"{self._config.confidence!r}; they need a norm of at least {self.norm:.4g} at "
+                "noise of that scale. Make the optimizer with a larger norm_bound or noise_std, or "
+                "another kernel."
             )
         return budget.certified
 
@@ -267,7 +265,7 @@ class Audit:
         if terms is not None and self._budget is not None:
             factor, waits, cost = terms.factor, self._budget.waiting, terms.waits
             assumptions.append(of_budget(terms))
-        elif self._bounds is not None and self._rounds.round_rule.on_arrival:
+        elif self._constants is not None and self._rounds.round_rule.on_arrival:
             waits, cost = self._waits()
         return Guarantee(
             holds=not missing,
@@ -277,7 +275,7 @@ class Audit:
             factor=factor,
             waits=waits,
             waits_cost=cost,
-            norm_at_least=None if self._bounds is None else self.norm,
+            norm_at_least=None if self._constants is None else self.norm,
             budget=terms,
         )
 
@@ -312,9 +310,9 @@ class Audit:
     def _most_costly(self) -> float:
         """What any ask can cost at most: functions of norm C differ by at most 2 C max sqrt(k)."""
         assert self._config.fixed is not None
-        assert self._bounds is not None
+        assert self._constants is not None
         largest = self._rounds.active.largest_deviation(self._config.fixed.covar_module)
-        return 2.0 * self._bounds.norm_bound * largest
+        return 2.0 * self._constants.norm_bound * largest
 
     def _configuration(self) -> list[str]:
         """What a configuration lacks for the claim."""
@@ -343,23 +341,19 @@ class Audit:
                 "with repeat_pending=False values may decide how many design points a round of "
                 "fixed length has; leave out delay, or repeat_pending."
             )
-        by_trace = isinstance(confidence, RKHSConfidence) and confidence.uniform == "trace"
-        if not config.finite and by_trace and isinstance(kernel, Kernel) and not _is_linear(kernel):
-            missing.append(
-                'the multiplier of uniform="trace" grows with the root of the information gain, so '
-                "that regret grows faster than in Theorem 2 unless the kernel is linear; use "
-                f'uniform="net"{"" if self._broken else f"; {_KEPT}"}.'
-            )
+        if not config.finite and isinstance(kernel, Kernel):
+            lacks = confidence.missing_on_box(kernel)
+            missing += [lacks + ("." if self._broken else f"; {_KEPT}.")] if lacks else []
         return missing
 
     def _refutation(self, contradicted: bool) -> list[str]:
         """What the answers say against the constants of the bounds."""
-        bounds = self._bounds
-        if bounds is not None and self.norm > bounds.norm_bound:
+        constants = self._constants
+        if constants is not None and self.norm > constants.norm_bound:
             return [
                 f"these answers need a norm of at least {self.norm:.4g} at noise of scale "
-                f"{bounds.noise_std:g}, and contradict norm_bound = {bounds.norm_bound:g}: it "
-                "or noise_std is too small, or the kernel is wrong."
+                f"{constants.noise_std:g}, and contradict norm_bound = {constants.norm_bound:g}: "
+                "it or noise_std is too small, or the kernel is wrong."
             ]
         contradicted |= self._budget is not None and self._budget.refuted
         if contradicted and not self.noisier:
@@ -412,13 +406,6 @@ class Audit:
                 f"does so with probability at most {config.delta / 2.0:g}: {wide}."
             )
         return missing
-
-
-def _is_linear(kernel: Kernel) -> bool:
-    """Whether a kernel is linear, or a multiple of a linear one."""
-    while type(kernel) is ScaleKernel:
-        kernel = kernel.base_kernel
-    return type(kernel) is LinearKernel
 
 
 def _geometric_factor(growth: float) -> float:

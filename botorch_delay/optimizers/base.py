@@ -22,7 +22,7 @@ from botorch_delay.exceptions import (
     TrialError,
 )
 from botorch_delay.history.events import Event
-from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
+from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.reading import ReadableRun
 from botorch_delay.optimizers.run import exclusive
 
@@ -61,11 +61,12 @@ class Optimizer(ReadableRun, ABC):
             EmptyDomainError: if no feasible point is left.
         """
         count = 1 if n is None else validation.whole(n, "n", 1)
-        left = None if self.horizon is None else self.horizon - len(self._ledger)
+        horizon = self._config.horizon
+        left = None if horizon is None else horizon - len(self._ledger)
         if self._finished and left != 0:
             planned, go_on = "", ""
-            if self.horizon is not None:
-                planned = f" of {self.horizon}"
+            if horizon is not None:
+                planned = f" of {horizon}"
                 go_on = " To go on, extend the horizon with extend(horizon)."
             raise HorizonError(
                 f"The run was finished after {len(self._ledger)}{planned} asks; answers "
@@ -73,7 +74,7 @@ class Optimizer(ReadableRun, ABC):
             )
         if left is not None and count > left:
             raise HorizonError(
-                f"asks requested: {count}, left: {left} of the horizon's {self.horizon}. Answers "
+                f"asks requested: {count}, left: {left} of the horizon's {horizon}. Answers "
                 "may still be told; recommend() uses all of them. To go on, extend the horizon "
                 f"with extend(horizon), to {len(self._ledger) + count} at least."
             )
@@ -299,19 +300,19 @@ class Optimizer(ReadableRun, ABC):
             self._close_last()
             self._happen("finished")
 
-    def _ask_for(self, choice: Choice) -> Trial:
+    def _ask_for(self, choice: Suggestion) -> Trial:
         point = self._domain.like[choice.index] if choice.x is None else choice.x
         data = {"x": point.tolist(), "point": choice.index}
         data |= {"round": choice.round, "slot": choice.slot, **choice.data}
         self._apply(Event("asked", time.time(), len(self._ledger), data=data))
-        return self._ledger[-1]
+        return self._ledger.trials[-1]
 
     def _settle(self, trial: Trial, kind: str, value: float | None, data: dict[str, Any]) -> None:
         self._apply(Event(kind, time.time(), trial.id, value, data))
         self._after_settled(trial)
 
     @abstractmethod
-    def _choose(self) -> Choice:
+    def _choose(self) -> Suggestion:
         """The next point. Rounds close here and nowhere else, but for the last."""
 
     def _after_settled(self, trial: Trial) -> None:

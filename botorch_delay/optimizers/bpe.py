@@ -28,7 +28,7 @@ from botorch_delay.exceptions import (
 from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.events import Event, finite, flag, whole
 from botorch_delay.history.point_status import row_of
-from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
+from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.audit import Audit
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.budget import Budget
@@ -40,11 +40,10 @@ from botorch_delay.optimizers.exploit import (
     WithinBudget,
     as_exploit,
 )
-from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.maximizer import Maximizer
 from botorch_delay.optimizers.round_sequence import RoundSequence
-from botorch_delay.optimizers.run import exclusive
+from botorch_delay.optimizers.run import Fitting, exclusive
 
 
 class BPEDelayOptimizer(Optimizer):
@@ -320,7 +319,7 @@ class BPEDelayOptimizer(Optimizer):
         """What is claimed for this configuration and its run so far, and why not more."""
         return self._audit.guarantee()
 
-    def _choose(self) -> Choice:
+    def _choose(self) -> Suggestion:
         self._fit_if_due()
         rounds = self._rounds
         if rounds.open is None:
@@ -331,14 +330,14 @@ class BPEDelayOptimizer(Optimizer):
         choice = self._next_choice(rounds.open)
         if self._budget is not None:
             choice = replace(choice, data={"price": self._budget.price(row_of(choice))})
-        rounds.report_late(self._estimated_law)
+        rounds.report_overdue(self._estimated_law)
         return choice
 
-    def _next_choice(self, current: OpenRound) -> Choice:
+    def _next_choice(self, current: OpenRound) -> Suggestion:
         rounds, number = self._rounds, current.number
         again = current.next_retry()
         if again is not None:
-            return rounds.active.choice(current.slots[again].key, number, again)
+            return rounds.active.suggestion(current.slots[again].key, number, again)
         own, slot = rounds.is_turn_of_design(current), len(current.slots)
         choice, budget = None, self._budget
         if budget is not None:
@@ -350,7 +349,7 @@ class BPEDelayOptimizer(Optimizer):
             # A design point that has to wait comes later, and what is asked in its place on top.
             choice, slot = self._play(number, WAITING_SLOT if own else NO_SLOT), NO_SLOT
         if choice is None:  # a design point; one that serves no slot if nothing else is left
-            choice = rounds.active.choice(self._next_key(current), number, slot)
+            choice = rounds.active.suggestion(self._next_key(current), number, slot)
         return choice
 
     def _next_key(self, current: OpenRound) -> int:
@@ -361,14 +360,14 @@ class BPEDelayOptimizer(Optimizer):
             self._happen("reset", data=self._rounds.reset(current))
             return current.next_key()
 
-    def _play(self, number: int, slot: int) -> Choice | None:
+    def _play(self, number: int, slot: int) -> Suggestion | None:
         """An ask outside the design; None if no active point may be asked.
 
         It is the rule's point or, towards the end of the horizon, one that is to be confirmed.
         """
         assert self._maximizer is not None
         active = self._rounds.active if self._budget is None else self._active_points()
-        share, horizon = self._config.confirm_fraction, self.horizon
+        share, horizon = self._config.confirm_fraction, self._config.horizon
         at_end = horizon is not None and len(self._ledger) >= horizon - round(share * horizon)
         try:
             return self._maximizer.choose(number, slot, active, confirm=at_end)

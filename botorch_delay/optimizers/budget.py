@@ -47,16 +47,15 @@ import torch
 from torch import Tensor
 
 from botorch_delay.confidence.anytime import Ellipsoid
-from botorch_delay.confidence.bounds import Evidence, RKHSConfidence
+from botorch_delay.confidence.bounds import Confidence, Evidence
 from botorch_delay.confidence.guarantee import BudgetTerms
 from botorch_delay.design.greedy import greedy_max_variance
 from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.rounds import RoundRule
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import row_of
-from botorch_delay.history.trials import Trial
+from botorch_delay.history.trials import Answers, Trial
 from botorch_delay.optimizers.config import BPEConfig
 
 
@@ -77,12 +76,14 @@ class Budget:
 
     def __init__(self, config: BPEConfig, rule: RoundRule) -> None:
         domain, surrogate, confidence = config.domain, config.fixed, config.confidence
-        assert isinstance(confidence, RKHSConfidence)
+        constants = confidence.constants
+        assert constants is not None
         assert surrogate is not None
         assert config.budget_factor is not None
         self._config, self._sign, self._factor = config, config.sign, config.budget_factor
         self._surrogate, self._confidence = surrogate, confidence
-        self._largest = confidence.norm_bound * _widest(surrogate, domain.like)
+        self._constants = constants
+        self._largest = constants.norm_bound * _widest(surrogate, domain.like)
         self.waits, self.waiting = 0.0, 0
         self._rows: list[int] = []
         self.plan(rule, ())
@@ -109,13 +110,8 @@ class Budget:
         They hold at all times and for any answers, so for these in the order of their asks. The
         prices of past asks were those of other bounds, and cap no bill any more.
         """
-        self._ellipsoid = Ellipsoid(
-            self._surrogate.covar_module,
-            self._config.domain.like,
-            self._confidence.norm_bound,
-            self._confidence.noise_std,
-            self._config.delta / 4.0,
-        )
+        kernel, points = self._surrogate.covar_module, self._config.domain.like
+        self._ellipsoid = Ellipsoid(kernel, points, *self._constants, self._config.delta / 4.0)
         self._caps = [self._largest] * len(self._rows)
         self._told: list[tuple[int, float, int]] = []  # answers that the bounds do not have yet
         for trial in answered:
@@ -242,7 +238,7 @@ def _widest(surrogate: Surrogate, points: Tensor) -> float:
 def _rates(
     domain: Domain,
     surrogate: Surrogate,
-    confidence: RKHSConfidence,
+    confidence: Confidence,
     sizes: list[int],
     largest: float,
     delta: float,
@@ -258,12 +254,16 @@ def _rates(
         y = X.new_zeros(size)
         unknown = torch.full((size,), torch.nan, dtype=torch.double)
         evidence = surrogate.data(Answers(domain.like[picks], y, unknown, picks))
-        posterior = surrogate.posterior(evidence).at(domain.like, weights=confidence.tight)
-        for rates, share in ((full, delta), (own, delta / 2.0)):
-            of_round = share / (2.0 * len(sizes))
-            under = Evidence.under(surrogate, evidence, of_round, len(domain.like))
-            half = float(confidence.fixed_design(under).at(posterior).max())
-            rates.append(min(rates[-1], 4.0 * half))
+        widths = [
+            confidence.fixed_design(
+                Evidence.under(surrogate, evidence, share / (2.0 * len(sizes)), len(domain.like))
+            )
+            for share in (delta, delta / 2.0)
+        ]
+        weights = any(width.needs_weights for width in widths)
+        posterior = surrogate.posterior(evidence).at(domain.like, weights=weights)
+        for rates, width in zip((full, own), widths, strict=True):
+            rates.append(min(rates[-1], 4.0 * float(width.at(posterior).max())))
     return full, own
 
 

@@ -18,7 +18,7 @@ from botorch_delay.exceptions import (
 )
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.events import SETTLED, Event, read_events, whole
-from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
+from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 
 
@@ -107,7 +107,7 @@ class QueuedOptimizer(Optimizer):
         )
         return Guarantee(False, base.delta, base.assumptions, missing)
 
-    def _choose(self) -> Choice:
+    def _choose(self) -> Suggestion:
         while True:
             if self._waiting is None:
                 self._call(self._base.ask)
@@ -115,7 +115,7 @@ class QueuedOptimizer(Optimizer):
             index = self._waiting.index
             assert index is not None
             if not self._queues[index]:
-                return Choice(index, round=self._waiting.round, slot=len(self._ledger))
+                return Suggestion(index, round=self._waiting.round, slot=len(self._ledger))
             self._feed(self._waiting, self._queues[index][0])
 
     def _feed(self, waiting: Trial, trial: Trial) -> None:

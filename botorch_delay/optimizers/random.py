@@ -20,10 +20,10 @@ from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask
-from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
+from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import Config
-from botorch_delay.optimizers.fitting import Fitting
+from botorch_delay.optimizers.run import Fitting
 
 BATCH = 64
 # Points of the sequence that are tried for one that satisfies the constraints.
@@ -93,9 +93,9 @@ class RandomOptimizer(Optimizer):
         """Nothing is claimed."""
         return Guarantee(False, 0.1, (), ("random search does not use the answers.",))
 
-    def _choose(self) -> Choice:
+    def _choose(self) -> Suggestion:
         if self._domain.count is None:
-            return Choice(None, round=1, slot=len(self._ledger), x=self._sobol_point())
+            return Suggestion(None, round=1, slot=len(self._ledger), x=self._sobol_point())
         allowed = torch.ones(self._domain.count, dtype=torch.bool)
         allowed[self._feasibility.closed()] = False
         if not bool(allowed.any()):
@@ -105,7 +105,7 @@ class RandomOptimizer(Optimizer):
         order = torch.randperm(len(allowed), generator=generator)
         left = allowed[order] & (self._asks[order] <= number)
         index = int(order[int(left.nonzero()[0])])
-        return Choice(index, round=number + 1, slot=len(self._ledger))
+        return Suggestion(index, round=number + 1, slot=len(self._ledger))
 
     def _sobol_point(self) -> Tensor:
         """The next point of the scrambled Sobol sequence that satisfies the constraints.

@@ -19,17 +19,17 @@ from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.exceptions import InputError, NoAnswerError, NotSupportedError
 from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
-from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
-from botorch_delay.history.trials import Attached, Trial
+from botorch_delay.history.trials import Answers, Attached, Trial
 from botorch_delay.optimizers.forecasts import Straggler, describe_running
 from botorch_delay.optimizers.recommendation import (
     Prediction,
     Recommendation,
+    Replicates,
     intervals,
     predict,
+    replicates,
 )
-from botorch_delay.optimizers.replicates import Replicates, replicates
 from botorch_delay.optimizers.run import Run, exclusive
 
 # The columns of a table of results beside those of the parameters.
@@ -76,16 +76,16 @@ class ReadableRun(Run, ABC):
         Raises:
             NoAnswerError: before any answer.
         """
-        ended = self._finished or len(self._ledger) == self.horizon
+        ended = self._finished or len(self._ledger) == self._config.horizon
         return EmpiricalDelay.from_trials(self._ledger.trials, ended=ended)
 
     @exclusive
-    def late(self, share: float = 0.95) -> list[Straggler]:
-        """The running trials that are late, longest wait first; none before any answer.
+    def overdue(self, share: float = 0.95) -> list[Straggler]:
+        """The running trials that are overdue, longest wait first; none before any answer.
 
         Args:
-            share: a trial is late if it has been out so long that at least such a share of answers
-                is estimated to come sooner, in (0, 1).
+            share: a trial is overdue if it has been out so long that at least such a share of
+                answers is estimated to come sooner, in (0, 1).
 
         Raises:
             InputError: if ``share`` is out of its range.

@@ -20,19 +20,18 @@ from botorch_delay.elimination.open_round import (
 from botorch_delay.elimination.rounds import Departure, RoundRecord
 from botorch_delay.exceptions import ExhaustedDesignError, NoAnswerError, StorageError
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.events import Event, flag
 from botorch_delay.history.point_status import Feasibility
-from botorch_delay.history.trials import Attached, Ledger, Trial
+from botorch_delay.history.trials import Answers, Attached, Ledger, Trial
 from botorch_delay.optimizers.config import BPEConfig
-from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.forecasts import (
     Forecast,
     Straggler,
     describe_running,
     planned_asks,
 )
+from botorch_delay.optimizers.run import Fitting
 from botorch_delay.optimizers.stragglers import EarlyClose
 
 logger = logging.getLogger(__name__)
@@ -41,7 +40,7 @@ logger = logging.getLogger(__name__)
 FURTHEST_SLOT = 10_000
 # A trial that holds a round up is reported when it has been out so many times the design's size,
 # and would be expected to have come with such a probability.
-LATE, SURELY = 4, 0.95
+OVERDUE, SURELY = 4, 0.95
 
 
 class RoundSequence:
@@ -166,8 +165,8 @@ class RoundSequence:
         waited = self._running(outstanding, law)
         if law is None and (waited or to_ask):
             raise NoAnswerError("There is no answer yet to forecast from.")
-        late = self._config.budget_factor is not None and new > 0
-        return Forecast(current.number, tuple(waited), tuple(to_ask), left, law, earliest=late)
+        earliest = self._config.budget_factor is not None and new > 0
+        return Forecast(current.number, tuple(waited), tuple(to_ask), left, law, earliest=earliest)
 
     def _running(self, outstanding: Outstanding, law: EmpiricalDelay | None) -> list[Straggler]:
         """The trials of design points, and those that these wait for to be asked again."""
@@ -176,12 +175,12 @@ class RoundSequence:
         trials = (self._ledger[i] for i in ids)
         return describe_running(trials, len(self._ledger), law)
 
-    def report_late(self, law: Callable[[], EmpiricalDelay | None]) -> None:
+    def report_overdue(self, law: Callable[[], EmpiricalDelay | None]) -> None:
         """Write a line to the log where the open round waits for a trial that may be lost."""
         oldest = None if self.open is None else self.open.oldest_unsettled()
         if self.open is None or oldest is None or not self.round_rule.on_arrival:
             return
-        asked, usual = self.open.slots[oldest].trials[:1], LATE * max(self.open.design_size, 10)
+        asked, usual = self.open.slots[oldest].trials[:1], OVERDUE * max(self.open.design_size, 10)
         times, rest = divmod(len(self._ledger) - 1 - asked[0], usual) if asked else (0, 0)
         if rest or times.bit_count() != 1:  # at once, twice, four times the usual, and so on
             return
@@ -274,7 +273,7 @@ class RoundSequence:
         if not len(current.slots) < slot <= len(current.slots) + FURTHEST_SLOT:
             return None
         try:
-            found = self.active.choice(current.next_key(), current.number, slot)
+            found = self.active.suggestion(current.next_key(), current.number, slot)
         except ExhaustedDesignError:
             return None
         point = self._config.domain.like[found.index] if found.x is None else found.x
@@ -292,7 +291,7 @@ class RoundSequence:
             StorageError: if no round is open and the run was not ended.
         """
         current, number, slot = self.open, asked["round"], asked["slot"]
-        data = dict(asked) | {"point": self.active.choice(key, 1, 0).index}
+        data = dict(asked) | {"point": self.active.suggestion(key, 1, 0).index}
         if current is None:
             if not finished:
                 raise StorageError("The ask that opened the first round is missing.")

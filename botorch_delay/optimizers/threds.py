@@ -30,9 +30,9 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import Confidence, RKHSConfidence
+from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.design.ties import lowest_of_largest
+from botorch_delay.design.ascent import lowest_of_largest
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.domains.space import Space, as_domain
@@ -42,7 +42,7 @@ from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.events import Event, whole
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask
-from botorch_delay.history.trials import Choice, Trial, TrialState
+from botorch_delay.history.trials import Suggestion, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import ThreDSConfig
 from botorch_delay.optimizers.recommendation import intervals
@@ -194,10 +194,11 @@ class ThreDSOptimizer(Optimizer):
     def _first_interval(self, config: ThreDSConfig) -> tuple[float, float]:
         if config.interval is not None:
             return config.interval
-        assert isinstance(config.confidence, RKHSConfidence)
+        constants = config.confidence.constants
+        assert constants is not None
         with torch.no_grad():
             prior = prior_variance(self._surrogate.covar_module, self._points)
-        largest = config.confidence.norm_bound * prior.max().item() ** 0.5
+        largest = constants.norm_bound * prior.max().item() ** 0.5
         return -largest, largest
 
     @property
@@ -227,7 +228,7 @@ class ThreDSOptimizer(Optimizer):
         )
         return Guarantee(False, self._delta, self._confidence.assumptions, missing)
 
-    def _choose(self) -> Choice:
+    def _choose(self) -> Suggestion:
         while True:
             search = self._search
             candidates = self._candidates()
@@ -257,8 +258,8 @@ class ThreDSOptimizer(Optimizer):
                 break
         number, slot = len(self._records) + 1, len(search.trials)
         if self._domain.count is not None:
-            return Choice(index, round=number, slot=slot)
-        return Choice(None, round=number, slot=slot, x=self._points[index])
+            return Suggestion(index, round=number, slot=slot)
+        return Suggestion(None, round=number, slot=slot, x=self._points[index])
 
     def _discretize(self) -> Tensor:
         """The points that are played on, ``N x d``."""

@@ -273,4 +273,4 @@ class TestMachine(Machine.TestCase):
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.OutlierWarning")
 class TestMachineAtLength(Machine.TestCase):
-    settings = settings(max_examples=repeats(200, 8), stateful_step_count=80, deadline=None)
+    settings = settings(max_examples=repeats(200, 5), stateful_step_count=80, deadline=None)
