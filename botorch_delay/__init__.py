@@ -65,7 +65,7 @@ of the same names, ``black_box`` is set where it is costly or has a scale of its
 bound: a frozen dataclass in ``confidence/bounds.py`` whose ``fixed_design`` and ``adaptive`` make a
 ``HalfWidth`` of ``Evidence`` (``multiplier`` and ``slack`` suffice), its name in ``specs.py``; its
 ``assumptions`` are what it claims under, an empty ``missing`` says that it is proved, and with
-``constants`` it can have a regret budget. To add a
+``constants`` it can be used by ``exploit.WithinBudget``. To add a
 delay law: a subclass of ``delays.DelayLaw``, its name in ``specs.py``. To add an engine: see
 ``integrations``. Names that users import are listed in ``__init__.pyi`` and in
 ``tests/test_exports.py``, parts that files can hold in ``tests/optimizers/test_specs.py``.
