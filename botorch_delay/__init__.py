@@ -8,15 +8,17 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
 
 * ``integrations`` (``engine_run.EngineRun`` keeps an optimizer in step with an engine's trials),
   ``benchmarks`` (``simulator.simulate``), and beside this file what people use: ``runner.run``
-  (executors), ``study`` and ``cli`` (experiments that are no programs), ``plotting``, ``demo``;
-  ``acquisition.MaxVariance`` for BoTorch.
-* ``optimizers``: ``run.Run``, a run as its events; ``base.Optimizer``, ask and tell on top of it;
+  (executors), ``study``, ``entries`` and ``cli`` (experiments that are no programs, and what people
+  write of them), ``plotting``, ``demo``; ``acquisition.MaxVariance`` for BoTorch.
+* ``optimizers``: ``run.Run``, a run as its events; ``reading.ReadableRun``, what it says;
+  ``base.Optimizer``, ask and tell on top of both;
   ``bpe.BPEDelayOptimizer``, which decides what is asked, with ``round_sequence.RoundSequence``
   (its rounds), ``maximizer.Maximizer`` (where the rule outside the design is largest),
   ``budget.Budget`` (what that may cost) and ``audit.Audit`` (what is claimed after all that
-  happened); ``rules.Rule``, and ``rule_model.RuleModel``, what it sees; ``config.BPEConfig``, its
-  options, ``exploit.Exploit`` one of their parts; ``fitting.Fitting``, the one surrogate in
-  use; ``replica.Replica``, the same asks made again elsewhere; ``loading.load``.
+  happened, under what ``assumptions.assumed`` says); ``rules.Rule``, and
+  ``rule_model.RuleModel``, what it sees; ``config.BPEConfig``, its options, ``exploit.Exploit`` one
+  of their parts; ``run.Fitting``, the one surrogate in use; ``replica.Replica``, the same asks
+  made again elsewhere; ``loading.load``.
 * ``elimination``: ``open_round.OpenRound``, design points and what became of them;
   ``closing.close_round``, its end; ``rounds.RoundRecord``, what is kept of it, and
   ``rounds.round_lengths``, q_r and t_r; ``active_set.ActiveSet``, which is a
@@ -25,15 +27,15 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   ``bounds.RKHSConfidence`` does (Lemma 1, Theorem 1, and nets on boxes); ``anytime.Ellipsoid`` and
   ``anytime.norm_at_least`` (bounds from all answers), ``guarantee.Guarantee``,
   ``information.information_gain``.
-* ``design``: ``greedy.GreedyDesign``, ``box.BoxDesign``, ``ascent.maximize``,
-  ``climbing.BoundClimb``.
-* ``gp``: ``kernels.covariance``; ``data.Data``, answers averaged per point; ``factors.Factor``;
-  ``posterior.Posterior``, at any points; ``candidates.CandidatePosterior``, kept up to date on
-  fixed ones; ``averages.Averages``, answers that come and go; ``surrogate.Surrogate``, kernel,
-  noise and units; ``warping.Warping``, of values where the kernel is learned;
+* ``design``: ``greedy.GreedyDesign``, ``box.BoxDesign``; ``ascent``: ``lowest_of_largest`` (ties),
+  ``maximize`` (climbs on a box) and ``BoundClimb`` (what they climb).
+* ``gp``: ``kernels.covariance``; ``factors.Factor``; ``posterior.Data``, answers averaged per
+  point, and ``posterior.Posterior``, at any points; ``candidates.CandidatePosterior``, kept up to
+  date on fixed ones; ``averages.Averages``, answers that come and go; ``surrogate.Surrogate``,
+  kernel, noise and units; ``warping.Warping``, of values where the kernel is learned;
   ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
 * ``history``: ``events.Event``, what a run is replayed from; ``trials.Trial`` and
-  ``trials.Ledger``, the record; ``answers.Answers``, columns of the record;
+  ``trials.Ledger``, the record, and ``trials.Answers``, columns of it;
   ``point_status.Feasibility``, failures and repeats; ``states.check_state`` and ``sqlite.save``,
   the file.
 * ``domains``: ``space.Space``, named parameters, makes a ``finite.FiniteDomain`` or a
@@ -53,14 +55,17 @@ a ``RoundRecord`` and the ``ActiveSet`` that they leave; both are in an ``Event`
 and the next ``OpenRound`` begins. Only then a point is chosen: one to be asked again, the next
 design point, or the point of the ``Maximizer``. An answer that comes after its trial was abandoned
 (``Trial.late``) goes the same way, but serves no design point (where evaluations are exact it
-does): the rule, recommendations, and bounds from all answers use it.
+does): the rule, recommendations, and bounds from all answers use it. A correction
+(``Optimizer.correct``) goes the same way as an event of its own: every part counts the trial anew,
+and what was decided with the old answer stays, which the ``Audit`` holds against the claim.
 
 To add a rule: a subclass of ``rules.Rule``, its name in ``specs.py``; its arguments are attributes
 of the same names, ``black_box`` is set where it is costly or has a scale of its own, and it sees a
 ``RuleModel``: the mean of ``answers``, the deviation of ``with_pending``. To add a confidence
 bound: a frozen dataclass in ``confidence/bounds.py`` whose ``fixed_design`` and ``adaptive`` make a
 ``HalfWidth`` of ``Evidence`` (``multiplier`` and ``slack`` suffice), its name in ``specs.py``; its
-``assumptions`` are what it claims under, and an empty ``missing`` says that it is proved. To add a
+``assumptions`` are what it claims under, an empty ``missing`` says that it is proved, and with
+``constants`` it can be used by ``WithinBudget``. To add a
 delay law: a subclass of ``delays.DelayLaw``, its name in ``specs.py``. To add an engine: see
 ``integrations``. Names that users import are listed in ``__init__.pyi`` and in
 ``tests/test_exports.py``, parts that files can hold in ``tests/optimizers/test_specs.py``.

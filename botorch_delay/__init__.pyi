@@ -41,6 +41,7 @@ from botorch_delay.optimizers import BPEDelayOptimizer as BPEDelayOptimizer
 from botorch_delay.optimizers import Epoch as Epoch
 from botorch_delay.optimizers import Forecast as Forecast
 from botorch_delay.optimizers import Optimizer as Optimizer
+from botorch_delay.optimizers import Prediction as Prediction
 from botorch_delay.optimizers import QueuedOptimizer as QueuedOptimizer
 from botorch_delay.optimizers import RandomOptimizer as RandomOptimizer
 from botorch_delay.optimizers import Recommendation as Recommendation

@@ -7,15 +7,19 @@ import json
 import logging
 import re
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from botorch_delay import __version__
 from botorch_delay.exceptions import BotorchDelayError, InputError
 
-# What argparse takes for a number and not for an option: -1e-3 and -inf as well as -1.
-_NEGATIVE = re.compile(r"^-(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$|^-(inf|nan)", re.IGNORECASE)
+logger = logging.getLogger(__name__)
+
+# What argparse takes for a number and not for an option: -1e-3, -inf and -0,5 as well as -1.
+_NEGATIVE = re.compile(r"^-(\d+[.,]?\d*|[.,]\d+)(e[-+]?\d+)?$|^-(inf|nan)", re.IGNORECASE)
 
 _SUITES = (
     "quick: draws of Gaussian processes, a minute or two; full: every problem, delay and method, "
@@ -23,33 +27,80 @@ _SUITES = (
     "repeats; list: the problems, delays and methods there are"
 )
 
+# Calls that messages of the library name, and the commands of other names.
+_CALL = re.compile(
+    r"(?:opt\.)?\b(attach|correct|extend|tell|mark_failed|mark_abandoned|recommend)\(([^()]*)\)"
+)
+_COMMANDS = {"mark_failed": "fail", "mark_abandoned": "abandon", "recommend": "show"}
+
 # A command that Ctrl-C stopped, as shells count it.
 INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; failing input gives one line on stderr and exit code 2."""
+    """Run one command; every warning and every error is one line on stderr.
+
+    Exit codes: 0; 2 for input that cannot be used, 1 for any other error, 130 after Ctrl-C.
+    """
     arguments = _parser().parse_args(argv)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    shown = warnings.showwarning
+    study = getattr(arguments, "study", "STUDY")
+    warnings.showwarning = lambda said, *_: _complain(_in_commands(f"warning: {said}", study))
     try:
         return int(arguments.command(arguments))
     except BotorchDelayError as error:
-        print(f"botorch-delay: {' '.join(str(error).split())}", file=sys.stderr)
+        _complain(_in_commands(str(error), study))
         return 2
     except KeyboardInterrupt:
-        print("botorch-delay: interrupted", file=sys.stderr)
+        _complain("interrupted")
         return INTERRUPTED
+    except OSError as error:  # a full disk, a folder that may not be written to, a closed pipe
+        _complain(f"{error.strerror}: {error.filename or 'the output'}")
+        return 1
+    except Exception as error:
+        logger.debug("%s", error, exc_info=True)
+        _complain(
+            f"this should not have happened, please report it: {type(error).__name__}: {error}"
+        )
+        return 1
+    finally:
+        warnings.showwarning = shown
+
+
+def _in_commands(message: str, study: Path | str) -> str:
+    """A message of the library with the commands for the calls that it names."""
+
+    def command(call: re.Match[str]) -> str:
+        name, given = call.groups()
+        told = "VALUE NAME=VALUE ..." if name == "attach" else given.replace(",", "").upper()
+        return f"botorch-delay {_COMMANDS.get(name, name)} {study} {told}".rstrip()
+
+    return _CALL.sub(command, message).replace("opt.trials", f"botorch-delay export {study}")
+
+
+def _complain(message: str) -> None:
+    print(f"botorch-delay: {' '.join(message.split())}", file=sys.stderr)
 
 
 class _Parser(argparse.ArgumentParser):
-    """One line for a wrong option, and where to read on."""
+    """One line for a wrong option, with the right ones."""
 
     def error(self, message: str) -> None:  # type: ignore[override]  # exits, as the base does
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        usage = " ".join(self.format_usage().split())
+        self.exit(2, f"{self.prog}: {message} ({usage}; see {self.prog} --help)\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Each command refuses what it does not know, with its own options."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="botorch-delay", description="Bayesian optimisation with late results.")
+    parser.add_argument("--version", action="version", version=f"botorch-delay {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(name: str, command: Callable[[argparse.Namespace], int], text: str) -> _Parser:
@@ -96,27 +147,60 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     init.add_argument("--space", type=Path, required=True, help="a TOML file: parameters or arms")
     init.add_argument("--horizon", type=int, required=True, help="how many trials are planned")
     init.add_argument("--minimize", action="store_true", help="small values are good")
-    init.add_argument("--exact", action="store_true", help="results have no noise: no arm twice")
+    init.add_argument(
+        "--exact", action="store_true", help="results have no noise: no settings twice"
+    )
     init.add_argument("--seed", type=int, default=0, help="of everything random (default 0)")
 
-    ask = on_study("ask", _ask, "which arms to try next")
+    ask = on_study("ask", _ask, "which settings to try next")
     ask.add_argument("-n", type=int, default=1, help="how many (default 1)")
 
     tell = on_study("tell", _tell, "hand in the result of a trial, in any order")
-    text = "report a trial that went wrong; its arm is tried twice more at most"
+    text = "report a trial that went wrong; its settings are tried twice more at most"
     fail = on_study("fail", _fail, text)
     abandon = on_study("abandon", _abandon, "give up a trial that will not come back")
     for settle in (tell, fail, abandon):
-        settle.add_argument("id", type=int, help="the trial's id")
-    tell.add_argument("value", type=float, help="its result")
-    tell.add_argument("--noise-var", type=float, help="variance of this result, if known")
-    fail.add_argument("--reason", default="", help="kept with the trial")
+        settle.add_argument("id", type=_id, help="the trial's id, as ask printed it")
+    tell.add_argument("value", help="its result")
+    tell.add_argument(
+        "--noise-var", type=float, help="its variance, the square of its error bar, if known"
+    )
+
+    correct = on_study("correct", _correct, "replace a result that was told wrongly")
+    correct.add_argument("id", type=_id, help="the trial's id")
+    correct.add_argument("value", help='what it should have been; "none" if nothing')
 
     attach = on_study("attach", _attach, "hand in a result that no trial asked for")
-    attach.add_argument("value", type=float, help="the result")
+    attach.add_argument("value", help="the result")
     attach.add_argument("settings", nargs="+", metavar="NAME=VALUE", help="each parameter once")
 
-    on_study("show", _show, "what is pending, the round, and the recommendation")
+    detach = on_study("detach", _detach, "take back a result that was attached")
+    detach.add_argument("id", type=_id, help="of the attached result, as attach and show say it")
+    for amend in (fail, correct, detach):
+        amend.add_argument("--reason", default="", help="kept with it")
+
+    extend = on_study("extend", _extend, "plan more trials")
+    extend.add_argument("horizon", type=int, help="how many in all, those already made included")
+
+    on_study("show", _show, "what is running, the round, and the recommended settings")
+    note = on_study("note", _note, "add a line of text, which show repeats")
+    note.add_argument("text", help="in quotation marks")
+    on_study("finish", _finish, "end the study: nothing is asked any more")
+
+    text = "write every trial and attached result to a CSV file"
+    on_study("export", _export, text).add_argument("table", type=Path, help="a .csv file")
+    text = "attach the results in a CSV file with a column for each parameter and one for the value"
+    on_study("import", _import, text).add_argument("table", type=Path, help="a .csv file")
+    plot = on_study("plot", _plot, "draw the results so far to a PNG file")
+    plot.add_argument("picture", type=Path, nargs="?", help="a .png file (default: STUDY.png)")
+
+
+def _id(text: str) -> int:
+    if re.fullmatch(r"-?\d+", text) is None:
+        raise argparse.ArgumentTypeError(
+            f"expected the whole number that ask printed for a trial, got {text!r}"
+        )
+    return int(text)
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -219,7 +303,11 @@ def _init(arguments: argparse.Namespace) -> int:
         "names": list(columns.parameters),
         "units": columns.units,
     }
-    return _print(arguments, made, f"{arguments.study}: {format_space(space)}")
+    text = (
+        f"{arguments.study}: {format_space(space)}\n"
+        f"{arguments.horizon} trials are planned; next: botorch-delay ask {arguments.study}"
+    )
+    return _print(arguments, made, text)
 
 
 def _ask(arguments: argparse.Namespace) -> int:
@@ -231,11 +319,16 @@ def _ask(arguments: argparse.Namespace) -> int:
     with editing(arguments.study) as optimizer:
         asked = optimizer.ask(arguments.n)
         trials = [describe_trial(trial) for trial in asked]
-    return _print(arguments, trials, format_trials(trials))
+        units = optimizer.domain.columns.units
+    hint = f"hand in results: botorch-delay tell {arguments.study} ID RESULT"
+    text = f"{format_trials(trials, units=units)}\n{hint}"
+    return _print(arguments, trials, text)
 
 
 def _tell(arguments: argparse.Namespace) -> int:
-    value, noise_var = arguments.value, arguments.noise_var
+    from botorch_delay.entries import read_number
+
+    value, noise_var = read_number(arguments.value, "The result"), arguments.noise_var
     return _settle(arguments, lambda opt: opt.tell(arguments.id, value, noise_var=noise_var))
 
 
@@ -247,26 +340,58 @@ def _abandon(arguments: argparse.Namespace) -> int:
     return _settle(arguments, lambda opt: opt.mark_abandoned(arguments.id))
 
 
+def _correct(arguments: argparse.Namespace) -> int:
+    from botorch_delay.entries import read_number
+
+    text, reason = arguments.value, arguments.reason
+    value = None if text == "none" else read_number(text, "The result")
+    return _settle(arguments, lambda opt: opt.correct(arguments.id, value, reason))
+
+
 def _settle(arguments: argparse.Namespace, change: Callable[[Any], None]) -> int:
     from botorch_delay.optimizers import editing
-    from botorch_delay.study import describe_trial
+    from botorch_delay.study import describe_trial, format_settled
 
     with editing(arguments.study) as optimizer:
         change(optimizer)
-        trial = describe_trial(optimizer.trials[arguments.id])
-        pending = len(optimizer.pending)
-    text = f"trial {trial['id']} is {trial['state']}; {pending} pending"
-    return _print(arguments, trial, text)
+        trial = optimizer.trials[arguments.id]
+        text = format_settled(optimizer, trial)
+    return _print(arguments, describe_trial(trial), text)
 
 
 def _attach(arguments: argparse.Namespace) -> int:
+    from botorch_delay.entries import params_of, read_number, warn_outside
     from botorch_delay.optimizers import editing
-    from botorch_delay.study import params_of
+
+    value = read_number(arguments.value, "The result")
+    with editing(arguments.study) as optimizer:
+        x = optimizer.domain.point(params_of(optimizer.domain, arguments.settings), outside=True)
+        optimizer.attach(x, value)
+        warn_outside(optimizer.domain, x)
+        number, words = optimizer.attached[-1].id, optimizer.domain.words(x)
+        count = len(optimizer.attached)
+    text = f"attached result {number}: {value:.12g} at {words} ({count} attached in all)"
+    return _print(arguments, {"id": number, "attached": count}, text)
+
+
+def _detach(arguments: argparse.Namespace) -> int:
+    from botorch_delay.optimizers import editing
 
     with editing(arguments.study) as optimizer:
-        optimizer.attach(params_of(optimizer.domain, arguments.settings), arguments.value)
+        optimizer.detach(arguments.id, arguments.reason)
         count = len(optimizer.attached)
-    return _print(arguments, {"attached": count}, f"{count} results attached")
+    text = f"attached result {arguments.id} is taken back ({count} attached in all)"
+    return _print(arguments, {"attached": count}, text)
+
+
+def _extend(arguments: argparse.Namespace) -> int:
+    from botorch_delay.optimizers import editing
+
+    with editing(arguments.study) as optimizer:
+        optimizer.extend(arguments.horizon)
+        asked = len(optimizer.trials)
+    text = f"{arguments.horizon} trials are planned now, {asked} of them are asked"
+    return _print(arguments, {"horizon": arguments.horizon, "asked": asked}, text)
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -275,6 +400,63 @@ def _show(arguments: argparse.Namespace) -> int:
 
     study = describe_study(load(arguments.study))
     return _print(arguments, study, format_study(study))
+
+
+def _note(arguments: argparse.Namespace) -> int:
+    from botorch_delay.optimizers import editing
+    from botorch_delay.study import add_note
+
+    with editing(arguments.study) as optimizer:
+        lines = add_note(optimizer, arguments.text)
+    return _print(arguments, lines, f"noted ({len(lines)} in all); show repeats it")
+
+
+def _finish(arguments: argparse.Namespace) -> int:
+    from botorch_delay.optimizers import editing
+
+    with editing(arguments.study) as optimizer:
+        optimizer.finish()
+        asked, running = len(optimizer.trials), len(optimizer.pending)
+    text = (
+        f"finished after {asked} trials: no more are asked; the results of {running} that are "
+        "still running can be told, and show has the recommendation"
+    )
+    return _print(arguments, {"asked": asked, "running": running}, text)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from botorch_delay.entries import write_results
+    from botorch_delay.optimizers import load
+
+    count = write_results(load(arguments.study), arguments.table)
+    text = f"{arguments.table}: {count} trials and attached results"
+    return _print(arguments, {"rows": count}, text)
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from botorch_delay.entries import import_results
+    from botorch_delay.optimizers import editing
+
+    with editing(arguments.study) as optimizer:
+        new, known = import_results(optimizer, arguments.table)
+    text = f"{new} results attached"
+    if known:
+        text += f"; {known} others were left out: the study has them already"
+    return _print(arguments, {"attached": new, "known": known}, text)
+
+
+def _plot(arguments: argparse.Namespace) -> int:
+    from botorch_delay.optimizers import load
+    from botorch_delay.plotting import plot_summary
+    from botorch_delay.plotting.axes import pyplot
+
+    picture = arguments.picture or arguments.study.with_suffix(".png")
+    if picture.suffix.lower() != ".png" or not picture.absolute().parent.is_dir():
+        raise InputError(f"The picture must be a .png file in a folder that exists, got {picture}.")
+    optimizer = load(arguments.study)
+    pyplot().switch_backend("Agg")  # no screen is needed
+    plot_summary(optimizer).savefig(picture, dpi=110)
+    return _print(arguments, {"picture": str(picture)}, f"{picture}: the results so far")
 
 
 def _print(arguments: argparse.Namespace, data: object, text: str) -> int:

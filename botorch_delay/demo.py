@@ -128,14 +128,14 @@ def run_demo(
         InputError: if an argument is out of its range.
         StorageError: if the store cannot be used.
     """
-    validation.installed("sklearn", "The demo needs scikit-learn", "demo")
+    validation.installed("sklearn", "The demo needs scikit-learn")
     workers = validation.whole(workers, "workers", 1)
     trials = validation.whole(trials, "trials", 2)
     seed = validation.whole(seed, "seed", 0)
     if trials > SIDE**2:
         raise InputError(f"trials must be at most the {SIDE**2} points of the grid, got {trials}.")
     if picture is not None:
-        validation.installed("matplotlib", "A picture needs Matplotlib", "demo")
+        validation.installed("matplotlib", "A picture needs Matplotlib")
         if picture.suffix != ".png" or not os.access(picture.parent, os.W_OK):
             raise InputError(f"The picture must be a .png in a folder to write to, got {picture}.")
     objective = CrossValidation(seed)

@@ -74,9 +74,17 @@ class RepeatedResultWarning(BotorchWarning, UserWarning):
     """A result was attached that had been attached before, with the same point and value."""
 
 
+class OutlierWarning(BotorchWarning, UserWarning):
+    """An answer lies far from all others, and may be a slip; it was taken all the same."""
+
+
 class FitWarning(BotorchWarning, RuntimeWarning):
     """Hyperparameters could not be fitted; the last good ones stay in force."""
 
 
 class FewerTrialsWarning(BotorchWarning, RuntimeWarning):
     """An ask for several trials could give only the first of them."""
+
+
+class OutsideWarning(BotorchWarning, UserWarning):
+    """A result was attached at settings that cannot be asked."""

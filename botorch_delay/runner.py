@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -16,13 +16,19 @@ from typing import Any
 from tqdm import tqdm
 
 from botorch_delay import validation
-from botorch_delay.exceptions import InputError, InputTypeError, RunError, StorageError
+from botorch_delay.exceptions import (
+    EmptyDomainError,
+    InputError,
+    InputTypeError,
+    RunError,
+    StorageError,
+)
 from botorch_delay.history import sqlite
 from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.workers import Evaluation, Objective, Pool, make_pool, one_line
 
-__all__ = ["Callback", "Evaluation", "RunReport", "run"]
+__all__ = ["Evaluation", "OnResult", "RunReport", "run"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +44,7 @@ _GOES_ON = "Everything told so far is kept; with a store, the same call goes on 
 # several runs in threads one at a time works on its optimizer, while their workers go on.
 _turn = threading.RLock()
 
-Callback = Callable[[Optimizer, Trial], None]
+OnResult = Callable[[Optimizer, Trial], bool | None]
 
 
 @dataclass
@@ -46,7 +52,8 @@ class RunReport:
     """What a call of :func:`run` did.
 
     Attributes:
-        evaluations: those that returned, in the order of their return.
+        evaluations: those that returned, in the order of their return; with the traceback where
+            the objective raised.
         resumed: how many trials were in the store already.
         abandoned: ids of trials that were given up: running when an earlier run died, or cancelled.
     """
@@ -84,7 +91,8 @@ def run(
     max_in_flight: int,
     store: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
-    callbacks: Sequence[Callback] = (),
+    max_failures: int | None = 3,
+    on_result: OnResult | None = None,
     progress: bool = True,
 ) -> RunReport:
     """Ask, evaluate and tell until ``n_trials`` trials have been asked and settled.
@@ -96,6 +104,9 @@ def run(
     becomes a failed trial with its message. Failed points are asked again as the optimizer decides,
     within ``n_trials``. Several optimizers can share one executor: call this in a thread for each.
 
+    Until an evaluation has succeeded, those that fail are not told: the objective may be wrong, and
+    not their points. If it is, they are abandoned, so that a later call evaluates them anew.
+
     Args:
         optimizer: whose points are asked.
         objective: called in the workers; for processes it must be picklable.
@@ -104,15 +115,19 @@ def run(
             ``ProcessPoolExecutor`` is replaced by one with the same arguments, which this call
             shuts down.
         n_trials: how many trials the optimizer shall have in the end, those already asked
-            included; at most its horizon.
+            included; beyond its horizon that is extended (:meth:`Optimizer.extend`).
         max_in_flight: how many trials run at once.
         store: a file in which every ask and every answer is committed as it happens. If it
-            exists the run goes on from there: trials that were running are abandoned. Trials
-            that were asked by hand before are left alone, and count.
+            exists the run goes on from there, also if the optimizer was made with a longer horizon:
+            trials that were running are abandoned. Trials that were asked by hand before are left
+            alone, and count.
         timeout: seconds that an evaluation may take, counted from when it runs; then its worker
             is killed, and the trial has failed. Only a ``pebble.ProcessPool`` can do that. Where
             durations depend on the values a timeout voids the guarantee of BPE-Delay's rounds.
-        callbacks: called with the optimizer and each trial that is settled.
+        max_failures: the run ends with an error once so many evaluations have failed and none has
+            succeeded, earlier runs included; None to go on whatever happens.
+        on_result: called with the optimizer and each trial that is settled. If it returns True no
+            further point is asked, and the run ends when those in flight are settled.
         progress: whether to show a progress bar.
 
     Returns:
@@ -122,13 +137,15 @@ def run(
         InputError: if an argument is out of its range, the objective is not picklable, or the
             executor cannot keep a timeout.
         StorageError: if the store cannot be used.
-        RunError: if a pool keeps breaking, takes no work, or loses its cluster.
+        RunError: if the first ``max_failures`` evaluations fail, with the traceback of the last;
+            if a pool keeps breaking, takes no work, or loses its cluster.
         KeyboardInterrupt: on Ctrl-C, after every trial in flight was cancelled or abandoned, and
             that was committed.
     """
     pool = make_pool(executor, timeout)
     try:
-        loop = _Loop(optimizer, objective, pool, n_trials, max_in_flight, store, callbacks)
+        limits = n_trials, max_in_flight, max_failures
+        loop = _Loop(optimizer, objective, pool, *limits, store, on_result)
         with _turn:
             loop.resume()
         bar = tqdm(total=n_trials, unit="trial", disable=not progress)
@@ -174,11 +191,16 @@ class _Loop:
     pool: Pool
     n_trials: int
     max_in_flight: int
+    max_failures: int | None
     store: str | os.PathLike[str] | None
-    callbacks: Sequence[Callback]
+    on_result: OnResult | None
     report: RunReport = field(default_factory=RunReport)
     interrupted: threading.Event = field(default_factory=threading.Event)
     in_flight: dict[Future[Evaluation], Trial] = field(default_factory=dict)
+    untold: list[tuple[Trial, str]] = field(default_factory=list)  # failures, with their reasons
+    failures: int = 0  # until anything succeeds
+    proven: bool = False  # whether anything has
+    stopped: bool = False
     breaks_in_a_row: int = 0
     failed: int = 0
     bar: tqdm[None] = field(init=False)
@@ -186,22 +208,16 @@ class _Loop:
     def __post_init__(self) -> None:
         """Refuse arguments of :func:`run` that cannot be used."""
         self.n_trials = validation.whole(self.n_trials, "n_trials", 1)
-        horizon = self.optimizer.horizon
-        if horizon is not None and self.n_trials > horizon:
-            raise InputError(
-                f"n_trials must be at most the optimizer's horizon of {horizon}, got "
-                f"{self.n_trials}."
-            )
         self.max_in_flight = validation.whole(self.max_in_flight, "max_in_flight", 1)
+        if self.max_failures is not None:
+            self.max_failures = validation.whole(self.max_failures, "max_failures", 1)
         if not callable(self.objective):
             raise InputTypeError(
                 f"objective must be callable, got {type(self.objective).__name__}."
             )
         self.pool.check(self.objective, self.optimizer.domain.columns)
-        if not isinstance(self.callbacks, Sequence) or not all(map(callable, self.callbacks)):
-            raise InputTypeError(
-                "callbacks must be a list of functions of the optimizer and a trial."
-            )
+        if self.on_result is not None and not callable(self.on_result):
+            raise InputTypeError("on_result must be a function of the optimizer and a trial.")
 
     def resume(self) -> None:
         """Go on from the store, and give up what no worker runs any more."""
@@ -210,12 +226,16 @@ class _Loop:
             if optimizer.attached or optimizer.notes:
                 raise StorageError(
                     f"{os.fspath(self.store)} holds a study, which would replace what was "
-                    "attached or noted before; do that after botorch_delay.load, or in callbacks."
+                    "attached or noted before; do that after botorch_delay.load, or in on_result."
                 )
             optimizer.load_state_dict(sqlite.read(self.store))
             for trial in optimizer.pending:
                 logger.warning("trial %d was running when the last run ended; abandoned", trial.id)
                 self._abandon(trial)
+        if optimizer.horizon is not None and self.n_trials > optimizer.horizon:
+            logger.info("horizon extended from %d to %d", optimizer.horizon, self.n_trials)
+            optimizer.extend(self.n_trials)
+        self.proven = any(trial.value is not None for trial in optimizer.trials)
         self.report.resumed = len(optimizer.trials)
         self._commit()
 
@@ -226,8 +246,9 @@ class _Loop:
             while True:
                 with _turn:
                     self._fill()
-                if not self.in_flight:
-                    break
+                    if not self.in_flight:
+                        self._tell_failures()
+                        break
                 done, _ = wait(self.in_flight, LOOK_EVERY, return_when=FIRST_COMPLETED)
                 with _turn:
                     for future in sorted(done, key=lambda future: self.in_flight[future].id):
@@ -242,18 +263,28 @@ class _Loop:
                 for future, trial in self.in_flight.items():
                     future.cancel()
                     self._abandon(trial)
+                for trial, _ in self.untold:
+                    self._abandon(trial)
                 self._commit()
 
     def _fill(self) -> None:
         """Ask for every free place."""
-        optimizer = self.optimizer
-        while len(self.in_flight) < self.max_in_flight and len(optimizer.trials) < self.n_trials:
-            trial = optimizer.ask()
+        optimizer, places = self.optimizer, self.max_in_flight
+        while len(self.in_flight) < places and len(optimizer.trials) < self.n_trials:
+            if self.stopped:
+                break
+            try:
+                trial = optimizer.ask()
+            except EmptyDomainError:
+                if not self.untold:
+                    raise
+                self._tell_failures()  # they may be asked again
+                continue
             try:
                 self._commit()  # before a worker knows: an answer in the store always has its ask
                 future = self.pool.submit(self.objective, trial)
             except BrokenProcessPool as error:
-                self._fail(trial, str(error))
+                self._tell_failure(trial, str(error))
                 self._repair(str(error))
             except BaseException as error:
                 self._abandon(trial)  # no worker has it
@@ -271,7 +302,7 @@ class _Loop:
         try:
             evaluation = future.result()
         except BrokenProcessPool as error:
-            self._fail(trial, f"a worker process died: {error}")
+            self._tell_failure(trial, f"a worker process died: {error}")
             self._repair(str(error))
         except CancelledError:  # a cluster that was lost, for instance: no fault of the point
             self._abandon(trial)
@@ -288,7 +319,7 @@ class _Loop:
 
     def _tell(self, trial: Trial, evaluation: Evaluation) -> None:
         if evaluation.value is None:
-            self._fail(trial, evaluation.error)
+            self._fail(trial, evaluation.error, evaluation.traceback)
         elif trial.state not in (TrialState.RUNNING, TrialState.ABANDONED):
             logger.warning("trial %d was settled elsewhere; its result is not used", trial.id)
         else:
@@ -297,7 +328,9 @@ class _Loop:
             except InputError as error:
                 self._fail(trial, str(error))
             else:
+                self.proven = True
                 self._settled(trial)
+                self._tell_failures()
 
     def _repair(self, message: str) -> None:
         """Replace a broken pool; what was in flight there has failed, unless it was done."""
@@ -305,7 +338,8 @@ class _Loop:
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._collect(future)
             else:
-                self._fail(self.in_flight.pop(future), f"a worker process died: {message}")
+                trial = self.in_flight.pop(future)
+                self._tell_failure(trial, f"a worker process died: {message}")
         self.breaks_in_a_row += 1
         logger.warning("the process pool broke (%s); %d in a row", message, self.breaks_in_a_row)
         if self.breaks_in_a_row >= MAX_BREAKS_IN_A_ROW or not self.pool.repair():
@@ -315,7 +349,26 @@ class _Loop:
                 "in a process of its own. Everything told so far is kept."
             )
 
-    def _fail(self, trial: Trial, reason: str) -> None:
+    def _fail(self, trial: Trial, reason: str, calls: str = "") -> None:
+        """Take in that an evaluation failed; it is told once another has succeeded."""
+        logger.info("trial %d: %s", trial.id, calls or reason)
+        if self.proven or self.max_failures is None or trial.state is not TrialState.RUNNING:
+            self._tell_failure(trial, reason)
+            return
+        self.untold.append((trial, reason))
+        self.failures += 1
+        if self.failures >= self.max_failures:
+            raise RunError(
+                f"{self.failures} evaluations have failed and none has succeeded; the last one, of "
+                f"trial {trial.id}:\n{calls or reason}\nMend the objective and make the same call "
+                "again: these points are asked anew. Or pass max_failures=None, to go on."
+            )
+
+    def _tell_failures(self) -> None:
+        while self.untold:
+            self._tell_failure(*self.untold.pop(0))
+
+    def _tell_failure(self, trial: Trial, reason: str) -> None:
         reason = reason.encode("utf-8", "backslashreplace").decode()  # or no log could hold it
         if trial.state is not TrialState.RUNNING:  # a callback has abandoned it, for instance
             logger.warning("trial %d, settled elsewhere, failed: %s", trial.id, reason)
@@ -335,8 +388,8 @@ class _Loop:
         shown = {"in flight": len(self.in_flight), "failed": self.failed}
         self.bar.set_postfix(shown, refresh=False)
         self.bar.update()
-        for callback in self.callbacks:
-            callback(self.optimizer, trial)
+        if self.on_result is not None:
+            self.stopped |= bool(self.on_result(self.optimizer, trial))
 
     def _commit(self) -> None:
         if self.store is not None:

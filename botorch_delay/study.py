@@ -30,7 +30,8 @@ import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from dataclasses import asdict
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,25 +39,32 @@ import torch
 
 from botorch_delay import validation
 from botorch_delay.domains.finite import Domain
-from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, text_of, value_of
+from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, text_of
 from botorch_delay.domains.space import MAX_ARMS, Space
 from botorch_delay.exceptions import InputError, NoAnswerError
-from botorch_delay.history.trials import Trial
+from botorch_delay.history.point_status import MAX_FAILURES, Feasibility, PointStatus
+from botorch_delay.history.trials import Attached, Trial, TrialState
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
 
 __all__ = [
+    "add_note",
+    "describe_attached",
     "describe_study",
     "describe_trial",
+    "format_settled",
     "format_space",
     "format_study",
     "format_trials",
-    "params_of",
     "read_space",
 ]
 
 _LISTED = ("values", "ordered", "log", "unit")
 _RANGE = ("low", "high", "log", "step", "round", "unit")
 _STEPS = ("low", "high", "steps", "log", "unit")
+_ROUND = (
+    "  (a round tries settings of which little is known; when their results are in it closes, and\n"
+    "  settings that can hardly be the best any more are not asked again)"
+)
 
 
 def read_space(path: str | os.PathLike[str]) -> Space:
@@ -130,26 +138,6 @@ def _steps(low: Any, high: Any, steps: Any, log: Any = False, unit: Any = None) 
     return Choice([low, *inner, high], ordered=True, log=log, unit=unit)
 
 
-def params_of(domain: Domain, settings: Sequence[str]) -> dict[str, Any]:
-    """The parameters in the given settings, each NAME=VALUE, all of them once.
-
-    Raises:
-        InputError: if a name is given twice, or a setting is no NAME=VALUE.
-    """
-    values = {}
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if not equals or name in values:
-            raise InputError(
-                f"Each of {', '.join(domain.columns.parameters)} needs one NAME=VALUE; got "
-                f"{' '.join(settings)}."
-            )
-        parameter = domain.columns.parameters.get(name)
-        listed = parameter.values if isinstance(parameter, Choice) else ()
-        values[name] = next((v for v in listed if text_of(v) == text), value_of(text))
-    return values
-
-
 def format_space(space: Space) -> str:
     """What a space is, with one line per parameter."""
     count = space.domain.count
@@ -175,6 +163,19 @@ def describe_trial(trial: Trial) -> dict[str, Any]:
         "reason": trial.reason,
         "asked_at": trial.asked_at,
         "answered_at": trial.answered_at,
+        "corrections": [asdict(correction) for correction in trial.corrections],
+    }
+
+
+def describe_attached(result: Attached, domain: Domain) -> dict[str, Any]:
+    """A result from elsewhere as plain values, ready for JSON."""
+    return {
+        "id": result.id,
+        "parameters": domain.params(result.x),
+        "value": result.value,
+        "attached_at": result.answered_at,
+        "detached_at": result.detached_at,
+        "reason": result.reason,
     }
 
 
@@ -192,13 +193,17 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
         "round": None,
         "forecast": None,
         "waiting_for": [],
-        "late": [
+        "overdue": [
             {"id": found.trial.id, "asks": found.asks, "sooner": found.sooner}
-            for found in optimizer.late()
+            for found in optimizer.overdue()
         ],
+        "summary": str(optimizer),
+        "notes": optimizer.notes.get("lines", []),
         "pending": [describe_trial(trial) for trial in optimizer.pending],
         "recommendation": None,
         "trials": [describe_trial(trial) for trial in optimizer.trials],
+        "attached": [describe_attached(result, domain) for result in optimizer.attached],
+        "detached": [describe_attached(result, domain) for result in optimizer.detached],
     }
     if isinstance(optimizer, BPEDelayOptimizer):
         study["active"] = optimizer.active_set.size
@@ -206,11 +211,13 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
         study["waiting_for"] = [straggler.trial.id for straggler in optimizer.stragglers]
         with suppress(NoAnswerError):
             forecast = optimizer.forecast()
-            study["forecast"] = None if forecast is None else str(forecast)
+            if forecast is not None and forecast.quantile(0.5) <= (forecast.asks_left or math.inf):
+                study["forecast"] = str(forecast)
     with suppress(NoAnswerError):
         best = optimizer.recommend()
         study["recommendation"] = {
             "parameters": best.params,
+            "words": domain.columns.words(best.params),
             "mean": best.mean,
             "lower": best.lower,
             "upper": best.upper,
@@ -220,25 +227,67 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
     return study
 
 
-def format_trials(trials: Sequence[Mapping[str, Any]], *, since: bool = False) -> str:
-    """Trials as a table with one column per parameter.
+def add_note(optimizer: Optimizer, text: str) -> list[str]:
+    """Add a line with its date to the study's notes; all lines."""
+    lines = optimizer.notes.setdefault("lines", [])
+    if not isinstance(lines, list) or not text.strip():
+        raise InputError("A note must be a text that is not empty, and notes['lines'] a list.")
+    lines.append(f"{datetime.now():%Y-%m-%d %H:%M}  {' '.join(text.split())}")
+    return lines
+
+
+def format_settled(optimizer: Optimizer, trial: Trial) -> str:
+    """What was said of a trial, and what follows from it, for people."""
+    words = optimizer.domain.words(trial.x)
+    running = len(optimizer.pending)
+    out = f"{running} {'trial is' if running == 1 else 'trials are'} still running"
+    if trial.state is TrialState.COMPLETED:
+        before = [said.value for said in trial.corrections]
+        was = f" (before: {'failed' if before[-1] is None else before[-1]})" if before else ""
+        return f"trial {trial.id}: result {trial.value:.12g}{was} at {words}; {out}"
+    if trial.state is TrialState.ABANDONED:
+        return (
+            f"trial {trial.id} is given up, at {words}; {out}\n"
+            "its settings may be asked again; if its result comes after all, tell it"
+        )
+    same = [other for other in optimizer.trials if torch.equal(other.x, trial.x)]
+    status = Feasibility(same, key=lambda _: 0).status(0)
+    back = "its settings may be asked again, at most twice more in a row without a result"
+    if status is PointStatus.INFEASIBLE:
+        back = f"its settings have failed {MAX_FAILURES} times and are not asked any more"
+    elif len(optimizer.trials) == optimizer.horizon:
+        back = "every planned trial has been asked, so that its settings do not come back"
+    elif status is PointStatus.HELD:
+        back = "its settings come back once the other trials there have their results"
+    elif trial.slot >= 0 and trial.round == getattr(optimizer, "round", None):
+        back = "its settings come back with the next ask"
+    return f"trial {trial.id} failed, at {words}; {out}\n{back}"
+
+
+def format_trials(
+    trials: Sequence[Mapping[str, Any]], last: str = "", units: Mapping[str, str] | None = None
+) -> str:
+    """Trials or attached results as a table with one column per parameter.
 
     Args:
-        trials: of :func:`describe_trial`.
-        since: whether to say how long ago each was asked.
+        trials: of :func:`describe_trial`, or what :func:`describe_study` says of those attached.
+        last: of the last column: "asked", how long ago each was asked; "value"; or none.
+        units: of parameters, by name.
     """
     if not trials:
         return "none"
-    units = trials[0]["units"]
-    names = [
-        f"{name} ({units[name]})" if name in units else name for name in trials[0]["parameters"]
-    ]
-    rows = [["id", *names, *(["asked"] if since else [])]]
+    first = ["id"] if "id" in trials[0] else []
+    units = units or {}
+    names = [f"{n} ({units[n]})" if n in units else n for n in trials[0]["parameters"]]
+    rows = [[*first, *names, *([last] if last else [])]]
     for trial in trials:
-        values = [text_of(value) for value in trial["parameters"].values()]
-        seconds = round(max(time.time() - trial["asked_at"], 0.0))
-        ago = [f"{timedelta(seconds=seconds)} ago"] if since else []
-        rows.append([str(trial["id"]), *values, *ago])
+        cells = [trial[name] for name in first] + [*trial["parameters"].values()]
+        if last == "asked":
+            seconds = round(max(time.time() - trial["asked_at"], 0.0))
+            cells.append(f"{timedelta(seconds=seconds)} ago")
+        elif last:
+            cells.append(trial[last])
+        rows.append([text_of(cell) for cell in cells])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
@@ -248,49 +297,53 @@ def format_trials(trials: Sequence[Mapping[str, Any]], *, since: bool = False) -
 
 def format_study(study: Mapping[str, Any]) -> str:
     """What :func:`describe_study` gave, for people."""
-    states = [trial["state"] for trial in study["trials"]]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    planned = "" if study["horizon"] is None else f" of {study['horizon']}"
-    lines = [
-        f"{study['asked']}{planned} trials asked" + (f" ({counts})" if counts else ""),
-        _format_progress(study),
-        "",
-        "pending:",
-        format_trials(study["pending"], since=True),
-    ]
+    lines = [study["summary"]]
+    if study["round"] is not None:
+        lines += [_ROUND]
     if study["waiting_for"]:
         ids = ", ".join(map(str, study["waiting_for"]))
         lines.append(f"the round waits for trial {ids}; if one will not come back, use abandon")
-    lines += [
-        f"trial {late['id']} is late: {late['sooner']:.0%} of answers are estimated to take fewer "
-        f"than the {late['asks']} asks since it was asked"
-        for late in study["late"]
-    ]
     lines += [study["forecast"]] if study["forecast"] else []
-    lines += ["", f"recommended ({study['direction']}):"]
+    lines += [
+        f"trial {found['id']} is overdue: {found['sooner']:.0%} of answers are estimated to take "
+        f"fewer than the {found['asks']} asks since it was asked"
+        for found in study["overdue"]
+    ]
+    lines += _format_amendments(study)
+    lines += [
+        "",
+        "running (no result yet):",
+        format_trials(study["pending"], "asked", study["units"]),
+    ]
+    if study["attached"]:
+        lines += ["", "attached (results that were obtained elsewhere):"]
+        lines += [format_trials(study["attached"], "value", study["units"])]
+    lines += ["", f"recommended settings (to {study['direction']} the result):"]
     best = study["recommendation"]
     if best is None:
-        return "\n".join([*lines, "nothing yet: there is no answer"])
-    lines += [
-        ", ".join(
-            f"{name} = {text_of(value)} {study['units'].get(name, '')}".rstrip()
-            for name, value in best["parameters"].items()
-        ),
-        f"{best['mean']:.6g}, between {best['lower']:.6g} and {best['upper']:.6g}",
-        f"({best['interval']})",
-        f"answers at this very point: {best['count']}",
-    ]
+        lines += ["nothing yet: there is no result"]
+    else:
+        lines += [
+            best["words"],
+            f"expected result {best['mean']:.6g}, probably between {best['lower']:.6g} and "
+            f"{best['upper']:.6g}",
+            f"(by all results together; {best['interval']})",
+            f"results at these very settings: {best['count']}",
+        ]
+    if study["notes"]:
+        lines += ["", "notes:", *study["notes"]]
     return "\n".join(lines)
 
 
-def _format_progress(study: Mapping[str, Any]) -> str:
-    """The round and the share of arms, or of the box, that is still active."""
-    arms = study["arms"]
-    if study["active"] is None:
-        return f"{study['optimizer']} on {'a box' if arms is None else f'{arms} arms'}"
-    stage = "finished" if study["asked"] else "not begun"
-    if study["round"] is not None:
-        stage = f"round {study['round']}"
-    if arms is None:
-        return f"{stage}, {study['active']:.3g} of the box active"
-    return f"{stage}, {study['active']} of {arms} arms active"
+def _format_amendments(study: Mapping[str, Any]) -> list[str]:
+    """What was corrected, and which attached results were taken back."""
+    lines = []
+    for trial in study["trials"]:
+        for said in trial["corrections"]:
+            was = "had failed" if said["value"] is None else f"said {said['value']:.6g}"
+            why = f" ({said['reason']})" if said["reason"] else ""
+            lines.append(f"trial {trial['id']} {was} before it was corrected{why}")
+    for result in study["detached"]:
+        why = f" ({result['reason']})" if result["reason"] else ""
+        lines.append(f"attached result {result['id']}, {result['value']:.6g}, was taken back{why}")
+    return lines

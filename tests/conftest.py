@@ -5,20 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import scale
-import torch
-from cases import global_random_state
-from hypothesis import settings
-from simulated_cuda import Record, simulated_cuda
 
-settings.register_profile("tests", derandomize=True, deadline=None, print_blob=True)
-settings.load_profile("tests")
-
-# The problems are small; more threads would only wait for each other on a busy machine.
-torch.set_num_threads(1)
+if TYPE_CHECKING:
+    from simulated_cuda import Record
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,13 +24,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """With -n a process gets tests that stand together, which share what fixtures have made."""
+    if config.getoption("numprocesses", None) and config.option.dist == "no":
+        config.option.dist = "worksteal"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     scale.small = config.getoption("--scale") == "small"
+    if config.getoption("numprocesses", None):
+        return  # others play the tests: this process need not import what takes seconds
+    import torch
+    from hypothesis import settings
+
+    settings.register_profile("tests", derandomize=True, deadline=None, print_blob=True)
+    settings.load_profile("tests")
+    # The problems are small; more threads would only wait for each other on a busy machine.
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def device(request: pytest.FixtureRequest) -> Iterator[Record | None]:
     """Tests marked ``cuda`` run on a device: on a simulated one where there is no other."""
+    import torch
+    from simulated_cuda import simulated_cuda
+
     if "cuda" not in request.keywords or torch.cuda.is_available():
         yield None
         return
@@ -48,6 +60,8 @@ def device(request: pytest.FixtureRequest) -> Iterator[Record | None]:
 @pytest.fixture(autouse=True)
 def global_random_state_is_left_alone(device: Record | None) -> Iterator[None]:
     """No call may draw from a global generator."""
+    from cases import global_random_state
+
     before = global_random_state()
     yield
     assert global_random_state() == before

@@ -21,9 +21,14 @@ def forked(program: Callable[..., Any], *arguments: Any) -> Iterator[tuple[BaseP
     process = CONTEXT.Process(target=_call, args=(writing, program, arguments))
     process.start()
     os.close(writing)
-    with os.fdopen(reading) as printed:
-        yield process, printed
-    process.join()
+    try:
+        with os.fdopen(reading) as printed:
+            yield process, printed
+    except BaseException:
+        process.kill()  # or the tests would wait for it as they end
+        raise
+    finally:
+        process.join()
 
 
 def _call(writing: int, program: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+
+PATIENCE = 120.0  # seconds to wait for what always comes, at last
 
 
 def quadratic(x: Tensor) -> float:
@@ -50,7 +54,7 @@ def always_kills_its_worker(x: Tensor) -> float:
 def hangs_at_zero(x: Tensor) -> float:
     """Never returns at one point."""
     while float(x[0]) == 0.0:
-        pass
+        signal.pause()
     return quadratic(x)
 
 
@@ -98,38 +102,44 @@ class Faulty:
         if self.fault == "kills its process":
             os.kill(os.getpid(), signal.SIGKILL)
         while self.fault == "hangs":
-            pass
+            signal.pause()
         return self.RETURNED[self.fault]
 
 
-class DiesAfterTheOthers:
-    """At one point it waits for a file and kills its worker; elsewhere it answers at once."""
+class DiesWhenTold:
+    """At one point it waits for a word and kills its worker; elsewhere it answers at once."""
 
     def __init__(self, at: float, folder: Path) -> None:
         self.at = at
-        self.signal = folder / "die"
+        self.pipe = folder / "pipe"
+        os.mkfifo(self.pipe)
 
     def __call__(self, x: Tensor) -> float:
         if float(x[0]) == self.at:
-            while not self.signal.exists():
-                pass
+            self.pipe.read_bytes()
             os.kill(os.getpid(), signal.SIGKILL)
         return quadratic(x)
 
-    def let_the_first_die(self) -> None:
-        """Called in the parent."""
-        self.signal.touch()
+    def let_it_die(self) -> None:
+        """Called in the parent; returns when the worker has come to that point."""
+        self.pipe.write_bytes(b"die")
 
 
 class ReturnsOnce:
-    """The first call returns; the others wait for ``released``. For threads of this process."""
+    """The first call returns; the others wait for ``released``. For threads of this process.
 
-    calls: ClassVar = itertools.count()
-    released: ClassVar = threading.Event()
+    Copies of the last one that was made share its state.
+    """
+
+    calls: ClassVar[Iterator[int]]
+    released: ClassVar[threading.Event]
+
+    def __init__(self) -> None:
+        type(self).calls, type(self).released = itertools.count(), threading.Event()
 
     def __call__(self, x: Tensor) -> float:
         if next(self.calls):
-            self.released.wait()
+            self.released.wait(PATIENCE)
         return quadratic(x)
 
 
@@ -140,8 +150,8 @@ class Counted:
         self.folder = folder
 
     def __call__(self, x: Tensor) -> float:
-        (self.folder / f"{time.time_ns()}-{os.getpid()}").touch()
-        return uneven(x)
+        os.close(tempfile.mkstemp(dir=self.folder)[0])
+        return quadratic(x)
 
 
 class KillsOneWorker:

@@ -21,7 +21,7 @@ AcquisitionOptimizer BotorchRule BoxDomain Censor Epoch FantasyUpperConfidenceBo
 HorizonRounds
 Hyperparameters Ignore Optimizer Pending QueuedOptimizer RandomOptimizer Rule ThompsonSampling
 ThreDSOptimizer UCB editing greedy_max_variance information_gain load rkhs_bounds round_lengths
-exceptions benchmarks EmpiricalDelay Forecast Replicates Space Float Int Choice
+exceptions benchmarks EmpiricalDelay Forecast Prediction Replicates Space Float Int Choice
 """
 
 

@@ -1,4 +1,4 @@
-import builtins
+import sys
 from functools import partial
 
 import matplotlib as mpl
@@ -9,7 +9,7 @@ from cases import line, normal, scattered, se
 import botorch_delay as bd
 from botorch_delay import plotting
 from botorch_delay.benchmarks import FiniteProblem, simulate
-from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
+from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError, NoAnswerError
 from botorch_delay.runner import Evaluation, RunReport
 
 mpl.use("Agg")
@@ -55,6 +55,10 @@ def test_what_cannot_be_drawn_is_refused():
         plotting.plot_rounds,
         plotting.plot_timeline,
         plotting.plot_best,
+        plotting.plot_history,
+        plotting.plot_slices,
+        plotting.plot_parallel,
+        plotting.plot_summary,
         partial(plotting.plot_posteriors, X=line(5)),
     ):
         with pytest.raises(InputTypeError, match="draws a"):
@@ -147,6 +151,98 @@ def test_the_timeline_of_workers():
     plotting.plot_timeline(RunReport())
 
 
+def mixed(maximize=True, answers=8):
+    """A run on a box with every kind of column, of which two trials are running."""
+    bounds = torch.tensor([[1e-4, 1.0, 0.0, 0.0], [1e-1, 6.0, 2.0, 1.0]], dtype=torch.double)
+    lists = {"discrete_dims": {1: [1, 2, 6]}, "cat_dims": {2: [0, 1, 2]}}
+    names = ["rate", "layers", "kind", "drop"]
+    box = bd.BoxDomain(bounds, **lists, names=names, log_dims=[0])
+    opt = bd.RandomOptimizer(box, horizon=20, maximize=maximize)
+    for trial in opt.ask(answers + 2)[:answers]:
+        opt.tell(trial, trial.x.sum().item())
+    return opt
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_the_history_of_a_run(maximize):
+    opt = mixed(maximize, answers=0)
+    opt.attach(torch.tensor([0.01, 2.0, 1.0, 0.5], dtype=torch.double), 0.0)
+    opt.ask(8)
+    for trial in opt.trials[:8]:
+        opt.tell(trial, trial.x.sum().item())
+    opt.mark_failed(9)
+    opt.ask(2)
+    top, bottom = plotting.plot_history(opt)
+    assert {text.get_text() for text in top.get_legend().get_texts()} == {
+        *("answer", "attached", "best so far", "failed")
+    }
+    best = torch.as_tensor(top.lines[0].get_ydata())
+    assert (best[0], top.lines[0].get_xdata()[0]) == (0.0, 2.0)  # attached after two asks
+    extreme = max if maximize else min
+    assert best[-1] == extreme([0.0, *(t.value for t in opt.trials if t.value is not None)])
+    assert top.collections[0].get_offsets()[:, 0].tolist() == [10.0] * 8  # when they came
+    heights = bottom.collections[0].get_paths()[0].vertices
+    assert heights[:, 1].max() == 10.0  # all before the first answer
+    assert heights[heights[:, 0] > 11.6][:, 1].max() == 3.0
+    assert plotting.plot_history(mixed(answers=1), (top, bottom)) == (top, bottom)
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_slices_show_what_is_expected_in_the_user_s_units(maximize):
+    opt = mixed(maximize)
+    axes = plotting.plot_slices(opt)
+    assert [ax.get_xlabel() for ax in axes] == ["rate", "layers", "kind", "drop"]
+    assert [ax.get_xscale() for ax in axes] == ["log", "linear", "linear", "linear"]
+    assert [text.get_text() for text in axes[1].get_xticklabels()] == ["1", "2", "6"]
+    best = opt.recommend()
+    curve = axes[3].lines[0]
+    places = torch.as_tensor(curve.get_xdata())
+    X = best.x.repeat(len(places), 1)
+    X[:, 3] = places
+    found = opt.predict(X)
+    assert torch.as_tensor(curve.get_ydata()).tolist() == found.mean.tolist()
+    band = axes[3].collections[0].get_paths()[0].vertices[:, 1]
+    assert band.min() == pytest.approx(found.lower.min().item())
+    assert band.max() == pytest.approx(found.upper.max().item())
+    assert axes[3].lines[1].get_xdata()[0] == best.x[3]
+
+
+def test_columns_of_a_space_have_its_names_units_and_values():
+    space = bd.Space(
+        rate=bd.Float(1e-4, 1e-1, log=True, unit="1/s"), kind=bd.Choice(["relu", "tanh"])
+    )
+    opt = bd.RandomOptimizer(space, horizon=5)
+    for trial in opt.ask(4):
+        opt.tell(trial, trial.params["rate"])
+    rate, kind = plotting.plot_slices(opt)
+    assert (rate.get_xlabel(), kind.get_xlabel()) == ("rate (1/s)", "kind")
+    assert [text.get_text() for text in kind.get_xticklabels()] == ["relu", "tanh"]
+    written = {text.get_text() for text in plotting.plot_parallel(opt).texts}
+    assert {"relu", "tanh", "0.0001", "0.1"} <= written
+
+
+def test_lines_through_all_columns():
+    opt = mixed()
+    ax = plotting.plot_parallel(opt)
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["rate", "layers", "kind", "drop"]
+    drawn = ax.collections[0]
+    assert drawn.get_array().tolist() == sorted(t.value for t in opt.trials[:8])  # the best on top
+    heights = torch.tensor([segment[:, 1].tolist() for segment in drawn.get_segments()])
+    assert ((heights >= 0.0) & (heights <= 1.0)).all()
+    kinds = {t.value: t.x[2].item() for t in opt.trials[:8]}
+    assert heights[:, 2].tolist() == [kinds[v] / 2 for v in sorted(kinds)]
+    written = {text.get_text() for text in ax.texts}
+    assert {"0.0001", "0.1", "1", "2", "6"} <= written
+
+
+def test_a_summary_of_few_answers_and_of_none():
+    assert len(plotting.plot_summary(mixed(answers=1)).axes) == 2 + 4 + 2
+    assert len(plotting.plot_summary(played()[0]).axes) == 2 + 2
+    for draw in (plotting.plot_history, plotting.plot_slices, plotting.plot_parallel):
+        with pytest.raises(NoAnswerError, match="no answer yet to draw"):
+            draw(mixed(answers=0))
+
+
 @pytest.mark.parametrize("maximize", [True, False])
 def test_the_best_so_far_only_improves(maximize):
     opt = played(maximize=maximize)[0]
@@ -182,23 +278,17 @@ def test_axes_of_one_s_own_are_used():
 
 
 def test_without_matplotlib_there_is_a_hint(monkeypatch):
-    original = builtins.__import__
-
-    def missing(name, *rest):
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return original(name, *rest)
-
     opt, history = played()
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     for call in (
         lambda: plotting.plot_regret({"a": history}),
         lambda: plotting.plot_active_set(opt),
         lambda: plotting.plot_rounds(opt),
         lambda: plotting.plot_timeline(RunReport()),
         lambda: plotting.plot_best(opt),
+        lambda: plotting.plot_summary(opt),
     ):
-        with pytest.raises(MissingExtraError, match=r"pip install 'botorch-delay\[plots\]'"):
+        with pytest.raises(MissingExtraError, match="pip install 'matplotlib"):
             call()
 
 
@@ -206,7 +296,8 @@ def test_without_matplotlib_there_is_a_hint(monkeypatch):
 def test_active_sets_and_rounds_of_a_box(columns):
     bounds = torch.tensor([[1e-3, 0.0], [1.0, 2.0]], dtype=torch.double)[:, :columns]
     lists = {1: [0, 1, 2]} if columns == 2 else None
-    opt = bd.BPEDelayOptimizer(bd.BoxDomain(bounds, cat_dims=lists, log_dims=[0]), 30)
+    domain = bd.BoxDomain(bounds, cat_dims=lists, log_dims=[0])
+    opt = bd.BPEDelayOptimizer(domain, 30, covar_module=se(0.3), noise_var=1e-2)
     for _ in range(30):
         trial = opt.ask()
         opt.tell(trial, -((trial.x[0].log() + 3) ** 2).item())

@@ -1,3 +1,4 @@
+import itertools
 import multiprocessing
 import os
 import signal
@@ -45,18 +46,20 @@ def processes():
 
 
 def test_all_trials_are_asked_evaluated_and_told(threads):
-    others, done = threading.Event(), []
+    others, told = threading.Event(), []
 
     def objective(x):
-        if float(x[0]) == 0.0 and not others.is_set():
-            others.wait(20)  # the first trial returns after three others
-        done.append(x)
-        if len(done) == 3:
-            others.set()
+        if float(x[0]) == 0.0:
+            others.wait(objectives.PATIENCE)  # the first trial returns after three others
         return objectives.quadratic(x)
 
+    def tell(optimizer, trial):
+        told.append(trial)
+        if len(told) == 3:
+            others.set()
+
     opt = make()
-    report = run(opt, objective, threads, 40, 4, progress=False)
+    report = run(opt, objective, threads, 40, 4, callbacks=[tell], progress=False)
     assert states(opt) == [TrialState.COMPLETED] * 40
     for trial in opt.trials:
         assert trial.value == objectives.quadratic(trial.x)
@@ -77,7 +80,7 @@ def test_processes_do_the_same(processes):
 
 
 def test_as_many_run_at_once_as_may(threads):
-    together, running, most = threading.Barrier(3, timeout=20), [], []
+    together, running, most = threading.Barrier(3, timeout=objectives.PATIENCE), [], []
 
     def objective(x):
         running.append(1)
@@ -86,8 +89,10 @@ def test_as_many_run_at_once_as_may(threads):
         running.pop()
         return objectives.quadratic(x)
 
-    run(make(), objective, threads, 30, 3, progress=False)
-    assert max(most) <= 3
+    opt = make()
+    run(opt, objective, threads, 30, 3, progress=False)
+    assert max(most) == 3
+    assert states(opt) == [TrialState.COMPLETED] * 30  # they have met
 
 
 def test_an_exception_is_a_failed_trial_with_its_message(threads):
@@ -124,7 +129,7 @@ def test_even_exits_are_failed_trials(threads):
         raise SystemExit("enough")
 
     opt = make(horizon=3)
-    run(opt, leaves, threads, 3, 1, progress=False)
+    run(opt, leaves, threads, 3, 1, max_failures=None, progress=False)
     assert opt.trials[0].reason == "SystemExit: enough"
 
 
@@ -145,7 +150,7 @@ def test_scalars_of_all_kinds_are_values(threads):
     assert [t.value for t in opt.trials] == [1.0, 0.5, 0.25, 2.0]
 
 
-def test_callbacks_see_every_settled_trial(threads):
+def test_every_settled_trial_is_shown(threads):
     seen = []
     opt = make()
     run(
@@ -154,7 +159,7 @@ def test_callbacks_see_every_settled_trial(threads):
         threads,
         20,
         2,
-        callbacks=[lambda optimizer, trial: seen.append((optimizer is opt, trial.id))],
+        on_result=lambda optimizer, trial: seen.append((optimizer is opt, trial.id)),
         progress=False,
     )
     assert sorted(seen) == [(True, number) for number in range(20)]
@@ -183,7 +188,7 @@ def test_the_store_has_every_ask_and_answer_as_they_happen(tmp_path, threads):
             (asked,) = db.execute("SELECT count(*) FROM trials").fetchone()
             assert asked == len(optimizer.trials)
 
-    run(opt, objectives.quadratic, threads, 20, 2, store=path, callbacks=[look], progress=False)
+    run(opt, objectives.quadratic, threads, 20, 2, store=path, on_result=look, progress=False)
     assert seen == [True] * 20
 
 
@@ -227,7 +232,7 @@ def test_a_store_of_another_study_is_refused(tmp_path, threads):
     path = tmp_path / "study.db"
     run(make(), objectives.quadratic, threads, 5, 2, store=path, progress=False)
     with pytest.raises(StorageError, match="horizon"):
-        run(make(horizon=41), objectives.quadratic, threads, 5, 2, store=path, progress=False)
+        run(make(horizon=39), objectives.quadratic, threads, 5, 2, store=path, progress=False)
     used = make()
     used.ask()
     with pytest.raises(StorageError, match="another study"):
@@ -246,24 +251,28 @@ def ignores_ctrl_c():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def tell(optimizer, trial):
-    print("told", trial.id, repr(trial.value), flush=True)
+def program(folder, signals=0, how=None):
+    """A run that tells what it is told, and sends its own group a signal after so many trials."""
+    told = []
 
+    def tell(optimizer, trial):
+        print("told", trial.id, repr(trial.value), flush=True)
+        told.append(trial)
+        if len(told) == signals:
+            os.killpg(0, how)
 
-def program(folder):
-    (folder / "begun").mkdir(exist_ok=True)
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(2, mp_context=context, initializer=ignores_ctrl_c) as pool:
         try:
             run(
-                make(horizon=60),
-                objectives.Counted(folder / "begun"),
+                make(),
+                objectives.uneven,
                 pool,
-                60,
+                40,
                 2,
                 store=folder / "study.db",
                 progress=False,
-                callbacks=[tell],
+                on_result=tell,
             )
         except KeyboardInterrupt:
             print("interrupted", flush=True)
@@ -274,24 +283,19 @@ def program(folder):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_program_loses_no_told_answer(tmp_path, how):
     told = {}
-    for stop_after in (1, 3, 6, 9, 12):
-        with forked(program, tmp_path) as (process, printed):
-            count = 0
+    for stop_after in (1, 4, 9):
+        with forked(program, tmp_path, stop_after, how) as (process, printed):
             for text in printed:
                 word, *rest = text.split()
                 if word == "told":
                     told[int(rest[0])] = rest[1]
-                    count += 1
-                if count == stop_after:
-                    os.killpg(process.pid, how)
-                    count += 1
         assert process.exitcode == (3 if how is signal.SIGINT else -how)
     with forked(program, tmp_path) as (_, printed):
         assert printed.read().splitlines()[-1] == "done"
     opt = bd.load(tmp_path / "study.db")
-    assert len(opt.trials) == 60
+    assert len(opt.trials) == 40
     assert opt.pending == []
-    assert len(told) >= 31
+    assert len(told) >= 14
     for trial_id, value in told.items():
         assert repr(opt.trials[trial_id].value) == value
 
@@ -316,16 +320,86 @@ def test_an_interrupt_in_the_middle_of_a_change_waits_for_it(tmp_path, threads, 
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_callback_that_raises_ends_the_run_in_good_order(tmp_path, threads):
+def test_on_result_that_raises_ends_the_run_in_good_order(tmp_path, threads):
     def breaks(optimizer, trial):
         raise ValueError("mine")
 
     opt, path = make(), tmp_path / "study.db"
     with pytest.raises(ValueError, match="mine"):
-        run(opt, objectives.quadratic, threads, 9, 3, store=path, callbacks=[breaks])
+        run(opt, objectives.quadratic, threads, 9, 3, store=path, on_result=breaks)
     assert opt.pending == []
     assert TrialState.COMPLETED in states(opt)
     assert [t.state for t in bd.load(path).trials] == states(opt)
+
+
+@pytest.mark.parametrize("horizon", [6, 9], ids=["same script", "longer horizon"])
+def test_a_run_goes_on_beyond_its_horizon(tmp_path, threads, horizon):
+    path = tmp_path / "study.db"
+    run(make(horizon=6), objectives.quadratic, threads, 6, 2, store=path, progress=False)
+    opt = make(horizon=horizon)
+    report = run(opt, objectives.quadratic, threads, 9, 2, store=path, progress=False)
+    assert (report.resumed, len(report.evaluations), opt.horizon) == (6, 3, 9)
+    loaded = bd.load(path)
+    assert (loaded.horizon, states(loaded)) == (9, [TrialState.COMPLETED] * 9)
+
+
+def wrong(x):
+    return undefined_name  # noqa: F821
+
+
+@pytest.mark.parametrize("places", [1, 4])
+def test_an_objective_that_only_fails_ends_the_run_and_its_points_are_asked_anew(
+    tmp_path, threads, places
+):
+    path = tmp_path / "study.db"
+    with pytest.raises(RunError, match="3 evaluations have failed") as caught:
+        run(make(), wrong, threads, 20, places, store=path, progress=False)
+    assert "return undefined_name" in str(caught.value)
+    asked = bd.load(path).trials
+    assert {trial.state for trial in asked} == {TrialState.ABANDONED}
+    opt = make()
+    run(opt, objectives.quadratic, threads, 20, places, store=path, progress=False)
+    answered = {t.index for t in opt.trials if t.value is not None}
+    assert {trial.index for trial in asked} <= answered
+
+
+def test_failures_count_no_more_once_an_evaluation_has_succeeded(threads):
+    calls = itertools.count()
+
+    def objective(x):
+        return objectives.quadratic(x) if next(calls) == 2 else wrong(x)
+
+    opt = make()
+    report = run(opt, objective, threads, 8, 1, progress=False)
+    assert [t.state for t in opt.trials if t.value is None] == [TrialState.FAILED] * 7
+    assert all("undefined_name" in e.traceback for e in report.evaluations if e.error)
+    assert [e.traceback for e in report.evaluations if not e.error] == [""]
+
+
+def test_where_nothing_else_can_be_asked_failures_are_told_and_asked_again(threads):
+    calls = itertools.count()
+
+    def objective(x):
+        return 1.0 if next(calls) else wrong(x)
+
+    opt = bd.RandomOptimizer(bd.FiniteDomain(line(2)[:1]), exact=True)
+    run(opt, objective, threads, 2, 1, progress=False)
+    assert states(opt) == [TrialState.FAILED, TrialState.COMPLETED]
+
+
+def test_on_result_ends_a_run_once_what_is_in_flight_is_told(threads):
+    opt = make()
+    run(
+        opt,
+        objectives.quadratic,
+        threads,
+        40,
+        3,
+        on_result=lambda optimizer, trial: trial.id == 4,
+        progress=False,
+    )
+    assert 5 <= len(opt.trials) < 12
+    assert states(opt) == [TrialState.COMPLETED] * len(opt.trials)
 
 
 # Workers that die, hang or cannot be reached
@@ -345,15 +419,14 @@ def test_a_broken_pool_is_replaced_and_its_trials_fail(processes, caplog):
 def test_an_answer_that_is_there_when_the_pool_breaks_is_told(tmp_path):
     # Trial 0 dies while trial 2 is done already and the loop is busy with trial 1.
     opt = make(n=400)
-    first = bd.greedy_max_variance(se(0.3), opt.domain.points, 1e-4, 3).tolist()
-    opt = make(n=400)
-    objective = objectives.DiesAfterTheOthers(opt.domain.points[first[0]].item(), tmp_path)
+    first = bd.greedy_max_variance(se(0.3), opt.domain.points, 1e-4, 1).item()
+    objective = objectives.DiesWhenTold(opt.domain.points[first].item(), tmp_path)
 
     def busy(optimizer, trial):
         if trial.id == 1:
-            objective.let_the_first_die()
-            others = [future for future in pool_futures if not future.done()]
-            wait(others, timeout=20)
+            wait(pool_futures[1:], objectives.PATIENCE)
+            objective.let_it_die()
+            wait(pool_futures, objectives.PATIENCE)
 
     pool_futures = []
     context = multiprocessing.get_context("fork")
@@ -365,7 +438,7 @@ def test_an_answer_that_is_there_when_the_pool_breaks_is_told(tmp_path):
             return pool_futures[-1]
 
         pool.submit = remembering
-        run(opt, objective, pool, 3, 3, callbacks=[busy], progress=False)
+        run(opt, objective, pool, 3, 3, on_result=busy, progress=False)
     assert [t.state.value for t in opt.trials] == ["failed", "completed", "completed"]
 
 
@@ -377,13 +450,14 @@ def test_a_pool_that_keeps_breaking_ends_the_run(processes):
 
 
 def test_pebble_kills_an_evaluation_that_takes_too_long():
-    opt = make(n=5, horizon=20)
+    opt = make(n=5, horizon=12)
     with ProcessPool(2, context=multiprocessing.get_context("fork")) as pool:
-        run(opt, objectives.hangs_at_zero, pool, 20, 2, timeout=1.5, progress=False)
+        run(opt, objectives.hangs_at_zero, pool, 12, 2, timeout=0.5, progress=False)
     hung = [t for t in opt.trials if t.x.item() == 0.0]
     assert len(hung) == 3  # asked again at most twice
-    assert all(t.reason == "timed out after 1.5 seconds" for t in hung)
-    assert all(t.state is TrialState.COMPLETED for t in opt.trials if t not in hung)
+    # On a machine that is busy enough another one may take too long as well.
+    assert {t.reason for t in opt.trials if t.value is None} == {"timed out after 0.5 seconds"}
+    assert TrialState.COMPLETED in states(opt)
 
 
 def test_pebble_survives_a_dead_worker():
@@ -394,7 +468,7 @@ def test_pebble_survives_a_dead_worker():
     assert {t.x.item() for t in failed} == {1.0}
 
 
-def test_a_trial_that_a_callback_settles_is_left_alone(threads):
+def test_a_trial_that_on_result_settles_is_left_alone(threads):
     def abandon_all(optimizer, trial):
         for pending in optimizer.pending:
             optimizer.mark_abandoned(pending)
@@ -406,7 +480,7 @@ def test_a_trial_that_a_callback_settles_is_left_alone(threads):
         threads,
         40,
         4,
-        callbacks=[abandon_all],
+        on_result=abandon_all,
         progress=False,
     )
     assert opt.pending == []
@@ -429,7 +503,7 @@ def test_ctrl_c_at_the_very_end_is_not_lost(threads):
 
     opt = make()
     with pytest.raises(KeyboardInterrupt):
-        run(opt, objectives.quadratic, threads, 5, 1, callbacks=[late], progress=False)
+        run(opt, objectives.quadratic, threads, 5, 1, on_result=late, progress=False)
     assert states(opt) == [TrialState.COMPLETED] * 5
 
 
@@ -477,7 +551,7 @@ class Lost(Executor):
 )
 def test_an_error_of_the_executor_is_reported_as_what_it_is(error, reason):
     opt = make()
-    run(opt, objectives.quadratic, Lost(error), 3, 2, progress=False)
+    run(opt, objectives.quadratic, Lost(error), 3, 2, max_failures=None, progress=False)
     assert [trial.reason for trial in opt.trials] == [reason] * 3
 
 
@@ -485,14 +559,14 @@ def test_an_error_of_the_executor_is_reported_as_what_it_is(error, reason):
     ("change", "error"),
     [
         ({"n_trials": 0}, InputError),
-        ({"n_trials": 41}, InputError),
         ({"n_trials": 1.5}, InputTypeError),
         ({"max_in_flight": 0}, InputError),
         ({"timeout": 0.0}, InputError),
         ({"timeout": 1.0}, InputError),  # threads cannot be stopped
         ({"objective": 3}, InputTypeError),
         ({"executor": None}, InputTypeError),
-        ({"callbacks": 5}, InputTypeError),
+        ({"on_result": 5}, InputTypeError),
+        ({"max_failures": 0}, InputError),
         ({"store": "/nowhere/at/all/study.db"}, StorageError),
     ],
 )

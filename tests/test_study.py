@@ -1,15 +1,18 @@
+import csv
 import json
 import math
 import sqlite3
+import warnings
 from contextlib import closing
+from datetime import datetime
 
 import pytest
 import torch
 from forked import forked
 
 import botorch_delay as bd
-from botorch_delay import cli
-from botorch_delay.exceptions import FewerTrialsWarning
+from botorch_delay import cli, entries
+from botorch_delay.exceptions import OutsideWarning
 from botorch_delay.history import sqlite
 from botorch_delay.study import read_space
 
@@ -68,7 +71,7 @@ def test_an_experiment_from_start_to_recommendation(study):
     assert shown["asked"] == 16
     assert shown["pending"] == []
     assert shown["round"] is None  # all is settled
-    assert "finished, " in study("show", "study.db")[1]
+    assert "all closed; " in study("show", "study.db")[1]
     assert shown["active"] <= shown["arms"] == 12
 
 
@@ -79,17 +82,158 @@ def test_what_people_read(study):
     assert "not begun" not in out
     code, out, _ = study("show", "study.db")
     assert "2 of 16 trials asked (2 running)" in out
+    assert "round 1 of about 2; 12 of 12 points can still be the best" in out
+    assert "a round tries settings" in out
     assert "nothing yet" in out
     assert "0:0" in out  # since when
     assert " ago" in out
-    assert study("tell", "study.db", 1, 0.5)[1] == "trial 1 is completed; 1 pending\n"
+    second = bd.load("study.db").trials[1].x.tolist()
+    words = f"temperature = {second[0]:g}, dose = {second[1]:g}"
+    told = f"trial 1: result 0.5 at {words} mg/ml; 1 trial is still running\n"
+    assert study("tell", "study.db", 1, 0.5)[1] == told
+    failed = study("fail", "study.db", 0, "--reason", "spilled")[1]
+    assert "0 trials are still running\nits settings come back with the next ask" in failed
     assert (
-        study("fail", "study.db", 0, "--reason", "spilled")[1] == "trial 0 is failed; 0 pending\n"
+        f"attached: -1 at {words} (1 attached"
+        in study("attach", "study.db", -1, f"temperature={second[0]}", f"dose={second[1]}")[1]
     )
+    assert "noted (1" in study("note", "study.db", "a new batch\nof reagent")[1]
     _, out, _ = study("show", "study.db")
-    assert "recommended (maximize):" in out
-    assert "temperature = " in out
-    assert "between" in out
+    assert "attached (results that were obtained elsewhere):" in out
+    assert f"recommended settings (to maximize the result):\n{words} mg/ml\nexpected result" in out
+    assert "probably between" in out
+    assert out.endswith("a new batch of reagent\n")
+
+
+def test_fail_says_whether_the_settings_come_back(study):
+    with bd.editing("study.db") as opt:
+        opt.ask(2)  # a design point, and one that is none
+    assert "may be asked again" in study("fail", "study.db", 1)[1]
+    for trial in (0, 2):
+        assert "come back with the next ask" in study("fail", "study.db", trial)[1]
+        with bd.editing("study.db") as opt:
+            assert torch.equal(opt.ask().x, opt.trials[0].x)
+    assert "failed 3 times and are not asked any more" in study("fail", "study.db", 3)[1]
+
+
+def test_the_end_of_a_study(study):
+    study("ask", "study.db", "-n", 2)
+    assert "finished after 2 trials" in study("finish", "study.db")[1]
+    code, _, err = study("ask", "study.db")
+    assert (code, len(err)) == (2, 1)
+    assert "finished" in err[0]
+    assert study("tell", "study.db", 0, 0.5)[0] == 0
+    assert "do not come back" not in study("fail", "study.db", 1)[1]
+
+
+def test_results_go_out_to_a_table_and_come_in_from_one(study, command, tmp_path):
+    study("ask", "study.db", "-n", 3)
+    study("tell", "study.db", 1, 0.25)
+    study("fail", "study.db", 2, "--reason", "spilled; all of it")
+    study("attach", "study.db", -0.5, "temperature=20", "dose=10")
+    assert study("export", "study.db", "out.csv")[1] == "out.csv: 4 trials and attached results\n"
+    rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
+    assert [row["trial"] for row in rows] == ["0", "1", "2", ""]
+    assert [row["state"] for row in rows] == ["running", "completed", "failed", "attached"]
+    assert [row["value"] for row in rows] == ["", "0.25", "", "-0.5"]
+    assert rows[2]["reason"] == "spilled; all of it"
+    assert (float(rows[3]["temperature"]), float(rows[3]["dose"])) == (20.0, 10.0)
+    assert datetime.fromisoformat(rows[1]["answered_at"]).tzinfo is not None
+    assert "0 results attached; 2 others were left out" in study("import", "study.db", "out.csv")[1]
+    command("init", "other.db", "--space", "space.toml", "--horizon", 4)
+    assert command("import", "other.db", "out.csv")[1] == "2 results attached\n"
+    loaded = bd.load("other.db")
+    assert [result.value for result in loaded.attached] == [0.25, -0.5]
+    assert loaded.attached[0].index == bd.load("study.db").trials[1].index
+
+
+def test_tables_of_spreadsheets_are_read(study, tmp_path):
+    text = "\ufeffdose;operator;temperature;value\n0,1;Ana;20;-1,5\n;;;\n1;Bo;30;2\n1;Bo;30;2\n"
+    (tmp_path / "in.csv").write_text(text, encoding="utf-8")
+    assert json.loads(study("import", "study.db", "in.csv", "--json")[1]) == {
+        "attached": 3,
+        "known": 0,
+    }
+    found = [(*result.x.tolist(), result.value) for result in bd.load("study.db").attached]
+    assert found == [(20.0, 0.1, -1.5), (30.0, 1.0, 2.0), (30.0, 1.0, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "messages"),
+    [
+        ("", ["'temperature'", "got nothing"]),
+        ("temperature,value\n20,1", ["'dose'", "temperature, value"]),
+        ("temperature,dose,dose,value\n20,1,1,1", ["once 'dose'"]),
+        ("temperature,dose,value\n20,1,1,1", ["line 2: expected 3 cells, got 4"]),
+        (
+            "temperature,dose,value\n20,1,1\n30,x,2\n30,1,\n30,-1,2",
+            [
+                *("nothing was attached", "line 3: dose must be a number, got 'x'"),
+                *("line 4: value", "line 5", "above 0"),
+            ],
+        ),
+        ("temperature,dose,value\n20,1,inf", ["line 2: value must be finite"]),
+        (f'temperature,dose,value\n20,1,"{"9" * 140_000}"', ["line 2, is not CSV"]),
+        ("temperature,dose,value\n" + "20,1,x\n" * 11, ["line 9:", "and 3 more"]),
+    ],
+)
+def test_a_table_with_mistakes_attaches_nothing(study, tmp_path, text, messages):
+    (tmp_path / "in.csv").write_text(text)
+    code, out, err = study("import", "study.db", "in.csv")
+    assert (code, out, len(err)) == (2, "", 1)
+    for message in messages:
+        assert message in err[0]
+    assert bd.load("study.db").attached == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("temperature=25", "dose=1"), "temperature = 25 is none of 20, 30, 40; the nearest is"),
+        (("temperature=20", "dose=0.3"), "dose = 0.3 is none of 0.01, 0.1, 1, 10; the nearest is"),
+    ],
+)
+def test_settings_that_cannot_be_asked_are_warned_of(study, settings, message):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        code, _, err = study("attach", "study.db", 1.0, *settings)
+    assert (code, len(err)) == (0, 1)
+    assert err[0].startswith("botorch-delay: warning: The result counts, although")
+    assert message in err[0]
+    assert len(bd.load("study.db").attached) == 1
+
+
+def test_files_in_another_encoding_and_folders_that_are_closed(study, tmp_path, monkeypatch):
+    (tmp_path / "in.csv").write_bytes("temperature,dose,value,°C\n".encode("latin-1"))
+    code, _, (message,) = study("import", "study.db", "in.csv")
+    assert code == 2
+    assert "CSV UTF-8" in message
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied", "study.db")
+
+    monkeypatch.setattr(cli, "_show", refuse)
+    assert study("show", "study.db") == (1, "", ["botorch-delay: Permission denied: study.db"])
+
+
+def test_settings_outside_of_a_box_and_combinations_are_warned_of():
+    bounds = torch.tensor([[0.0, 1.0], [1.0, 9.0]], dtype=torch.double)
+    box = bd.BoxDomain(bounds, {1: list(range(1, 10))}, names=["heat", "steps"])
+    with pytest.warns(OutsideWarning, match=r"heat = 2 is not in 0 to 1; steps = 3.5 is none of 1"):
+        entries.warn_outside(box, torch.tensor([2.0, 3.5], dtype=torch.double))
+    arms = bd.FiniteDomain(torch.eye(2, dtype=torch.double), names=["heat", "steps"])
+    with pytest.warns(OutsideWarning, match="these settings together cannot: heat = 1, steps = 1"):
+        entries.warn_outside(arms, torch.ones(2, dtype=torch.double))
+    entries.warn_outside(arms, arms.points[0])
+
+
+def test_plot_draws_a_page(study, tmp_path):
+    code, _, err = study("plot", "study.db")
+    assert (code, len(err)) == (2, 1)
+    assert "no answer yet" in err[0]
+    study("attach", "study.db", -0.5, "temperature=20", "dose=10")
+    assert study("plot", "study.db")[1].startswith("study.png")
+    assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_failures_abandonment_and_late_answers(study):
@@ -106,6 +250,42 @@ def test_failures_abandonment_and_late_answers(study):
     assert trials[1].reason == "dropped"
     assert trials[2].late
     assert trials[2].noise_var == 0.1
+
+
+def test_slips_are_corrected_and_taken_back(study):
+    study("ask", "study.db", "-n", 2)
+    study("tell", "study.db", 0, 42)
+    study("fail", "study.db", 1)
+    out = study("correct", "study.db", 0, "0.42", "--reason", "a comma")[1]
+    assert out.startswith("trial 0: result 0.42 (before: 42.0) at temperature = ")
+    assert study("correct", "study.db", 1, "-1e-3")[0] == 0
+    assert study("correct", "study.db", 1, "none", "--reason", "mixed up")[0] == 0
+    out = study("attach", "study.db", 7, "dose=0.1", "temperature=20")[1]
+    assert out == "attached result 0: 7 at temperature = 20, dose = 0.1 mg/ml (1 attached in all)\n"
+    study("attach", "study.db", 8, "dose=0.1", "temperature=20")
+    out = study("detach", "study.db", 0, "--reason", "not ours")[1]
+    assert out == "attached result 0 is taken back (1 attached in all)\n"
+    code, _, err = study("detach", "study.db", 0)
+    assert (code, len(err)) == (2, 1)
+    _, out, _ = study("show", "study.db")
+    assert "trial 0 said 42 before it was corrected (a comma)" in out
+    assert "trial 1 had failed before it was corrected" in out
+    assert "trial 1 said -0.001 before it was corrected (mixed up)" in out
+    assert ["1", "20", "0.1", "8"] in [line.split() for line in out.splitlines()]
+    assert "attached result 0, 7, was taken back (not ours)" in out
+    shown = json.loads(study("show", "study.db", "--json")[1])
+    assert shown["trials"][0]["corrections"][0]["value"] == 42.0
+    assert [result["id"] for result in shown["detached"]] == [0]
+    with closing(sqlite3.connect("study.db")) as db:
+        rows = db.execute("SELECT state, value, first_value, reason FROM trials").fetchall()
+    assert rows == [("completed", 0.42, 42.0, None), ("failed", None, None, "mixed up")]
+
+
+def test_more_trials_are_planned(study):
+    assert study("extend", "study.db", 20)[1].startswith("20 trials are planned now")
+    assert bd.load("study.db").horizon == 20
+    code, _, err = study("extend", "study.db", 20)
+    assert (code, len(err)) == (2, 1)
 
 
 def test_units_are_the_user_s_everywhere(study):
@@ -146,18 +326,18 @@ def test_show_forecasts_the_round_and_names_late_trials(study):
     study("ask", "study.db", "-n", 1)
     shown = json.loads(study("show", "study.db", "--json")[1])
     assert shown["forecast"] is None  # nothing to tell from
-    assert shown["late"] == []
+    assert shown["overdue"] == []
     with bd.editing("study.db") as opt:
         for _ in range(14):
             opt.tell(opt.ask(), 0.1)
     _, out, _ = study("show", "study.db")
-    assert "round 1 closes after more asks than any answer has taken so far; 1 ask is left" in out
+    assert "closes" not in out.replace("it closes", "")  # not before the last ask
     shown = json.loads(study("show", "study.db", "--json")[1])
-    assert shown["forecast"] in out
+    assert shown["forecast"] is None
     assert shown["recommendation"]["count"] >= 1
-    assert f"answers at this very point: {shown['recommendation']['count']}" in out
+    assert f"results at these very settings: {shown['recommendation']['count']}" in out
     with bd.editing("study.db") as opt:
-        assert [late.trial.id for late in opt.late(0.9)] == [0]
+        assert [found.trial.id for found in opt.overdue(0.9)] == [0]
         opt.tell(0, 0.2)
     assert "round 1 closes inside the next ask" in study("show", "study.db")[1]
 
@@ -177,9 +357,11 @@ def test_an_exact_study_asks_no_arm_twice(command, tmp_path):
 def test_where_fewer_can_be_asked_those_are_stored_and_shown(command, tmp_path):
     (tmp_path / "space.toml").write_text(GRID)
     command("init", "study.db", "--space", "space.toml", "--horizon", 16, "--exact")
-    with pytest.warns(FewerTrialsWarning, match="12 of 15 trials were asked"):
-        code, out, _ = command("ask", "study.db", "-n", 15, "--json")
-    assert code == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        code, out, err = command("ask", "study.db", "-n", 15, "--json")
+    assert (code, len(err)) == (0, 1)
+    assert "botorch-delay: warning: 12 of 15 trials were asked" in err[0]
     assert [trial["id"] for trial in json.loads(out)] == list(range(12))
     assert len(bd.load("study.db").pending) == 12
 
@@ -266,6 +448,20 @@ def test_ranges_words_and_switches(command, tmp_path):
         code, _, err = command("attach", "s.db", "1.5", *mixed)
         assert (code, len(err)) == (2, 1)
         assert message in err[0]
+
+
+def test_words_and_switches_go_out_and_come_in(command, tmp_path):
+    (tmp_path / "space.toml").write_text(MIXED, encoding="utf-8")
+    for name in ("one.db", "other.db"):
+        command("init", name, "--space", "space.toml", "--horizon", 8)
+    with bd.editing("one.db") as opt:
+        for trial in opt.ask(3):
+            opt.tell(trial, 0.1 + trial.id)
+    command("export", "one.db", "out.csv")
+    assert command("import", "other.db", "out.csv")[1] == "3 results attached\n"
+    told, read = bd.load("one.db"), bd.load("other.db")
+    assert [read.domain.params(r.x) for r in read.attached] == [t.params for t in told.trials]
+    assert [r.value for r in read.attached] == [t.value for t in told.trials]
 
 
 def test_init_says_what_it_understood(command, tmp_path):
@@ -357,7 +553,15 @@ def test_bad_arms_give_one_line(command, tmp_path):
         (("ask", "study.db", "-n", "x"), "invalid int"),
         (("tell", "study.db", 7, 0.5), "no trial 7"),
         (("tell", "study.db", 0, "nan"), "finite"),
-        (("tell", "study.db", 0, "much"), "invalid float"),
+        (("tell", "study.db", 0, "much"), "must be a number, got 'much'"),
+        (("tell", "study.db", 0, "-0,5"), "no commas, such as -0.5; got -0,5"),
+        (("tell", "study.db", 0.5, 0), "the whole number that ask printed"),
+        (("ask", "study.db", 3), "unrecognized arguments: 3 (usage: botorch-delay ask"),
+        (("note", "study.db", " "), "not empty"),
+        (("export", "study.db", "study.db"), ".csv file"),
+        (("import", "study.db", "none.csv"), "No such file"),
+        (("plot", "study.db", "out.jpg"), ".png file"),
+        (("attach", "study.db", 1.0, "temperature=20", "dose=0,1"), "such as 0.1; got 0,1"),
         (("tell", "study.db", 0, 0.5, "--noise-var", "-1"), "above 0"),
         (("tell", "study.db", 0, "-inf"), "finite"),
         (("attach", "study.db", 1.0, "temperature=20"), "['dose'] missing"),
@@ -383,6 +587,18 @@ def test_wrong_input_gives_one_line_and_changes_nothing(study, tmp_path, argumen
     assert not (tmp_path / "new.db").exists()
 
 
+def test_messages_name_commands_and_no_calls(study):
+    study("ask", "study.db", "-n", 2)
+    study("tell", "study.db", 0, 0.5)
+    _, _, (told_twice,) = study("tell", "study.db", 0, 0.6)
+    assert "botorch-delay correct study.db 0 VALUE" in told_twice
+    assert "botorch-delay attach study.db VALUE NAME=VALUE ..." in told_twice
+    _, _, (too_many,) = study("ask", "study.db", "-n", 15)
+    assert "botorch-delay extend study.db HORIZON" in too_many
+    assert "botorch-delay show study.db" in too_many
+    assert "(" not in too_many
+
+
 def test_a_locked_or_read_only_file_says_so(study, tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
     with closing(sqlite3.connect("study.db", isolation_level=None)) as db:
@@ -398,7 +614,9 @@ def test_a_locked_or_read_only_file_says_so(study, tmp_path, monkeypatch):
     assert "readonly" in err[0]
 
 
-def test_two_processes_at_once_lose_and_duplicate_nothing(study, tmp_path):
+def test_two_processes_at_once_lose_and_duplicate_nothing(study, monkeypatch):
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 120.0)
+
     def program():
         for _ in range(8):
             with bd.editing("study.db") as opt:
@@ -439,11 +657,14 @@ def test_a_study_without_names_is_shown_too(command):
 def test_show_tells_of_other_optimizers_too(tmp_path, capsys):
     box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double), names=["dose"])
     made = {
-        "box.db": (bd.BPEDelayOptimizer(box, 10), "of the box active"),
-        "random.db": (bd.RandomOptimizer(box), "RandomOptimizer on a box"),
+        "box.db": (bd.BPEDelayOptimizer(box, 10), "of the box can still be the best"),
+        "random.db": (
+            bd.RandomOptimizer(box),
+            "RandomOptimizer looks for the largest value on a box",
+        ),
         "bucb.db": (
             bd.AcquisitionOptimizer(bd.FiniteDomain(torch.arange(5).double().unsqueeze(-1))),
-            "AcquisitionOptimizer on 5 arms",
+            "AcquisitionOptimizer looks for the largest value on 5 points",
         ),
     }
     for name, (opt, expected) in made.items():
@@ -453,7 +674,7 @@ def test_show_tells_of_other_optimizers_too(tmp_path, capsys):
         assert cli.main(["show", str(tmp_path / name)]) == 0
         shown = capsys.readouterr().out
         assert expected in shown
-        assert "recommended (maximize)" in shown
+        assert "recommended settings (to maximize the result)" in shown
         assert cli.main(["ask", str(tmp_path / name), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)[0]["id"] == 4
         assert cli.main(["tell", str(tmp_path / name), "4", "0.5"]) == 0

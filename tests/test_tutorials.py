@@ -31,15 +31,15 @@ def python(cell):
     return "" if text(cell).startswith("%%writefile") else text(cell)
 
 
-def test_there_are_five_and_the_readme_lists_them():
-    assert len(NOTEBOOKS) == 5
+def test_there_are_eight_and_the_readme_lists_them():
+    assert len(NOTEBOOKS) == 8
     readme = (ROOT / "README.md").read_text()
     for path in NOTEBOOKS:
         assert f"(tutorials/{path.name})" in readme
 
 
 @every_notebook
-def test_they_are_valid_and_stripped(path):
+def test_they_are_valid(path):
     notebook = json.loads(path.read_text(encoding="utf-8"))
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     assert notebook["metadata"] == {
@@ -53,9 +53,26 @@ def test_they_are_valid_and_stripped(path):
         assert cell["metadata"] == {}
         assert text(cell).strip()
         if cell["cell_type"] == "code":
-            assert cell["outputs"] == []
-            assert cell["execution_count"] is None
             ast.parse(python(cell))
+
+
+@every_notebook
+def test_they_hold_what_they_print_and_draw(path):
+    """Executed in order, by ``.ci/tutorials.py --store``, and small enough for a repository."""
+    assert path.stat().st_size < 400_000
+    code = [cell for cell in cells(path) if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    pictures = [o["data"]["image/png"] for o in outputs if "image/png" in o.get("data", {})]
+    assert pictures
+    assert max(map(len, pictures)) < 80_000  # of 60 kB each, in base 64
+    for output in outputs:
+        assert output["output_type"] in ("display_data", "execute_result", "stream")
+        assert output.get("name") != "stderr"
+        shown = "".join(output.get("text", "")) + "".join(
+            output.get("data", {}).get("text/plain", "")
+        )
+        assert not re.search(r"Warning|Traceback|(?<![\w.<])/(\w+/)+\w", shown), shown
 
 
 @every_notebook

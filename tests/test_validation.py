@@ -1,8 +1,10 @@
 import math
+import tomllib
 
 import numpy as np
 import pytest
 import torch
+from readme_blocks import ROOT
 
 from botorch_delay import validation
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
@@ -79,7 +81,14 @@ def test_matrices_and_columns():
     assert math.copysign(1.0, validation.answer(-0.0, POINTS)) == 1.0
 
 
-def test_a_package_that_is_missing_gives_a_hint():
-    validation.installed("torch", "Everything needs torch", "bench")
-    with pytest.raises(MissingExtraError, match=r"needs it: pip install 'botorch-delay\[bench\]'"):
-        validation.installed("botorch_delay_no_such_package", "Nothing needs it", "bench")
+def test_a_package_that_is_missing_gives_a_hint(monkeypatch):
+    validation.installed("torch", "Everything needs torch")
+    monkeypatch.setattr(validation, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"needs Ray: pip install 'ray\[tune\]>=2.60'"):
+        validation.installed("ray", "It needs Ray")
+
+
+def test_what_to_install_is_what_the_package_declares():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {line for lines in declared["optional-dependencies"].values() for line in lines}
+    assert set(validation.REQUIREMENTS.values()) <= extras

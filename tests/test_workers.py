@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from pebble import ProcessPool
 from readme_blocks import blocks
 
 import botorch_delay as bd
+from botorch_delay import workers
 from botorch_delay.exceptions import InputTypeError, RunError
 from botorch_delay.history.trials import TrialState
 from botorch_delay.runner import run
@@ -92,7 +94,7 @@ def test_optimizers_that_share_an_executor_ask_as_they_would_alone(executor):
         ]
 
     def play(opt, executor):
-        run(opt, objectives.quadratic, executor, 9, 1, progress=False)
+        run(opt, objectives.quadratic, executor, 6, 1, progress=False)
         return asked(opt)
 
     with ThreadPoolExecutor(1) as own:
@@ -115,11 +117,23 @@ def test_one_run_at_a_time_works_on_its_optimizer():
 
     def play(opt):
         with ThreadPoolExecutor(1) as executor:
-            run(opt, objectives.quadratic, executor, 5, 1, callbacks=[meet], progress=False)
+            run(opt, objectives.quadratic, executor, 5, 1, on_result=meet, progress=False)
 
     with ThreadPoolExecutor(2) as runs:
         list(runs.map(play, [make(), make()]))
     assert met == []
+
+
+def test_ctrl_c_waits_while_workers_are_started():
+    came = []
+    before = signal.signal(signal.SIGINT, lambda *_: came.append(True))
+    try:
+        with workers._interrupts_blocked():
+            signal.raise_signal(signal.SIGINT)
+            assert not came
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert came
 
 
 def test_dask_evaluates_a_point_as_often_as_it_is_asked(dask, tmp_path):
@@ -129,19 +143,19 @@ def test_dask_evaluates_a_point_as_often_as_it_is_asked(dask, tmp_path):
 
 
 def test_a_lost_cluster_ends_the_run_and_blames_no_point(dask, tmp_path):
-    opt, path = make(), tmp_path / "study.db"
+    opt, path, objective = make(), tmp_path / "study.db", objectives.ReturnsOnce()
     with pytest.raises(RunError, match=r"lost.*goes on from there"):
         run(
             opt,
-            objectives.ReturnsOnce(),
+            objective,
             dask.get_executor(),
             5,
             2,
             store=path,
-            callbacks=[lambda optimizer, trial: dask.close()],
+            on_result=lambda optimizer, trial: dask.close(),
             progress=False,
         )
-    objectives.ReturnsOnce.released.set()
+    objective.released.set()
     assert {t.state for t in opt.trials} == {TrialState.COMPLETED, TrialState.ABANDONED}
     assert asked(bd.load(path)) == asked(opt)
     with pytest.raises(RunError, match="takes no work"):
@@ -161,6 +175,7 @@ def test_dask_takes_functions_from_anywhere_that_can_be_sent(dask):
         run(make(), objectives.quadratic, dask, 5, 2)
 
 
+@pytest.mark.heavy
 def test_dask_evaluates_again_what_a_dead_worker_had(tmp_path):
     with dask_client(processes=True) as client:
         opt = make()
@@ -171,6 +186,7 @@ def test_dask_evaluates_again_what_a_dead_worker_had(tmp_path):
     assert str(os.getpid()) not in {e.worker.split("-")[0] for e in report.evaluations}
 
 
+@pytest.mark.heavy
 def test_the_readme_s_script_runs(tmp_path):
     pytest.importorskip("distributed")
     (script,) = blocks("python tune.py")

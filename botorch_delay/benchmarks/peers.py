@@ -181,7 +181,7 @@ class OptunaSampler(PeerSampler):
     def __init__(
         self, sampler: str, problem: Problem, clock: Clock, steps: int, seed: int, **options: Any
     ) -> None:
-        validation.installed("optuna", "Optuna's methods need Optuna", "bench")
+        validation.installed("optuna", "Optuna's methods need Optuna")
         import optuna
 
         super().__init__(problem, seed, **options)

@@ -41,11 +41,11 @@ def run_suite(
     """
     count = validation.whole((os.cpu_count() or 1) if workers is None else workers, "workers", 1)
     for package in ("matplotlib", "pandas"):
-        validation.installed(package, f"Tables and figures need {package}", "bench")
+        validation.installed(package, f"Tables and figures need {package}")
     cells = suite.cells()
     for method in {cell.method: METHODS[cell.method] for cell in cells}.values():
         if method.package:
-            validation.installed(method.package, f"{method.label} needs {method.package}", "bench")
+            validation.installed(method.package, f"{method.label} needs {method.package}")
     _prepare(folder, suite)
     jobs: dict[Cell, tuple[Any, ...]] = {
         cell: (

@@ -43,9 +43,9 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.gp.candidates import CandidatePosterior
-from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.history.answers import Answers
+from botorch_delay.gp.posterior import Data
+from botorch_delay.history.trials import Answers
 
 _GRID = (0.02, 0.04, 0.08, 0.13, 0.2, 0.3, 0.4)
 # The deviations of the noise that serve as ridges, in units of its scale: the first is best for
@@ -148,7 +148,7 @@ class Ellipsoid:
         self._posteriors = [CandidatePosterior(kernel, candidates, as_rows=True) for _ in RIDGES]
         self._candidates = candidates
         self._largest = float(self._posteriors[0].variance.max())
-        self.upper = norm_bound * self._posteriors[0].deviation
+        self.upper = norm_bound * self._posteriors[0].variance.sqrt()
         self.lower = -self.upper
         self.refuted = False
         self._asks = 0

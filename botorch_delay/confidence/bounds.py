@@ -12,19 +12,18 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
-from gpytorch.kernels import Kernel
+from gpytorch.kernels import Kernel, LinearKernel, ScaleKernel
 from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.confidence.information import spectrum
 from botorch_delay.confidence.nets import Net, largest_deviation, nets
 from botorch_delay.exceptions import InputError
-from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import check_kernel, covariance
-from botorch_delay.gp.posterior import Moments, Posterior
+from botorch_delay.gp.posterior import Data, Moments, Posterior
 from botorch_delay.gp.surrogate import Surrogate
 
 
@@ -67,34 +66,44 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Parts:
+    """A half-width from bias and noise apart: ``slack`` and the moments times these factors.
+
+    Attributes:
+        bias: factor on the largest bias per unit of norm.
+        noise_norm: factor on the norm of the answers' weights.
+        deviation: factor on sigma.
+        slack: what is added, in units of the values.
+    """
+
+    bias: float
+    noise_norm: float = 0.0
+    deviation: float = 0.0
+    slack: float = 0.0
+
+
+@dataclass(frozen=True)
 class HalfWidth:
     """Half-width of bounds around the posterior mean, as a function of the posterior.
 
     Attributes:
         multiplier: factor on sigma.
         slack: what is added, in units of the values.
-        norm_bound: C_k where bias and noise are also bounded apart; None where they are not.
-        noise_factor: on ``noise_norm`` for the noise apart; None where the noise is bounded by
-            ``(multiplier - norm_bound) sigma`` there too.
-        tight_slack: what is added to bias and noise, in units of the values.
-        net: over which the bounds were taken, if there is one.
+        parts: another half-width that holds on the same event: the smaller one counts.
         rounded_up: whether what rounding may have taken is added.
         words: what the bounds are, for those who read a recommendation.
     """
 
     multiplier: float
     slack: float = 0.0
-    norm_bound: float | None = None
-    noise_factor: float | None = None
-    tight_slack: float = 0.0
-    net: Net | None = None
+    parts: Parts | None = None
     rounded_up: bool = True
     words: str = ""
 
     @property
     def needs_weights(self) -> bool:
         """Whether the posterior has to have the norms of its weights."""
-        return self.norm_bound is not None
+        return self.parts is not None
 
     def at(self, posterior: Moments) -> Tensor:
         """The half-width at each point of the evidence's posterior, ``n``, in units of values."""
@@ -102,18 +111,34 @@ class HalfWidth:
             return self.multiplier * posterior.deviation + self.slack
         deviation = posterior.deviation_at_most
         width = self.multiplier * deviation + self.slack
-        if self.norm_bound is not None:
-            if self.noise_factor is None:
-                noise = (self.multiplier - self.norm_bound) * deviation
-            else:
-                noise = self.noise_factor * posterior.noise_norm
-            bias = self.norm_bound * posterior.bias
-            width = torch.minimum(width, bias + noise + self.tight_slack)
+        if (parts := self.parts) is not None:
+            noise = parts.noise_norm * posterior.noise_norm + parts.deviation * deviation
+            width = torch.minimum(width, parts.bias * posterior.bias + noise + parts.slack)
         return width + posterior.mean_rounding
+
+
+class Constants(NamedTuple):
+    """What bounds in a reproducing kernel's space take f and the noise to be.
+
+    Attributes:
+        norm_bound: C_k, a bound on the RKHS norm of f, in units of the values.
+        noise_std: sigma, the sub-Gaussian scale of the noise, in units of the values.
+    """
+
+    norm_bound: float
+    noise_std: float
 
 
 class Confidence(ABC):
     """How wide confidence bounds are; immutable."""
+
+    @property
+    def constants(self) -> Constants | None:
+        """What the bounds rest on, held against the answers; None if it is something else.
+
+        :class:`WithinBudget` makes bounds from all answers of them.
+        """
+        return None
 
     @property
     @abstractmethod
@@ -136,6 +161,13 @@ class Confidence(ABC):
         Over which points is not said in ``evidence``, so no union over them can be taken here:
         raise :class:`NotSupportedError` where there is no bound that does without.
         """
+
+    def missing_on_box(self, covar_module: Kernel) -> str | None:
+        """Why Theorem 2's regret bound does not follow from these bounds on a box; None if it does.
+
+        The bounds themselves may hold all the same.
+        """
+        return None
 
 
 @dataclass(frozen=True, repr=False)
@@ -219,6 +251,23 @@ class RKHSConfidence(Confidence):
             "drawn afresh at every evaluation (a seeded objective asked twice is not)",
         )
 
+    @property
+    def constants(self) -> Constants:
+        """Its own arguments."""
+        return Constants(self.norm_bound, self.noise_std)
+
+    def missing_on_box(self, covar_module: Kernel) -> str | None:
+        """With ``uniform="trace"`` a linear kernel is needed."""
+        while type(covar_module) is ScaleKernel:
+            covar_module = covar_module.base_kernel
+        if self.uniform == "net" or type(covar_module) is LinearKernel:
+            return None
+        return (
+            'the multiplier of uniform="trace" grows with the root of the information gain, so '
+            "that regret grows faster than in Theorem 2 unless the kernel is linear; use "
+            'uniform="net"'
+        )
+
     @torch.no_grad()
     def fixed_design(self, evidence: Evidence) -> HalfWidth:
         """Lemma 1 at so many points, or what ``uniform`` names on a box.
@@ -253,24 +302,20 @@ class RKHSConfidence(Confidence):
         evidence: Evidence,
         log_points: float,
         mean_norm: float = 0.0,
-        net: Net | None = None,
+        eps: float = 0.0,
     ) -> HalfWidth:
-        """Both sides at finitely many points, and with a net between them.
+        """Both sides at finitely many points, and up to ``eps`` from them in the kernel's distance.
 
         At N points and a share delta of a round, ``sqrt(2 log(2 N / delta))``: with delta / (2 R)
         of R rounds it is the 4 R N / delta of Theorem 1.
         """
         tail = math.sqrt(2.0 * (log_points + math.log(2.0 / evidence.delta)))
         noise = self.noise_std * evidence.noise_ratio * tail
-        eps = 0.0 if net is None else net.eps
         slopes = 2.0 * self.norm_bound + mean_norm
+        slack = (slopes + 0.5 * noise) * eps
+        parts = Parts(self.norm_bound, noise_norm=self.noise_std * tail, slack=slack)
         return HalfWidth(
-            multiplier=self.norm_bound + noise,
-            slack=(slopes + noise) * eps,
-            norm_bound=self.norm_bound if self.tight else None,
-            noise_factor=self.noise_std * tail,
-            tight_slack=(slopes + 0.5 * noise) * eps,
-            net=net,
+            self.norm_bound + noise, (slopes + noise) * eps, parts if self.tight else None
         )
 
     def _by_net(self, evidence: Evidence) -> HalfWidth:
@@ -289,10 +334,6 @@ class RKHSConfidence(Confidence):
           s / (1 + s^2) are at most 1 / 2: ``noise_norm`` is rho / 2-Lipschitz. Hence
           L = C_k + sigma rho tail / 2 where bias and noise are apart.
 
-        The radius is chosen from the points and noise variances alone, for if it depended on
-        answers the net would: it minimises
-        ``(C_k + sigma rho tail) s + (3 C_k + sigma rho tail) eps`` over powers of sqrt(2), with s
-        the smallest posterior deviation at the answered points.
         """
         kernel, data, box = evidence.covar_module, evidence.data, evidence.box
         assert box is not None
@@ -300,7 +341,19 @@ class RKHSConfidence(Confidence):
         if not len(data):
             return HalfWidth(self.norm_bound)
         posterior = Posterior(kernel, data)
-        smallest = posterior.at(data.X).deviation.min().item()
+        smallest = posterior.variance(data.X).min().sqrt().item()
+        net = self._net(evidence, box, top, smallest)
+        return self._lemma_1(evidence, net.log_size, _mean_norm(posterior, kernel), net.eps)
+
+    def _net(self, evidence: Evidence, box: Tensor, top: float, smallest: float) -> Net:
+        """The net whose radius makes bounds narrow.
+
+        The radius is chosen from the points and noise variances alone, for if it depended on
+        answers the net would: it minimises
+        ``(C_k + sigma rho tail) s + (3 C_k + sigma rho tail) eps`` over powers of sqrt(2), with s
+        the smallest posterior deviation at the answered points. ``top`` is the largest root of
+        ``k(x, x)``.
+        """
 
         def cost(net: Net) -> float:
             tail = math.sqrt(2.0 * (net.log_size + math.log(2.0 / evidence.delta)))
@@ -308,8 +361,7 @@ class RKHSConfidence(Confidence):
             return (self.norm_bound + noise) * smallest + (3 * self.norm_bound + noise) * net.eps
 
         radii = [top * 2 ** (-j / 2) for j in range(81)]
-        net = min(nets(kernel, box, evidence.counts, radii), key=cost)
-        return self._lemma_1(evidence, net.log_size, _mean_norm(posterior, kernel), net)
+        return min(nets(evidence.covar_module, box, evidence.counts, radii), key=cost)
 
     def _by_trace(self, evidence: Evidence) -> HalfWidth:
         """One event for all points: the noise as a whole is small, seen through the kernel.
@@ -330,9 +382,8 @@ class RKHSConfidence(Confidence):
         level = math.log(1.0 / evidence.delta)
         square = shares.sum() + 2.0 * (level * shares.square().sum()).sqrt() + 2.0 * level
         noise = self.noise_std * evidence.noise_ratio * math.sqrt(square.item())
-        return HalfWidth(
-            self.norm_bound + noise, norm_bound=self.norm_bound if self.tight else None
-        )
+        parts = Parts(self.norm_bound, deviation=noise) if self.tight else None
+        return HalfWidth(self.norm_bound + noise, parts=parts)
 
     def __repr__(self) -> str:
         extra = "" if self.uniform == "net" else f", uniform={self.uniform!r}"

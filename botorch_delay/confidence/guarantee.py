@@ -51,8 +51,9 @@ class Guarantee:
             design points, or of design points again. They come on top of Theorem 1's bound.
         waits_cost: what these can have cost at most, in units of the values; None where no valid
             bounds say so.
-        norm_at_least: the largest RKHS norm that the answers have called for so far, with
-            probability 1 - delta, in units of the values; None without valid bounds.
+        norm_at_least: the largest RKHS norm that the answers have called for since one was last
+            corrected, with probability 1 - delta, in units of the values; None without valid
+            bounds.
         budget: the terms of a regret budget, where there is one.
     """
 

@@ -7,8 +7,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import check_kernel, covariance
+from botorch_delay.gp.posterior import Data
 
 
 def information_gain(covar_module: Kernel, X: Tensor, noise_var: float) -> float:

@@ -1,11 +1,16 @@
-"""Local maximisation on a box, many starts at once.
+"""Maxima: which of equal scores counts, and where climbs on a box lead.
 
-Columns without a list of values move along the gradient, in units of the box's sides (of
-their logarithm where the domain says so), each start with a step of its own, as long as the
-curvature along its last move says (Barzilai and Borwein, 1988). Where the gradient leads out of
-the set, the direction is mixed with a random one, so that a start slides along the edge. Columns
-with a list of values are redrawn now and then, one at a time. A move counts only if it stays in
-the set and gains: no start ever gets worse.
+*Ties.* On symmetric grids many candidates share the largest score up to rounding, and which of
+them comes out on top would depend on the order of additions. The lowest index wins among those
+that are equal to the largest up to a relative 1e-8, or up to rounding in single precision: so CPU,
+CUDA and two formulas of the same thing ask the same points.
+
+*Climbs*, many starts at once. Columns without a list of values move along the gradient, in units of
+the box's sides (of their logarithm where the domain says so), each start with a step of its own, as
+long as the curvature along its last move says (Barzilai and Borwein, 1988). Where the gradient
+leads out of the set, the direction is mixed with a random one, so that a start slides along the
+edge. Columns with a list of values are redrawn now and then, one at a time. A move counts only if
+it stays in the set and gains: no start ever gets worse.
 """
 
 from __future__ import annotations
@@ -17,10 +22,44 @@ import torch
 from torch import Tensor
 
 from botorch_delay.domains.box import BoxDomain
+from botorch_delay.gp.kernels import covariance, covariance_with_pull
+from botorch_delay.gp.posterior import Posterior
+from botorch_delay.gp.surrogate import Surrogate
 
+TIE_TOLERANCE = 1e-8
 FIRST_STEP = 0.1
 LARGEST_GROWTH = 3.0  # of a step after a gain
 SMALLEST_STEP = 1e-6
+# Of the prior variance: a variance that is not above it has no slope.
+FLOOR = 1e-12
+
+
+def tie_tolerance(dtype: torch.dtype) -> float:
+    """By how much, relative to the largest, tied scores may differ."""
+    return max(TIE_TOLERANCE, 64.0 * torch.finfo(dtype).eps)
+
+
+def largest_and_tied(scores: Tensor, scale: float = 0.0) -> tuple[Tensor, Tensor]:
+    """The largest score, and which are tied with it: bool, ``n``. Never waits for a device.
+
+    Args:
+        scores: ``n``.
+        scale: the size of what the scores are made of, where they may cancel.
+    """
+    top = scores.max()
+    slack = tie_tolerance(scores.dtype) * top.abs().clamp_min(scale)
+    return top, scores >= top - slack
+
+
+def lowest_of_largest(scores: Tensor, scale: float = 0.0) -> int:
+    """The lowest index whose score is the largest, ties included.
+
+    Args:
+        scores: ``n``.
+        scale: the size of what the scores are made of, where they may cancel.
+    """
+    # argmax returns the first of equal entries: the lowest index among the ties.
+    return int(largest_and_tied(scores, scale)[1].byte().argmax())
 
 
 @runtime_checkable
@@ -155,6 +194,86 @@ class _Ascent:
         self._slope = torch.where(taken, found_slope, self._slope)
         self.values = torch.where(better, found, self.values)
         return better, allowed, found_slope
+
+
+class BoundClimb:
+    """``mu + factor * min(sigma, cap)`` under a learned kernel, with its slope in closed form.
+
+    Sigma counts for no more than at the starts. The kernel is Matern with nu = 5/2, of variance 1.
+
+    Args:
+        surrogate: whose units and kernel count.
+        answers: gives mu, at least one answer.
+        design: gives sigma.
+        factor: on sigma.
+        starts: ``n x d``, where the climbs begin, in the rows of what is asked about.
+
+    Attributes:
+        cap: sigma at the starts, ``n``.
+    """
+
+    def __init__(
+        self,
+        surrogate: Surrogate,
+        answers: Posterior,
+        design: Posterior,
+        factor: float,
+        starts: Tensor,
+    ) -> None:
+        self._surrogate, self._answers, self._design = surrogate, answers, design
+        self._factor = factor
+        cross = covariance(surrogate.covar_module, design.data.X, surrogate.inputs(starts))
+        self.cap = self._deviation(cross)[0]
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Its values at ``n x d``."""
+        return self.with_slope(X)[0]
+
+    def with_slope(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Values, ``n``, and slopes, ``n x d``; 0 in columns of categories."""
+        answers, design, factor = self._answers, self._design, self._factor
+        kernel, inputs = self._surrogate.covar_module, self._surrogate.inputs(X)
+        seen, pulled = covariance_with_pull(kernel, answers.data.X, inputs)  # m x n
+        shared = design is answers
+        asked, pushed = seen, pulled
+        if not shared:
+            asked, pushed = covariance_with_pull(kernel, design.data.X, inputs)
+        deviation, white = self._deviation(asked)
+        mean = answers.weights @ seen
+        # Half of the slope where it begins to be capped, as torch.minimum has it.
+        share = 0.5 * ((deviation < self.cap).to(X) + (deviation <= self.cap).to(X))
+        share = share * (deviation.square() > FLOOR)
+        pull = answers.weights.unsqueeze(-1) * pulled
+        push = design.unwhiten(white).mul_(pushed).mul_(factor * share / deviation)
+        if shared:
+            slope = self._gather(pull.sub_(push), answers, inputs)
+        else:
+            slope = self._gather(pull, answers, inputs) - self._gather(push, design, inputs)
+        values = mean + factor * torch.minimum(deviation, self.cap)
+        return values, self._in_columns(slope, X)
+
+    def _deviation(self, cross: Tensor) -> tuple[Tensor, Tensor]:
+        """Sigma where covariances with the design are ``m x n``, and these whitened."""
+        white = self._design.whiten(cross)
+        variance = 1.0 - white.square().sum(dim=0)
+        return variance.clamp_min(FLOOR).sqrt(), white
+
+    def _gather(self, pulls: Tensor, posterior: Posterior, inputs: Tensor) -> Tensor:
+        """``sum_j pull_j (z_j - x)``, for pulls ``m x n``, by squared lengthscales: ``n x e``."""
+        away = pulls.T @ posterior.data.X - pulls.sum(dim=0).unsqueeze(-1) * inputs
+        return away / self._surrogate.covar_module.lengthscale.square()
+
+    def _in_columns(self, slope: Tensor, X: Tensor) -> Tensor:
+        """A slope in the surrogate's inputs, ``n x e``, as one in the columns of the box."""
+        encoding = self._surrogate.encoding
+        named = {dim for dim, _ in encoding.categories}
+        plain = [dim for dim in range(X.shape[1]) if dim not in named]
+        slope = slope / self._surrogate.width
+        found = torch.zeros_like(X)
+        found[:, plain] = slope[:, : len(plain)]
+        for dim in encoding.log_dims:
+            found[:, dim] /= X[:, dim]
+        return found
 
 
 def snapped(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:

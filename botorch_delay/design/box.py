@@ -15,15 +15,13 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from botorch_delay.design.ascent import maximize
-from botorch_delay.design.ties import lowest_of_largest
+from botorch_delay.design.ascent import lowest_of_largest, maximize
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import PointKeys
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.exceptions import ExhaustedDesignError
 from botorch_delay.gp.candidates import Answer, CandidatePosterior
-from botorch_delay.gp.data import Data
-from botorch_delay.gp.posterior import Posterior
+from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.surrogate import Surrogate
 
 STARTS = 224
@@ -121,7 +119,7 @@ class BoxDesign:
 
     def variance(self, X: Tensor) -> Tensor:
         """Posterior variance given the picks, ``n x d`` to ``n``; differentiable."""
-        return self._posterior.at(X).variance
+        return self._posterior.variance(X)
 
     def add(self, key: int) -> None:
         """Count a point as picked, once more if it was already."""

@@ -26,13 +26,12 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.design.ties import largest_and_tied, lowest_of_largest, tie_tolerance
+from botorch_delay.design.ascent import largest_and_tied, lowest_of_largest, tie_tolerance
 from botorch_delay.exceptions import ExhaustedDesignError, NumericsError
 from botorch_delay.gp.candidate_covariance import BLOCK, MAX_FOLDED, CandidateCovariance
 from botorch_delay.gp.candidates import Answer, CandidatePosterior
-from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import check_kernel, covariance, prior_variance, rows_per_chunk
-from botorch_delay.gp.posterior import Moments, Posterior
+from botorch_delay.gp.posterior import Data, Moments, Posterior
 
 # Precisions that differ by less, as a share of the largest, are the same but for rounding; and what
 # rounding may do where picks without an answer are taken out.
@@ -234,9 +233,9 @@ class _Tracked:
         )
 
     def next(self) -> int:
-        variance = self._open_variance()
-        _check_finite(variance.max())
-        return lowest_of_largest(variance)
+        top, tied = largest_and_tied(self._open_variance())
+        _check_finite(top)
+        return int(tied.byte().argmax())
 
     @torch.no_grad()
     def _add(self, index: Tensor) -> None:
@@ -355,13 +354,14 @@ class _Lazy:
             kept = kept[torch.cat([above, tied]).sort().values]
         posterior = CandidatePosterior(self._kernel, self._points[kept], as_rows=True)
         shortlist = _Shortlist(kept, posterior, float(ceiling), beyond)
-        posterior.update({shortlist.key(index): self._pick(index) for index in self._counts})
+        keys = shortlist.keys(list(self._counts))
+        posterior.update(dict(zip(keys, map(self._pick, self._counts), strict=True)))
         return shortlist
 
     def _refresh(self, indices: Tensor) -> None:
         """Present variances of some candidates."""
         if len(indices):
-            self._upper[indices] = self._posterior.at(self._points[indices]).variance
+            self._upper[indices] = self._posterior.variance(self._points[indices])
             self._fresh[indices] = self._adds
 
     def _drop_shortlist(self) -> None:
@@ -403,15 +403,16 @@ class _Shortlist:
         index = int(self.members[(variance >= floor).byte().argmax()])
         return index if self.ceiling < floor or index < self.beyond else None
 
-    def key(self, index: int) -> int:
-        """Of a candidate in the posterior: its place, or a number below 0 if it is no member."""
-        place = int(torch.searchsorted(self.members, index))
-        is_member = place < len(self.members) and int(self.members[place]) == index
-        return place if is_member else -1 - index
+    def keys(self, indices: list[int]) -> list[int]:
+        """Of candidates in the posterior: the places of members, numbers below 0 for others."""
+        at = torch.tensor(indices)
+        places = torch.searchsorted(self.members, at).clamp_max_(len(self.members) - 1)
+        found: list[int] = torch.where(self.members[places] == at, places, -1 - at).tolist()
+        return found
 
     def add(self, index: int, pick: Answer) -> None:
         """Count a pick."""
-        self.posterior.update({self.key(index): pick})
+        self.posterior.update({self.keys([index])[0]: pick})
 
 
 def greedy_max_variance(

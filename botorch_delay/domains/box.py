@@ -234,6 +234,10 @@ class BoxDomain(Domain):
             inside &= self.slack(X) >= 0.0
         return inside
 
+    def allowed(self, column: int) -> Tensor | None:
+        """The numbers in a column's list, increasing; None for all between its ends."""
+        return self.lists.get(column)
+
     def describe(self) -> dict[str, Any]:
         """Names, logarithms, lists of values, and constraints."""
         return super().describe() | {

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.domains.parameters import Choice, Float, Int, Parameter
+from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, text_of
 from botorch_delay.exceptions import InputError, InputTypeError
 
 _KINDS: dict[str, type[Parameter]] = {kind.__name__: kind for kind in (Float, Int, Choice)}
@@ -108,6 +108,15 @@ class Columns:
                 assert p.column is not None
                 values[name] = [p.decode(p.column[0])] * len(X)
         return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+
+    def words(self, params: Mapping[str, Any]) -> str:
+        """The values of all parameters as people read them: ``heat = 25 °C, dose = 0.1``."""
+        texts = []
+        for name, value in params.items():
+            rough = isinstance(value, float) and math.isinf(self.parameters[name].count)
+            text = f"{value:.6g}" if rough and value % 1 else text_of(value)
+            texts.append(f"{name} = {text} {self.units.get(name, '')}".rstrip())
+        return ", ".join(texts)
 
     def numbers(self, params: Mapping[str, Any], *, outside: bool = False) -> list[float]:
         """The columns' numbers for a value of every parameter.

@@ -94,6 +94,10 @@ class Domain(ABC):
     def contains(self, X: Tensor) -> Tensor:
         """Whether each point of ``X`` (``n x d``) is in the domain, exactly: bool ``n``."""
 
+    @abstractmethod
+    def allowed(self, column: int) -> Tensor | None:
+        """The numbers that points have in a column, increasing; None for all between its ends."""
+
     def find(self, X: Tensor) -> Tensor:
         """The row of each point of ``X`` among the domain's points, -1 where there is none.
 
@@ -107,8 +111,12 @@ class Domain(ABC):
             raise InputError(f"x must be one point, of shape {self.dim}, got {tuple(x.shape)}.")
         return self.columns.params(x)
 
+    def words(self, x: Tensor) -> str:
+        """The same as people read it: ``heat = 25 °C, dose = 0.1``."""
+        return self.columns.words(self.params(x))
+
     def table(self, X: Tensor) -> list[dict[str, Any]]:
-        """The same for each of several points, ``n x d``, as for ``pandas.DataFrame``."""
+        """The values of each of several points, ``n x d``, as for ``pandas.DataFrame``."""
         validation.matches(X, "X", self.like)
         return self.columns.table(X)
 
@@ -173,10 +181,8 @@ class PointKeys:
         self.points: list[Tensor] = []
         self._keys: dict[bytes, int] = {}
 
-    def of(self, x: Tensor, index: int | None = None) -> int:
-        """The key of a point (``d``), a new one if it has no row and is met for the first time."""
-        if index is not None:
-            return index
+    def of(self, x: Tensor) -> int:
+        """The key of a point without a row (``d``), a new one if it is met for the first time."""
         name = x.detach().cpu().numpy().tobytes()
         if name not in self._keys:
             self.points.append(x.clone())
@@ -242,6 +248,10 @@ class FiniteDomain(Domain):
     def contains(self, X: Tensor) -> Tensor:
         """Whether each point of ``X`` (``n x d``) is in the domain, exactly: bool ``n``."""
         return self.find(X) >= 0
+
+    def allowed(self, column: int) -> Tensor:
+        """The numbers that points have in a column, increasing."""
+        return self.points[:, column].unique()
 
     def find(self, X: Tensor) -> Tensor:
         """The row of each point of ``X`` (``n x d``) in the domain, -1 where there is none."""

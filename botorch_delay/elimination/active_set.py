@@ -21,10 +21,9 @@ from botorch_delay.confidence.bounds import Confidence, HalfWidth
 from botorch_delay.domains.finite import Domain, PointKeys
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import NotSupportedError, NumericsError
-from botorch_delay.gp.data import Data
+from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.history.answers import Answers
-from botorch_delay.history.trials import Attached, Choice, Trial
+from botorch_delay.history.trials import Answers, Attached, Suggestion, Trial
 
 logger = logging.getLogger(__name__)
 
@@ -127,18 +126,18 @@ class ActiveSet(ABC):
 
     def key(self, located: Trial | Attached) -> int:
         """The key of the point of a trial, or of a result from elsewhere."""
-        return self.keys.of(located.x, located.index)
+        return self.keys.of(located.x) if located.index is None else located.index
 
     def key_of(self, x: Tensor) -> int:
         """The key of a point of the domain, ``d``."""
         row = int(self.domain.find(x.unsqueeze(0)))
         return row if row >= 0 else self.keys.of(x)
 
-    def choice(self, key: int, number: int, slot: int) -> Choice:
+    def suggestion(self, key: int, number: int, slot: int) -> Suggestion:
         """The point with a key, to be asked in round ``number`` for a slot."""
         if key >= 0:
-            return Choice(index=key, round=number, slot=slot)
-        return Choice(index=None, round=number, slot=slot, x=self.keys.point(key))
+            return Suggestion(index=key, round=number, slot=slot)
+        return Suggestion(index=None, round=number, slot=slot, x=self.keys.point(key))
 
     def has(self, key: int) -> bool:
         """Whether the point with a key can be asked in a round on this set."""

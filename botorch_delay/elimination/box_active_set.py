@@ -36,15 +36,17 @@ from botorch_delay.elimination.finite_active_set import FiniteActiveSet
 from botorch_delay.elimination.level_sets import SetSample, sample_set
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import EmptyDomainError, StorageError
-from botorch_delay.gp.data import Data
-from botorch_delay.gp.posterior import Posterior
-from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.history.answers import Answers
+from botorch_delay.gp.posterior import Data, Posterior
+from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
 from botorch_delay.history.events import finite
+from botorch_delay.history.trials import Answers
 
 # Of the sample that a closed round's search and the next round's pool begin with.
 POOL = 4096
 STARTS = 64
+# Whether a point is active takes time as the square of the answers. With many, in all rounds that
+# cut the box, a sample has half the points and is made of so many particles.
+FEW_PARTICLES = 512
 
 
 @dataclass(frozen=True)
@@ -349,6 +351,7 @@ class BoxActiveSet(ActiveSet):
         """
         # Moves in many columns are costly, and a pool there is thin in any case.
         particles = 4096 if self.domain.dim <= 10 else 1024
+        particles = FEW_PARTICLES if self._is_costly else particles
         try:
             return sample_set(
                 self.domain, self._margin, n, generator, anchors=self.anchors, particles=particles
@@ -365,8 +368,13 @@ class BoxActiveSet(ActiveSet):
         """A sample for searches, the same whenever it is asked for."""
         if self._pool is None:
             generator = generator_for(self._seed, len(self.conditions), torch.device("cpu"))
-            self._pool = self.draw(POOL, generator)
+            self._pool = self.draw(POOL // 2 if self._is_costly else POOL, generator)
         return self._pool
+
+    @property
+    def _is_costly(self) -> bool:
+        """Whether its conditions are of so many answers that samples are made with less."""
+        return sum(len(condition.posterior) for condition in self.conditions) > MANY_ANSWERS
 
     def _margin(self, X: Tensor) -> Tensor:
         result = self.domain.slack(X)

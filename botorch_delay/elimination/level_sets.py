@@ -58,7 +58,7 @@ _ACCEPTANCE = 0.3
 _STRIDES = 0.7
 
 # Walks per level, as many jumps, and in 2 dimensions one more of each. With these the volume varies
-# hardly more than with independent particles, in the tests and up to 20 columns. At the last level
+# hardly more than with independent particles, in the tests. At the last level
 # there are so many times more, so that few points remain repeated and jumps settle how many are in
 # each piece.
 _MOVES = 3

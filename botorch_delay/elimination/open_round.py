@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from botorch_delay.elimination.active_set import ActiveSet, Design
 from botorch_delay.elimination.rounds import Departure
@@ -48,7 +48,7 @@ class Slot:
     """
 
     key: int
-    trials: list[int] = field(default_factory=list)
+    trials: tuple[int, ...] = ()
     outcome: TrialState = TrialState.RUNNING
     state: SlotState = SlotState.WAITING
 
@@ -111,7 +111,8 @@ class OpenRound:
         self._statuses = dict(statuses)
         self._needs_all = needs_all
         self._design: Design | None = None
-        self._slots_in: dict[SlotState, set[int]] = {state: set() for state in SlotState}
+        followed = SlotState.WAITING, SlotState.RETRY, SlotState.DROPPED
+        self._slots_in: dict[SlotState, set[int]] = {state: set() for state in followed}
         self._running: set[int] = set()  # trial ids
 
     def next_retry(self) -> int | None:
@@ -176,7 +177,7 @@ class OpenRound:
         if slot.key != key:  # it was reserved before failures were known that change the design
             slot.key = key
             self._design = None
-        slot.trials.append(trial.id)
+        slot.trials += (trial.id,)
         slot.outcome = TrialState.RUNNING
         self._refresh(trial.slot)
 

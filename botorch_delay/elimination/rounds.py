@@ -34,10 +34,13 @@ def round_lengths(horizon: int, wait: float) -> tuple[list[int], list[int]]:
         ([18, 74, 149], [47, 103, 150])
     """
     horizon = validation.whole(horizon, "horizon", 1)
-    wait = validation.nonnegative(wait, "wait")
+    return _lengths(horizon, validation.nonnegative(wait, "wait"), 1, horizon)
+
+
+def _lengths(horizon: int, wait: float, size: int, left: int) -> tuple[list[int], list[int]]:
+    """Those of the rounds after one of a size, which have so many asks."""
     q: list[int] = []
     t: list[int] = []
-    size, left = 1, horizon
     while left > 0:
         size = next_design_size(horizon, size)
         length = min(math.ceil(size + wait), left)
@@ -142,6 +145,9 @@ class RoundRule:
         schedule: gives the design sizes; :class:`HorizonRounds` if None.
         fraction: rho, the share of asks that are design points.
         wait: u_T(delta), in steps, of a delay law; None to close on arrival.
+
+    Attributes:
+        count: R, how many rounds there can be; None where no end is planned.
     """
 
     def __init__(
@@ -155,17 +161,30 @@ class RoundRule:
         self._schedule = HorizonRounds() if schedule is None else schedule
         self._horizon, self._fraction = horizon, fraction
         self._lengths: list[int] = []
-        self._rounds: int | None = None  # how many there can be
+        self.count: int | None = None
         if horizon is not None and wait is not None:
             self._lengths = round_lengths(horizon, wait)[1]
-            self._rounds = len(self._lengths)
+            self.count = len(self._lengths)
         elif horizon is not None:
             size, points, number = 1, 0, 0
             while points < fraction * (horizon - 1) + 1:
                 number += 1
                 size = self.design_size(number, size)
                 points += size
-            self._rounds = number
+            self.count = number
+
+    def resume(self, number: int, size: int, asks: int) -> None:
+        """Go on after rounds that were begun under a shorter horizon.
+
+        Args:
+            number: of the last one that was begun.
+            size: its design points.
+            asks: how many asks it ends after, where lengths are fixed.
+        """
+        if self._horizon is not None and self.wait is not None:
+            left = self._horizon - asks
+            lengths = _lengths(self._horizon, self.wait, size, left)[1]
+            self._lengths = [*[0] * number, *lengths]
 
     @property
     def on_arrival(self) -> bool:
@@ -177,7 +196,7 @@ class RoundRule:
 
         It is R, the number of rounds; ``r (r + 1)`` where no end is planned.
         """
-        return number * (number + 1) if self._rounds is None else self._rounds
+        return number * (number + 1) if self.count is None else self.count
 
     def design_size(self, number: int, previous: int) -> int:
         """q_r of round ``number``, after a round with ``previous`` design points."""

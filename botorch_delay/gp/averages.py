@@ -7,9 +7,8 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from botorch_delay.gp.candidates import Answer, CandidatePosterior
-from botorch_delay.gp.data import Data
-from botorch_delay.gp.posterior import Posterior
+from botorch_delay.gp.candidates import CandidatePosterior
+from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.surrogate import Surrogate
 
 
@@ -20,8 +19,8 @@ class _Point:
     that were taken out again.
     """
 
-    def __init__(self, x: Tensor, inputs: Tensor) -> None:
-        self.x, self.inputs = x, inputs
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
         self.answers: dict[int, tuple[float, float]] = {}
         # Of precisions, their products with values, and their squares.
         self._sums = (Fraction(0), Fraction(0), Fraction(0))
@@ -93,10 +92,9 @@ class Averages:
                 variance alone counts.
             noise_var: of the value; None for the surrogate's.
         """
-        surrogate = self._surrogate
         if key not in self._points:
-            self._points[key] = _Point(x, surrogate.inputs(x.unsqueeze(0)).squeeze(0))
-        self._set(key, source, surrogate.standard(value, noise_var))
+            self._points[key] = _Point(x)
+        self._set(key, source, self._surrogate.standard(value, noise_var))
 
     def drop(self, key: int, source: int) -> None:
         """Take an answer out, if it is there."""
@@ -130,13 +128,16 @@ class Averages:
     @property
     def at_candidates(self) -> CandidatePosterior:
         """The posterior at the candidates."""
-        changes: dict[int, Answer | None] = {}
-        for key in sorted(self._changed):
-            point = self._points[key]
-            changes[key] = (point.inputs, *point.row[:2]) if point.answers else None
-        self._changed.clear()
-        if changes:
-            self._at_candidates.update(changes)
+        if self._changed:
+            points = {key: self._points[key] for key in sorted(self._changed)}
+            X = self._surrogate.inputs(torch.stack([point.x for point in points.values()]))
+            self._at_candidates.update(
+                {
+                    key: (x, *point.row[:2]) if point.answers else None
+                    for (key, point), x in zip(points.items(), X, strict=True)
+                }
+            )
+            self._changed.clear()
         return self._at_candidates
 
     @property
@@ -152,8 +153,9 @@ class Averages:
             points.sort(key=lambda point: point.first)
             like = self._surrogate.origin
             rows = like.new_tensor([point.row for point in points]).reshape(-1, 3)
-            inputs = [point.inputs for point in points]
-            X = torch.stack(inputs) if points else like.new_empty(0, len(like))
+            X = like.new_empty(0, len(like))
+            if points:
+                X = self._surrogate.inputs(torch.stack([point.x for point in points]))
             data = Data(X, *rows.T.contiguous())
             kernel = self._surrogate.covar_module
             self._anywhere = Posterior(kernel, data, before=self._anywhere)

@@ -22,13 +22,15 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.gp.kernels import covariance, prior_variance
+from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
-# Up to so many candidates their covariance is kept: 134 MB in double.
+# Up to so many candidates their covariance is kept: N^2 numbers, 128 MiB in double.
 MAX_FOLDED = 4096
-# Rows of a block; and in how many stripes it is folded, before the next one is full.
+# Rows of a block; in how many stripes it is folded at most, before the next one is full; and the
+# fewest rows of a stripe.
 BLOCK = 192
 STRIPES = 128
+LEAST_HEIGHT = 16
 
 
 class CandidateCovariance:
@@ -57,7 +59,7 @@ class CandidateCovariance:
         self._used = BLOCK  # rows of the last block
         self._matrix: Tensor | None = None
         self._is_new = True  # whether the matrix still has to come from the kernel
-        self._height = max(-(-len(points) // STRIPES), 1)
+        self._height = max(-(-len(points) // STRIPES), LEAST_HEIGHT)
         self._unfolded: dict[int, None] = {}  # stripes that lack the block being folded, in order
         self._folding = points.new_empty(0, len(points)), points.new_empty(0)
         self._is_scratch = False
@@ -138,16 +140,24 @@ class CandidateCovariance:
         """Squares of the entries of C, times ``N x k``; once a block has been folded."""
         assert self._matrix is not None
         assert not self._is_new
-        product = torch.zeros_like(weights)
-        for stripe, start in enumerate(range(0, len(weights), self._height)):
-            end = start + self._height
+        product, height = torch.zeros_like(weights), self._height
+        # Of several stripes at a time, as many as stay in the cache.
+        size = max(rows_per_chunk(len(weights), weights) // height, 1) * height
+        for start in range(0, len(weights), size):
+            end = start + size
             part, rest = slice(start, end), slice(start, None)  # C is symmetric
             C = self._matrix[part, rest].clone()
-            for rows, signs in self._rows() + [self._folding] * (stripe in self._unfolded):
+            for rows, signs in self._rows():
                 C.addmm_((signs.unsqueeze(1) * rows[:, part]).mT, rows[:, rest], alpha=-1.0)
+            rows, signs = self._folding
+            for first in range(start, min(end, len(weights)), height):
+                if first // height in self._unfolded:
+                    left = signs.unsqueeze(1) * rows[:, first : first + height]
+                    lines = C[first - start : first - start + height]
+                    lines.addmm_(left.mT, rows[:, rest], alpha=-1.0)
             C.square_()
             product[part] += C @ weights[rest]
-            product[end:] += C[:, self._height :].mT @ weights[part]
+            product[end:] += C[:, size:].mT @ weights[part]
         return product
 
     @contextmanager

@@ -83,11 +83,6 @@ class CandidatePosterior:
         return self._kept.variance
 
     @property
-    def deviation(self) -> Tensor:
-        """Sigma, ``N``."""
-        return self.variance.sqrt()
-
-    @property
     def keys(self) -> list[int]:
         """Of the points that have answers, ``m``."""
         return list(self._answers)

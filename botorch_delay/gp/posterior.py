@@ -17,9 +17,61 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.gp.data import Data
 from botorch_delay.gp.factors import factorize, warn_lost_accuracy
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
+
+
+@dataclass(frozen=True)
+class Data:
+    """Answers, one row per distinct point.
+
+    Attributes:
+        X: ``m x d``.
+        y: mean answer of each point, ``m``, weighted by precision.
+        noise_var: variance of that mean under the surrogate, ``m``.
+        spread: sum of the squared weights with which the answers of a point enter its mean,
+            ``m``: 1 / n_i for n_i answers of equal noise.
+    """
+
+    X: Tensor
+    y: Tensor
+    noise_var: Tensor
+    spread: Tensor
+
+    @classmethod
+    def single(cls, X: Tensor, y: Tensor, noise_var: Tensor) -> Data:
+        """Answers as they are, one row each."""
+        return cls(X, y, noise_var, torch.ones_like(y))
+
+    @classmethod
+    def averaged(cls, X: Tensor, y: Tensor, noise_var: Tensor, group: Tensor) -> Data:
+        """Answers (``n`` rows) with the same entry in ``group`` averaged."""
+        # On the CPU, where sums are added in a fixed order: the vectors are small.
+        values, noise = y.cpu(), noise_var.cpu()
+        _, inverse = torch.unique(group.cpu(), return_inverse=True)
+        m = int(inverse.max()) + 1 if len(inverse) else 0
+        first = inverse.new_full((m,), len(inverse)).scatter_reduce(
+            0, inverse, torch.arange(len(inverse)), "amin"
+        )
+        zeros = values.new_zeros(m)
+        precision = zeros.index_add(0, inverse, 1.0 / noise)
+        weights = 1.0 / (noise * precision[inverse])
+        return cls(
+            X=X[first.to(X.device)],
+            y=zeros.index_add(0, inverse, weights * values).to(y),
+            noise_var=(1.0 / precision).to(y),
+            spread=zeros.index_add(0, inverse, weights.square()).to(y),
+        )
+
+    def __len__(self) -> int:
+        """How many distinct points."""
+        return len(self.y)
+
+    @property
+    def spread_ratio(self) -> float:
+        """The largest spread / noise_var: 1 / lambda^2 where all answers share one noise."""
+        return (self.spread / self.noise_var).max().item() if len(self) else 0.0
+
 
 BLOCK = 64  # rows of a factor that are made at once
 
@@ -121,7 +173,7 @@ class Posterior:
 
     def __len__(self) -> int:
         """How many distinct points have answers."""
-        return len(self.data)
+        return len(self.data.y)
 
     @cached_property
     def _factored(self) -> tuple[Tensor, Tensor]:
@@ -168,6 +220,15 @@ class Posterior:
         cross = covariance(self._kernel, self.data.X, inputs)
         return self._offset + self._scale * (self.weights @ cross)
 
+    def variance(self, X: Tensor) -> Tensor:
+        """Sigma^2 at ``n x d`` points, ``n``; differentiable, and cheaper than :meth:`at`."""
+        _ = self._rounding  # it warns of noise that is lost in it
+        with torch.set_grad_enabled(torch.is_grad_enabled() and X.requires_grad):
+            inputs = X if self._inputs is None else self._inputs(X)
+            chunks = inputs.split(rows_per_chunk(len(self), inputs))
+            found = [self._variance(chunk)[2] for chunk in chunks]
+            return self._scale**2 * (found[0] if len(found) == 1 else torch.cat(found))
+
     def at(self, X: Tensor, *, weights: bool = False) -> Moments:
         """The posterior at ``n x d`` points, in bounded memory beyond the result.
 
@@ -197,24 +258,12 @@ class Posterior:
 
     def _moments(self, X: Tensor, weights: bool) -> tuple[Tensor, ...]:
         """The fields of the moments of g at the kernel's inputs."""
-        m, noise = len(self), self.noise_var
-        largest, relative = self._largest, (m + 1) * torch.finfo(X.dtype).eps
-        # Backward error: the factor is that of K + D + E with ||E|| of order m eps max k.
-        backward = relative * largest
-        if m and backward > 0.1 * noise.min().item():
-            warn_lost_accuracy(
-                f"A noise variance of {noise.min().item():.1e} is within rounding in {X.dtype}; "
-                "variances are off by it, and bounds are widened. Use double precision, or a "
-                "larger noise_var.",
-                stacklevel=2,
-            )
-        prior = prior_variance(self._kernel, X)
-        V = self.whiten(covariance(self._kernel, self.data.X, X))  # L^-1 k_X(x)
+        noise, (relative, backward) = self.noise_var, self._rounding
+        V, prior, variance = self._variance(X)
         mean = (V * self._white).sum(dim=0)
-        variance = (prior - V.square().sum(dim=0)).clamp_min(0.0)
         noise_norm = penalty = torch.zeros_like(mean)
         # ||z||^2 <= sigma^2 / min D; exactly where the weights are computed.
-        z_norm = ((variance + relative * prior) / noise.min()).sqrt() if m else noise_norm
+        z_norm = ((variance + relative * prior) / noise.min()).sqrt() if len(self) else noise_norm
         if weights:
             z2 = self.unwhiten(V).square()
             noise_norm = (z2 * self.data.spread.unsqueeze(-1)).sum(dim=0).sqrt()
@@ -223,10 +272,30 @@ class Posterior:
         mean_rounding = backward * self.weights.norm() * z_norm
         return mean, variance, prior, noise_norm, penalty, relative * prior, mean_rounding
 
+    def _variance(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``L^-1 k_X(x)``, k(x, x) and the variance of g at the kernel's inputs."""
+        prior = prior_variance(self._kernel, X)
+        V = self.whiten(covariance(self._kernel, self.data.X, X))
+        return V, prior, (prior - V.square().sum(dim=0)).clamp_min(0.0)
+
     @cached_property
-    def _largest(self) -> float:
-        """The largest ``k(x, x)`` of the data; 0 without any."""
-        return prior_variance(self._kernel, self.data.X).max().item() if len(self) else 0.0
+    def _rounding(self) -> tuple[float, float]:
+        """What rounding does as a share of k, and the norm of E where L is the factor of K + D + E.
+
+        Both are of order m eps; the norm is that times the largest k(x, x) of the data.
+        """
+        m, X = len(self), self.data.X
+        relative = (m + 1) * torch.finfo(X.dtype).eps
+        largest = prior_variance(self._kernel, X).max().item() if m else 0.0
+        least = self.noise_var.min().item() if m else torch.inf
+        if relative * largest > 0.1 * least:
+            warn_lost_accuracy(
+                f"A noise variance of {least:.1e} is within rounding in {X.dtype}; "
+                "variances are off by it, and bounds are widened. Use double precision, or a "
+                "larger noise_var.",
+                stacklevel=2,
+            )
+        return relative, relative * largest
 
     def _by_blocks(self) -> Tensor | None:
         """L; None if a block is not positive definite."""

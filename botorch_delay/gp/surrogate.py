@@ -18,7 +18,7 @@ from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from gpytorch.constraints import GreaterThan
-from gpytorch.kernels import Kernel, ScaleKernel
+from gpytorch.kernels import Kernel, MaternKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import LogNormalPrior
@@ -28,11 +28,10 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.domains.finite import Domain, Encoding
 from botorch_delay.exceptions import FitWarning, InputError, InputTypeError, StorageError
-from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import build_kernel, describe_kernel, hyperparameters
-from botorch_delay.gp.posterior import Posterior
+from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.warping import WARPINGS, Warping
-from botorch_delay.history.answers import Answers
+from botorch_delay.history.trials import Answers
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +45,10 @@ NOISE_SPREAD = 1.0
 # The log-normal prior of the noise variance of standardised values: from exact evaluations, which
 # BoTorch's own prior and floor of 1e-4 would not trust, to noise as large as the values.
 NOISE_LOC, NOISE_SCALE = -8.0, 3.0
-# Above so many answers a fit is to a random subset, so that it takes no longer and longer.
-MAX_ANSWERS_TO_FIT = 500
+# With more answers a fit is to a random subset, in at most so many iterations, and samples of a box
+# have fewer points: an ask takes no longer and longer.
+MANY_ANSWERS = 300
+MAX_ITERATIONS = 30
 
 
 def exact_noise(like: Tensor) -> float:
@@ -276,6 +277,9 @@ class Surrogate:
             numbers = {key: float(record[key]) for key in ("noise_var", "offset", "scale")}
             points = domain.like
             kernel = build_kernel(record["covar_module"], points)
+            matern = type(kernel) is MaternKernel and kernel.nu == 2.5
+            if not matern or kernel.active_dims is not None:
+                raise ValueError("the kernel is no Matern kernel with nu = 5/2 of all columns")
             warping = Warping.rebuild(record["warping"])
             if not all(math.isfinite(number) for number in numbers.values()):
                 raise ValueError(f"{numbers} are not finite")
@@ -333,9 +337,10 @@ def fit_surrogate(
     elif not bool(answers.noise_var.isnan().any()):
         known = answers.noise_var * warping.slope(told).square() / scale**2
         known = known[rows].to(y).unsqueeze(-1)
+    steps = MAX_ITERATIONS if len(y) > MANY_ANSWERS else None
     try:
         X = prior.inputs(answers.X[rows.to(answers.X.device)]).cpu()
-        model = _fit(X, standard, known, seed, domain, warm_start)
+        model = _fit(X, standard, known, seed, domain, warm_start, steps)
     except (ModelFittingError, RuntimeError, ValueError) as error:
         kept = "the previous ones stay" if previous is not None else "the priors' modes are used"
         warnings.warn(
@@ -400,10 +405,10 @@ def _learned(
 
 def _subset(n: int, seed: int) -> Tensor:
     """Rows to fit to: all, or a random choice where there are too many."""
-    if n <= MAX_ANSWERS_TO_FIT:
+    if n <= MANY_ANSWERS:
         return torch.arange(n)
     generator = torch.Generator().manual_seed(seed)
-    return torch.randperm(n, generator=generator)[:MAX_ANSWERS_TO_FIT].sort().values
+    return torch.randperm(n, generator=generator)[:MANY_ANSWERS].sort().values
 
 
 def _standardization(y: Tensor) -> tuple[float, float]:
@@ -423,12 +428,14 @@ def _fit(
     seed: int,
     domain: Domain,
     warm_start: Hyperparameters | None,
+    max_iterations: int | None,
 ) -> SingleTaskGP:
     """BoTorch's fit; after a failure from other start values, drawn from the priors.
 
     BoTorch's own restarts draw from the global generators, which are not ours to touch.
     """
     generator = torch.Generator().manual_seed(seed)
+    options = {} if max_iterations is None else {"options": {"maxiter": max_iterations}}
     with (
         warnings.catch_warnings(),
         # Iterative solvers would make the fit random above 800 answers.
@@ -451,7 +458,7 @@ def _fit(
                 _draw_start(model, generator)
             mll = ExactMarginalLogLikelihood(model.likelihood, model)
             try:
-                fit_gpytorch_mll(mll, max_attempts=1)
+                fit_gpytorch_mll(mll, max_attempts=1, optimizer_kwargs=options)
             except ModelFittingError:
                 if attempt == MAX_FITS - 1:
                     raise

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,19 +38,25 @@ class Warping:
 
     def __call__(self, y: Tensor) -> Tensor:
         """The warped values of ``y``, of any shape."""
-        return _interpolated(y, self.values, self.warped)
+        return _interpolated(y, *self._knots)
 
     def inverse(self, warped: Tensor) -> Tensor:
         """The values of warped ones, of any shape: quantiles are mapped to quantiles."""
-        return _interpolated(warped, self.warped, self.values)
+        return _interpolated(warped, *reversed(self._knots))
 
     def slope(self, y: Tensor) -> Tensor:
         """The derivative at ``y``, of any shape; at a knot that of the segment above it."""
         if self.is_identity:
             return torch.ones_like(y)
-        at, low, high = _segments(y, self.values)
-        images = at.new_tensor(self.warped)
+        at, images = (knots.to(y.device) for knots in self._knots)
+        low, high = _segments(y, at)
         return ((images[high] - images[low]) / (at[high] - at[low])).to(y)
+
+    @cached_property
+    def _knots(self) -> tuple[Tensor, Tensor]:
+        """Values and warped ones, in double, which tells them apart."""
+        values, warped = (torch.tensor(k, dtype=torch.double) for k in (self.values, self.warped))
+        return values, warped
 
     def describe(self) -> dict[str, list[float]]:
         """A JSON-ready record."""
@@ -83,19 +90,19 @@ class Warping:
         return cls(tuple(values[kept].tolist()), tuple(warped[kept].tolist()))
 
 
-def _interpolated(x: Tensor, knots: Sequence[float], images: Sequence[float]) -> Tensor:
-    if not knots:
+def _interpolated(x: Tensor, at: Tensor, to: Tensor) -> Tensor:
+    if not len(at):
         return x
-    at, low, high = _segments(x, knots)
-    to, share = at.new_tensor(images), (x.double() - at[low]) / (at[high] - at[low])
+    at, to = at.to(x.device), to.to(x.device)
+    low, high = _segments(x, at)
+    share = (x.double() - at[low]) / (at[high] - at[low])
     return torch.lerp(to[low], to[high], share).to(x)
 
 
-def _segments(x: Tensor, knots: Sequence[float]) -> tuple[Tensor, Tensor, Tensor]:
-    """The knots, and between which of them each number lies; in double, which tells them apart."""
-    at = torch.tensor(knots, dtype=torch.double, device=x.device)
+def _segments(x: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Between which knots each number lies."""
     high = torch.searchsorted(at, x.double().contiguous(), right=True).clamp(1, len(at) - 1)
-    return at, high - 1, high
+    return high - 1, high
 
 
 def half_rank(y: Tensor) -> Warping:

@@ -8,7 +8,10 @@ share the trials of another system.
 |---|---|---|
 | asked | a trial was asked | ``x``, ``point`` (row of a set), ``round``, ``slot``, and below |
 | completed, failed, abandoned | what became of a trial | ``noise_var``, ``reason`` |
+| corrected | a trial was given another value, or failed after all | ``reason`` |
 | attached | a result came from elsewhere | ``x``, ``point`` |
+| detached | such a result was taken back | its ``id``, ``reason`` |
+| extended | more asks were planned | ``horizon`` |
 | finished | the run was ended | |
 | noted | the user's notes changed | ``digest`` of them |
 | fitted | kernel and noise were learned | ``surrogate``, ``answers`` |
@@ -38,7 +41,8 @@ from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError
 
 KINDS = (
-    *("asked", "completed", "failed", "abandoned", "attached", "finished", "noted", "fitted"),
+    *("asked", "completed", "failed", "abandoned", "corrected", "attached", "detached"),
+    *("extended", "finished", "noted", "fitted"),
     *("opened", "closed", "reset", "reserved", "tested", "accepted", "searched", "base"),
 )
 SETTLED = ("completed", "failed", "abandoned")
@@ -53,7 +57,7 @@ class Event:
         kind: one of the kinds above.
         time: seconds since the epoch (UTC).
         trial: id of the trial that it concerns, or None.
-        value: of a completed trial or an attached result, or None.
+        value: of a completed or corrected trial or an attached result, or None.
         data: everything else, JSON-ready.
     """
 
@@ -85,9 +89,9 @@ class Event:
             time = finite(record["time"])
             if kind not in KINDS or not isinstance(data, Mapping):
                 raise ValueError("its kind or its data are unknown")
-            if (trial is not None) != (kind == "asked" or kind in SETTLED):
+            if (trial is not None) != (kind in ("asked", "corrected", *SETTLED)):
                 raise ValueError(f"trial is {brief(trial)}")
-            if (value is not None) != (kind in ("completed", "attached")):
+            if kind != "corrected" and (value is not None) != (kind in ("completed", "attached")):
                 raise ValueError(f"value is {brief(value)}")
             trial = None if trial is None else whole(trial)
             value = None if value is None else finite(value)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from botorch_delay.exceptions import EmptyDomainError
-from botorch_delay.history.trials import Choice, Trial, TrialState
+from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 
 # A point that fails is asked again at most twice.
 MAX_FAILURES = 3
@@ -48,7 +48,8 @@ class Feasibility:
     ) -> None:
         self._key = key or row_of
         self._exact = exact
-        self._known: Counter[int] = Counter()  # answers and running trials, where they are exact
+        # Answers and running trials, where they are exact: trials by id, results by -1 - id.
+        self._known: dict[int, set[int]] = defaultdict(set)
         self._trials: dict[int, list[Trial]] = defaultdict(list)
         self.suspects: set[int] = set()  # points of which a trial has failed
         for trial in trials:
@@ -60,23 +61,29 @@ class Feasibility:
         key = self._key(trial)
         self._trials[key].append(trial)
         if self._exact:
-            self._known[key] += 1
+            self._known[key].add(trial.id)
 
     def note(self, trial: Trial) -> None:
-        """A trial was settled."""
+        """A trial was settled, or corrected."""
         if trial.state is TrialState.FAILED:
             self.suspects.add(self._key(trial))
-        if self._exact and (trial.state in _NO_ANSWER or trial.late):
-            self._known[self._key(trial)] += 1 if trial.late else -1
+        if self._exact:
+            known = self._known[self._key(trial)]
+            (known.discard if trial.state in _NO_ANSWER else known.add)(trial.id)
 
-    def know(self, key: int) -> None:
+    def know(self, key: int, result: Attached) -> None:
         """The value at a point was handed over."""
         if self._exact:
-            self._known[key] += 1
+            self._known[key].add(-1 - result.id)
+
+    def forget(self, key: int, result: Attached) -> None:
+        """A value that was handed over was taken back."""
+        if self._exact:
+            self._known[key].discard(-1 - result.id)
 
     def status(self, key: int) -> PointStatus:
         """The status of a point."""
-        if self._known[key] > 0:
+        if self._known.get(key):
             return PointStatus.KNOWN
         if key not in self.suspects:
             return PointStatus.OPEN
@@ -100,11 +107,11 @@ class Feasibility:
 
     def marked(self) -> set[int]:
         """Points that may be other than open; every other point is open."""
-        return self.suspects | self.known()
+        return self.suspects | self.known() if self._exact else self.suspects
 
     def known(self) -> set[int]:
         """Points that are not asked again because evaluations are exact."""
-        return {key for key, count in self._known.items() if count > 0}
+        return {key for key, sources in self._known.items() if sources}
 
     def closed(self) -> list[int]:
         """All points that may not be asked now, increasing."""
@@ -129,7 +136,7 @@ def nothing_to_ask(count: int, *, exact: bool = False) -> EmptyDomainError:
     )
 
 
-def row_of(place: Trial | Choice) -> int:
+def row_of(place: Trial | Suggestion) -> int:
     """The key of a point in a finite domain."""
     assert place.index is not None
     return place.index

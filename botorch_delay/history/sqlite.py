@@ -47,16 +47,23 @@ _SCHEMA = {
         json_extract(asked.data, '$.point') AS point,
         json_extract(asked.data, '$.round') AS round,
         json_extract(asked.data, '$.slot') AS slot,
-        coalesce(ended.kind, 'running') AS state,
-        ended.value AS value,
+        CASE WHEN fixed.number IS NULL THEN coalesce(ended.kind, 'running')
+        WHEN fixed.value IS NULL THEN 'failed' ELSE 'completed' END AS state,
+        CASE WHEN fixed.number IS NULL THEN ended.value ELSE fixed.value END AS value,
         json_extract(ended.data, '$.noise_var') AS noise_var,
-        json_extract(ended.data, '$.reason') AS reason,
+        CASE WHEN fixed.number IS NULL THEN json_extract(ended.data, '$.reason')
+        WHEN fixed.value IS NULL THEN json_extract(fixed.data, '$.reason') END AS reason,
         asked.time AS asked_at,
-        ended.time AS answered_at
+        ended.time AS answered_at,
+        ended.value AS first_value,
+        fixed.time AS corrected_at
         FROM events AS asked LEFT JOIN
         (SELECT max(number), kind, time, trial, value, data FROM events
         WHERE kind IN ('completed', 'failed', 'abandoned') GROUP BY trial) AS ended
-        ON ended.trial = asked.trial WHERE asked.kind = 'asked'""",
+        ON ended.trial = asked.trial LEFT JOIN
+        (SELECT max(number) AS number, time, trial, value, data FROM events
+        WHERE kind = 'corrected' GROUP BY trial) AS fixed
+        ON fixed.trial = asked.trial WHERE asked.kind = 'asked'""",
 }
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _COLUMNS = ("kind", "time", "trial", "value", "data")

@@ -12,7 +12,7 @@ from torch import Tensor
 from botorch_delay.exceptions import StorageError
 from botorch_delay.history.events import brief
 
-FORMAT = 5
+FORMAT = 6
 _TYPES: dict[str, type] = {
     "format": int,
     "optimizer": str,
@@ -34,7 +34,7 @@ def check_format(version: Any, what: str) -> None:
         return
     advice = ""
     if isinstance(version, int) and version > FORMAT:
-        advice = " It is of a newer version: upgrade with pip install -U botorch-delay."
+        advice = " It is of a newer version of the library, with which it can be read."
     raise StorageError(
         f"{what} has format {brief(version)}; this version of botorch_delay reads {FORMAT}.{advice}"
     )

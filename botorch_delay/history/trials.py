@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -17,6 +19,9 @@ from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError, TrialError
 from botorch_delay.history.events import Event, brief, finite, whole
 
+# An answer is suspect if it lies so many standard deviations from at least so many others.
+FAR, ENOUGH_ANSWERS = 8.0, 8
+
 
 class TrialState(enum.Enum):
     """Where a trial stands."""
@@ -25,6 +30,23 @@ class TrialState(enum.Enum):
     COMPLETED = "completed"
     FAILED = "failed"
     ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What a trial said before it was corrected.
+
+    Attributes:
+        value: the answer that it had; None where it had failed.
+        failure: why it had failed, as was told then.
+        reason: why it was corrected.
+        corrected_at: seconds since the epoch (UTC).
+    """
+
+    value: float | None
+    failure: str
+    reason: str
+    corrected_at: float
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -44,12 +66,13 @@ class Trial:
         slot: which design point of the round it serves, counted from 0; below 0 for none.
         asked_at: seconds since the epoch (UTC).
         state: where it stands.
-        value: the answer as it was told, or None.
+        value: the answer as it was told, or corrected last; None without one.
         noise_var: the known noise variance of the answer, or None.
         late: whether it was answered after it had been abandoned.
         reason: why it failed.
         answered_at: when it was answered, failed or was abandoned; None while it runs.
         answered_step: how many asks had been made by then, in steps; None while it runs.
+        corrections: what it said before each correction, the first one first.
     """
 
     id: int
@@ -66,6 +89,7 @@ class Trial:
     reason: str = ""
     answered_at: float | None = None
     answered_step: int | None = None
+    corrections: tuple[Correction, ...] = ()
 
     @property
     def x(self) -> Tensor:
@@ -112,17 +136,27 @@ class Attached:
         x: the point, a tensor of shape ``d``; it need not lie in the domain.
         index: its row in a finite domain, or None.
         value: its value, in the user's sign.
+        id: counted from 0, those that were detached included.
+        answered_at: when it was attached, in seconds since the epoch.
+        answered_step: how many asks had been made by then, in steps.
+        detached_at: when it was taken back; None while it counts.
+        reason: why it was taken back.
         noise_var: None, for it is not known.
     """
 
     x: Tensor
     index: int | None
     value: float
+    id: int = 0
+    answered_at: float = 0.0
+    answered_step: int = 0
+    detached_at: float | None = None
+    reason: str = ""
     noise_var: float | None = None
 
 
 @dataclass(frozen=True)
-class Choice:
+class Suggestion:
     """A point to ask and what it is asked for.
 
     Attributes:
@@ -149,14 +183,17 @@ class Ledger:
     Attributes:
         trials: by their ids.
         attached: the results obtained elsewhere, in order.
+        detached: those that were taken back, in the order of that.
         answer_count: how many trials have an answer.
     """
 
     def __init__(self, origin: str) -> None:
         self.trials: list[Trial] = []
         self.attached: list[Attached] = []
+        self.detached: list[Attached] = []
         self.answer_count = 0
         self._running: dict[int, Trial] = {}
+        self._range = (math.inf, -math.inf)  # of all answers and attached results
         # An ask is kept as its trial, an answer or a failure as the id of its trial, which say all
         # of it: whole events would be most of what a long run takes of memory.
         self._events: list[Event | Trial | int] = []
@@ -243,9 +280,8 @@ class Ledger:
         Raises:
             StorageError: if the trial is unknown, or cannot be settled so.
         """
-        if event.trial is None or event.trial >= len(self.trials):
-            raise StorageError(f"trial {event.trial} is {event.kind} and was never asked.")
-        trial, before, data = self.trials[event.trial], self.trials[event.trial].state, event.data
+        trial = self._of(event)
+        before, data = trial.state, event.data
         late = before is TrialState.ABANDONED and event.kind == "completed"
         if before is not TrialState.RUNNING and not late:
             raise StorageError(f"trial {trial.id} is {event.kind} after it was {before.value}.")
@@ -263,17 +299,73 @@ class Ledger:
         )
         self._running.pop(trial.id, None)
         self.answer_count += trial.state is TrialState.COMPLETED
+        self._widen(trial.value)
         # Of one that was abandoned a late answer may replace what the trial says.
         self._events.append(event if trial.state is TrialState.ABANDONED else trial.id)
         return trial
 
+    def correct(self, event: Event) -> tuple[Trial, TrialState]:
+        """Enter what an answer or a failure should have said, and keep what it did.
+
+        Returns:
+            The trial, and its state before.
+
+        Raises:
+            StorageError: if the trial is unknown, or has neither.
+        """
+        trial, reason = self._of(event), event.data.get("reason", "")
+        before = trial.state
+        answered, failed = event.value is not None, before is TrialState.FAILED
+        if before is not TrialState.COMPLETED and not (failed and answered):
+            raise StorageError(f"trial {trial.id} is corrected and was {before.value}.")
+        if not isinstance(reason, str):
+            raise ValueError(f"reason is {brief(reason)}")
+        if not trial.corrections:  # the trial says no more what its first answer said
+            place = self._events.index(trial.id)
+            self._events[place] = next(self.events(place, place + 1))
+        said = Correction(trial.value, trial.reason, reason, event.time)
+        trial._become(
+            state=TrialState.COMPLETED if answered else TrialState.FAILED,
+            value=event.value,
+            late=trial.late and answered,
+            reason="" if answered else reason,
+            corrections=(*trial.corrections, said),
+        )
+        self.answer_count += answered - (before is TrialState.COMPLETED)
+        self._events.append(event)
+        self._find_range()
+        return trial, before
+
+    def _of(self, event: Event) -> Trial:
+        if event.trial is None or event.trial >= len(self.trials):
+            raise StorageError(f"trial {event.trial} is {event.kind} and was never asked.")
+        return self.trials[event.trial]
+
     def attach(self, event: Event, like: Tensor) -> Attached:
         """Append a result obtained elsewhere."""
         assert event.value is not None
-        x = like.new_tensor(event.data["x"])
-        self.attached.append(Attached(x, event.data["point"], event.value))
+        x, number = like.new_tensor(event.data["x"]), len(self.attached) + len(self.detached)
+        row, asked = event.data["point"], len(self.trials)
+        self.attached.append(Attached(x, row, event.value, number, event.time, asked))
         self._events.append(event)
+        self._widen(event.value)
         return self.attached[-1]
+
+    def detach(self, event: Event) -> Attached:
+        """Take back an attached result; its last state.
+
+        Raises:
+            StorageError: if there is none with that id.
+        """
+        number, reason = whole(event.data["id"]), event.data.get("reason", "")
+        places = [place for place, result in enumerate(self.attached) if result.id == number]
+        if not places or not isinstance(reason, str):
+            raise StorageError(f"attached result {number} is taken back and is not there.")
+        result = self.attached.pop(places[0])
+        self.detached.append(replace(result, detached_at=event.time, reason=reason))
+        self._events.append(event)
+        self._find_range()
+        return result
 
     def append(self, event: Event) -> None:
         """Append an event that is of no trial."""
@@ -301,6 +393,44 @@ class Ledger:
                 "attach(x, y) to hand over its result."
             )
         return own
+
+    def far(self, value: float, than: Trial | None = None) -> str:
+        """What makes a value suspect, empty where nothing does.
+
+        It lies further from all other answers than ``FAR`` standard deviations, taken as their
+        interquartile range / 1.349, which a few wild values do not change (the plain one where half
+        of them are the same), and further than they do from each other: near an optimum answers
+        crowd, and an old one is far from them.
+
+        Args:
+            value: in the user's sign.
+            than: the trial that it is of, where that has an answer already.
+        """
+        low, high = self._range
+        if than is None and max(low - value, value - high) <= high - low:
+            return ""
+        others = [result.value for result in self.results() if result is not than]
+        values = sorted(y for y in others if y is not None)
+        if len(values) < ENOUGH_ANSWERS:
+            return ""
+        beyond, spread = max(values[0] - value, value - values[-1]), values[-1] - values[0]
+        first, _, third = statistics.quantiles(values, n=4)
+        deviation = (third - first) / 1.349 or statistics.pstdev(values)
+        if not deviation > 0.0 or not beyond > max(FAR * deviation, spread):
+            return ""
+        return (
+            f"lies {beyond / deviation:.3g} standard deviations, of {deviation:.3g} by the middle "
+            f"half, from all {len(values)} other answers"
+        )
+
+    def _widen(self, value: float | None) -> None:
+        if value is not None:
+            self._range = min(self._range[0], value), max(self._range[1], value)
+
+    def _find_range(self) -> None:
+        self._range = (math.inf, -math.inf)
+        for result in self.results():
+            self._widen(result.value)
 
     def running(self) -> list[Trial]:
         """Trials without an answer, failure or abandonment, in the order of their ids."""
@@ -331,3 +461,52 @@ def _same_ask(own: Trial, other: Trial) -> bool:
         (own.index, own.round, own.asked_at) == (other.index, other.round, other.asked_at)
         and torch.equal(own._own.cpu(), other._own.cpu())
     )
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers to be maximised.
+
+    Attributes:
+        X: the points, ``n x d``.
+        y: their values, ``n``; NaN for a trial that has none.
+        noise_var: of each the known noise variance, NaN where none is known, ``n``; in double
+            precision, on the CPU.
+        group: a number for each, the same where points are equal: a LongTensor ``n``.
+    """
+
+    X: Tensor
+    y: Tensor
+    noise_var: Tensor
+    group: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def at(self, rows: Tensor) -> Answers:
+        """Some of the answers: a LongTensor, or a bool tensor ``n``."""
+        cpu = rows.cpu()
+        group = self.group[rows.to(self.group.device)]
+        return Answers(self.X[rows], self.y[rows], self.noise_var[cpu], group)
+
+    @classmethod
+    def of(cls, domain: Domain, sign: float, results: Sequence[Trial | Attached]) -> Answers:
+        """Those of some trials and results from elsewhere; ``sign`` is -1 to minimise."""
+        like = domain.like
+        values, noise_var = (
+            torch.tensor([torch.nan if v is None else v for v in column], dtype=torch.double)
+            for column in ([r.value for r in results], [r.noise_var for r in results])
+        )
+        rows = [result.index for result in results]
+        if domain.count is not None and None not in rows:
+            group = torch.tensor(rows, dtype=torch.long, device=like.device)
+            X = like[group]
+        else:
+            X = torch.stack([result.x for result in results]) if results else like[:0]
+            group = same_points(X)
+        return cls(X, sign * values.to(like), noise_var, group)
+
+
+def same_points(X: Tensor) -> Tensor:
+    """A number for each row of ``X`` (``n x d``), the same where points are equal: ``n``."""
+    return torch.unique(X, dim=0, return_inverse=True)[1]

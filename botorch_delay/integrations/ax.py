@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.acquisition import FantasyUpperConfidenceBound, MaxVariance
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.parameters import Choice, Float, Int
@@ -23,7 +24,6 @@ from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
     InputError,
-    MissingExtraError,
     NotSupportedError,
     StorageError,
 )
@@ -51,9 +51,7 @@ try:
     from ax.storage.botorch_modular_registry import register_acquisition_function
     from ax.storage.json_store.registry import CORE_DECODER_REGISTRY, CORE_ENCODER_REGISTRY
 except ImportError as error:
-    raise MissingExtraError(
-        "The generation node for Ax needs Ax: pip install 'botorch-delay[ax]'."
-    ) from error
+    raise validation.missing("ax", "The generation node for Ax needs Ax") from error
 
 __all__ = ["DelayGenerationNode"]
 

@@ -30,7 +30,7 @@ STOPPED_EARLY = (
     "trials were stopped early: they stop for their values, which a bound from the others does not "
     "count"
 )
-_NOT_OPTIONS = {"domain", "horizon", "seed", "maximize"}  # of an engine: it has its own
+_NOT_OPTIONS = {"domain", "horizon", "seed", "maximize", "minimize"}  # of an engine: it has its own
 
 
 @dataclass(frozen=True)

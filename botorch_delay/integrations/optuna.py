@@ -22,7 +22,6 @@ from botorch_delay.exceptions import (
     HorizonError,
     InputError,
     InputTypeError,
-    MissingExtraError,
     NoAnswerError,
     NotSupportedError,
 )
@@ -45,9 +44,7 @@ try:
     from optuna.trial import FrozenTrial
     from optuna.trial import TrialState as Theirs
 except ImportError as error:
-    raise MissingExtraError(
-        "DelaySampler needs Optuna: pip install 'botorch-delay[optuna]'."
-    ) from error
+    raise validation.missing("optuna", "DelaySampler needs Optuna") from error
 
 __all__ = ["DelaySampler"]
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.parameters import Choice, Float, Int
 from botorch_delay.domains.space import Space
@@ -24,7 +25,6 @@ from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
     InputError,
-    MissingExtraError,
     NotSupportedError,
     StorageError,
 )
@@ -40,9 +40,7 @@ try:
     from ray.tune.search import Searcher, sample
     from ray.tune.search.variant_generator import assign_value, parse_spec_vars
 except ImportError as error:
-    raise MissingExtraError(
-        "The searcher for Ray Tune needs Ray: pip install 'botorch-delay[ray]'."
-    ) from error
+    raise validation.missing("ray", "The searcher for Ray Tune needs Ray") from error
 
 __all__ = ["DelaySearch"]
 

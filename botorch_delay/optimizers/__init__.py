@@ -7,9 +7,8 @@ from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.loading import editing, load
 from botorch_delay.optimizers.queued import QueuedOptimizer
 from botorch_delay.optimizers.random import RandomOptimizer
-from botorch_delay.optimizers.recommendation import Recommendation
+from botorch_delay.optimizers.recommendation import Prediction, Recommendation, Replicates
 from botorch_delay.optimizers.replica import PastTrial, Replica
-from botorch_delay.optimizers.replicates import Replicates
 from botorch_delay.optimizers.threds import Epoch, ThreDSOptimizer
 
 __all__ = [
@@ -19,6 +18,7 @@ __all__ = [
     "Forecast",
     "Optimizer",
     "PastTrial",
+    "Prediction",
     "QueuedOptimizer",
     "RandomOptimizer",
     "Recommendation",

@@ -11,20 +11,20 @@ from botorch.acquisition.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, FixedBeta
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.events import finite
-from botorch_delay.history.trials import Attached, Choice, Trial
+from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import AcquisitionConfig
-from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.maximizer import Maximizer
 from botorch_delay.optimizers.rule_model import Hallucinate, Pending
 from botorch_delay.optimizers.rules import UCB, Rule, as_rule
-from botorch_delay.optimizers.run import exclusive
+from botorch_delay.optimizers.run import Fitting, exclusive
 
 
 class AcquisitionOptimizer(Optimizer):
@@ -65,7 +65,8 @@ class AcquisitionOptimizer(Optimizer):
         repeat_pending: whether a point may be asked again while a trial of it is running. If not,
             it is only where every point that may be asked has one.
         seed: of Thompson samples, of BoTorch's samplers, and of restarts of a fit.
-        maximize: False minimises; all public values keep the user's sign.
+        maximize: whether large values are good, as by default; public values keep their sign.
+        minimize: the opposite; give one of the two.
 
     Raises:
         InputError: if an argument is out of its range, only one of kernel and noise is given,
@@ -99,7 +100,8 @@ class AcquisitionOptimizer(Optimizer):
         exact: bool = False,
         repeat_pending: bool = True,
         seed: int = 0,
-        maximize: bool = True,
+        maximize: bool | None = None,
+        minimize: bool | None = None,
     ) -> None:
         config = AcquisitionConfig(
             domain=as_domain(domain),
@@ -111,7 +113,7 @@ class AcquisitionOptimizer(Optimizer):
             exact=exact,
             repeat_pending=repeat_pending,
             seed=seed,
-            maximize=maximize,
+            maximize=validation.direction(maximize, minimize),
         )
         super().__init__(config)
         self._config: AcquisitionConfig = config
@@ -173,7 +175,7 @@ class AcquisitionOptimizer(Optimizer):
         self._maximizer.update()
         return self._maximizer.model.candidates
 
-    def _choose(self) -> Choice:
+    def _choose(self) -> Suggestion:
         self._fit_if_due()
         choice = self._maximizer.choose(1, len(self._ledger))
         width = self._maximizer.model.width_at(choice)
@@ -187,7 +189,13 @@ class AcquisitionOptimizer(Optimizer):
         self._maximizer.model.settled(trial)
 
     def _attached(self, result: Attached) -> None:
-        self._maximizer.model.attached()
+        self._maximizer.model.attached(result)
+
+    def _corrected(self, trial: Trial, before: TrialState) -> None:
+        self._maximizer.model.corrected(trial)
+
+    def _detached(self, result: Attached) -> None:
+        self._maximizer.model.detached(result)
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self._fitting.current(), FixedBeta(self.rule.interval_beta), 0.1

@@ -7,20 +7,19 @@ What may end a claim: what a configuration lacks; what a round did, which its re
 from __future__ import annotations
 
 import math
+import warnings
 from functools import cached_property
 
-from gpytorch.kernels import Kernel, LinearKernel, ScaleKernel
+from gpytorch.kernels import Kernel
 
 from botorch_delay.confidence.anytime import norm_at_least
-from botorch_delay.confidence.bounds import RKHSConfidence
 from botorch_delay.confidence.guarantee import BudgetTerms, Guarantee
 from botorch_delay.delays import SubExponentialDelay
 from botorch_delay.elimination.open_round import OpenRound
 from botorch_delay.elimination.rounds import Departure
-from botorch_delay.exceptions import NotSupportedError, RefutedError
-from botorch_delay.history.answers import Answers
-from botorch_delay.history.point_status import MAX_FAILURES
-from botorch_delay.history.trials import Ledger, Trial, TrialState
+from botorch_delay.exceptions import NotSupportedError, RefutedError, RepeatedResultWarning
+from botorch_delay.history.trials import Answers, Attached, Ledger, Trial, TrialState
+from botorch_delay.optimizers.assumptions import assumed, of_budget
 from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.round_sequence import RoundSequence
@@ -31,14 +30,16 @@ ROUNDING = 1e-6
 # they have grown by a tenth.
 FIRST_TESTS, GROWTH_TO_TEST = 20, 1.1
 
-_NO_STRAGGLERS = (
-    "rounds close without stragglers once deviations are at most {:g} times the intended ones: at "
-    "which steps a round's design points are answered or fail does not depend on their noise, "
-    "jointly, given all that was known when the round opened; delays may depend on the points, but "
-    "where asks wait for free workers while a rule plays, durations may not; no design point is "
-    "given up before its round closes"
-)
 _KEPT = "the maximiser is never eliminated all the same"
+_FALSE_ROUND = (
+    "a trial or an attached result was corrected after a round had been closed with what was said "
+    "before: what the round eliminated rests on false evidence, and is not taken back"
+)
+_FALSE_PRICE = "asks were priced against the budget with a value that was corrected later"
+_FALSE_ALARM = (
+    "the answers contradicted norm_bound and noise_std before one was corrected, and a claim that "
+    "has ended does not come back"
+)
 
 
 class Audit:
@@ -57,8 +58,10 @@ class Audit:
         beyond_bound: trials that took longer than u_T, in asks.
         own_noise: whether an answer was told with a noise variance other than the surrogate's.
         noisier: whether one was above the square of the noise scale that the bounds rest on.
-        norm: the largest norm that the answers have called for.
+        norm: the largest norm that the answers have called for since the last correction.
         tested: to how many answers it was last computed.
+        corrected: trials that were corrected, and attached results that were taken back where
+            bounds use them.
     """
 
     def __init__(
@@ -66,15 +69,16 @@ class Audit:
     ) -> None:
         self._config, self._ledger = config, ledger
         self._rounds, self._budget = rounds, budget
-        # The bounds whose constants are held against the answers.
-        rkhs = config.confidence if isinstance(config.confidence, RKHSConfidence) else None
-        self._bounds = rkhs if config.proves else None
-        self._largest_noise = math.inf if rkhs is None else rkhs.noise_std**2 * (1.0 + ROUNDING)
+        known = config.confidence.constants
+        self._constants = known if config.proves else None  # they are held against the answers
+        self._largest_noise = math.inf if known is None else known.noise_std**2 * (1.0 + ROUNDING)
         wait = rounds.round_rule.wait
         self._longest_wait = math.inf if wait is None else wait
         self.failed = self.abandoned = self.beyond_bound = self.tested = 0
         self.own_noise = self.noisier = False
         self.norm = 0.0
+        self.corrected = 0
+        self._broken: dict[str, None] = {}  # what a correction or an extension has ended, in order
 
     def settled(self, trial: Trial, *, finished: bool) -> None:
         """Apply that a trial was answered, failed or abandoned.
@@ -96,6 +100,73 @@ class Audit:
         self.noisier |= trial.noise_var is not None and trial.noise_var > self._largest_noise
         if self._rounds.open is not None and not over:
             self._rounds.open.departures |= self._departures(self._rounds.open, trial)
+
+    def amended(self, trial: Trial, before: TrialState, *, finished: bool) -> None:
+        """Apply that a trial was corrected; before a budget makes its bounds anew.
+
+        Args:
+            trial: as it is now.
+            before: its state until then.
+            finished: whether the run was ended.
+        """
+        if not self._config.proves:
+            return
+        answered, step = before is TrialState.COMPLETED, trial.answered_step
+        assert step is not None
+        self.corrected += 1
+        if self._is_closed_on(step, trial.id if answered else None):
+            self._broken[_FALSE_ROUND] = None
+        if self._budget is not None and answered and step < len(self._ledger):
+            self._broken[_FALSE_PRICE] = None
+        if self._refutation(contradicted=False):
+            self._broken[_FALSE_ALARM] = None
+        self.norm, self.tested = 0.0, 0
+        self.failed += trial.state is TrialState.FAILED
+        over = finished or len(self._ledger) == self._config.horizon
+        if self._rounds.open is not None and not over:
+            self._rounds.open.departures |= self._departures(self._rounds.open, trial)
+
+    def detached(self, result: Attached) -> None:
+        """Apply that a result from elsewhere was taken back."""
+        if self._config.proves and self._config.evidence == "all":
+            self.corrected += 1
+            if self._is_closed_on(result.answered_step):
+                self._broken[_FALSE_ROUND] = None
+
+    def report_repeated(self, last: int) -> None:
+        """Warn where bounds rest on results of which the last so many were attached before."""
+        rests = self._config.proves and self._config.evidence == "all" and not self._config.exact
+        repeats = self._ledger.repeated(last) if rests else 0
+        if repeats:
+            warnings.warn(
+                f"{repeats} of the attached results were attached before, with the same point and "
+                "value. Each counts as an evaluation of its own, on which bounds rest; attach an "
+                "evaluation once, and take a repeated one back with detach(id).",
+                RepeatedResultWarning,
+                stacklevel=5,
+            )
+
+    def extended(self, before: int) -> None:
+        """Apply that more asks are planned than so many."""
+        asks = len(self._ledger)
+        if self._config.proves and (asks or self._rounds.open is not None):
+            self._broken[
+                f"the horizon of {before} was extended after {asks} asks: rounds, what they have "
+                "of delta and u_T follow from it, and the bound is proved where it is known from "
+                f"the first ask; what was claimed then is of those {asks} asks"
+            ] = None
+
+    def _is_closed_on(self, step: int, trial_id: int | None = None) -> bool:
+        """Whether a round may have been judged with a report of some step.
+
+        Args:
+            step: how many asks had been made by then.
+            trial_id: of an answer; None for a failure, which a round may have gone without, and
+                for a result from elsewhere.
+        """
+        if trial_id is not None and self._config.evidence == "round":
+            return any(trial_id in record.trial_ids for record in self._rounds.records)
+        return step <= self._rounds.closed_at
 
     def _departures(self, current: OpenRound, trial: Trial) -> set[Departure]:
         """How the settling of a trial makes the open round depart from the plan.
@@ -129,13 +200,13 @@ class Audit:
         """Whether the answers are to be held against the bound on the norm."""
         count, tested = self._ledger.answer_count, self.tested
         grown = count > tested and not FIRST_TESTS < count < GROWTH_TO_TEST * tested
-        return grown and self._bounds is not None
+        return grown and self._constants is not None
 
     def least_norm(self) -> float:
         """The least norm that the answers call for, without those that have too much noise."""
         config, answered = self._config, self._ledger.answered()
         assert config.fixed is not None
-        assert self._bounds is not None
+        assert self._constants is not None
         answers = Answers.of(config.domain, config.sign, answered)
         fits = ~(answers.noise_var > self._largest_noise)
         if not bool(fits.all()):
@@ -143,7 +214,7 @@ class Audit:
         if not len(answers):
             return 0.0
         kernel, asks = config.fixed.covar_module, answered[-1].id + 1
-        return norm_at_least(kernel, answers, self._bounds.noise_std, asks, config.delta)
+        return norm_at_least(kernel, answers, self._constants.noise_std, asks, config.delta)
 
     def take_test(self, norm: float, count: int) -> None:
         """Apply that so many answers have called for a norm."""
@@ -158,26 +229,27 @@ class Audit:
             NotSupportedError: without a budget.
             RefutedError: if the answers contradict the assumptions.
         """
-        bounds, budget = self._bounds, self._budget
-        if bounds is None or budget is None:
+        constants, budget = self._constants, self._budget
+        if constants is None or budget is None:
             raise NotSupportedError("Regret is certified with exploit=WithinBudget() alone.")
         if self.noisier:
             raise RefutedError(
                 "No regret can be certified: an answer was told with a noise variance above "
-                f"noise_std squared, {bounds.noise_std**2:g}. Make the optimizer with the "
+                f"noise_std squared, {constants.noise_std**2:g}. Make the optimizer with the "
                 "largest scale of the noise."
             )
-        if budget.refuted or self.norm > bounds.norm_bound:
+        if budget.refuted or self.norm > constants.norm_bound:
             raise RefutedError(
-                f"No regret can be certified: the answers contradict {bounds!r}; they need a "
-                f"norm of at least {self.norm:.4g} at noise of that scale. Make the "
-                "optimizer with a larger norm_bound or noise_std, or another kernel."
+                "No regret can be certified: the answers contradict "
+                f"{self._config.confidence!r}; they need a norm of at least {self.norm:.4g} at "
+                "noise of that scale. Make the optimizer with a larger norm_bound or noise_std, or "
+                "another kernel."
             )
         return budget.certified
 
     def guarantee(self) -> Guarantee:
         """The regret bound of Theorem 1 and what comes on top of it, or what is missing for it."""
-        config, terms, assumptions = self._config, self._budget_terms(), self._assumptions()
+        config, terms, assumptions = self._config, self._budget_terms(), assumed(self._config, self)
         departed = {entry for record in self._rounds.records for entry in record.departures}
         if self._rounds.open is not None:
             departed |= self._rounds.open.departures
@@ -192,8 +264,8 @@ class Audit:
         waits, cost = 0, None
         if terms is not None and self._budget is not None:
             factor, waits, cost = terms.factor, self._budget.waiting, terms.waits
-            assumptions.append(_budget_bound(terms))
-        elif self._bounds is not None and self._rounds.round_rule.on_arrival:
+            assumptions.append(of_budget(terms))
+        elif self._constants is not None and self._rounds.round_rule.on_arrival:
             waits, cost = self._waits()
         return Guarantee(
             holds=not missing,
@@ -203,7 +275,7 @@ class Audit:
             factor=factor,
             waits=waits,
             waits_cost=cost,
-            norm_at_least=None if self._bounds is None else self.norm,
+            norm_at_least=None if self._constants is None else self.norm,
             budget=terms,
         )
 
@@ -238,9 +310,9 @@ class Audit:
     def _most_costly(self) -> float:
         """What any ask can cost at most: functions of norm C differ by at most 2 C max sqrt(k)."""
         assert self._config.fixed is not None
-        assert self._bounds is not None
+        assert self._constants is not None
         largest = self._rounds.active.largest_deviation(self._config.fixed.covar_module)
-        return 2.0 * self._bounds.norm_bound * largest
+        return 2.0 * self._constants.norm_bound * largest
 
     def _configuration(self) -> list[str]:
         """What a configuration lacks for the claim."""
@@ -269,23 +341,19 @@ class Audit:
                 "with repeat_pending=False values may decide how many design points a round of "
                 "fixed length has; leave out delay, or repeat_pending."
             )
-        by_trace = isinstance(confidence, RKHSConfidence) and confidence.uniform == "trace"
-        if not config.finite and by_trace and isinstance(kernel, Kernel) and not _is_linear(kernel):
-            missing.append(
-                'the multiplier of uniform="trace" grows with the root of the information gain, so '
-                "that regret grows faster than in Theorem 2 unless the kernel is linear; use "
-                f'uniform="net"; {_KEPT}.'
-            )
+        if not config.finite and isinstance(kernel, Kernel):
+            lacks = confidence.missing_on_box(kernel)
+            missing += [lacks + ("." if self._broken else f"; {_KEPT}.")] if lacks else []
         return missing
 
     def _refutation(self, contradicted: bool) -> list[str]:
         """What the answers say against the constants of the bounds."""
-        bounds = self._bounds
-        if bounds is not None and self.norm > bounds.norm_bound:
+        constants = self._constants
+        if constants is not None and self.norm > constants.norm_bound:
             return [
                 f"these answers need a norm of at least {self.norm:.4g} at noise of scale "
-                f"{bounds.noise_std:g}, and contradict norm_bound = {bounds.norm_bound:g}: it "
-                "or noise_std is too small, or the kernel is wrong."
+                f"{constants.noise_std:g}, and contradict norm_bound = {constants.norm_bound:g}: "
+                "it or noise_std is too small, or the kernel is wrong."
             ]
         contradicted |= self._budget is not None and self._budget.refuted
         if contradicted and not self.noisier:
@@ -299,6 +367,7 @@ class Audit:
         config, budgeted, missing = self._config, self._budget is not None, []
         kept = budgeted and not refuted and not self.noisier
         certified = "; certified_regret holds all the same" if kept else ""
+        missing += [f"{reason}{certified}." for reason in self._broken]
         if self.noisier:
             missing.append(
                 "an answer was told with a noise variance above noise_std squared, on which the "
@@ -337,110 +406,6 @@ class Audit:
                 f"does so with probability at most {config.delta / 2.0:g}: {wide}."
             )
         return missing
-
-    def _assumptions(self) -> list[str]:
-        """What the claim rests on, for the user to judge."""
-        config, again = self._config, ""
-        if self.failed or self.abandoned:
-            again = (
-                f" (so far {self.failed} failed, and {self.abandoned} design points were "
-                "abandoned before they were answered: a timeout that depends on the value voids "
-                "the claim)"
-            )
-        assumptions = [
-            "the kernel is right",
-            *config.confidence.assumptions,
-            "whether a trial fails or is abandoned does not depend on noise, its own or that of "
-            f"others, given the points{again}; the maximiser never fails {MAX_FAILURES} times "
-            "without an answer in between, after which a point counts as infeasible; asks that "
-            "fail or are given up, and those that are made while their points are asked again, "
-            "come on top of the regret bound",
-        ]
-        if self.own_noise:
-            assumptions.append(
-                "the noise variances that answers were told with do not depend on them"
-            )
-        if not config.finite:
-            assumptions.append(
-                "the search for the largest deviation on the box finds at least a constant share "
-                "of it, which enters the regret bound as a factor; elimination does not rest on it"
-            )
-        if config.exploit is not None and not config.exact:
-            assumptions.append(
-                "no trial fails: with a rule outside the design, failures could change which "
-                "design points follow"
-            )
-        assumptions += _of_delays(config)
-        if config.delay is None:
-            assumptions.append(
-                "asks that are made while a round waits for its last design points come on top of "
-                "Theorem 1's bound: it is waited for every one of them, for as long as it takes"
-                if config.straggler_factor is None
-                else "asks that are made while a round waits come on top of the regret bound"
-            )
-        if config.geometric is not None:
-            first = math.ceil(config.geometric.first / config.fraction)
-            first = min(first, config.horizon or first)
-            assumptions.append(
-                f"rounds grow by the factor {config.geometric.growth:g}: each has its own share "
-                f"of delta in the regret bound, and the first {first} asks come on top of it, at "
-                "the most that an ask can cost"
-            )
-        if config.straggler_factor is not None and not config.exact:
-            assumptions.append(_NO_STRAGGLERS.format(config.straggler_factor))
-        if config.proves and self._bounds is None:
-            assumptions.append(
-                f"the bounds of {config.confidence!r} hold as they say: it is a class of your own, "
-                "and neither its constants nor the noise of answers are held against the answers"
-            )
-        return assumptions
-
-
-def _of_delays(config: BPEConfig) -> list[str]:
-    """What delays may depend on, which the answers that bounds use decide."""
-    if config.exact:
-        return [
-            "evaluations are exact, so that bounds from all answers hold whatever points, delays "
-            "and failures depend on; a point that has been asked is not asked again, the best "
-            "included"
-        ]
-    if config.evidence == "all":
-        return [
-            "half of the bounds' share of delta is for the self-normalised bound from all answers, "
-            "so that Theorem 1's bound is that for delta / 2: delays, failures and attached "
-            "results do not depend on the noise given the point, and "
-            "every attached result is an evaluation of its own, attached once"
-        ]
-    if config.delay is not None:
-        return [
-            f"delays are independent, with the law {config.delay!r}, and do not depend on the "
-            "noise given the point"
-        ]
-    if config.straggler_factor is None:
-        return [
-            "delays may depend on the points; on the values too as long as no trial fails or is "
-            "abandoned"
-        ]
-    return []
-
-
-def _budget_bound(budget: BudgetTerms) -> str:
-    """What the regret bound consists of, where there is a budget."""
-    return (
-        f"the regret bound is {budget.bound:.6g} (B = {budget.plan:.6g}, BPE-Delay's plan on "
-        "the whole set), plus W, what asks cost while a round waits or a point is asked again "
-        f"({budget.waits:.6g} so far), plus E, what rounds on the active set come to beyond "
-        f"the plan ({budget.excess:.6g} so far). Any asks cost at most {budget.trivial:.6g}: a "
-        f"factor of {budget.vacuous_from:.3g} or more says nothing. certified_regret needs "
-        "none of B, W and E, and holds whatever delays, failures and missing answers depend on"
-    )
-
-
-def _is_linear(kernel: Kernel) -> bool:
-    """Whether a kernel is linear, or a multiple of a linear one."""
-    while type(kernel) is ScaleKernel:
-        kernel = kernel.base_kernel
-    return type(kernel) is LinearKernel
 
 
 def _geometric_factor(growth: float) -> float:

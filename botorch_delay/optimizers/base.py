@@ -6,41 +6,30 @@ import logging
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import Confidence
-from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.elimination.active_set import ActiveSet
-from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.exceptions import (
     FewerTrialsWarning,
     HorizonError,
     InputError,
     InputTypeError,
-    NoAnswerError,
-    NotSupportedError,
+    OutlierWarning,
     TrialError,
 )
-from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
-from botorch_delay.history.answers import Answers
-from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.events import Event
-from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
-from botorch_delay.optimizers.forecasts import Straggler, describe_running
-from botorch_delay.optimizers.recommendation import Recommendation, best_of, intervals
-from botorch_delay.optimizers.replicates import Replicates, replicates
-from botorch_delay.optimizers.run import Run, exclusive
+from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
+from botorch_delay.optimizers.reading import ReadableRun
+from botorch_delay.optimizers.run import exclusive
 
 logger = logging.getLogger(__name__)
 
 
-class Optimizer(Run, ABC):
+class Optimizer(ReadableRun, ABC):
     """Ask and tell; the base of every optimizer.
 
     Threads may share an optimizer: each call has it to itself, and what is asked depends on the
@@ -50,63 +39,6 @@ class Optimizer(Run, ABC):
     Args:
         config: what it is made with.
     """
-
-    def delays(self) -> EmpiricalDelay:
-        """The law of delays that the answers so far suggest, trials that are out counted in.
-
-        Delays are in steps: the asks between a trial's own and its answer. Where no further ask is
-        planned, what was answered after the last one is only known to have taken so long at least.
-
-        Raises:
-            NoAnswerError: before any answer.
-        """
-        ended = self._finished or len(self._ledger) == self._horizon
-        return EmpiricalDelay.from_trials(self._ledger.trials, ended=ended)
-
-    @exclusive
-    def late(self, share: float = 0.95) -> list[Straggler]:
-        """The running trials that are late, longest wait first; none before any answer.
-
-        Args:
-            share: a trial is late if it has been out so long that at least such a share of answers
-                is estimated to come sooner, in (0, 1).
-
-        Raises:
-            InputError: if ``share`` is out of its range.
-        """
-        share = validation.probability(share, "share")
-        law = self._estimated_law()
-        if law is None:
-            return []
-        running = describe_running(self._ledger.running(), len(self._ledger), law)
-        return [straggler for straggler in running if (straggler.sooner or 0.0) >= share]
-
-    @exclusive
-    def replicates(self) -> list[Replicates]:
-        """Every distinct point with an answer or a running trial, the most answered first."""
-        return replicates(self._ledger.trials, self._ledger.attached)
-
-    @property
-    @abstractmethod
-    def guarantee(self) -> Guarantee:
-        """What is claimed for this configuration and its run so far, and why not more."""
-
-    @property
-    @exclusive
-    def hyperparameters(self) -> Hyperparameters:
-        """What the answers say of lengthscales and noise; another study's ``warm_start``.
-
-        Raises:
-            NotSupportedError: if kernel and noise are given; pass them on as they are.
-        """
-        surrogate = self._judgement()[0]
-        if not surrogate.learned:
-            raise NotSupportedError(
-                "Kernel and noise were given, not learned; pass the same covar_module and "
-                "noise_var to the other study."
-            )
-        scales = surrogate.covar_module.lengthscale.flatten().tolist()
-        return Hyperparameters(scales, surrogate.noise_var)
 
     @overload
     def ask(self, n: None = None) -> Trial: ...
@@ -129,18 +61,22 @@ class Optimizer(Run, ABC):
             EmptyDomainError: if no feasible point is left.
         """
         count = 1 if n is None else validation.whole(n, "n", 1)
-        left = None if self._horizon is None else self._horizon - len(self._ledger)
+        horizon = self._config.horizon
+        left = None if horizon is None else horizon - len(self._ledger)
         if self._finished and left != 0:
-            planned = "" if self._horizon is None else f" of {self._horizon}"
+            planned, go_on = "", ""
+            if horizon is not None:
+                planned = f" of {horizon}"
+                go_on = " To go on, extend the horizon with extend(horizon)."
             raise HorizonError(
                 f"The run was finished after {len(self._ledger)}{planned} asks; answers "
-                "may still be told, and recommend() uses them."
+                f"may still be told, and recommend() uses them.{go_on}"
             )
         if left is not None and count > left:
             raise HorizonError(
-                f"asks requested: {count}, left: {left} of the horizon's {self._horizon}. Answers "
-                "may still be told; recommend() uses all of them. To go on, make a "
-                "new optimizer with its own horizon and attach(x, y) these results."
+                f"asks requested: {count}, left: {left} of the horizon's {horizon}. Answers "
+                "may still be told; recommend() uses all of them. To go on, extend the horizon "
+                f"with extend(horizon), to {len(self._ledger) + count} at least."
             )
         asked: list[Trial] = []
         for _ in range(count):
@@ -162,6 +98,10 @@ class Optimizer(Run, ABC):
     def tell(self, trial: Trial | int, y: float | Tensor, noise_var: float | None = None) -> None:
         """The answer of a trial, in any order, also after the horizon.
 
+        One that lies further than eight standard deviations from all others, measured robustly,
+        and further than these from each other, is taken with an :class:`OutlierWarning`: it may
+        be a slip, which :meth:`correct` mends.
+
         Args:
             trial: the trial or its id.
             y: its value, a float or a 0-dim tensor, finite.
@@ -174,20 +114,63 @@ class Optimizer(Run, ABC):
         found = self._ledger.find(trial)
         if found.state is TrialState.COMPLETED:
             raise TrialError(
-                f"Trial {found.id} has its answer already ({found.value}); a further evaluation "
-                "of the point is handed over with attach(x, y)."
+                f"Trial {found.id} has its answer already ({found.value}); if that is wrong, call "
+                f"correct({found.id}, value); a further evaluation of the point is handed over "
+                "with attach(x, y)."
             )
         if found.state is TrialState.FAILED:
             raise TrialError(
-                f"Trial {found.id} was marked failed; hand over a later result with attach(x, y)."
+                f"Trial {found.id} was marked failed; if it has not, call correct({found.id}, "
+                "value); a later evaluation of its point is handed over with attach(x, y)."
             )
         value = validation.answer(y, self._domain.like)
+        far = self._ledger.far(value)
         if noise_var is not None and self._exact:
             raise InputError("Evaluations are exact, so that an answer has no noise_var.")
         if noise_var is not None:
             noise_var = validation.noise_variance(noise_var, "noise_var", self._domain.like)
         data = {} if noise_var is None else {"noise_var": noise_var}
         self._settle(found, "completed", value, data)
+        _warn_far(found, far)
+
+    @exclusive
+    def correct(self, trial: Trial | int, value: float | Tensor | None, reason: str = "") -> None:
+        """Replace an answer that was told wrongly; what it was is kept in ``trial.corrections``.
+
+        A failure that was none gets its answer, and an answer that was none (None) becomes a
+        failure, whose point may be asked again. From now on everything is computed from what is
+        right. What was decided meanwhile stays: a point that a round eliminated is not taken back.
+        So ``guarantee`` ends for good once a round was closed, or an ask priced against a regret
+        budget, with the wrong report; else it goes on under the assumption that it names: a
+        correction says what the evaluation gave, and is none of its value. ``certified_regret`` is
+        computed anew, from the corrected answers.
+
+        Args:
+            trial: an answered or failed trial, or its id.
+            value: what the evaluation gave, finite; None if it gave nothing.
+            reason: why it is corrected, kept with the trial.
+
+        Raises:
+            TrialError: if the trial is unknown, foreign, running, abandoned (``tell`` takes its
+                answer), or failed and to fail.
+            InputError: if ``value`` is not one finite number, or None.
+        """
+        found, reason = self._ledger.find(trial), _text(reason)
+        answer = None if value is None else validation.answer(value, self._domain.like)
+        if found.state in (TrialState.RUNNING, TrialState.ABANDONED):
+            raise TrialError(
+                f"Trial {found.id} is {found.state.value}, with nothing to correct; "
+                f"tell({found.id}, value) takes its answer."
+            )
+        if answer is None and found.state is TrialState.FAILED:
+            raise TrialError(
+                f"Trial {found.id} has failed already; a correction needs the value that it has."
+            )
+        far = "" if answer is None else self._ledger.far(answer, than=found)
+        data = {"reason": reason} if reason else {}
+        self._apply(Event("corrected", time.time(), found.id, answer, data))
+        self._after_corrected(found)
+        _warn_far(found, far)
 
     @exclusive
     def mark_failed(self, trial: Trial | int, reason: str = "") -> None:
@@ -199,10 +182,7 @@ class Optimizer(Run, ABC):
         Raises:
             TrialError: if the trial is unknown, foreign or not running.
         """
-        found = self._running(trial, "failed")
-        if not isinstance(reason, str):
-            raise InputTypeError(f"reason must be a str, got {type(reason).__name__}.")
-        reason = reason.encode("utf-8", "backslashreplace").decode()  # or no file could keep it
+        found, reason = self._running(trial, "failed"), _text(reason)
         self._settle(found, "failed", None, {"reason": reason} if reason else {})
 
     @exclusive
@@ -260,6 +240,56 @@ class Optimizer(Run, ABC):
         self._after_attached(len(X))
 
     @exclusive
+    def detach(self, result: Attached | int, reason: str = "") -> None:
+        """Take back a result that was attached; it is kept in ``detached``.
+
+        As with :meth:`correct` what was decided meanwhile stays: ``guarantee`` ends if a round was
+        closed with it where bounds use attached results (``evidence="all"``, exact evaluations).
+
+        Args:
+            result: one of ``attached``, or its id.
+            reason: why, kept with it.
+
+        Raises:
+            InputError: if there is no such result, or it was taken back already.
+        """
+        number = (
+            result.id if isinstance(result, Attached) else validation.whole(result, "result", 0)
+        )
+        known = [own for own in self._ledger.attached if own.id == number]
+        if not known or (isinstance(result, Attached) and not torch.equal(known[0].x, result.x)):
+            ids = ", ".join(str(own.id) for own in self._ledger.attached[:20]) or "none"
+            raise InputError(f"There is no attached result {number} here; known ids: {ids}.")
+        reason = _text(reason)
+        self._happen("detached", data={"id": number} | ({"reason": reason} if reason else {}))
+
+    @exclusive
+    def extend(self, horizon: int) -> None:
+        """Plan more asks; a run that has come to its end, or was finished, goes on.
+
+        A round that is open keeps its length; those that begin later are of the new horizon
+        (q_r of :class:`HorizonRounds`, t_r and u_T of a delay law, the plan of a regret budget).
+        A regret bound is proved for a horizon known from the first ask: once something was asked
+        ``guarantee`` ends for good, and what was claimed until then is of the asks until then.
+        ``certified_regret``, which needs no horizon, goes on. With :class:`GeometricRounds` and
+        ``horizon=None`` a claim needs none from the start.
+
+        Args:
+            horizon: T, how many asks are planned, those already made included.
+
+        Raises:
+            InputError: if it is not above the present horizon, or there is none.
+        """
+        horizon = validation.whole(horizon, "horizon", 1)
+        if self.horizon is None:
+            raise InputError("No end is planned, so that there is nothing to extend; just ask.")
+        if horizon <= self.horizon:
+            raise InputError(
+                f"A horizon can only be extended: expected more than {self.horizon}, got {horizon}."
+            )
+        self._happen("extended", data={"horizon": horizon})
+
+    @exclusive
     def finish(self) -> None:
         """End the run: the open round closes with what has arrived, and no ask follows.
 
@@ -270,109 +300,33 @@ class Optimizer(Run, ABC):
             self._close_last()
             self._happen("finished")
 
-    @exclusive
-    def recommend(self, among: str = "answered") -> Recommendation:
-        """The point with the best posterior mean, from all answers.
-
-        Args:
-            among: "answered" for the answered points of the domain (attached results count; if
-                nothing was answered inside, all points are compared), or "active" for every
-                point that may still be the maximiser: the active set of BPE-Delay, the whole
-                domain otherwise. An answered point may lie outside the active set, where all
-                answers together contradict the round that took it out.
-
-        Raises:
-            InputError: if ``among`` is neither.
-            NoAnswerError: before any answer.
-        """
-        if among not in ("answered", "active"):
-            raise InputError(f"among must be 'answered' or 'active', got {among!r}.")
-        data = self._all_data()
-        if not len(data):
-            raise NoAnswerError("There is no answer yet to base a recommendation on.")
-        surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.data(data)
-        if among == "active":
-            active = self._active_points()
-            rows, candidates = active.candidates()
-            candidates = active.climbed(surrogate.posterior(evidence).mean, candidates)
-        else:
-            evaluated = [trial.index for trial in self._ledger.trials if trial.value is not None]
-            evaluated += [result.index for result in self._ledger.attached]
-            rows, candidates = self._active_points().evaluated(evaluated, data.X)
-        best = best_of(rows, candidates, surrogate, evidence, confidence, delta, sign=self._sign)
-        count = int((best.x == data.X).all(dim=1).sum())
-        return replace(best, count=count, params=self._domain.params(best.x))
-
-    @exclusive
-    def stopping_gap(self) -> float:
-        """What further search can still gain: max U - max L over the active set, from all answers.
-
-        In units of the values. With a given kernel and ``RKHSConfidence`` the bounds are the
-        self-normalised ones, valid uniformly over points and time if delays and failures do not
-        depend on the noise; otherwise they are a heuristic. On a box the maxima are searched for,
-        so that the gap may be too small by what the search missed.
-
-        Raises:
-            NoAnswerError: before any answer.
-        """
-        data = self._all_data()
-        if not len(data):
-            raise NoAnswerError("There is no answer yet to bound what can be gained.")
-        surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.data(data)
-        _, candidates = self._active_points().candidates(tried=data.X)
-        posterior, half, _ = intervals(candidates, surrogate, evidence, confidence, delta)
-        ends = torch.stack([(posterior.mean + half).max(), (posterior.mean - half).max()])
-        upper, lower = surrogate.warping.inverse(ends)
-        gap = upper - lower
-        return max(gap.item(), 0.0)
-
-    def _ask_for(self, choice: Choice) -> Trial:
+    def _ask_for(self, choice: Suggestion) -> Trial:
         point = self._domain.like[choice.index] if choice.x is None else choice.x
         data = {"x": point.tolist(), "point": choice.index}
         data |= {"round": choice.round, "slot": choice.slot, **choice.data}
         self._apply(Event("asked", time.time(), len(self._ledger), data=data))
-        return self._ledger[-1]
+        return self._ledger.trials[-1]
 
     def _settle(self, trial: Trial, kind: str, value: float | None, data: dict[str, Any]) -> None:
         self._apply(Event(kind, time.time(), trial.id, value, data))
         self._after_settled(trial)
 
     @abstractmethod
-    def _choose(self) -> Choice:
+    def _choose(self) -> Suggestion:
         """The next point. Rounds close here and nowhere else, but for the last."""
 
     def _after_settled(self, trial: Trial) -> None:
         """Decide what follows from a trial's end."""
+
+    def _after_corrected(self, trial: Trial) -> None:
+        """Decide what follows from another end of a trial."""
+        self._after_settled(trial)
 
     def _after_attached(self, count: int) -> None:
         """Say what there is to be said of the last so many attached results."""
 
     def _close_last(self) -> None:
         """Close what is open, at the end of the run."""
-
-    @abstractmethod
-    def _judgement(self) -> tuple[Surrogate, Confidence, float]:
-        """Surrogate, confidence and delta of a recommendation."""
-
-    def _estimated_law(self) -> EmpiricalDelay | None:
-        """The law of delays, if there is an answer to estimate it from."""
-        try:
-            return self.delays()
-        except NoAnswerError:
-            return None
-
-    def _all_data(self) -> Answers:
-        """Every answer and attached result."""
-        return self._data(self._ledger.results())
-
-    def _data(self, results: Sequence[Trial | Attached]) -> Answers:
-        return Answers.of(self._domain, self._sign, results)
-
-    def _active_points(self) -> ActiveSet:
-        """The points that may still be the maximiser."""
-        return whole_set(self._domain, self._seed)
 
     def _running(self, trial: Trial | int, verb: str) -> Trial:
         found = self._ledger.find(trial)
@@ -381,3 +335,20 @@ class Optimizer(Run, ABC):
                 f"Trial {found.id} is {found.state.value}; only a running trial can be {verb}."
             )
         return found
+
+
+def _text(reason: str) -> str:
+    """A reason that any file can keep."""
+    if not isinstance(reason, str):
+        raise InputTypeError(f"reason must be a str, got {type(reason).__name__}.")
+    return reason.encode("utf-8", "backslashreplace").decode()
+
+
+def _warn_far(trial: Trial, far: str) -> None:
+    if far:
+        warnings.warn(
+            f"The answer of trial {trial.id}, {trial.value:g}, {far}. It was taken; if it is a "
+            f"slip, call correct({trial.id}, value).",
+            OutlierWarning,
+            stacklevel=4,  # past the lock
+        )

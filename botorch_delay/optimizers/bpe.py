@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,13 +24,11 @@ from botorch_delay.exceptions import (
     ExhaustedDesignError,
     InputError,
     NotSupportedError,
-    RepeatedResultWarning,
-    StorageError,
 )
 from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.events import Event, finite, flag, whole
 from botorch_delay.history.point_status import row_of
-from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
+from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.audit import Audit
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.budget import Budget
@@ -43,15 +40,25 @@ from botorch_delay.optimizers.exploit import (
     WithinBudget,
     as_exploit,
 )
-from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.maximizer import Maximizer
 from botorch_delay.optimizers.round_sequence import RoundSequence
-from botorch_delay.optimizers.run import exclusive
+from botorch_delay.optimizers.run import Fitting, exclusive
 
 
 class BPEDelayOptimizer(Optimizer):
-    """Elimination in rounds of maximum-variance design, with answers that come back late.
+    """BPE-Delay: ask at once, tell whenever an answer comes back; elimination in rounds.
+
+    Example:
+        >>> import torch
+        >>> points = torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1)
+        >>> opt = BPEDelayOptimizer(FiniteDomain(points), horizon=40)
+        >>> first, second = opt.ask(2)            # two workers
+        >>> opt.tell(second, 0.3)                 # answers in any order
+        >>> third = opt.ask()                     # the first is still out, and counted in
+        >>> opt.tell(first, 0.1)
+        >>> opt.recommend().index == second.index
+        True
 
     In round r the points are asked where the fantasy deviation sigma, given the points of the
     round so far, is largest on the active set. When the round closes, confidence bounds from
@@ -72,9 +79,8 @@ class BPEDelayOptimizer(Optimizer):
     stays as it is where design points come first (``explore_fraction`` 1), and grows by at most
     1 / sqrt(rho) where only a share rho of the asks are design points.
 
-    On a box each design point is searched for along the gradient, from a pool of spread points and
-    points on the boundary. Where the kernel is learned the pool's spread points are played as they
-    are: most of a box's deviation is in its corners, which tell least about the rest.
+    On a box design points are searched for along the gradient; where the kernel is learned spread
+    points are played as they are, for most of the deviation is in corners, which tell least.
 
     Args:
         domain: a finite action set, a box, or a :class:`Space`.
@@ -101,26 +107,13 @@ class BPEDelayOptimizer(Optimizer):
         exact: evaluations have no noise: a kernel is given without a noise variance, a jitter
             stands for it, no point is asked twice, and bounds use all answers.
         seed: of Thompson samples, of searches on a box, and of restarts of a fit.
-        maximize: False minimises; all public values keep the user's sign.
+        maximize: whether large values are good, as by default; public values keep their sign.
+        minimize: the opposite; give one of the two.
 
     Raises:
         InputError: if an argument is out of its range, only one of kernel and noise is given, or
             options contradict each other.
         NotSupportedError: on a box, for ``evidence="all"`` with ``RKHSConfidence``.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> domain = FiniteDomain(torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1))
-        >>> opt = BPEDelayOptimizer(
-        ...     domain, horizon=40, covar_module=RBFKernel().double(), noise_var=1e-4
-        ... )
-        >>> first, second = opt.ask(2)            # two workers
-        >>> opt.tell(second, 0.3)                 # answers in any order
-        >>> third = opt.ask()
-        >>> opt.tell(first, 0.1)
-        >>> opt.recommend().index == second.index
-        True
     """
 
     def __init__(
@@ -139,10 +132,12 @@ class BPEDelayOptimizer(Optimizer):
         evidence: str | None = None,
         exact: bool = False,
         seed: int = 0,
-        maximize: bool = True,
+        maximize: bool | None = None,
+        minimize: bool | None = None,
     ) -> None:
         config = BPEConfig(
-            *(as_domain(domain), horizon, covar_module, noise_var, exact, seed, maximize),
+            *(as_domain(domain), horizon, covar_module, noise_var, exact, seed),
+            maximize=validation.direction(maximize, minimize),
             confidence=FixedBeta(6.0) if confidence is None else confidence,
             delta=delta,
             delay=delay,
@@ -167,6 +162,9 @@ class BPEDelayOptimizer(Optimizer):
         self._budget = Budget(config, self._rounds.round_rule) if config.budget_factor else None
         self._audit = Audit(config, self._ledger, self._rounds, self._budget)
 
+    def __str__(self) -> str:
+        return f"{super().__str__()}\n{self._rounds}"
+
     @classmethod
     def as_published(
         cls,
@@ -179,7 +177,8 @@ class BPEDelayOptimizer(Optimizer):
         delay: DelayLaw,
         delta: float = 0.1,
         seed: int = 0,
-        maximize: bool = True,
+        maximize: bool | None = None,
+        minimize: bool | None = None,
     ) -> BPEDelayOptimizer:
         """Algorithm 1 as printed; the arguments are those of the constructor.
 
@@ -191,12 +190,12 @@ class BPEDelayOptimizer(Optimizer):
         Raises:
             InputError: if an argument is out of its range or missing.
         """
-        required = {"covar_module": covar_module, "noise_var": noise_var, "delay": delay}
-        required |= {"confidence": confidence}
-        for name, value in required.items():
+        parts: dict[str, Any] = {"covar_module": covar_module, "noise_var": noise_var}
+        parts |= {"delay": delay, "confidence": confidence}
+        for name, value in parts.items():
             if value is None:
                 raise InputError(f"Algorithm 1 needs {name}; None was given.")
-        parts: dict[str, Any] = required | {"delta": delta, "seed": seed, "maximize": maximize}
+        parts |= {"delta": delta, "seed": seed, "maximize": maximize, "minimize": minimize}
         optimizer = cls(domain, horizon, exploit=None, **parts)
         optimizer._config = replace(optimizer._config, as_published=True)
         optimizer._start()
@@ -214,7 +213,8 @@ class BPEDelayOptimizer(Optimizer):
         noise_std: float,
         delta: float = 0.1,
         seed: int = 0,
-        maximize: bool = True,
+        maximize: bool | None = None,
+        minimize: bool | None = None,
     ) -> BPEDelayOptimizer:
         """The mode with the least regret among those whose regret bound is proved.
 
@@ -243,6 +243,7 @@ class BPEDelayOptimizer(Optimizer):
             delta=delta,
             seed=seed,
             maximize=maximize,
+            minimize=minimize,
         )
 
     @property
@@ -296,9 +297,8 @@ class BPEDelayOptimizer(Optimizer):
     def stragglers(self) -> list[Straggler]:
         """The trials that keep the open round from closing, longest wait first.
 
-        Empty while design points are still to be asked, and under a delay law, where rounds
-        wait for nobody. ``mark_abandoned`` frees the round or, where the regret bound needs the
-        answer, has the point asked again first.
+        Empty while design points are to be asked, and under a delay law. ``mark_abandoned`` frees
+        the round or, where the regret bound needs the answer, has the point asked again first.
         """
         return self._rounds.stragglers(self._estimated_law())
 
@@ -306,8 +306,7 @@ class BPEDelayOptimizer(Optimizer):
     def forecast(self) -> Forecast | None:
         """Inside which of the next asks the open round will close; None if no round is open.
 
-        From the delays of answers so far, of trials that are out, and from the number of design
-        points that are still to be asked; see :class:`Forecast`.
+        From the delays so far and the design points left to ask; see :class:`Forecast`.
 
         Raises:
             NoAnswerError: if the round waits for answers, and none has come to forecast from.
@@ -320,7 +319,7 @@ class BPEDelayOptimizer(Optimizer):
         """What is claimed for this configuration and its run so far, and why not more."""
         return self._audit.guarantee()
 
-    def _choose(self) -> Choice:
+    def _choose(self) -> Suggestion:
         self._fit_if_due()
         rounds = self._rounds
         if rounds.open is None:
@@ -331,14 +330,14 @@ class BPEDelayOptimizer(Optimizer):
         choice = self._next_choice(rounds.open)
         if self._budget is not None:
             choice = replace(choice, data={"price": self._budget.price(row_of(choice))})
-        rounds.report_late(self._estimated_law)
+        rounds.report_overdue(self._estimated_law)
         return choice
 
-    def _next_choice(self, current: OpenRound) -> Choice:
+    def _next_choice(self, current: OpenRound) -> Suggestion:
         rounds, number = self._rounds, current.number
         again = current.next_retry()
         if again is not None:
-            return rounds.active.choice(current.slots[again].key, number, again)
+            return rounds.active.suggestion(current.slots[again].key, number, again)
         own, slot = rounds.is_turn_of_design(current), len(current.slots)
         choice, budget = None, self._budget
         if budget is not None:
@@ -350,7 +349,7 @@ class BPEDelayOptimizer(Optimizer):
             # A design point that has to wait comes later, and what is asked in its place on top.
             choice, slot = self._play(number, WAITING_SLOT if own else NO_SLOT), NO_SLOT
         if choice is None:  # a design point; one that serves no slot if nothing else is left
-            choice = rounds.active.choice(self._next_key(current), number, slot)
+            choice = rounds.active.suggestion(self._next_key(current), number, slot)
         return choice
 
     def _next_key(self, current: OpenRound) -> int:
@@ -361,14 +360,14 @@ class BPEDelayOptimizer(Optimizer):
             self._happen("reset", data=self._rounds.reset(current))
             return current.next_key()
 
-    def _play(self, number: int, slot: int) -> Choice | None:
+    def _play(self, number: int, slot: int) -> Suggestion | None:
         """An ask outside the design; None if no active point may be asked.
 
         It is the rule's point or, towards the end of the horizon, one that is to be confirmed.
         """
         assert self._maximizer is not None
         active = self._rounds.active if self._budget is None else self._active_points()
-        share, horizon = self._config.confirm_fraction, self._horizon
+        share, horizon = self._config.confirm_fraction, self._config.horizon
         at_end = horizon is not None and len(self._ledger) >= horizon - round(share * horizon)
         try:
             return self._maximizer.choose(number, slot, active, confirm=at_end)
@@ -403,30 +402,18 @@ class BPEDelayOptimizer(Optimizer):
                 news = self._rounds.is_news(event, finished=self._finished)
             if news:
                 self._replay([event])
-        data, rounds, current = dict(asked.data), self._rounds, self._rounds.open
-        X = self._domain.like.new_tensor([data["x"]])
+        X, rounds = self._domain.like.new_tensor([asked.data["x"]]), self._rounds
         if not bool(self._domain.contains(X)):
-            raise InputError(f"x must be a point of the domain, got {data['x']}.")
-        key, number, slot = rounds.active.key_of(X[0]), data["round"], data["slot"]
-        data["point"] = rounds.active.choice(key, 1, 0).index
-        if current is None:
-            if not self._finished:
-                raise StorageError("The ask that opened the first round is missing.")
-            # It was asked elsewhere while the last ask was out.
-            data |= {"round": len(rounds.records), "slot": NO_SLOT}
-        elif number > current.number or (number == current.number and slot >= 0):
-            fits = number == current.number
-            while fits and (missing := rounds.missing(current, slot)) is not None:
-                self._happen("reserved", data=missing)
-            fits = fits and slot <= len(current.slots) and current.admits(slot, key)
-            # One that does not fit comes on top of the design, as while a round waits.
-            data |= {"round": current.number, "slot": slot if fits else WAITING_SLOT}
+            raise InputError(f"x must be a point of the domain, got {asked.data['x']}.")
+        while (missing := rounds.missing(asked.data)) is not None:
+            self._happen("reserved", data=missing)
+        data = rounds.place(asked.data, rounds.active.key_of(X[0]), finished=self._finished)
         self._replay([replace(asked, trial=len(self._ledger), data=data)])
         return self._ledger[-1]
 
     def _decided(self, event: Event) -> None:
         data, rounds, current = event.data, self._rounds, self._rounds.open
-        if event.kind == "opened" and current is None and not (rounds.records or self._finished):
+        if event.kind == "opened" and current is None and not self._finished:
             rounds.begin()
         elif event.kind == "closed" and current is not None:
             rounds.apply_close(current, data)
@@ -459,30 +446,41 @@ class BPEDelayOptimizer(Optimizer):
             self._budget.tell(trial)
         self._audit.settled(trial, finished=self._finished)
 
+    def _corrected(self, trial: Trial, before: TrialState) -> None:
+        self._rounds.settled(trial)
+        if self._maximizer is not None:
+            self._maximizer.model.corrected(trial)
+        self._audit.amended(trial, before, finished=self._finished)
+        if self._budget is not None:
+            self._budget.restart(self._ledger.answered())
+
+    def _detached(self, result: Attached) -> None:
+        self._rounds.detached(result)
+        if self._maximizer is not None:
+            self._maximizer.model.detached(result)
+        self._audit.detached(result)
+
+    def _extended(self, before: int) -> None:
+        self._audit.extended(before)
+        sizes = self._rounds.extend()
+        if self._budget is not None:
+            self._budget.plan(self._rounds.round_rule, sizes)
+
     def _after_settled(self, trial: Trial) -> None:
         if self._audit.is_test_due:
             found = {"norm": self._audit.least_norm(), "answers": self._ledger.answer_count}
             self._happen("tested", data=found)
         current = self._rounds.open
-        if current is not None and len(self._ledger) == self._horizon and current.all_settled():
+        if current is not None and len(self._ledger) == self.horizon and current.all_settled():
             self._close_last()
 
     def _attached(self, result: Attached) -> None:
         self._rounds.attached(result)
         if self._maximizer is not None:
-            self._maximizer.model.attached()
+            self._maximizer.model.attached(result)
 
     def _after_attached(self, count: int) -> None:
-        rests = self._config.proves and self._config.evidence == "all" and not self._exact
-        repeats = self._ledger.repeated(count) if rests else 0
-        if repeats:
-            warnings.warn(
-                f"{repeats} of the attached results were attached before, with the same point and "
-                "value. Each counts as an evaluation of its own, on which bounds rest; attach an "
-                "evaluation once.",
-                RepeatedResultWarning,
-                stacklevel=4,
-            )
+        self._audit.report_repeated(count)
 
     def _close_last(self) -> None:
         if self._rounds.open is not None:

@@ -41,22 +41,21 @@ point that eliminates, are both at most 2 h_r off.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from botorch_delay.confidence.anytime import Ellipsoid
-from botorch_delay.confidence.bounds import Evidence, RKHSConfidence
+from botorch_delay.confidence.bounds import Confidence, Evidence
 from botorch_delay.confidence.guarantee import BudgetTerms
 from botorch_delay.design.greedy import greedy_max_variance
 from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.rounds import RoundRule
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import row_of
-from botorch_delay.history.trials import Trial
+from botorch_delay.history.trials import Answers, Trial
 from botorch_delay.optimizers.config import BPEConfig
 
 
@@ -77,30 +76,51 @@ class Budget:
 
     def __init__(self, config: BPEConfig, rule: RoundRule) -> None:
         domain, surrogate, confidence = config.domain, config.fixed, config.confidence
-        horizon, delta = config.horizon, config.delta
-        assert isinstance(confidence, RKHSConfidence)
+        constants = confidence.constants
+        assert constants is not None
         assert surrogate is not None
-        assert horizon is not None
         assert config.budget_factor is not None
-        self._sign, self._horizon, self._factor = config.sign, horizon, config.budget_factor
-        self._ellipsoid = Ellipsoid(
-            surrogate.covar_module,
-            domain.like,
-            confidence.norm_bound,
-            confidence.noise_std,
-            delta / 4.0,
-        )
-        self._sizes = _sizes(rule, horizon)
-        largest = confidence.norm_bound * _widest(surrogate, domain.like)
-        full, own = _rates(domain, surrogate, confidence, self._sizes, largest, delta)
-        self.bound = _charge(self._sizes, full, 0, horizon)
-        self.own_bound = _charge(self._sizes, own, 0, horizon)
-        self.trivial = largest * horizon
-        self._rates = own
+        self._config, self._sign, self._factor = config, config.sign, config.budget_factor
+        self._surrogate, self._confidence = surrogate, confidence
+        self._constants = constants
+        self._largest = constants.norm_bound * _widest(surrogate, domain.like)
         self.waits, self.waiting = 0.0, 0
         self._rows: list[int] = []
-        self._caps: list[float] = []
+        self.plan(rule, ())
+        self.restart(())
+
+    def plan(self, rule: RoundRule, played: Sequence[int]) -> None:
+        """Reckon with the horizon that is planned now.
+
+        Args:
+            rule: gives the design sizes of rounds that have not begun.
+            played: those of the others.
+        """
+        self._sizes = _sizes(rule, self._horizon, played)
+        parts = self._config.domain, self._surrogate, self._confidence
+        full, own = _rates(*parts, self._sizes, self._largest, self._config.delta)
+        self.bound = _charge(self._sizes, full, 0, self._horizon)
+        self.own_bound = _charge(self._sizes, own, 0, self._horizon)
+        self.trivial = self._largest * self._horizon
+        self._rates = own
+
+    def restart(self, answered: Iterable[Trial]) -> None:
+        """Make the bounds anew, from answers of which some were corrected.
+
+        They hold at all times and for any answers, so for these in the order of their asks. The
+        prices of past asks were those of other bounds, and cap no bill any more.
+        """
+        kernel, points = self._surrogate.covar_module, self._config.domain.like
+        self._ellipsoid = Ellipsoid(kernel, points, *self._constants, self._config.delta / 4.0)
+        self._caps = [self._largest] * len(self._rows)
         self._told: list[tuple[int, float, int]] = []  # answers that the bounds do not have yet
+        for trial in answered:
+            self.tell(trial)
+
+    @property
+    def _horizon(self) -> int:
+        assert self._config.horizon is not None
+        return self._config.horizon
 
     @property
     def bounds(self) -> Ellipsoid:
@@ -191,10 +211,10 @@ class Budget:
         return torch.minimum(lower.new_tensor(self._caps), now).clamp_min(0.0)
 
 
-def _sizes(rule: RoundRule, horizon: int) -> list[int]:
-    """q_r of every round of BPE-Delay without waiting."""
-    sizes: list[int] = []
-    size = 1
+def _sizes(rule: RoundRule, horizon: int, played: Sequence[int]) -> list[int]:
+    """q_r of every round of BPE-Delay without waiting, after those that were played."""
+    sizes = list(played)
+    size = max(sizes[-1], 1) if sizes else 1
     while sum(sizes) < horizon:
         size = rule.design_size(len(sizes) + 1, size)
         sizes.append(size)
@@ -218,7 +238,7 @@ def _widest(surrogate: Surrogate, points: Tensor) -> float:
 def _rates(
     domain: Domain,
     surrogate: Surrogate,
-    confidence: RKHSConfidence,
+    confidence: Confidence,
     sizes: list[int],
     largest: float,
     delta: float,
@@ -228,18 +248,22 @@ def _rates(
     if len(sizes) == 1:
         return full, own
     X, noise = surrogate.inputs(domain.like), surrogate.noise_var
-    design = greedy_max_variance(surrogate.covar_module, X, noise, sizes[-2])
+    design = greedy_max_variance(surrogate.covar_module, X, noise, max(sizes[:-1]))
     for size in sizes[:-1]:
         picks = design[:size]
         y = X.new_zeros(size)
         unknown = torch.full((size,), torch.nan, dtype=torch.double)
         evidence = surrogate.data(Answers(domain.like[picks], y, unknown, picks))
-        posterior = surrogate.posterior(evidence).at(domain.like, weights=confidence.tight)
-        for rates, share in ((full, delta), (own, delta / 2.0)):
-            of_round = share / (2.0 * len(sizes))
-            under = Evidence.under(surrogate, evidence, of_round, len(domain.like))
-            half = float(confidence.fixed_design(under).at(posterior).max())
-            rates.append(min(rates[-1], 4.0 * half))
+        widths = [
+            confidence.fixed_design(
+                Evidence.under(surrogate, evidence, share / (2.0 * len(sizes)), len(domain.like))
+            )
+            for share in (delta, delta / 2.0)
+        ]
+        weights = any(width.needs_weights for width in widths)
+        posterior = surrogate.posterior(evidence).at(domain.like, weights=weights)
+        for rates, width in zip((full, own), widths, strict=True):
+            rates.append(min(rates[-1], 4.0 * float(width.at(posterior).max())))
     return full, own
 
 

@@ -11,7 +11,7 @@ import torch
 from gpytorch.kernels import Kernel
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import Confidence, RKHSConfidence
+from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.rounds import (
@@ -75,6 +75,10 @@ class Config:
         """Replace what was given by what it stands for."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def plan(self, horizon: int | None) -> None:
+        """Plan so many asks, of this run: a run has a configuration of its own."""
+        self._fill(horizon=horizon)
 
     def _check_noise(self) -> None:
         if self.exact and self.noise_var is not None:
@@ -189,10 +193,10 @@ class ThreDSConfig(BoundsConfig):
         super().__post_init__()
         self._fill(patience=validation.whole(self.patience, "patience", 1))
         if self.interval is None:
-            if not isinstance(self.confidence, RKHSConfidence):
+            if self.confidence.constants is None:
                 raise InputError(
                     "interval must be given, the range in which the best value lies, unless "
-                    "confidence is an RKHSConfidence, whose norm bound tells it."
+                    "confidence has a norm bound, as RKHSConfidence has, which tells it."
                 )
             return
         try:
@@ -286,9 +290,9 @@ class BPEConfig(BoundsConfig):
         )
         if self.budget_factor is not None:
             _refuse(
-                not (self.proves and isinstance(self.confidence, RKHSConfidence)),
-                "WithinBudget needs bounds that are valid; pass covar_module, noise_var and "
-                "confidence=RKHSConfidence(norm_bound, noise_std).",
+                not self.proves or self.confidence.constants is None,
+                "WithinBudget needs bounds that are valid, of a norm bound and a noise scale; pass "
+                "covar_module, noise_var and confidence=RKHSConfidence(norm_bound, noise_std).",
             )
             others = self.rounds != HorizonRounds() or self.evidence == "all"
             _refuse(

@@ -1,4 +1,4 @@
-"""Trials that are late, and when the answers that a round waits for will be there."""
+"""Trials that are overdue, and when the answers that a round waits for will be there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from botorch_delay.history.trials import Trial
 
 @dataclass(frozen=True)
 class Straggler:
-    """A running trial, and how late it is.
+    """A running trial, and how overdue it is.
 
     Attributes:
         trial: the running trial.
@@ -31,7 +31,7 @@ class Straggler:
 def describe_running(
     trials: Iterable[Trial], asks: int, law: EmpiricalDelay | None
 ) -> list[Straggler]:
-    """Running trials and how late each is, in the order given.
+    """Running trials and how overdue each is, in the order given.
 
     Args:
         trials: running.

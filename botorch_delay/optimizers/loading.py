@@ -159,7 +159,7 @@ def _build(
     make = _KINDS[name]
     if config.get("as_published"):
         make = BPEDelayOptimizer.as_published
-    names = [argument for argument in inspect.signature(make).parameters if argument != "domain"]
+    names = [n for n in inspect.signature(make).parameters if n not in ("domain", "minimize")]
     return make(domain, **{n: build_part(config[n], n, domain.like, parts) for n in names})
 
 

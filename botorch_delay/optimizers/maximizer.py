@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from botorch_delay.design.ascent import maximize, snapped
-from botorch_delay.design.ties import lowest_of_largest
+from botorch_delay.design.ascent import lowest_of_largest, maximize, snapped
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import NumericsError
+from botorch_delay.gp.surrogate import MANY_ANSWERS
 from botorch_delay.history.point_status import nothing_to_ask
-from botorch_delay.history.trials import Choice, Ledger
+from botorch_delay.history.trials import Ledger, Suggestion
 from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
-from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.rule_model import RuleModel
-from botorch_delay.optimizers.rules import Score
+from botorch_delay.optimizers.run import Fitting
+
+PointTest = Callable[[Tensor], Tensor]  # n x d to bool n
 
 # Points of a box from which climbs begin, beside some moved to its boundary.
 BOX_POOL = 2048
-# How many of them: all with up to so many answers, fewer and fewer with more.
-CLIMBS, FULL_CLIMBS, FEW_CLIMBS = 64, 100, 8
-# Of a function of BoTorch, which is costly.
-COSTLY_CLIMBS, COSTLY_STEPS = 8, 8
+# How many climbs begin: the most with up to so many answers, fewer and fewer with more.
+MOST_CLIMBS, ANSWERS_FOR_MOST, FEWEST_CLIMBS = 64, 100, 8
+# Steps of a climb, where there are few climbs.
+STEPS = 8
 # How far climbs get from where the mean is best, as a share of each side.
 LOCAL_REACH = 0.1
 # Around how many of the best answered points climbs begin, too, and at how many places each.
@@ -89,12 +92,14 @@ class Maximizer:
             if self._spread is None:
                 self._spread = self._first_candidates()
             candidates = self._spread
+        if self._domain.count is None and self._fitting.fitted_to > MANY_ANSWERS:
+            candidates = candidates[::2]
         self.model.restart(surrogate, candidates)
         self._order = None
 
     def choose(
         self, number: int, slot: int, active: ActiveSet | None = None, *, confirm: bool = False
-    ) -> Choice:
+    ) -> Suggestion:
         """The next point.
 
         Args:
@@ -112,8 +117,8 @@ class Maximizer:
         if point is None:
             point = self._largest(active)
         if isinstance(point, int):
-            return Choice(point, round=number, slot=slot)
-        return Choice(None, round=number, slot=slot, x=point)
+            return Suggestion(point, round=number, slot=slot)
+        return Suggestion(None, round=number, slot=slot, x=point)
 
     def _largest(self, active: ActiveSet | None) -> int | Tensor:
         """Where the rule is largest: a row of a finite set, a point (``d``) of a box."""
@@ -187,7 +192,7 @@ class Maximizer:
         turn = (self._order - len(self._ledger)) % len(pool)
         return -(turn + len(pool) * taken).to(pool)
 
-    def _allowed(self, active: ActiveSet | None) -> tuple[Score | None, Tensor]:
+    def _allowed(self, active: ActiveSet | None) -> tuple[PointTest | None, Tensor]:
         """Where points may be asked, None if everywhere, and at which candidates."""
         model, pool = self.model, self.model.candidates
         everywhere = torch.ones(len(pool), dtype=torch.bool, device=pool.device)
@@ -215,13 +220,13 @@ class Maximizer:
                 return (may_ask if points or inside is not None else None), allowed
         raise nothing_to_ask(int(within.sum()), exact=self._config.exact)
 
-    def _climb(self, scores: Tensor, may_ask: Score | None, allowed: Tensor) -> Tensor:
+    def _climb(self, scores: Tensor, may_ask: PointTest | None, allowed: Tensor) -> Tensor:
         """The best of the pool's best points after a climb."""
         model, pool, costly = self.model, self.model.candidates, self.rule.black_box
         assert isinstance(self._domain, BoxDomain)
-        # Fewer where there are many answers, so that an ask takes no longer.
-        many = CLIMBS * FULL_CLIMBS // max(len(model.answers.anywhere), 1)
-        climbs = COSTLY_CLIMBS if costly else min(max(many, FEW_CLIMBS), CLIMBS)
+        # Fewer with many answers or a costly function, so that an ask takes no longer.
+        share = ANSWERS_FOR_MOST / max(len(model.answers.anywhere), ANSWERS_FOR_MOST)
+        climbs = FEWEST_CLIMBS if costly else max(int(MOST_CLIMBS * share), FEWEST_CLIMBS)
         climbs = min(climbs, len(scores))
         best, reach = scores.topk(climbs).indices, 1.0
         if model.surrogate.learned:
@@ -241,7 +246,7 @@ class Maximizer:
             self._domain,
             starts,
             generator=model.generator(),
-            steps=COSTLY_STEPS if costly or len(best) < CLIMBS // 4 else 2 * COSTLY_STEPS,
+            steps=STEPS if costly or len(best) < MOST_CLIMBS // 4 else 2 * STEPS,
             inside=may_ask,
             reach=reach,
             enough=0.0 if costly else ENOUGH * model.prior_deviation,
@@ -249,7 +254,7 @@ class Maximizer:
         found = torch.where(torch.isfinite(found), found, reached)
         return X[lowest_of_largest(found)].clone()
 
-    def _near_the_best(self, may_ask: Score | None) -> Tensor:
+    def _near_the_best(self, may_ask: PointTest | None) -> Tensor:
         """Points around the answered ones with the best answers, ``n x d``.
 
         At distances of all magnitudes up to about a tenth of a side: in many columns a pool of

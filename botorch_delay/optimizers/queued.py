@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import copy
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from botorch_delay.confidence.bounds import Confidence
@@ -18,7 +18,7 @@ from botorch_delay.exceptions import (
 )
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.events import SETTLED, Event, read_events, whole
-from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
+from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 
 
@@ -83,7 +83,9 @@ class QueuedOptimizer(Optimizer):
     def _start(self) -> None:
         super()._start()
         self._base = copy.copy(self._base)
+        self._base._planned = self._planned
         self._base._start()
+        self._fed: dict[int, int] = {}  # the base's trial that each trial was fed to
         self._queues: dict[int, deque[Trial]] = defaultdict(deque)
         self._waiting: Trial | None = None  # the base's own trial
         self._calling = False  # whether what happens to the base happens now
@@ -105,7 +107,7 @@ class QueuedOptimizer(Optimizer):
         )
         return Guarantee(False, base.delta, base.assumptions, missing)
 
-    def _choose(self) -> Choice:
+    def _choose(self) -> Suggestion:
         while True:
             if self._waiting is None:
                 self._call(self._base.ask)
@@ -113,7 +115,7 @@ class QueuedOptimizer(Optimizer):
             index = self._waiting.index
             assert index is not None
             if not self._queues[index]:
-                return Choice(index, round=self._waiting.round, slot=len(self._ledger))
+                return Suggestion(index, round=self._waiting.round, slot=len(self._ledger))
             self._feed(self._waiting, self._queues[index][0])
 
     def _feed(self, waiting: Trial, trial: Trial) -> None:
@@ -150,6 +152,7 @@ class QueuedOptimizer(Optimizer):
             queue = self._queues[trial.index]
             if self._waiting is None or not queue or queue.popleft() is not trial:
                 raise StorageError(f"trial {trial.id} is not next in its queue.")
+            self._fed[trial.id] = self._waiting.id
             self._waiting = None
         if any(record["kind"] == "asked" for record in data["events"]):
             self._waiting = base.trials[-1]
@@ -164,6 +167,17 @@ class QueuedOptimizer(Optimizer):
         place = {"x": result.x.tolist(), "point": result.index}
         self._base._happen("attached", result.value, place)
 
+    def _after_corrected(self, trial: Trial) -> None:
+        if trial.id in self._fed:  # else the base will be told what is right
+            said = trial.corrections[-1].reason
+            self._call(self._base.correct, self._fed[trial.id], trial.value, said)
+
+    def _detached(self, result: Attached) -> None:
+        self._base._happen("detached", data={"id": result.id})
+
+    def _extended(self, before: int) -> None:
+        self._base._happen("extended", data={"horizon": self.horizon})
+
     def _after_attached(self, count: int) -> None:
         self._base._after_attached(count)
 
@@ -174,5 +188,11 @@ class QueuedOptimizer(Optimizer):
         return self._base._judgement()
 
     def _described(self) -> dict[str, Any]:
-        base = {"optimizer": type(self._base).__name__, "config": self._config.describe()}
+        base = {"optimizer": type(self._base).__name__, "config": self._configuration()}
         return {"base": base} | self._domain.describe()
+
+    def _horizon_in(self, config: Mapping[str, Any]) -> Any:
+        try:
+            return config["base"]["config"]["horizon"]
+        except (LookupError, TypeError):
+            return None

@@ -10,6 +10,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
+from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, FixedBeta
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.box import BoxDomain
@@ -19,10 +20,10 @@ from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask
-from botorch_delay.history.trials import Attached, Choice, Trial, TrialState
+from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import Config
-from botorch_delay.optimizers.fitting import Fitting
+from botorch_delay.optimizers.run import Fitting
 
 BATCH = 64
 # Points of the sequence that are tried for one that satisfies the constraints.
@@ -45,7 +46,8 @@ class RandomOptimizer(Optimizer):
         exact: evaluations have no noise: one pass over a set is all, and ``recommend`` takes
             answers as they are, up to a jitter.
         seed: of the order, or of the scrambling; below 2^63.
-        maximize: False minimises; all public values keep the user's sign.
+        maximize: whether large values are good, as by default; public values keep their sign.
+        minimize: the opposite; give one of the two.
 
     Raises:
         InputError: if an argument is out of its range, or only one of kernel and noise given.
@@ -66,9 +68,11 @@ class RandomOptimizer(Optimizer):
         noise_var: float | None = None,
         exact: bool = False,
         seed: int = 0,
-        maximize: bool = True,
+        maximize: bool | None = None,
+        minimize: bool | None = None,
     ) -> None:
-        config = Config(as_domain(domain), horizon, covar_module, noise_var, exact, seed, maximize)
+        upwards = validation.direction(maximize, minimize)
+        config = Config(as_domain(domain), horizon, covar_module, noise_var, exact, seed, upwards)
         super().__init__(config)
         self._start()
 
@@ -89,9 +93,9 @@ class RandomOptimizer(Optimizer):
         """Nothing is claimed."""
         return Guarantee(False, 0.1, (), ("random search does not use the answers.",))
 
-    def _choose(self) -> Choice:
+    def _choose(self) -> Suggestion:
         if self._domain.count is None:
-            return Choice(None, round=1, slot=len(self._ledger), x=self._sobol_point())
+            return Suggestion(None, round=1, slot=len(self._ledger), x=self._sobol_point())
         allowed = torch.ones(self._domain.count, dtype=torch.bool)
         allowed[self._feasibility.closed()] = False
         if not bool(allowed.any()):
@@ -101,7 +105,7 @@ class RandomOptimizer(Optimizer):
         order = torch.randperm(len(allowed), generator=generator)
         left = allowed[order] & (self._asks[order] <= number)
         index = int(order[int(left.nonzero()[0])])
-        return Choice(index, round=number + 1, slot=len(self._ledger))
+        return Suggestion(index, round=number + 1, slot=len(self._ledger))
 
     def _sobol_point(self) -> Tensor:
         """The next point of the scrambled Sobol sequence that satisfies the constraints.
@@ -136,9 +140,17 @@ class RandomOptimizer(Optimizer):
             self._asks[trial.index] += trial.late - (trial.state is TrialState.ABANDONED)
             self._feasibility.note(trial)
 
+    def _corrected(self, trial: Trial, before: TrialState) -> None:
+        if trial.index is not None:
+            self._feasibility.note(trial)
+
     def _attached(self, result: Attached) -> None:
         if result.index is not None:
-            self._feasibility.know(result.index)
+            self._feasibility.know(result.index, result)
+
+    def _detached(self, result: Attached) -> None:
+        if result.index is not None:
+            self._feasibility.forget(result.index, result)
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self._fitting.current(), FixedBeta(6.0), 0.1

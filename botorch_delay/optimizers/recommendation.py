@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from botorch_delay.confidence.bounds import Confidence, Evidence
-from botorch_delay.gp.data import Data
-from botorch_delay.gp.posterior import Moments
+from botorch_delay.gp.posterior import Data, Moments
 from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.trials import Attached, Trial, TrialState, same_points
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +43,23 @@ class Recommendation:
     params: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What all answers say of f at some points, in the user's units and sign.
+
+    Attributes:
+        mean: posterior mean of f, ``n``; the median where values are warped.
+        lower: lower ends of the intervals for f, ``n``.
+        upper: upper ends, ``n``.
+        interval: what the intervals are, in words.
+    """
+
+    mean: Tensor
+    lower: Tensor
+    upper: Tensor
+    interval: str
+
+
 def intervals(
     candidates: Tensor,
     surrogate: Surrogate,
@@ -54,8 +73,7 @@ def intervals(
     return posterior, width.at(posterior), width.words
 
 
-def best_of(
-    rows: Sequence[int] | None,
+def predict(
     candidates: Tensor,
     surrogate: Surrogate,
     evidence: Data,
@@ -63,30 +81,73 @@ def best_of(
     delta: float,
     *,
     sign: float,
-) -> Recommendation:
-    """The candidate with the best posterior mean.
+    best: bool = False,
+) -> tuple[Prediction, int]:
+    """What the evidence says of candidates, and which of them has the best posterior mean.
 
     Args:
-        rows: of the candidates in a finite domain; None on a box.
         candidates: ``n x d``.
         surrogate: that judges.
         evidence: all answers, to be maximised.
-        confidence: gives the interval.
-        delta: its failure probability.
+        confidence: gives the intervals.
+        delta: their failure probability.
         sign: -1 where the user minimises.
+        best: whether only the best one is to be predicted.
     """
     posterior, half, interval = intervals(candidates, surrogate, evidence, confidence, delta)
     if surrogate.learned and not confidence.missing:
         interval = f"under the learned kernel, a heuristic: {interval}"
-    best = int(posterior.mean.argmax())
-    middle, width = posterior.mean[best], half[best]
-    ends = surrogate.warping.inverse(torch.stack([middle - width, middle, middle + width]))
-    lower, mean, upper = sorted((sign * ends).tolist())
-    return Recommendation(
-        x=candidates[best].clone(),
-        index=None if rows is None else rows[best],
-        mean=mean,
-        lower=lower,
-        upper=upper,
-        interval=interval,
-    )
+    place = int(posterior.mean.argmax())
+    rows = slice(place, place + 1) if best else slice(None)
+    middle, half = posterior.mean[rows], half[rows]
+    ends = sign * surrogate.warping.inverse(torch.stack([middle - half, middle, middle + half]))
+    lower, mean, upper = ends if sign > 0 else ends.flip(0)
+    return Prediction(mean, lower, upper, interval), place
+
+
+@dataclass(frozen=True, eq=False)
+class Replicates:
+    """What came of one point.
+
+    Attributes:
+        x: the point, shape ``d``.
+        index: its row in a finite domain, or None.
+        count: its answers, attached results included.
+        pending: its running trials.
+        mean: of its answers, in the user's units and sign; None without one.
+        standard_error: of that mean, from how its answers differ: their standard deviation over
+            sqrt(count); None with fewer than two.
+    """
+
+    x: Tensor
+    index: int | None
+    count: int
+    pending: int
+    mean: float | None
+    standard_error: float | None
+
+
+def replicates(trials: Iterable[Trial], attached: Sequence[Attached]) -> list[Replicates]:
+    """One entry for each distinct point with an answer or a running trial.
+
+    The most answered come first; those with as many answers in the order in which they were first
+    asked or attached, trials before attached results.
+    """
+    counted = [t for t in trials if t.state in (TrialState.COMPLETED, TrialState.RUNNING)]
+    places: list[Trial | Attached] = [*counted, *attached]
+    if not places:
+        return []
+    members: dict[int, list[Trial | Attached]] = {}
+    groups = same_points(torch.stack([place.x for place in places])).tolist()
+    for group, place in zip(groups, places, strict=True):
+        members.setdefault(group, []).append(place)
+    found = [_summary(group) for group in members.values()]
+    return sorted(found, key=lambda point: -point.count)
+
+
+def _summary(members: Sequence[Trial | Attached]) -> Replicates:
+    values = [member.value for member in members if member.value is not None]
+    n, first = len(values), members[0]
+    mean = fmean(values) if n else None
+    error = stdev(values) / math.sqrt(n) if n > 1 else None
+    return Replicates(first.x.clone(), first.index, n, len(members) - n, mean, error)

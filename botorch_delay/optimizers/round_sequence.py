@@ -11,23 +11,27 @@ from typing import Any
 from botorch_delay.elimination.active_set import ActiveSet, RoundBounds
 from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.elimination.closing import RoundAnswers, close_round, everything_left
-from botorch_delay.elimination.open_round import WAITING_SLOT, OpenRound, Outstanding
+from botorch_delay.elimination.open_round import (
+    NO_SLOT,
+    WAITING_SLOT,
+    OpenRound,
+    Outstanding,
+)
 from botorch_delay.elimination.rounds import Departure, RoundRecord
 from botorch_delay.exceptions import ExhaustedDesignError, NoAnswerError, StorageError
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.events import Event, flag
 from botorch_delay.history.point_status import Feasibility
-from botorch_delay.history.trials import Attached, Ledger, Trial
+from botorch_delay.history.trials import Answers, Attached, Ledger, Trial
 from botorch_delay.optimizers.config import BPEConfig
-from botorch_delay.optimizers.fitting import Fitting
 from botorch_delay.optimizers.forecasts import (
     Forecast,
     Straggler,
     describe_running,
     planned_asks,
 )
+from botorch_delay.optimizers.run import Fitting
 from botorch_delay.optimizers.stragglers import EarlyClose
 
 logger = logging.getLogger(__name__)
@@ -36,7 +40,7 @@ logger = logging.getLogger(__name__)
 FURTHEST_SLOT = 10_000
 # A trial that holds a round up is reported when it has been out so many times the design's size,
 # and would be expected to have come with such a probability.
-LATE, SURELY = 4, 0.95
+OVERDUE, SURELY = 4, 0.95
 
 
 class RoundSequence:
@@ -59,6 +63,7 @@ class RoundSequence:
         designed: how many design points were asked, in all rounds.
         out_of_round: how many asks were made elsewhere for a round that had closed here.
         round_rule: when a round closes.
+        closed_at: how many asks had been made when the last round closed; -1 before any did.
     """
 
     def __init__(self, config: BPEConfig, ledger: Ledger, fitting: Fitting) -> None:
@@ -68,10 +73,25 @@ class RoundSequence:
         self.open: OpenRound | None = None
         self.records: list[RoundRecord] = []
         self.resets = self.designed = self.out_of_round = 0
+        self.closed_at = -1
         self.feasibility = Feasibility(key=self.active.key, exact=config.exact)
         self._judged: ActiveSet | None = None  # what a round leaves, until its end is applied
         factor = config.straggler_factor
         self._early = None if factor is None else EarlyClose(factor, config.domain.like)
+
+    def __str__(self) -> str:
+        """Where the rounds stand, and what the last one left, in a line."""
+        count, left = self._config.domain.count, 1.0
+        if self.records:
+            left = self.records[-1].active_after
+        elif count is not None:
+            left = count
+        share = f"{left:.3g} of the box" if count is None else f"{left:.0f} of {count} points"
+        stage = f"rounds: {len(self.records)}, all closed" if self.records else "no round has begun"
+        if self.open is not None:
+            planned = self.round_rule.count
+            stage = f"round {self.open.number}{'' if planned is None else f' of about {planned}'}"
+        return f"{stage}; {share} can still be the best"
 
     @property
     def needs_all(self) -> bool:
@@ -145,8 +165,8 @@ class RoundSequence:
         waited = self._running(outstanding, law)
         if law is None and (waited or to_ask):
             raise NoAnswerError("There is no answer yet to forecast from.")
-        late = self._config.budget_factor is not None and new > 0
-        return Forecast(current.number, tuple(waited), tuple(to_ask), left, law, earliest=late)
+        earliest = self._config.budget_factor is not None and new > 0
+        return Forecast(current.number, tuple(waited), tuple(to_ask), left, law, earliest=earliest)
 
     def _running(self, outstanding: Outstanding, law: EmpiricalDelay | None) -> list[Straggler]:
         """The trials of design points, and those that these wait for to be asked again."""
@@ -155,12 +175,12 @@ class RoundSequence:
         trials = (self._ledger[i] for i in ids)
         return describe_running(trials, len(self._ledger), law)
 
-    def report_late(self, law: Callable[[], EmpiricalDelay | None]) -> None:
+    def report_overdue(self, law: Callable[[], EmpiricalDelay | None]) -> None:
         """Write a line to the log where the open round waits for a trial that may be lost."""
         oldest = None if self.open is None else self.open.oldest_unsettled()
         if self.open is None or oldest is None or not self.round_rule.on_arrival:
             return
-        asked, usual = self.open.slots[oldest].trials[:1], LATE * max(self.open.design_size, 10)
+        asked, usual = self.open.slots[oldest].trials[:1], OVERDUE * max(self.open.design_size, 10)
         times, rest = divmod(len(self._ledger) - 1 - asked[0], usual) if asked else (0, 0)
         if rest or times.bit_count() != 1:  # at once, twice, four times the usual, and so on
             return
@@ -241,24 +261,71 @@ class RoundSequence:
         everything_left(self.active, self.feasibility, current.number)
         return {"whole": self.feasible.is_empty}
 
-    def missing(self, current: OpenRound, slot: int) -> dict[str, Any] | None:
-        """A design point that comes before a slot, as the data of an event; None if none does.
+    def missing(self, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A design point before that of an ask made elsewhere, as the data of an event, or None.
 
         It waits to be asked: its trial is not known yet, or never came to be. A slot that is
         further away than any run leaves them is none: a damaged event must not cost hours.
         """
+        current, slot = self.open, asked["slot"]
+        if current is None or asked["round"] != current.number:
+            return None
         if not len(current.slots) < slot <= len(current.slots) + FURTHEST_SLOT:
             return None
         try:
-            found = self.active.choice(current.next_key(), current.number, slot)
+            found = self.active.suggestion(current.next_key(), current.number, slot)
         except ExhaustedDesignError:
             return None
         point = self._config.domain.like[found.index] if found.x is None else found.x
         return {"x": point.tolist(), "point": found.index}
 
+    def place(self, asked: Mapping[str, Any], key: int, *, finished: bool) -> dict[str, Any]:
+        """The data of an ask made elsewhere, with the round and slot that it has here.
+
+        Args:
+            asked: its data there.
+            key: of its point.
+            finished: whether the run was ended.
+
+        Raises:
+            StorageError: if no round is open and the run was not ended.
+        """
+        current, number, slot = self.open, asked["round"], asked["slot"]
+        data = dict(asked) | {"point": self.active.suggestion(key, 1, 0).index}
+        if current is None:
+            if not finished:
+                raise StorageError("The ask that opened the first round is missing.")
+            # It was asked elsewhere while the last ask was out.
+            return data | {"round": len(self.records), "slot": NO_SLOT}
+        if number < current.number or (number == current.number and slot < 0):
+            return data
+        fits = number == current.number and slot <= len(current.slots)
+        fits = fits and current.admits(slot, key)
+        # One that does not fit comes on top of the design, as while a round waits.
+        return data | {"round": current.number, "slot": slot if fits else WAITING_SLOT}
+
     def begin(self) -> None:
-        """Apply that the first round opened."""
-        self.open = self._new_round(1, 1)
+        """Apply that a round opened: the first, or one after the end of a run that goes on."""
+        self.open = self._new_round(len(self.records) + 1, self._last_size)
+
+    def extend(self) -> list[int]:
+        """Apply that the horizon was extended; the design sizes of the rounds so far.
+
+        A round that is open keeps its size and its length.
+        """
+        self.round_rule = self._config.round_rule()
+        sizes, asks = [record.design_size for record in self.records], len(self._ledger)
+        if self.open is not None:
+            sizes.append(self.open.design_size)
+            asks = sum(record.length for record in self.records) + (self.open.length or 0)
+        if sizes:
+            self.round_rule.resume(len(sizes), max(sizes[-1], 1), asks)
+        return sizes
+
+    @property
+    def _last_size(self) -> int:
+        """Design points of the last closed round; q_0 before any."""
+        return max(self.records[-1].design_size, 1) if self.records else 1
 
     def apply_close(self, current: OpenRound, data: Mapping[str, Any]) -> None:
         """Apply the end of a round as it was decided, here or elsewhere."""
@@ -280,6 +347,7 @@ class RoundSequence:
             active = self.active.after_record(record, data["left"], judged)
         self.active = active
         self.records.append(record)
+        self.closed_at = len(self._ledger)
         self.open = None if last else self._new_round(record.number + 1, current.design_size)
 
     def apply_reset(self, current: OpenRound, *, entirely: bool) -> None:
@@ -316,7 +384,7 @@ class RoundSequence:
         return again or trial.slot == WAITING_SLOT
 
     def settled(self, trial: Trial) -> None:
-        """Apply that a trial was answered, failed or abandoned."""
+        """Apply that a trial was answered, failed or abandoned, or that its end was corrected."""
         self.feasibility.note(trial)
         current = self.of(trial)
         if current is not None:
@@ -327,7 +395,14 @@ class RoundSequence:
         """Apply a result from elsewhere."""
         if self._config.exact and bool(self._config.domain.contains(result.x.unsqueeze(0))):
             key = self.active.key(result)
-            self.feasibility.know(key)
+            self.feasibility.know(key, result)
+            self._update_status(key)
+
+    def detached(self, result: Attached) -> None:
+        """Apply that a result from elsewhere was taken back."""
+        if self._config.exact and bool(self._config.domain.contains(result.x.unsqueeze(0))):
+            key = self.active.key(result)
+            self.feasibility.forget(key, result)
             self._update_status(key)
 
     def _ends_as_planned(self, current: OpenRound) -> bool:

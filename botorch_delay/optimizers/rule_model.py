@@ -19,7 +19,7 @@ from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.point_status import Feasibility
-from botorch_delay.history.trials import Attached, Choice, Ledger, Trial, TrialState
+from botorch_delay.history.trials import Attached, Ledger, Suggestion, Trial, TrialState
 
 
 class Pending:
@@ -91,13 +91,13 @@ class Censor(Pending):
     def value(self, trial: Trial) -> float | None:
         """Its answer, or the worst value."""
         limit, delay = self.max_delay, trial.delay
-        late = limit is not None and delay is not None and delay > limit
-        return self.worst_value if late or trial.value is None else trial.value
+        cut_off = limit is not None and delay is not None and delay > limit
+        return self.worst_value if cut_off or trial.value is None else trial.value
 
     def __repr__(self) -> str:
-        late = "" if self.max_delay is None else f", max_delay={self.max_delay}"
+        limit = "" if self.max_delay is None else f", max_delay={self.max_delay}"
         wide = ", inflate=True" if self.inflate else ""
-        return f"Censor({self.worst_value:g}{late}{wide})"
+        return f"Censor({self.worst_value:g}{limit}{wide})"
 
 
 class RuleModel:
@@ -159,8 +159,8 @@ class RuleModel:
         self.running = Counter(self.key(trial) for trial in self._ledger.running())
         for trial in self._ledger.trials:
             self._count(trial)
-        for number, result in enumerate(self._ledger.attached):
-            self._count_attached(number, result)
+        for result in self._ledger.attached:
+            self._count_attached(result)
         self.behind = False
 
     @property
@@ -171,7 +171,7 @@ class RuleModel:
     @property
     def deviation(self) -> Tensor:
         """At every candidate, with pending points counted: ``N``."""
-        return self.with_pending.at_candidates.deviation
+        return self.with_pending.at_candidates.variance.sqrt()
 
     @property
     def with_pending(self) -> Averages:
@@ -182,7 +182,7 @@ class RuleModel:
 
     def key(self, place: Trial | Attached) -> int:
         """The key of a point."""
-        return self._keys.of(place.x, place.index)
+        return self._keys.of(place.x) if place.index is None else place.index
 
     def point(self, key: int) -> Tensor:
         """The point with a key, ``d``."""
@@ -214,7 +214,7 @@ class RuleModel:
         points += [self._asked.point(key) for key in failed]
         return self.surrogate.inputs(torch.stack(points)) if points else None
 
-    def width_at(self, choice: Choice) -> float | None:
+    def width_at(self, choice: Suggestion) -> float | None:
         """Sigma at the point that is about to be asked, where the rule adds it up; else None."""
         if not self.pending.inflate:
             return None
@@ -240,11 +240,26 @@ class RuleModel:
             self.running[self.key(trial)] -= not trial.late
             self._count(trial)
 
-    def attached(self) -> None:
-        """A result came from elsewhere, the last one that the ledger holds."""
+    def corrected(self, trial: Trial) -> None:
+        """A trial was given another value, or another end."""
         if not self.behind:
-            number = len(self._ledger.attached) - 1
-            self._count_attached(number, self._ledger.attached[number])
+            self.feasibility.note(trial)
+            self._count(trial)
+
+    def attached(self, result: Attached) -> None:
+        """A result came from elsewhere."""
+        if not self.behind:
+            self._count_attached(result)
+
+    def detached(self, result: Attached) -> None:
+        """A result from elsewhere was taken back."""
+        if self.behind:
+            return
+        key = self.key(result)
+        self.feasibility.forget(key, result)
+        for averages in (self.answers, self._asked):
+            if averages is not None:
+                averages.drop(key, -1 - result.id)
 
     def _count(self, trial: Trial) -> None:
         """Enter a trial where its state says that it counts, and take it out elsewhere."""
@@ -261,10 +276,9 @@ class RuleModel:
             else:
                 self._asked.drop(key, trial.id)
 
-    def _count_attached(self, number: int, result: Attached) -> None:
-        key = self.key(result)
-        self.feasibility.know(key)
-        source = -1 - number
+    def _count_attached(self, result: Attached) -> None:
+        key, source = self.key(result), -1 - result.id
+        self.feasibility.know(key, result)
         self.answers.put(key, source, result.x, self._sign * result.value, None)
         if self._asked is not None:
             self._asked.put(key, source, result.x, None, None)

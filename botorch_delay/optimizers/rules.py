@@ -26,7 +26,7 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.design.climbing import BoundClimb
+from botorch_delay.design.ascent import BoundClimb
 from botorch_delay.domains.generators import seeded
 from botorch_delay.exceptions import BotorchDelayError, InputError, InputTypeError
 from botorch_delay.gp.delayed_gp import DelayedGP
@@ -146,17 +146,9 @@ class UCB(Rule):
         """
         answers, design = model.answers.anywhere, model.with_pending.anywhere
         surrogate, factor = model.surrogate, self.factor + sum(model.widths)
-        cap = starts.new_full((len(starts),), torch.inf)
         if surrogate.learned:
-            if BoundClimb.fits(surrogate, answers):
-                return BoundClimb.above(surrogate, answers, design, factor, starts)
-            cap = design.at(surrogate.inputs(starts)).deviation
-
-        def bound(X: Tensor) -> Tensor:
-            inputs = surrogate.inputs(X)
-            return answers.mean(inputs) + factor * torch.minimum(design.at(inputs).deviation, cap)
-
-        return bound
+            return BoundClimb(surrogate, answers, design, factor, starts)
+        return lambda X: answers.mean(X) + factor * design.variance(X).sqrt()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""A run as the events that happened in it: what every optimizer keeps, saves and loads."""
+"""A run as the events that happened in it, and the kernel and noise that its answers say.
+
+:class:`Run` is what every optimizer keeps, saves and loads.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import torch
@@ -18,11 +22,104 @@ from torch import Tensor
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.factors import warned
+from botorch_delay.gp.surrogate import (
+    MIN_ANSWERS_TO_FIT,
+    Surrogate,
+    fit_surrogate,
+)
 from botorch_delay.history import sqlite, states
-from botorch_delay.history.events import SETTLED, Event, read_events, truncated
-from botorch_delay.history.trials import Attached, Ledger, Trial
+from botorch_delay.history.events import SETTLED, Event, read_events, truncated, whole
+from botorch_delay.history.trials import Answers, Attached, Ledger, Trial, TrialState
 from botorch_delay.optimizers.config import Config
-from botorch_delay.optimizers.fitting import Fitting
+
+# A learned kernel is fitted again when there are this many times the answers of the last fit.
+GROWTH_TO_REFIT = 1.2
+
+
+class Fitting:
+    """Kernel and noise: fixed, or learned and fitted again as answers come in.
+
+    A learned surrogate is fitted again, inside an ask, once the answers have grown by a fifth. A
+    fit depends on the answers alone, so that :meth:`current`, which looks ahead for those who
+    only read, changes nothing that is asked later.
+
+    Args:
+        config: of the optimizer, with the kernel or how it is learned.
+        ledger: the answers; read, never written.
+        worst_value: a value that tells about the scale of values while there are too few answers
+            for a fit, in the user's sign; None if there is none.
+
+    Attributes:
+        learned: whether kernel and noise are learned.
+        surrogate: the one in use.
+        fitted_to: how many answers it was fitted to, attached results included.
+    """
+
+    def __init__(self, config: Config, ledger: Ledger, *, worst_value: float | None = None) -> None:
+        self._config, self._ledger, self._worst_value = config, ledger, worst_value
+        self.learned = config.learned
+        self.surrogate = config.fixed or self._fit(None)
+        self.fitted_to = 0
+        self._ahead: tuple[int, Surrogate] | None = None  # to how many answers
+
+    def current(self) -> Surrogate:
+        """The surrogate that the next ask would use."""
+        answers = self._answers
+        if not self.learned or answers == self.fitted_to:
+            return self.surrogate
+        # Before there can be a fit, every answer tells something about the scale of values.
+        if MIN_ANSWERS_TO_FIT <= answers < GROWTH_TO_REFIT * self.fitted_to:
+            return self.surrogate
+        if self._ahead is None or self._ahead[0] != answers:
+            self._ahead = (answers, self._fit(self.surrogate))
+        return self._ahead[1]
+
+    def fit(self) -> dict[str, Any] | None:
+        """What :meth:`take` needs to use a new surrogate, JSON-ready; None if there is none."""
+        surrogate = self.current()
+        if surrogate is self.surrogate:
+            return None
+        return {"surrogate": surrogate.describe(), "answers": self._answers}
+
+    def take(self, fitted: Mapping[str, Any]) -> None:
+        """Use a surrogate that was fitted.
+
+        Args:
+            fitted: what :meth:`fit` gave, here or elsewhere.
+
+        Raises:
+            StorageError: if it is malformed.
+        """
+        answers = whole(fitted["answers"])
+        if not self.learned or answers > self._answers:
+            raise StorageError(f"a fit to {answers} answers, of {self._answers}.")
+        self.surrogate = Surrogate.rebuild(fitted["surrogate"], self._config.domain)
+        self.fitted_to, self._ahead = answers, None
+
+    def forget(self) -> None:
+        """An answer that was fitted has changed: the next ask fits again."""
+        self.fitted_to, self._ahead = 0, None
+
+    @property
+    def _answers(self) -> int:
+        return self._ledger.answer_count + len(self._ledger.attached)
+
+    def _fit(self, previous: Surrogate | None) -> Surrogate:
+        config, ledger = self._config, self._ledger
+        answers = Answers.of(config.domain, config.sign, ledger.results())
+        if self._worst_value is not None and 0 < len(answers) < MIN_ANSWERS_TO_FIT:
+            worst = answers.y.new_tensor([config.sign * self._worst_value])
+            answers = replace(answers, y=torch.cat([answers.y[:1], worst]))
+        return fit_surrogate(
+            config.domain,
+            answers,
+            seed=config.seed,
+            previous=previous,
+            warm_start=config.warm_start,
+            exact=config.exact,
+            warp=config.warp,
+        )
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -75,12 +172,14 @@ class Run:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._domain, self._horizon = config.domain, config.horizon
+        self._domain, self._planned = config.domain, config.horizon
         self._seed, self._maximize, self._exact = config.seed, config.maximize, config.exact
         self._lock = Lock()
 
     def _start(self) -> None:
         """Make the state of a run that begins; what is made is shared with no earlier state."""
+        self._config = copy.copy(self._config)  # of its own: its horizon may be extended
+        self._config.plan(self._planned)
         self._finished = False
         self.notes: dict[str, Any] = {}
         self._noted = "{}"
@@ -93,8 +192,8 @@ class Run:
 
     @property
     def horizon(self) -> int | None:
-        """How many asks are planned; None where no end is planned."""
-        return self._horizon
+        """How many asks are planned by now; None where no end is planned."""
+        return self._config.horizon
 
     @property
     def maximize(self) -> bool:
@@ -105,22 +204,6 @@ class Run:
     def exact(self) -> bool:
         """Whether evaluations have no noise, so that no point is asked twice."""
         return self._exact
-
-    @property
-    def trials(self) -> list[Trial]:
-        """Every trial, in the order of the asks."""
-        return list(self._ledger.trials)
-
-    @property
-    @exclusive
-    def pending(self) -> list[Trial]:
-        """The running trials, in the order of the asks."""
-        return self._ledger.running()
-
-    @property
-    def attached(self) -> list[Attached]:
-        """The results that were obtained elsewhere."""
-        return list(self._ledger.attached)
 
     @exclusive
     def state_dict(self) -> dict[str, Any]:
@@ -133,6 +216,8 @@ class Run:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace this optimizer's state by one of an optimizer made the same way.
 
+        If this one was made with a longer horizon, the run that is loaded is extended to it.
+
         Raises:
             StorageError: if the state is malformed, or of another optimizer, domain or
                 configuration; then nothing is changed.
@@ -143,23 +228,27 @@ class Run:
                 f"The state is of a {state['optimizer']}, this is a {type(self).__name__}."
             )
         stored = {key: state[key] for key in ("points", "bounds") if key in state}
+        loaded = copy.copy(self)
+        loaded._planned = self._shorter(loaded._horizon_in(state["config"]))
+        loaded._start()
         states.check_same(
-            self._array() | self._described(),
+            self._array() | loaded._described(),
             stored | state["config"],
             # Hyperparameters in single precision are a transform away from what is stored.
             tolerance=1e-9 if self._domain.like.dtype is torch.float64 else 1e-5,
         )
-        loaded = copy.copy(self)
-        loaded._start()
         loaded._replay(read_events(state["events"], self._domain))
-        if self._horizon is not None and len(loaded._ledger) > self._horizon:
+        horizon = loaded.horizon
+        if horizon is not None and len(loaded._ledger) > horizon:
             raise StorageError(
-                f"{len(loaded._ledger)} trials are stored for a horizon of {self._horizon}."
+                f"{len(loaded._ledger)} trials are stored for a horizon of {horizon}."
             )
         loaded._noted = json.dumps(state["notes"])
         loaded.notes = json.loads(loaded._noted)
         if "digest" in state and state["events"]:
             loaded._ledger.know_digest(state["digest"])
+        if horizon is not None and self._planned is not None and horizon < self._planned:
+            loaded._happen("extended", data={"horizon": self._planned})
         self.__dict__.update(loaded.__dict__)
 
     @exclusive
@@ -220,6 +309,13 @@ class Run:
             self._settled(self._ledger.settle(event))
         elif event.kind == "attached":
             self._attached(self._ledger.attach(event, self._domain.like))
+        elif event.kind in ("corrected", "detached"):
+            if self._fitting is not None:
+                self._fitting.forget()
+            if event.kind == "corrected":
+                self._corrected(*self._ledger.correct(event))
+            else:
+                self._detached(self._ledger.detach(event))
         else:
             self._decided(event)
             self._ledger.append(event)
@@ -262,6 +358,15 @@ class Run:
     def _attached(self, result: Attached) -> None:
         """Take in a result from elsewhere."""
 
+    def _corrected(self, trial: Trial, before: TrialState) -> None:
+        """Take in that a trial has another value, or another end, than it had before."""
+
+    def _detached(self, result: Attached) -> None:
+        """Take in that a result from elsewhere does not count."""
+
+    def _extended(self, before: int) -> None:
+        """Take in that more asks are planned than so many."""
+
     def _decided(self, event: Event) -> None:
         """Take in an event of another kind.
 
@@ -270,6 +375,13 @@ class Run:
         """
         if event.kind == "finished":
             self._finished = True
+        elif event.kind == "extended":
+            before, horizon = self.horizon, whole(event.data["horizon"], 1)
+            if before is None or horizon <= before:
+                raise StorageError(f"a horizon of {before} is extended to {horizon}.")
+            self._config.plan(horizon)
+            self._finished = False
+            self._extended(before)
         elif event.kind == "fitted" and self._fitting is not None:
             self._fitting.take(event.data)
         elif event.kind != "noted":
@@ -283,7 +395,22 @@ class Run:
 
     def _described(self) -> dict[str, Any]:
         """What it was made with, JSON-ready."""
-        return self._config.describe() | self._domain.describe()
+        return self._configuration() | self._domain.describe()
+
+    def _configuration(self) -> dict[str, Any]:
+        """The arguments that it was made with, JSON-ready."""
+        return self._config.describe() | {"horizon": self._planned}
+
+    def _horizon_in(self, config: Mapping[str, Any]) -> Any:
+        """The horizon that a stored configuration was made with."""
+        return config.get("horizon")
+
+    def _shorter(self, horizon: Any) -> int | None:
+        """A stored horizon, where it is shorter than the one that was planned here."""
+        planned = self._planned
+        is_number = isinstance(horizon, int) and not isinstance(horizon, bool)
+        shorter = planned is not None and is_number and 1 <= horizon < planned
+        return horizon if shorter else planned
 
     @property
     def _sign(self) -> float:

@@ -29,9 +29,10 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.confidence.bounds import Confidence, RKHSConfidence
+from botorch_delay import validation
+from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.design.ties import lowest_of_largest
+from botorch_delay.design.ascent import lowest_of_largest
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.domains.space import Space, as_domain
@@ -41,7 +42,7 @@ from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.events import Event, whole
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask
-from botorch_delay.history.trials import Choice, Trial
+from botorch_delay.history.trials import Suggestion, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import ThreDSConfig
 from botorch_delay.optimizers.recommendation import intervals
@@ -126,7 +127,8 @@ class ThreDSOptimizer(Optimizer):
         patience: answers after which a descendant is accepted although nothing is certain.
         delta: failure probability of the bounds of one search.
         seed: of the points on a box; nothing else is random.
-        maximize: False minimises; all public values keep the user's sign.
+        maximize: whether large values are good, as by default; public values keep their sign.
+        minimize: the opposite; give one of the two.
 
     Raises:
         InputError: if an argument is missing or out of its range.
@@ -155,11 +157,13 @@ class ThreDSOptimizer(Optimizer):
         patience: int = 50,
         delta: float = 0.1,
         seed: int = 0,
-        maximize: bool = True,
+        maximize: bool | None = None,
+        minimize: bool | None = None,
     ) -> None:
         domain = as_domain(domain)
         config = ThreDSConfig(
-            *(domain, horizon, covar_module, noise_var, False, seed, maximize),
+            *(domain, horizon, covar_module, noise_var, False, seed),
+            maximize=validation.direction(maximize, minimize),
             confidence=confidence,
             delta=delta,
             interval=interval,
@@ -190,10 +194,11 @@ class ThreDSOptimizer(Optimizer):
     def _first_interval(self, config: ThreDSConfig) -> tuple[float, float]:
         if config.interval is not None:
             return config.interval
-        assert isinstance(config.confidence, RKHSConfidence)
+        constants = config.confidence.constants
+        assert constants is not None
         with torch.no_grad():
             prior = prior_variance(self._surrogate.covar_module, self._points)
-        largest = config.confidence.norm_bound * prior.max().item() ** 0.5
+        largest = constants.norm_bound * prior.max().item() ** 0.5
         return -largest, largest
 
     @property
@@ -223,7 +228,7 @@ class ThreDSOptimizer(Optimizer):
         )
         return Guarantee(False, self._delta, self._confidence.assumptions, missing)
 
-    def _choose(self) -> Choice:
+    def _choose(self) -> Suggestion:
         while True:
             search = self._search
             candidates = self._candidates()
@@ -253,8 +258,8 @@ class ThreDSOptimizer(Optimizer):
                 break
         number, slot = len(self._records) + 1, len(search.trials)
         if self._domain.count is not None:
-            return Choice(index, round=number, slot=slot)
-        return Choice(None, round=number, slot=slot, x=self._points[index])
+            return Suggestion(index, round=number, slot=slot)
+        return Suggestion(None, round=number, slot=slot, x=self._points[index])
 
     def _discretize(self) -> Tensor:
         """The points that are played on, ``N x d``."""
@@ -351,6 +356,9 @@ class ThreDSOptimizer(Optimizer):
         self._feasibility.add(trial)
 
     def _settled(self, trial: Trial) -> None:
+        self._feasibility.note(trial)
+
+    def _corrected(self, trial: Trial, before: TrialState) -> None:
         self._feasibility.note(trial)
 
     def _decided(self, event: Event) -> None:

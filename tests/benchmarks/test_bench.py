@@ -21,6 +21,7 @@ from botorch_delay.benchmarks import (
     Clock,
     FiniteProblem,
     Method,
+    figures,
     paper_problem,
     runs,
     simulate,
@@ -53,6 +54,12 @@ TINY = Suite(
     steps=20,
     recommendations=4,
 )
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch):
+    """Figures cost more than the runs; those of ``made`` are drawn."""
+    monkeypatch.setattr(figures, "_draw_curves", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -147,9 +154,9 @@ def test_the_report_shows_losses(made):
     assert "(development)" in report
     assert "of the suite are missing" not in report
     assert "GP-BUCB" in report
-    figures = sorted((made.folder / "figures").iterdir())
-    assert len(figures) == 2
-    for path in figures:
+    drawn = sorted((made.folder / "figures").iterdir())
+    assert len(drawn) == 2
+    for path in drawn:
         assert path.stat().st_size > 20_000
         assert f"figures/{path.name}" in report
     assert "more" in str(made)
@@ -225,7 +232,7 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_work(tmp_path, monk
 @pytest.mark.parametrize("package", ["matplotlib", "pandas"])
 def test_without_what_reports_need_nothing_begins(package, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError, match=f"need {package}.*bench"):
+    with pytest.raises(MissingExtraError, match=f"need {package}: pip install '{package}"):
         bench(TINY, tmp_path / "new", workers=1)
     assert not (tmp_path / "new").exists()
 
@@ -452,10 +459,10 @@ def test_the_quick_suite_survives_being_killed(tmp_path):
     if count < 144:
         command += ["--problems", "se-0.02", "--methods", "gp-bucb,random", "--seeds", "2"]
     folder = tmp_path / "out" / "runs"
-    for enough in (2, count // 4):
+    for enough in {2, count // 4}:
         kill_once(command, lambda enough=enough: len(list(folder.glob("*.json"))) >= enough)
     done = {path: path.stat().st_mtime_ns for path in folder.glob("*.json")}
-    finished = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    finished = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1200)
     assert all(path.stat().st_mtime_ns == when for path, when in done.items())
     assert "report" in finished.stdout
     assert len(list(folder.glob("*.json"))) == count
@@ -468,7 +475,7 @@ def test_regret_against_the_mean_delay(tmp_path):
         delays=("none", "poisson-10", "poisson-25", "poisson-50", "pareto-1.5"),
         methods=("random", "gp-bucb"),
         seeds=(0, 1),
-        steps=20,
+        steps=8,
     )
     done = bench(suite, tmp_path, workers=1, progress=False)
     lines = against_mean_delay(done.runs)

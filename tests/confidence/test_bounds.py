@@ -14,11 +14,10 @@ from oracle import bounds, kernel_function, posterior
 import botorch_delay as bd
 from botorch_delay.confidence.bounds import Evidence
 from botorch_delay.confidence.information import spectrum
-from botorch_delay.confidence.nets import nets
+from botorch_delay.confidence.nets import largest_deviation, nets
 from botorch_delay.exceptions import InputError, InputTypeError, NumericsWarning
-from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.gp.posterior import Posterior
+from botorch_delay.gp.posterior import Data, Posterior
 
 
 @pytest.fixture
@@ -295,6 +294,14 @@ def on_box(confidence, kernel, data, box, counts, rounds, delta):
     return confidence.fixed_design(evidence)
 
 
+def net_of(confidence, kernel, data, box, counts, rounds, delta):
+    """The net of the same bounds."""
+    ratio, of_round = data.spread_ratio**0.5, delta / (2 * rounds)
+    evidence = Evidence(kernel, data, ratio, of_round, box=box, counts=counts)
+    smallest = Posterior(kernel, data).variance(data.X).min().sqrt().item()
+    return confidence._net(evidence, box, largest_deviation(kernel, box), smallest)
+
+
 def unit_box(d):
     return torch.tensor([[0.0] * d, [1.0] * d], dtype=torch.double)
 
@@ -351,7 +358,7 @@ class Box:
 
 @pytest.mark.parametrize("d", [1, 2])
 def test_bounds_hold_on_the_whole_box_and_fail_with_small_constants(d):
-    problem, runs, delta = Box(d), 20, 0.1
+    problem, runs, delta = Box(d), 10, 0.1
     ways = list(itertools.product(WAYS, (True, False)))
     misses = dict.fromkeys(itertools.product(ways, (1.0, 5.0)), 0)
     for seed in range(runs):
@@ -371,9 +378,10 @@ def test_the_net_costs_little_over_its_own_points():
     problem = Box(1)
     evidence, _ = problem.draw(0)
     confidence = bd.RKHSConfidence(problem.norm, problem.noise_std)
-    got = on_box(confidence, problem.kernel, evidence, problem.box, {}, 1, 0.1)
+    made = confidence, problem.kernel, evidence, problem.box, {}, 1, 0.1
+    got = on_box(*made)
     at = Posterior(problem.kernel, evidence).at(problem.at, weights=True)
-    ratio, points = evidence.spread_ratio**0.5, math.exp(got.net.log_size)
+    ratio, points = evidence.spread_ratio**0.5, math.exp(net_of(*made).log_size)
     alone = confidence.fixed_design(Evidence(problem.kernel, evidence, ratio, 0.05, points)).at(at)
     assert (got.at(at) >= alone).all()
     assert (got.at(at) <= 1.1 * alone).all()
@@ -407,19 +415,20 @@ def test_the_slopes_of_the_net(name):
 def test_the_net_s_half_width_is_the_written_out_one(tight):
     kernel, evidence, at = se(), grouped_evidence(), scattered(30, seed=1)
     confidence = bd.RKHSConfidence(2.0, 0.3, tight=tight)
-    got = on_box(confidence, kernel, evidence, unit_box(2), {}, 3, 0.2)
+    made = confidence, kernel, evidence, unit_box(2), {}, 3, 0.2
+    got, net = on_box(*made), net_of(*made)
     k, X, y = kernel_function(kernel), evidence.X.numpy(), evidence.y.numpy()
     D, spread = evidence.noise_var.numpy(), evidence.spread.numpy()
     _, variance, z = posterior(k, X, y, np.diag(D), at.numpy())
     alpha = np.linalg.solve(k(X, X) + np.diag(D), y)
     norm, ratio = np.sqrt(alpha @ k(X, X) @ alpha), np.sqrt((spread / D).max())
-    tail = np.sqrt(2 * (got.net.log_size + np.log(4 * 3 / 0.2)))
+    tail = np.sqrt(2 * (net.log_size + np.log(4 * 3 / 0.2)))
     beta = 2.0 + 0.3 * ratio * tail
-    expected = beta * np.sqrt(variance) + (2.0 + norm + beta) * got.net.eps
+    expected = beta * np.sqrt(variance) + (2.0 + norm + beta) * net.eps
     if tight:
         bias = np.sqrt(variance - (z**2 * D[:, None]).sum(axis=0))
         noise = 0.3 * np.sqrt((z**2 * spread[:, None]).sum(axis=0)) * tail
-        slack = (2.0 + norm + 2.0 + 0.3 * ratio * tail / 2) * got.net.eps
+        slack = (2.0 + norm + 2.0 + 0.3 * ratio * tail / 2) * net.eps
         expected = np.minimum(expected, 2.0 * bias + noise + slack)
     np.testing.assert_allclose(
         got.at(Posterior(kernel, evidence).at(at, weights=True)), expected, 1e-8
@@ -430,11 +439,11 @@ def test_the_net_s_half_width_is_the_written_out_one(tight):
 def test_the_net_depends_on_no_answer():
     evidence = grouped_evidence()
     other = Data(evidence.X, 100 * evidence.y, evidence.noise_var, evidence.spread)
-    one, two = (
-        on_box(bd.RKHSConfidence(2.0, 0.3), se(), e, unit_box(2), {}, 3, 0.1)
-        for e in (evidence, other)
-    )
-    assert one.net == two.net
+    made = [
+        (bd.RKHSConfidence(2.0, 0.3), se(), e, unit_box(2), {}, 3, 0.1) for e in (evidence, other)
+    ]
+    assert net_of(*made[0]) == net_of(*made[1])
+    one, two = (on_box(*case) for case in made)
     assert one.multiplier == two.multiplier
     assert one.slack < two.slack
 
@@ -442,11 +451,12 @@ def test_the_net_depends_on_no_answer():
 def test_the_net_uses_the_values_of_discrete_columns():
     evidence, confidence = grouped_evidence(), bd.RKHSConfidence(2.0, 0.3)
     box = unit_box(2)
-    free = on_box(confidence, se(), evidence, box, {}, 3, 0.1)
-    few = on_box(confidence, se(), evidence, box, {0: 3, 1: 4}, 3, 0.1)
+    made = [(confidence, se(), evidence, box, counts, 3, 0.1) for counts in ({}, {0: 3, 1: 4})]
+    free, few = (on_box(*case) for case in made)
     assert few.multiplier < free.multiplier
     assert few.slack == 0.0
-    assert [few.net] == nets(se(), box, {0: 3, 1: 4}, [free.net.eps])
+    of_free, of_few = (net_of(*case) for case in made)
+    assert [of_few] == nets(se(), box, {0: 3, 1: 4}, [of_free.eps])
 
 
 def test_the_trace_s_multiplier_is_the_written_out_one():

@@ -1,12 +1,15 @@
 import pytest
 import torch
-from cases import scattered
+from cases import scattered, se
 from hypothesis import given
 from hypothesis import strategies as st
 
-from botorch_delay import FiniteActiveSet, FiniteDomain
+from botorch_delay import BoxDomain, FiniteActiveSet, FiniteDomain
+from botorch_delay.confidence.bounds import HalfWidth
+from botorch_delay.elimination import box_active_set
 from botorch_delay.elimination.finite_active_set import surviving
 from botorch_delay.exceptions import InputError
+from botorch_delay.gp.posterior import Data, Posterior
 
 
 @given(intervals=st.lists(st.tuples(st.floats(-5, 5), st.floats(0, 3)), min_size=1, max_size=30))
@@ -38,3 +41,16 @@ def test_contains_checks_its_argument():
         active.contains(torch.zeros(1, 3).double())
     with pytest.raises(InputError, match="float32"):
         active.contains(torch.zeros(1, 2))
+
+
+def test_samples_of_a_box_are_smaller_with_many_answers(monkeypatch):
+    monkeypatch.setattr(box_active_set, "MANY_ANSWERS", 3)
+    box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+
+    def sampled(n):
+        X = scattered(n, 2)
+        posterior = Posterior(se(), Data.single(X, X[:, 0], torch.full_like(X[:, 0], 0.01)))
+        condition = box_active_set.Condition(1, posterior, lambda: HalfWidth(1.0), cutoff=-9.0)
+        return len(box_active_set.BoxActiveSet(box, (condition,)).pool.points)
+
+    assert [sampled(3), sampled(4)] == [4096, 2048]

@@ -36,8 +36,8 @@ def test_a_device_gives_what_was_recorded_on_the_cpu(name, recorded, monkeypatch
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", NAMES)
-def test_every_case_gives_what_was_recorded(name, recorded):
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in QUICK])
+def test_every_other_case_gives_what_was_recorded(name, recorded):
     check(name, recorded)
 
 

@@ -10,8 +10,7 @@ from gpytorch.kernels import RBFKernel
 import botorch_delay as bd
 from botorch_delay.exceptions import NumericsWarning
 from botorch_delay.gp.averages import Averages
-from botorch_delay.gp.data import Data
-from botorch_delay.gp.posterior import BLOCK, Posterior
+from botorch_delay.gp.posterior import BLOCK, Data, Posterior
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.optimizers.rule_model import Hallucinate
 from botorch_delay.optimizers.rules import UCB

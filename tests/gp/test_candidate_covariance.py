@@ -12,6 +12,8 @@ from botorch_delay.gp.candidate_covariance import CandidateCovariance
 def small_blocks(monkeypatch):
     monkeypatch.setattr(module, "BLOCK", 9)
     monkeypatch.setattr(module, "STRIPES", 7)
+    monkeypatch.setattr(module, "LEAST_HEIGHT", 1)
+    monkeypatch.setattr(module, "rows_per_chunk", lambda columns, like: 13)
 
 
 def dense(points):

@@ -6,8 +6,7 @@ from gpytorch.kernels import ScaleKernel
 from oracle import kernel_function, posterior
 
 from botorch_delay.gp import kernels
-from botorch_delay.gp.data import Data
-from botorch_delay.gp.posterior import Posterior
+from botorch_delay.gp.posterior import Data, Posterior
 
 
 def single(X, y, noise_var):
@@ -88,3 +87,32 @@ def test_a_rescaled_posterior_is_the_posterior_of_the_rescaled_function():
     torch.testing.assert_close(unit.mean, direct.mean + 5.0)
     for field in ("variance", "prior", "noise_norm", "penalty"):
         torch.testing.assert_close(getattr(unit, field), getattr(direct, field))
+
+
+def test_the_spread_counts_answers():
+    X, y = scattered(3), normal(3)
+    rows = torch.tensor([0, 2, 2, 0, 2])
+    noise = torch.full((5,), 0.25, dtype=torch.double)
+    assert Data.single(X, y, noise[:3]).spread_ratio == pytest.approx(4.0)
+    data = Data.averaged(X[rows], normal(5), noise, rows)
+    assert data.spread_ratio == pytest.approx(4.0)
+    torch.testing.assert_close(data.spread, torch.tensor([1 / 2, 1 / 3]).double())
+    torch.testing.assert_close(data.noise_var, torch.tensor([0.25 / 2, 0.25 / 3]).double())
+    assert torch.equal(data.X, X[[0, 2]])
+    empty = torch.empty(0, dtype=torch.long)
+    none = Data.averaged(X[:0], y[:0], noise[:0], empty)
+    assert len(none) == 0
+    assert none.spread_ratio == 0.0
+
+
+def test_the_variance_alone_is_that_of_all_moments(monkeypatch):
+    monkeypatch.setattr(kernels, "CACHE_ELEMENTS", 100)  # in several chunks
+    X, y, at = scattered(9), normal(9), scattered(30, seed=1)
+    data = single(X, y, 0.1)
+    scaled = Posterior(
+        ScaleKernel(se()).double(), data, inputs=lambda X: 2.0 * X, offset=1.0, scale=3.0
+    )
+    found = scaled.variance(at)
+    assert torch.equal(found, scaled.at(at).variance)
+    assert not found.requires_grad  # of the kernel's hyperparameters no graph is kept
+    assert scaled.variance(at.requires_grad_(True)).requires_grad

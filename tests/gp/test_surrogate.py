@@ -20,7 +20,7 @@ from botorch_delay.exceptions import FitWarning, InputError, StorageError
 from botorch_delay.gp import surrogate as module
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate, fit_surrogate
-from botorch_delay.history.answers import Answers
+from botorch_delay.history.trials import Answers
 
 POINTS = 10 * scattered(60) - 4
 X = POINTS[:25]
@@ -202,7 +202,7 @@ def test_a_fit_that_fails_keeps_the_last_good_one(monkeypatch):
 
 
 def test_a_fit_to_many_answers_takes_a_subset(monkeypatch):
-    monkeypatch.setattr("botorch_delay.gp.surrogate.MAX_ANSWERS_TO_FIT", 40)
+    monkeypatch.setattr("botorch_delay.gp.surrogate.MANY_ANSWERS", 40)
     domain = FiniteDomain(scattered(60))
     y = domain.points[:, 0].sin()
     many = fit_surrogate(domain, answers(domain.points, y), seed=1)
@@ -212,6 +212,9 @@ def test_a_fit_to_many_answers_takes_a_subset(monkeypatch):
     assert many.hyperparameters() != other.hyperparameters()
     # The scale of the values is that of all of them.
     assert many.scale == pytest.approx(y.std().item())
+    monkeypatch.setattr("botorch_delay.gp.surrogate.MAX_ITERATIONS", 1)
+    cut_short = fit_surrogate(domain, answers(domain.points, y), seed=1)
+    assert cut_short.hyperparameters() != many.hyperparameters()
 
 
 def test_categories_have_no_order():

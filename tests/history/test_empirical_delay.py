@@ -186,15 +186,15 @@ def test_steps_survive_a_file(tmp_path):
 
 def test_late_trials_are_named():
     opt = optimizer()
-    assert opt.late() == []
+    assert opt.overdue() == []
     lost, *others = opt.ask(20)
     for trial in others:
         opt.tell(trial, 0.0)
     for _ in range(15):
         opt.tell(opt.ask(), 0.0)
-    (found,) = opt.late()
+    (found,) = opt.overdue()
     assert (found.trial, found.asks) == (lost, 34)
     assert found.sooner == pytest.approx(1.0 - opt.delays().survival(33))
-    assert opt.late(share=0.999) == [] or found.sooner >= 0.999
+    assert opt.overdue(share=0.999) == [] or found.sooner >= 0.999
     with pytest.raises(InputError):
-        opt.late(share=1.0)
+        opt.overdue(share=1.0)

@@ -501,7 +501,7 @@ def test_a_part_passed_for_a_stored_one_must_equal_it(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"horizon": 61}, "horizon="),
+        ({"horizon": 59}, "horizon="),
         ({"seed": 1}, "points.0, 0.="),
         ({"noise_var": 0.02}, "noise_var="),
         ({"delta": 0.2}, "delta="),

@@ -177,3 +177,53 @@ def test_trials_of_a_copied_ledger_are_its_own(ledger):
     assert [t.id for t in ledger.running()] == [0, 2, 3]
     assert [t.id for t in other.running()] == [0, 1, 3]
     assert (ledger[1].value, other[1].value, other[2].reason) == (1.0, None, "x")
+
+
+def test_corrections_keep_what_was_said_in_trial_and_events(ledger):
+    settle(ledger, 1, "completed", 0.5, noise_var=0.1)
+    before = list(ledger.events())
+    digest = ledger.digest(len(before))
+    for time, value in ((3.0, 0.7), (4.0, None), (5.0, 0.6)):
+        ledger.correct(Event("corrected", time, 1, value, {"reason": f"at {time}"}))
+    assert list(ledger.events())[: len(before)] == before
+    assert ledger.digest(len(before)) == digest
+    trial = ledger[1]
+    assert (trial.value, trial.noise_var, trial.answered_at) == (0.6, 0.1, 2.0)
+    assert [c.value for c in trial.corrections] == [0.5, 0.7, None]
+    assert [c.failure for c in trial.corrections] == ["", "", "at 4.0"]
+    assert [c.reason for c in trial.corrections] == ["at 3.0", "at 4.0", "at 5.0"]
+    assert ledger.answer_count == 1
+    assert pickle.loads(pickle.dumps(trial)).corrections == trial.corrections
+
+
+def test_what_has_no_end_cannot_be_corrected(ledger):
+    settle(ledger, 0, "failed")
+    settle(ledger, 1, "abandoned")
+    for trial, value in ((0, None), (1, 1.0), (2, 1.0), (9, 1.0)):
+        with pytest.raises(StorageError):
+            ledger.correct(Event("corrected", 3.0, trial, value))
+
+
+def test_only_answers_far_from_enough_others_are_suspect(ledger):
+    for _ in range(8):
+        ask(ledger)
+    for trial in range(7):
+        settle(ledger, trial, "completed", 0.1 * trial)
+    assert ledger.far(50.0) == ""
+    settle(ledger, 7, "completed", 0.7)
+    assert "lies" in ledger.far(50.0)
+    assert ledger.far(0.35) == ledger.far(-0.5) == ""
+    settle(ledger, 8, "completed", 50.0)
+    assert ledger.far(60.0) == ""  # no further than others
+    assert "lies" in ledger.far(50.0, than=ledger[8])
+    ledger.correct(Event("corrected", 3.0, 8, 0.5))
+    assert "lies" in ledger.far(60.0)
+
+
+def test_a_value_is_suspect_where_most_others_are_the_same(ledger):
+    for _ in range(8):
+        ask(ledger)
+    for trial in range(9):
+        settle(ledger, trial, "completed", 0.9 if trial else 0.85)
+    assert ledger.far(0.99) == ""
+    assert "lies" in ledger.far(90.0)

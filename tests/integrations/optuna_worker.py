@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import optuna
+from cases import se
 from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
@@ -15,8 +16,10 @@ from botorch_delay.integrations.optuna import ATTRIBUTE, DelaySampler
 
 SPACE = {"n": IntDistribution(0, 9), "x": FloatDistribution(0.0, 1.0, step=0.125)}
 # Small rounds, which a dead worker holds up, and a space in which points can coincide. No live
-# trial takes an hour, however busy the machine is.
+# trial takes an hour, however busy the machine is. Fits would cost most.
 ARGUMENTS = {
+    "covar_module": se(),
+    "noise_var": 1e-2,
     "rounds": bd.GeometricRounds(3, 1.5),
     "explore_fraction": 0.5,
     "search_space": SPACE,

@@ -11,6 +11,7 @@ import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
+from scale import repeats
 
 from botorch_delay.integrations import optuna as plugin
 from botorch_delay.integrations.optuna import DelaySampler
@@ -87,7 +88,7 @@ def make(storage):
     [
         [(6, None), (6, "trial 4"), (6, "ask 3")],
         pytest.param(
-            [(8, None)] * 5 + [(8, "trial 2"), (8, "trial 4"), (8, "ask 3")],
+            [(repeats(8, 5), None)] * 5 + [(8, "trial 2"), (8, "trial 4"), (8, "ask 3")],
             marks=pytest.mark.heavy,
         ),
     ],

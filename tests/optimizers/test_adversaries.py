@@ -111,7 +111,7 @@ def test_a_pending_point_is_taken_back_without_a_trace():
 
 @pytest.mark.heavy
 def test_a_hundred_adversaries_in_every_mode(tmp_path, capsys):
-    count = repeats(100, 2)
+    count = repeats(100, 1)
     wrong, lost, claimed = [], 0, 0
     lines = [
         f"{'':30} runs  lost  exceeded  constants / {DIVIDE:g}: lost  and still claimed  exceeded"

@@ -246,7 +246,7 @@ def test_asks_beyond_the_horizon_are_refused_and_nothing_is_lost():
         opt.ask(3)
     assert len(opt.trials) == 4
     trials += opt.ask(2)
-    with pytest.raises(HorizonError, match="attach"):
+    with pytest.raises(HorizonError, match=r"extend\(horizon\), to 7 at least"):
         opt.ask()
     answer(opt, trials)
     assert len(opt.rounds) >= 1

@@ -45,11 +45,9 @@ def play(opt, asks, function=value, in_flight=3):
         opt.tell(trial, function(trial.x))
 
 
-@pytest.mark.parametrize("maximize", [True, False])
-def test_the_active_set_shrinks_around_the_best_point(maximize):
-    opt = make(maximize=maximize, horizon=60)
-    sign = 1.0 if maximize else -1.0
-    play(opt, 60, lambda x: sign * value(x))
+def test_the_active_set_shrinks_around_the_best_point():
+    opt = make(maximize=False, horizon=60)
+    play(opt, 60, lambda x: -value(x))
     shares = [record.active_after for record in opt.rounds]
     assert len(shares) >= 3
     assert shares == sorted(shares, reverse=True)
@@ -132,10 +130,10 @@ def test_a_save_in_the_middle_of_a_round_changes_nothing(tmp_path):
         constraints=[([1, 2], [-1.0, -1.0], -2.5)],
         feasible=_feasible,
     )
-    for options in ({}, {"covar_module": None, "noise_var": None}):
-        whole, pieces = (make(mixed, 16, **options) for _ in range(2))
-        path = tmp_path / f"{len(options)}.db"
-        for number in range(16):
+    for asks, options in ((16, {}), (9, {"covar_module": None, "noise_var": None})):
+        whole, pieces = (make(mixed, asks, **options) for _ in range(2))
+        path = tmp_path / f"{asks}.db"
+        for number in range(asks):
             a, b = whole.ask(), pieces.ask()
             assert torch.equal(a.x, b.x), number
             for trial in whole.pending[:-2]:
@@ -201,8 +199,8 @@ def test_learned_kernels_with_categories_find_the_good_one():
     def f(x):
         return level[int(x[1])] - (x[0].item() - 0.4) ** 2
 
-    opt = make(domain, 28, covar_module=None, noise_var=None)
-    play(opt, 28, f)
+    opt = make(domain, 20, covar_module=None, noise_var=None)
+    play(opt, 20, f)
     best = opt.recommend()
     assert best.x[1] == 3.0
     assert abs(best.x[0].item() - 0.4) < 0.3
@@ -211,10 +209,10 @@ def test_learned_kernels_with_categories_find_the_good_one():
 
 @pytest.mark.parametrize(("kind", "scale"), [("slope", 1e-9), ("constant", 1e9), ("outlier", 1e9)])
 def test_odd_answers_are_survived(kind, scale):
-    opt = make(horizon=12, covar_module=None, noise_var=None)
-    for n in range(12):
+    opt = make(horizon=8, covar_module=None, noise_var=None)
+    for n in range(8):
         trial = opt.ask()
-        y = {"slope": trial.x.sum().item(), "constant": 1.0, "outlier": 1e6 * (n == 7)}[kind]
+        y = {"slope": trial.x.sum().item(), "constant": 1.0, "outlier": 1e6 * (n == 5)}[kind]
         opt.tell(trial, scale * y)
     assert all(math.isfinite(r.multiplier) for r in opt.rounds)
     assert math.isfinite(opt.recommend().mean)

@@ -121,7 +121,7 @@ def test_an_interrupted_fit_leaves_the_optimizer_as_it_was(monkeypatch, tmp_path
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("botorch_delay.optimizers.fitting.fit_surrogate", interrupted)
+    monkeypatch.setattr("botorch_delay.optimizers.run.fit_surrogate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         opt.ask()
     assert state_of(opt) == before

@@ -14,12 +14,11 @@ import botorch_delay as bd
 from botorch_delay.benchmarks import FiniteProblem, simulate
 from botorch_delay.confidence.bounds import Evidence
 from botorch_delay.elimination.rounds import RoundRule
-from botorch_delay.gp.data import Data
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.gp.posterior import Posterior
+from botorch_delay.gp.posterior import Data, Posterior
 
 N, HORIZON, DELTA, NOISE_STD = 400, 150, 0.1, 0.2
-FEW = 5  # functions; the heavy tests play many
+FEW = 3  # functions; the heavy tests play many
 POINTS = scattered(N, seed=11)
 KERNEL = se(0.25)
 
@@ -115,7 +114,7 @@ def test_with_constants_five_times_too_small_the_promise_is_broken():
 @pytest.mark.heavy
 @pytest.mark.parametrize("delay", [None, bd.PoissonDelay(10.0)], ids=["arrival", "scheduled"])
 def test_two_hundred_functions(delay, capsys):
-    lines, n = [], repeats(200, 10)
+    lines, n = [], repeats(200, 5)
     for tight in (False, True):
         right = coverage(n, tight=tight, delay=delay)
         wrong = coverage(n, tight=tight, divide=5.0, delay=delay)

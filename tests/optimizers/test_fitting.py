@@ -7,7 +7,7 @@ import torch
 from cases import scattered
 
 import botorch_delay as bd
-from botorch_delay.optimizers import fitting
+from botorch_delay.optimizers import run
 
 FINITE = bd.FiniteDomain(scattered(60))
 BOX = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
@@ -35,13 +35,13 @@ def play(opt, asks):
 @pytest.fixture
 def fits(monkeypatch):
     """How many answers each fit was to."""
-    found, fit = [], fitting.fit_surrogate
+    found, fit = [], run.fit_surrogate
 
     def counted(domain, answers, **options):
         found.append(len(answers))
         return fit(domain, answers, **options)
 
-    monkeypatch.setattr(fitting, "fit_surrogate", counted)
+    monkeypatch.setattr(run, "fit_surrogate", counted)
     return found
 
 
@@ -76,7 +76,7 @@ def test_a_learned_study_is_saved_and_loaded(make, tmp_path):
 def test_rounds_rule_and_recommendation_use_the_same_kernel(name):
     opt = MAKERS[name]()
     learned = set()
-    for _ in range(16):
+    for _ in range(12):
         trial = opt.ask()
         used = opt._fitting.surrogate
         assert opt._rounds.open.surrogate is used

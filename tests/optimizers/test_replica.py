@@ -21,7 +21,7 @@ from botorch_delay.exceptions import (
 from botorch_delay.optimizers import bpe, fitting
 from botorch_delay.optimizers.replica import PastTrial, Replica
 
-HORIZON = 40
+HORIZON = 24
 DONE, RUNNING = bd.TrialState.COMPLETED, bd.TrialState.RUNNING
 FAILED, ABANDONED = bd.TrialState.FAILED, bd.TrialState.ABANDONED
 
@@ -36,7 +36,7 @@ PLANS = {
         FINITE,
         GIVEN
         | {
-            "confidence": bd.RKHSConfidence(2.0, 0.03),
+            "confidence": bd.RKHSConfidence(20.0, 0.04),
             "evidence": "all",
             "explore_fraction": 0.5,
         },
@@ -152,7 +152,7 @@ def test_an_optimizer_made_again_asks_what_the_live_one_asks(plan):
     for number in range(HORIZON):
         kept.sync(workers.store.values())
         asked = kept.ask(number)
-        if number in (3, 17, HORIZON - 1):
+        if number in (3, 11, HORIZON - 1):
             again = Replica(make)
             again.sync(workers.store.values())
             other = again.ask(number)
@@ -191,7 +191,7 @@ def test_what_is_known_is_not_taken_in_again(monkeypatch):
     monkeypatch.setattr(fitting, "fit_surrogate", lambda *a, **k: fits.append(1) or fit(*a, **k))
     monkeypatch.setattr(bpe.BPEDelayOptimizer, "follow", lambda *a: entered.append(1) or enter(*a))
     first, second = Replica(make), Replica(make)
-    for number in range(30):
+    for number in range(16):
         for replica in (first, second):
             replica.sync(workers.store.values())
         asking = first if number % 2 else second
@@ -200,7 +200,7 @@ def test_what_is_known_is_not_taken_in_again(monkeypatch):
         if "fitted" not in kinds(workers.store[number].record) and number:
             assert len(fits) == before
         workers.some_end()
-    assert len(entered) == 29  # each process what the other asked but the last
+    assert len(entered) == 15  # each process what the other asked but the last
     made = len(fits)
     Replica(make).sync(workers.store.values())
     assert len(fits) == made + 1  # the priors of a fresh optimizer
@@ -445,7 +445,7 @@ def test_what_does_not_fit_is_refused():
         few.ask(2, before=2)
     domain = bd.FiniteDomain(scattered(10))
     options = GIVEN | {
-        "confidence": bd.RKHSConfidence(2.0, 0.03),
+        "confidence": bd.RKHSConfidence(20.0, 0.04),
         "exploit": bd.WithinBudget(factor=2.0),
     }
     with pytest.raises(NotSupportedError, match="use save and load"):

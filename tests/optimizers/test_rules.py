@@ -64,7 +64,7 @@ def value(trial):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("seed", some(range(20), 4))
+@pytest.mark.parametrize("seed", some(range(20), 2))
 def test_asks_equal_a_dense_transcription(method, seed):
     rule, pending = METHODS[method]
     mean_delay = 0 if seed % 4 == 1 else 6
@@ -130,7 +130,7 @@ def test_a_thompson_sample_has_the_posterior_s_moments():
     for trial in trials[:5]:
         opt.tell(trial, value(trial))
     paths = []
-    for number in range(3000):
+    for number in range(2000):
         opt._maximizer.model.seed = number
         paths.append(opt.rule.score(opt._maximizer.model))
     sample = torch.stack(paths)
@@ -424,7 +424,7 @@ def test_a_first_answer_far_from_zero_does_not_end_exploration(level, pending):
 
 def test_looking_at_the_posterior_does_not_change_the_asks():
     looked, plain = (make(covar_module=None, noise_var=None) for _ in range(2))
-    for number in range(10):
+    for number in range(7):
         a, b = looked.ask(), plain.ask()
         assert a.index == b.index, number
         looked.tell(a, value(a))
@@ -436,7 +436,6 @@ def test_looking_at_the_posterior_does_not_change_the_asks():
     ("rule", "scale"),
     [
         (bd.UCB(6.0), 1e-9),
-        (bd.UCB(6.0), 1e9),
         (bd.ThompsonSampling(), 1.0),
         (qLogExpectedImprovement, 1.0),
     ],

@@ -259,7 +259,7 @@ def test_a_hundred_functions_without_the_stragglers(delays_of, options, capsys):
     def run(opt, problem, seed):
         play(opt, problem, delays_of, seed)
 
-    right = coverage(repeats(100, 8), tight=True, run=run, **options)
+    right = coverage(repeats(100, 4), tight=True, run=run, **options)
     with capsys.disabled():
         print(f"\n{delays_of.__name__}, {options}: {right}")
     assert right.failed <= DELTA

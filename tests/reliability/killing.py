@@ -111,22 +111,28 @@ def live(name: str, path: Path, assassin: Assassin, pipe: int, in_processes: boo
     transaction = sqlite._transaction
     sqlite._transaction = functools.partial(assassin.watching, transaction)
 
+    def say(word: Any) -> None:
+        os.write(pipe, (json.dumps(word) + "\n").encode())
+
     def tell(optimizer: Any, trial: Any) -> None:
         assassin.told = True
-        line = json.dumps([trial.id, trial.state.value, trial.value]) + "\n"
-        os.write(pipe, line.encode())
+        say([trial.id, trial.state.value, trial.value])
 
-    code, word = 0, "done"
-    try:
-        with executor(in_processes) as pool:
-            optimizer = OPTIMIZERS[name]()
-            run(optimizer, objective, pool, N_TRIALS, 3, path, callbacks=[tell], progress=False)
-    except KeyboardInterrupt:
-        word = "interrupted"
-    except BaseException as error:
-        code, word = 1, f"{type(error).__name__}: {error}"
-    os.write(pipe, (json.dumps(word) + "\n").encode())
-    os._exit(code)
+    word = ""
+    while True:
+        try:
+            if not word:
+                with executor(in_processes) as pool:
+                    opt = OPTIMIZERS[name]()
+                    run(opt, objective, pool, N_TRIALS, 3, path, on_result=tell, progress=False)
+                word = "done"
+            say(word)
+            os._exit(0)
+        except KeyboardInterrupt:  # the second one may come when the run has ended
+            word = "interrupted"
+        except BaseException as error:
+            say(f"{type(error).__name__}: {error}")
+            os._exit(1)
 
 
 class Life:
@@ -201,8 +207,9 @@ def kill(folder: Path, count: int, seed: int) -> dict[str, int]:
         lives = rng.randint(2, 6)
         for number in range(lives + 1):
             last = number == lives or kills == count
-            life = Life(name, path, rng, within=not last and rng.random() < 0.4)
-            if not last and life.listen(None, enough=1):
+            within = not last and rng.random() < 0.4
+            life = Life(name, path, rng, within=within)
+            if not (last or within) and life.listen(None, enough=1):
                 life.listen(rng.uniform(0.0, 0.4))
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(life.pid, signal.SIGKILL)

@@ -244,7 +244,7 @@ def test_a_run_whose_folder_is_removed_ends_in_good_order(tmp_path, figures):
         ThreadPoolExecutor(2) as pool,
         pytest.raises(StorageError, match=r"the folder .* does not exist"),
     ):
-        run(opt, objectives.quadratic, pool, 40, 2, store=path, callbacks=[remove], progress=False)
+        run(opt, objectives.quadratic, pool, 40, 2, store=path, on_result=remove, progress=False)
     assert opt.pending == []
     assert opt.trials[5].value is not None
     goes_on_in_memory(opt)

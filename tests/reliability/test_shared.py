@@ -11,6 +11,7 @@ import torch
 from cases import plain, scattered, se
 
 import botorch_delay as bd
+from botorch_delay.history import sqlite
 
 pytestmark = pytest.mark.reliability
 THREADS = 8
@@ -108,8 +109,9 @@ def test_nothing_is_lost_between_threads(name, make, scale, figures, tmp_path):
     figures(f"{THREADS} threads on one optimizer", optimizers=1, operations=2 * len(answers))
 
 
-def test_threads_that_share_a_file_wait_for_each_other(tmp_path):
+def test_threads_that_share_a_file_wait_for_each_other(tmp_path, monkeypatch):
     """Several optimizers of one file, one edit at a time."""
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 120.0)
     path = tmp_path / "study.db"
     bpe(15).save(path)
     ids: list[int] = []
@@ -123,5 +125,5 @@ def test_threads_that_share_a_file_wait_for_each_other(tmp_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60.0)
+        thread.join(timeout=600.0)
     assert sorted(ids) == list(range(15))

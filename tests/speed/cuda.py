@@ -12,8 +12,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.design.greedy import GreedyDesign
-from botorch_delay.gp.data import Data
-from botorch_delay.gp.posterior import Posterior
+from botorch_delay.gp.posterior import Data, Posterior
 from speed.peers import NOISE_VAR, squared_exponential, uniform
 from speed.rows import (
     BYTES,

@@ -26,7 +26,7 @@ def optuna_trials(*, finished: int, steps: int, running: int) -> list[Row]:
         running: trials that run beside in the second of two measurements; none do in the first.
     """
     if importlib.util.find_spec("optuna") is None:
-        return [Row("skipped: pip install 'botorch-delay[optuna]'", None)]
+        return [Row("skipped: Optuna is not installed", None)]
     rows = []
     for beside in dict.fromkeys((0, running)):
         what = f"a trial, {finished} finished, {beside} running beside: above random"

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from botorch_delay.benchmarks import FiniteProblem, paper_problem
 from botorch_delay.confidence.bounds import FixedBeta
-from botorch_delay.gp.data import Data
-from botorch_delay.gp.posterior import Posterior
+from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.history.trials import Trial
 from botorch_delay.optimizers import (
     AcquisitionOptimizer,
@@ -250,12 +249,13 @@ def collector() -> Iterator[list[float]]:
 
 
 def summary(asks: Asks, part: slice) -> dict[str, Any]:
-    """Median, 99th percentile and worst of some asks, by the wall and in processor time.
+    """Mean, median, 99th percentile and worst of some asks, by the wall and in processor time.
 
     Also ``slowest``, in words: which ask took longest by the wall, counted from 1, and why.
     """
     both = asks.wall[part].tolist(), asks.cpu[part].tolist()
     measures: dict[str, Callable[[list[float]], float]] = {
+        "mean": statistics.fmean,
         "median": statistics.median,
         "p99": partial(percentile, share=0.99),
         "worst": max,
@@ -301,7 +301,7 @@ def wrong_picks(opt: BPEDelayOptimizer, problem: FiniteProblem, checked: int) ->
 
 
 def ready_ask(*, side: int, steps: int, delay: int) -> list[Row]:
-    """An ask that finds its design made.
+    """An ask of a design point, of a design that goes on.
 
     Args:
         side: the candidates are the paper's grid, ``side x side``.
@@ -317,15 +317,16 @@ def ready_ask(*, side: int, steps: int, delay: int) -> list[Row]:
     found = summary(asks, slice(0, steps))
     return [
         Row(
-            "ask when the design is there: median",
-            found["median"][0],
-            cpu=found["median"][1],
-            reach=Reach(most=50e-6),
+            "ask of a design point: mean",
+            found["mean"][0],
+            cpu=found["mean"][1],
+            reach=Reach(most=2e-3),
             checks=(
                 Check("picks", differ),
                 Check("variance short of the largest", short, VALUES_WITHIN),
             ),
-            note=f"p99 {1e3 * found['p99'][0]:.3g} ms, where picks are made ahead",
+            note=f"median {1e3 * found['median'][1]:.3g} ms of processor time, p99 "
+            f"{1e3 * found['p99'][1]:.3g} ms",
         )
     ]
 

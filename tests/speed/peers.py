@@ -13,7 +13,7 @@ from gpytorch.kernels import Kernel, RBFKernel
 from gpytorch.means import ZeroMean
 from torch import Tensor
 
-from botorch_delay.design.ties import lowest_of_largest
+from botorch_delay.design.ascent import lowest_of_largest
 from botorch_delay.gp.kernels import covariance, prior_variance
 
 NOISE_VAR = 4e-4

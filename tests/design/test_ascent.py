@@ -1,18 +1,16 @@
 """The closed form of a capped bound, against automatic differentiation."""
 
-from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
 from cases import scattered
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
 import botorch_delay as bd
-from botorch_delay.design.climbing import BoundClimb
+from botorch_delay.design.ascent import BoundClimb
 from botorch_delay.gp.averages import Averages
-from botorch_delay.gp.surrogate import Surrogate, fit_surrogate
-from botorch_delay.history.answers import Answers
+from botorch_delay.gp.surrogate import fit_surrogate
+from botorch_delay.history.trials import Answers
 
 BOUNDS = torch.tensor([[0.0, 1e-3, 0.0, -2.0], [1.0, 1.0, 2.0, 3.0]], dtype=torch.double)
 BOX = bd.BoxDomain(BOUNDS, cat_dims={2: [0, 1, 2]}, log_dims=[1])
@@ -29,14 +27,9 @@ def learned():
     return fit_surrogate(BOX, Answers(X, y, noise, torch.arange(len(X))), seed=0), y
 
 
-def case(pending, kind=MaternKernel):
+def case(pending):
     """A learned surrogate, its answers, and the design with so many pending points."""
     surrogate, y = learned()
-    assert type(surrogate.covar_module) is MaternKernel
-    if kind is not MaternKernel:
-        kernel = kind(ard_num_dims=6).double()
-        kernel.lengthscale = surrogate.covar_module.lengthscale.detach()
-        surrogate = replace(surrogate, covar_module=kernel.requires_grad_(False))
     values, design = (Averages(surrogate, X) for _ in range(2))
     for number, x in enumerate(X):
         if number < len(X) - pending:
@@ -62,12 +55,11 @@ def bound(surrogate, answers, design, factor, X, cap):
     return mean + factor * torch.minimum(deviation, cap)
 
 
-@pytest.mark.parametrize("kind", [MaternKernel, RBFKernel])
 @pytest.mark.parametrize("pending", [0, 4])
-def test_values_and_slopes_are_those_of_the_definition(pending, kind):
-    surrogate, answers, design = case(pending, kind)
+def test_values_and_slopes_are_those_of_the_definition(pending):
+    surrogate, answers, design = case(pending)
     starts = BOX.from_unit(scattered(12, 4, seed=5))
-    climb = BoundClimb.above(surrogate, answers, design, 2.0, starts)
+    climb = BoundClimb(surrogate, answers, design, 2.0, starts)
     X = BOX.from_unit(scattered(12, 4, seed=6)).requires_grad_(True)
     expected = bound(surrogate, answers, design, 2.0, X, climb.cap)
     (slope,) = torch.autograd.grad(expected.sum(), X)
@@ -75,20 +67,7 @@ def test_values_and_slopes_are_those_of_the_definition(pending, kind):
     values, found = climb.with_slope(X.detach())
     assert torch.allclose(values, expected.detach(), atol=1e-9)
     assert torch.allclose(found, slope, atol=1e-8)
-    capped = (
-        climb.cap
-        < BoundClimb(surrogate, answers, design, 2.0, climb.cap)._deviation(
-            surrogate.covar_module(design.data.X, surrogate.inputs(X.detach())).to_dense()
-        )[0]
-    )
+    capped = climb.cap < design.variance(surrogate.inputs(X.detach())).sqrt()
     assert 0 < int(capped.sum()) < len(X)
     at_starts = bound(surrogate, answers, design, 2.0, starts, torch.full((12,), torch.inf))
     assert torch.allclose(climb(starts), at_starts.detach(), atol=1e-9)
-
-
-def test_the_closed_form_is_for_plain_kernels():
-    surrogate, answers, _ = case(0)
-    assert BoundClimb.fits(surrogate, answers)
-    for other in (RBFKernel(active_dims=[0]), MaternKernel(nu=1.5), ScaleKernel(MaternKernel())):
-        fixed = Surrogate.fixed(other.double(), 1e-2, BOUNDS)
-        assert not BoundClimb.fits(fixed, answers)

@@ -1,8 +1,4 @@
-"""Pictures of runs: each function draws on Matplotlib axes, on new ones if ``ax`` is None.
-
-Each returns the axes. Without Matplotlib it raises a ``MissingExtraError``, and an
-``InputTypeError`` if it is given something else than it draws.
-"""
+"""How a run went: regret, rounds, workers, answers."""
 
 from __future__ import annotations
 
@@ -16,16 +12,27 @@ from botorch_delay.benchmarks import SimulationResult
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.parameters import Choice, text_of
-from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
+from botorch_delay.exceptions import InputError
 from botorch_delay.gp.delayed_gp import DelayedGP
+from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
+from botorch_delay.plotting.axes import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    VERMILION,
+    answers,
+    axis_name,
+    check,
+    legend_below,
+    new_axes,
+    pyplot,
+)
 from botorch_delay.runner import RunReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Colours that stay apart for colour-blind readers (Okabe and Ito).
-_BLUE, _VERMILION, _ORANGE, _GREEN = "#0072B2", "#D55E00", "#E69F00", "#009E73"
 _PIXELS = 240
 _MAX_TICKS = 12  # of a choice's values
 
@@ -43,15 +50,15 @@ def plot_regret(
     Raises:
         InputError: if there is nothing to draw, or repeats differ in length.
     """
-    ax = _axes(ax)
-    _check(histories, Mapping, "plot_regret")
+    ax = new_axes(ax)
+    check(histories, Mapping, "plot_regret")
     if not histories:
         raise InputError("histories must hold at least one history.")
     for name, repeats in histories.items():
         runs = [repeats] if isinstance(repeats, SimulationResult) else repeats
-        _check(runs, Sequence, "plot_regret")
+        check(runs, Sequence, "plot_regret")
         for run in runs:
-            _check(run, SimulationResult, "plot_regret")
+            check(run, SimulationResult, "plot_regret")
         if len({len(run.regret) for run in runs}) != 1:
             raise InputError(f"The histories of {name!r} must be one or more of equal length.")
         regret = torch.stack([run.regret for run in runs])
@@ -76,14 +83,14 @@ def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axe
     Raises:
         InputError: if the domain has more than two columns.
     """
-    _check(optimizer, BPEDelayOptimizer, "plot_active_set")
+    check(optimizer, BPEDelayOptimizer, "plot_active_set")
     domain = optimizer.domain
     if domain.dim > 2:
         raise InputError(
             f"plot_active_set draws domains with one or two columns, this one has {domain.dim}; "
             "plot_rounds draws any."
         )
-    ax = _axes(ax)
+    ax = new_axes(ax)
     handles = _draw_rounds(optimizer, ax)
     answered = [t.x for t in optimizer.trials if t.value is not None]
     if answered:
@@ -91,8 +98,8 @@ def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axe
         handles.append(ax.scatter(*at, s=10, color="black", label="answered"))
         at = _plane(_shown(domain, optimizer.recommend().x.unsqueeze(0)))
         star: dict[str, Any] = {"s": 240, "marker": "*", "edgecolor": "black"}
-        handles.append(ax.scatter(*at, color=_ORANGE, label="recommended", **star))
-    _legend_below(ax, columns=3, handles=handles)
+        handles.append(ax.scatter(*at, color=ORANGE, label="recommended", **star))
+    legend_below(ax, columns=3, handles=handles)
     _label_axis(ax.xaxis, domain, 0)
     if domain.dim == 2:
         _label_axis(ax.yaxis, domain, 1)
@@ -108,8 +115,8 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
         optimizer: with or without closed rounds.
         ax: where to draw.
     """
-    _check(optimizer, BPEDelayOptimizer, "plot_rounds")
-    ax = _axes(ax)
+    check(optimizer, BPEDelayOptimizer, "plot_rounds")
+    ax = new_axes(ax)
     domain = optimizer.domain
     finite = domain.count is not None
     begin, steps = 0, [0]
@@ -133,7 +140,7 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
         begin = end
     steps.append(max(len(optimizer.trials), begin))
     counts.append(counts[-1])
-    ax.plot(steps, counts, color=_BLUE)
+    ax.plot(steps, counts, color=BLUE)
     ax.set(xlabel="asks (shaded: beyond the design)")
     ax.set(ylabel="active points" if finite else "active share of the box", yscale="log")
     ticks = [counts[0]]
@@ -153,8 +160,8 @@ def plot_timeline(report: RunReport, ax: Axes | None = None, *, start: float | N
         ax: where to draw.
         start: the time that counts as 0, in seconds since the epoch; by default the first.
     """
-    _check(report, RunReport, "plot_timeline")
-    ax = _axes(ax)
+    check(report, RunReport, "plot_timeline")
+    ax = new_axes(ax)
     evaluations = report.evaluations
     if start is None:
         start = min((e.started for e in evaluations), default=0.0)
@@ -162,7 +169,7 @@ def plot_timeline(report: RunReport, ax: Axes | None = None, *, start: float | N
     lanes = {
         worker: lane for lane, worker in enumerate(dict.fromkeys(e.worker for e in evaluations))
     }
-    for label, colour in (("completed", _BLUE), ("failed", _VERMILION)):
+    for label, colour in (("completed", BLUE), ("failed", VERMILION)):
         drawn = [e for e in evaluations if bool(e.error) == (label == "failed")]
         if not drawn:
             continue
@@ -182,7 +189,7 @@ def plot_timeline(report: RunReport, ax: Axes | None = None, *, start: float | N
     ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))
     ax.invert_yaxis()
     if evaluations:
-        _legend_below(ax, columns=4)
+        legend_below(ax, columns=4)
     return ax
 
 
@@ -194,8 +201,8 @@ def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | No
         ax: where to draw.
         start: the time that counts as 0, in seconds since the epoch; by default the first ask.
     """
-    _check(optimizer, Optimizer, "plot_best")
-    ax = _axes(ax)
+    check(optimizer, Optimizer, "plot_best")
+    ax = new_axes(ax)
     ax.set(xlabel="seconds", ylabel="value")
     answers = sorted(
         (t.answered_at, t.value)
@@ -209,12 +216,62 @@ def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | No
     times = [(end - start) / size for end, _ in answers]
     values = torch.tensor([value for _, value in answers], dtype=torch.double)
     best = values.cummax(0).values if optimizer.maximize else values.cummin(0).values
-    ax.scatter(times, values, s=14, color=_BLUE, label="answer")
-    ax.step(times, best, where="post", color=_GREEN, label="best answer so far")
+    ax.scatter(times, values, s=14, color=BLUE, label="answer")
+    ax.step(times, best, where="post", color=GREEN, label="best answer so far")
     ax.set(xlabel=unit)
     ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))
-    _legend_below(ax, columns=2)
+    legend_below(ax, columns=2)
     return ax
+
+
+def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> tuple[Axes, Axes]:
+    """Answers and the best so far, and below them how many trials ran, over the asks.
+
+    An answer stands where it came, and an attached result where it was attached: after how many
+    asks.
+
+    Args:
+        optimizer: with answers.
+        axes: two, where to draw.
+
+    Raises:
+        NoAnswerError: before any answer.
+    """
+    check(optimizer, Optimizer, "plot_history")
+    values, plt = answers(optimizer)[1], pyplot()
+    if axes is None:
+        axes = plt.subplots(2, sharex=True, layout="constrained", height_ratios=[2, 1])[1]
+    top, bottom = axes
+    trials = optimizer.trials
+    came = [t.answered_step or 0 for t in trials if t.value is not None]
+    steps = torch.tensor(came + [result.answered_step for result in optimizer.attached])
+    order = torch.argsort(steps, stable=True)
+    best = values[order].cummax(0)[0] if optimizer.maximize else values[order].cummin(0)[0]
+    top.scatter(steps[: len(came)], values[: len(came)], s=14, color=BLUE, label="answer")
+    if optimizer.attached:
+        attached: dict[str, Any] = {"s": 24, "marker": "D", "facecolor": "none", "clip_on": False}
+        at = steps[len(came) :], values[len(came) :]
+        top.scatter(*at, edgecolor=ORANGE, label="attached", **attached)
+    ends = torch.cat([steps[order], torch.tensor([max(len(trials), 1)])])
+    top.step(ends, torch.cat([best, best[-1:]]), where="post", color=GREEN, label="best so far")
+    failed = [t.answered_step or 0 for t in trials if t.state is TrialState.FAILED]
+    if failed:
+        low = top.get_ylim()[0]
+        top.scatter(failed, [low] * len(failed), marker="x", s=24, color=VERMILION, label="failed")
+    top.set(ylabel="value", title=f"{len(trials)} trials asked, {len(optimizer.pending)} running")
+    top.legend(frameon=False, ncol=4, fontsize="small")
+    # Each runs from its own ask until it ends, or to this day.
+    spans = [(t.id, len(trials) if t.answered_step is None else t.answered_step) for t in trials]
+    change = torch.zeros(len(trials) + 2, dtype=torch.long)
+    for begin, end in spans:
+        change[begin + 1] += 1
+        change[end + 1] -= 1
+    in_flight = change.cumsum(0)[: len(trials) + 1]
+    bottom.fill_between(range(len(trials) + 1), in_flight, step="mid", color=BLUE, alpha=0.5)
+    bottom.set(xlabel="asks", ylabel="in flight", ylim=(0, None))
+    for axis in (bottom.xaxis, bottom.yaxis):
+        axis.set_major_locator(plt.MaxNLocator(integer=True))
+    return top, bottom
 
 
 def plot_posteriors(model: DelayedGP, X: Tensor, ax: Axes | None = None) -> Axes:
@@ -228,18 +285,18 @@ def plot_posteriors(model: DelayedGP, X: Tensor, ax: Axes | None = None) -> Axes
     Raises:
         InputError: if it has more than one input column.
     """
-    _check(model, DelayedGP, "plot_posteriors")
+    check(model, DelayedGP, "plot_posteriors")
     model.eval()
     (answered, values), pending = model.answered, model.X_pending
     if answered.shape[-1] != 1:
         raise InputError(
             f"plot_posteriors draws models with one column, this has {answered.shape[-1]}."
         )
-    ax = _axes(ax)
+    ax = new_axes(ax)
     x = X.flatten().cpu()
     bands = {
         "observed: $\\tilde\\mu \\pm 2\\tilde\\sigma$": (model, "#56B4E9", 0.35),
-        "fantasy: $\\tilde\\mu \\pm 2\\sigma$": (model.fantasy_model(), _BLUE, 0.55),
+        "fantasy: $\\tilde\\mu \\pm 2\\sigma$": (model.fantasy_model(), BLUE, 0.55),
     }
     with torch.no_grad():
         mean = model.posterior(X).mean.flatten().cpu()
@@ -250,7 +307,7 @@ def plot_posteriors(model: DelayedGP, X: Tensor, ax: Axes | None = None) -> Axes
         ax.plot(x, mean, color="black", linewidth=1)
         if len(pending):
             at = pending.flatten().cpu(), model.posterior(pending).mean.flatten().cpu()
-            style = {"facecolor": "white", "edgecolor": _VERMILION, "zorder": 3}
+            style = {"facecolor": "white", "edgecolor": VERMILION, "zorder": 3}
             ax.scatter(*at, label="pending", **style)
         if len(answered):
             at = answered.flatten().cpu(), values.flatten().cpu()
@@ -258,27 +315,6 @@ def plot_posteriors(model: DelayedGP, X: Tensor, ax: Axes | None = None) -> Axes
     ax.set(xlabel="x", ylabel="f(x)")
     ax.legend(frameon=False)
     return ax
-
-
-def _check(value: Any, kind: type, name: str) -> None:
-    if not isinstance(value, kind):
-        raise InputTypeError(f"{name} draws a {kind.__name__}, got {type(value).__name__}.")
-
-
-def _axes(ax: Any) -> Any:
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise MissingExtraError(
-            "Plots need Matplotlib: pip install 'botorch-delay[plots]'."
-        ) from error
-    return plt.subplots(layout="constrained")[1] if ax is None else ax
-
-
-def _legend_below(ax: Any, columns: int, **options: Any) -> None:
-    ax.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=columns, frameon=False, **options
-    )
 
 
 def _time_unit(seconds: float) -> tuple[str, float]:
@@ -291,8 +327,8 @@ def _time_unit(seconds: float) -> tuple[str, float]:
 
 def _label_axis(axis: Any, domain: Domain, column: int) -> None:
     """Name and unit, and the user's own values: those of a choice, and no logarithms."""
-    name, parameter = domain.names[column], list(domain.columns.varying.values())[column]
-    axis.set_label_text(name if parameter.unit is None else f"{name} ({parameter.unit})")
+    parameter = domain.columns.varying[domain.names[column]]
+    axis.set_label_text(axis_name(domain, column))
     log = column in domain.log_dims
     if isinstance(parameter, Choice) and parameter.count <= _MAX_TICKS:
         places = torch.tensor(parameter.column, dtype=torch.double)

@@ -1,0 +1,237 @@
+"""What people write: numbers and settings in words, and results in CSV files."""
+
+from __future__ import annotations
+
+import csv
+import math
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.parameters import Choice, text_of, value_of
+from botorch_delay.exceptions import InputError, OutsideWarning
+from botorch_delay.history.trials import Attached, Trial
+from botorch_delay.optimizers import Optimizer
+from botorch_delay.optimizers.reading import table_columns
+
+# How many values, and lines with errors, are listed.
+MAX_LISTED = 8
+_WITHOUT_VALUE = ("running", "failed", "abandoned")
+
+
+def read_text(file: Path) -> str:
+    """The text in a file.
+
+    Raises:
+        InputError: if it cannot be read, or is not in UTF-8.
+    """
+    try:
+        return file.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
+    except OSError as error:
+        raise InputError(f"Cannot read {file}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{file} is not text in UTF-8; a spreadsheet saves it so as 'CSV UTF-8'."
+        ) from error
+
+
+def as_number(text: str) -> float | None:
+    """The number in a text; None if there is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def read_number(text: str, what: str) -> float:
+    """The finite number in a text.
+
+    Raises:
+        InputError: if there is none; with a hint where the decimal point is a comma.
+    """
+    number = as_number(text)
+    if number is None and (point := as_number(text.replace(",", "."))) is not None:
+        raise InputError(
+            f"{what} must have a decimal point and no commas, such as {point:.12g}; got {text}."
+        )
+    if number is None:
+        raise InputError(f"{what} must be a number, got {text!r}.")
+    if not math.isfinite(number):
+        raise InputError(
+            f"{what} must be finite, got {text}. A trial without a result is reported by fail."
+        )
+    return number
+
+
+def params_of(domain: Domain, settings: Sequence[str]) -> dict[str, Any]:
+    """The parameters in the given settings, each NAME=VALUE, all of them once.
+
+    Raises:
+        InputError: if a name is given twice, a setting is no NAME=VALUE, or what must be a number
+            is none.
+    """
+    values: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals or name in values:
+            raise InputError(
+                f"Each of {', '.join(domain.columns.parameters)} needs one NAME=VALUE; got "
+                f"{' '.join(settings)}."
+            )
+        values[name] = _value(domain, name, text)
+    return values
+
+
+def _value(domain: Domain, name: str, text: str) -> Any:
+    """The value of a parameter in a text, whether it is allowed or not."""
+    parameter = domain.columns.parameters.get(name)
+    listed = parameter.values if isinstance(parameter, Choice) else ()
+    value = next((v for v in listed if text_of(v) == text), value_of(text))
+    numeric = not isinstance(parameter, Choice) or any(type(v) in (int, float) for v in listed)
+    if isinstance(value, str) and parameter is not None and numeric:
+        return read_number(text, name)  # which says what is wrong
+    return value
+
+
+def warn_outside(domain: Domain, x: Tensor) -> None:
+    """Warn where a point (``d``) cannot be asked, with the values that can."""
+    if bool(domain.contains(x.unsqueeze(0))):
+        return
+    found = [words for column in range(domain.dim) if (words := _outside(domain, column, x))]
+    reason = "; ".join(found) or f"these settings together cannot: {domain.words(x)}"
+    warnings.warn(
+        f"The result counts, although its settings cannot be asked: {reason}.",
+        OutsideWarning,
+        stacklevel=2,
+    )
+
+
+def _outside(domain: Domain, column: int, x: Tensor) -> str:
+    """Why the value in a column cannot be asked; empty if it can."""
+    name, value, allowed = domain.names[column], x[column].item(), domain.allowed(column)
+    said, parameter = f"{name} = {value:.12g}", domain.columns.varying[name]
+    if allowed is None:
+        low, high = domain.bounds[:, column].tolist()
+        return "" if low <= value <= high else f"{said} is not in {low:g} to {high:g}"
+    if value in (numbers := allowed.tolist()):
+        return ""
+    nearest = min(numbers, key=lambda number: abs(number - value))
+    words = [text_of(parameter.decode(number)) for number in numbers]
+    nearest_word = words[numbers.index(nearest)]
+    if len(words) > MAX_LISTED:
+        words = [*words[:3], "...", words[-1]]
+    return f"{said} is none of {', '.join(words)}; the nearest is {nearest_word}"
+
+
+def write_results(optimizer: Optimizer, path: Path) -> int:
+    """Write every trial and attached result to a CSV file; how many there are.
+
+    Raises:
+        InputError: if it cannot be written, or is no .csv file.
+    """
+    if path.suffix.lower() != ".csv":
+        raise InputError(f"The table must be a .csv file, got {path}.")
+    rows = optimizer.table()
+    columns = list(rows[0]) if rows else ["trial", *table_columns(optimizer.domain).values()]
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            for row in rows:
+                writer.writerow({name: _cell(value) for name, value in row.items()})
+    except OSError as error:
+        raise InputError(f"Cannot write {path}: {error.strerror}.") from error
+    return len(rows)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat(" ", "seconds")
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
+    """Attach the results in a CSV file, all of them or none.
+
+    It has a header with a column for each parameter and one for the value; other columns are not
+    read. Cells are between commas, semicolons or tabs; where they are not between commas, numbers
+    may have decimal commas. What ``write_results`` wrote can be read: trials without a value are
+    left out. So are results that the study has already, as often as it has them.
+
+    Returns:
+        How many were attached, and how many the study has already.
+
+    Raises:
+        InputError: if the file cannot be read; with what is wrong in each line.
+    """
+    domain, columns = optimizer.domain, table_columns(optimizer.domain)
+    results: list[tuple[Tensor, float]] = []
+    wrong: list[str] = []
+    for line, cells in _rows(path, [*columns.values(), "value"]):
+        if not cells["value"] and cells.get("state") in _WITHOUT_VALUE:
+            continue
+        try:
+            params = {name: _value(domain, name, cells[c]) for name, c in columns.items()}
+            x = domain.point(params, outside=True)
+            domain.check_logarithms(x.unsqueeze(0), "settings")
+            results.append((x, read_number(cells["value"], "value")))
+        except InputError as error:
+            wrong.append(f"line {line}: {error}")
+    if wrong:
+        more = f" and {len(wrong) - MAX_LISTED} more" if len(wrong) > MAX_LISTED else ""
+        raise InputError(f"{path}, nothing was attached. {' '.join(wrong[:MAX_LISTED])}{more}")
+    has: list[Trial | Attached] = [*optimizer.trials, *optimizer.attached]
+    there = Counter((*result.x.tolist(), result.value) for result in has)
+    new = []
+    for x, value in results:
+        key = (*x.tolist(), value)
+        if there[key] > 0:
+            there[key] -= 1
+        else:
+            new.append((x, value))
+    if new:
+        X = torch.stack([x for x, _ in new])
+        optimizer.attach(X, X.new_tensor([value for _, value in new]))
+        for x in X:
+            warn_outside(domain, x)
+    return len(new), len(results) - len(new)
+
+
+def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a CSV file by their line and, for each, its cells by their columns."""
+    lines = read_text(path).splitlines()
+    separator = max(",;\t", key=(lines or [""])[0].count)
+    reader = csv.reader(lines, delimiter=separator)
+    header = [name.strip() for name in next(_parsed(reader, path), [])]
+    for name in needed:
+        if header.count(name) != 1:
+            raise InputError(
+                f"{path} must begin with a line of column names, among them once {name!r}; got "
+                f"{', '.join(header) or 'nothing'}."
+            )
+    for row in _parsed(reader, path):
+        if len(row) > len(header):
+            raise InputError(
+                f"{path}, line {reader.line_num}: expected {len(header)} cells, got {len(row)}."
+            )
+        cells = [cell.strip() for cell in row]
+        if separator != ",":
+            cells = [cell.replace(",", ".") for cell in cells]
+        if any(cells):
+            yield reader.line_num, dict(zip_longest(header, cells, fillvalue=""))
+
+
+def _parsed(reader: Any, path: Path) -> Iterator[list[str]]:
+    """The rows of a CSV reader; an InputError where the file is no table."""
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num}, is not CSV: {error}.") from error

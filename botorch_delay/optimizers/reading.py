@@ -1,0 +1,299 @@
+"""What can be read of a run: its trials, what all answers say, a table, a summary."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from botorch_delay import validation
+from botorch_delay.confidence.bounds import Confidence
+from botorch_delay.confidence.guarantee import Guarantee
+from botorch_delay.domains.finite import Domain
+from botorch_delay.elimination.active_set import ActiveSet
+from botorch_delay.elimination.box_active_set import whole_set
+from botorch_delay.exceptions import InputError, NoAnswerError, NotSupportedError
+from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
+from botorch_delay.history.empirical_delay import EmpiricalDelay
+from botorch_delay.history.trials import Answers, Attached, Trial
+from botorch_delay.optimizers.forecasts import Straggler, describe_running
+from botorch_delay.optimizers.recommendation import (
+    Prediction,
+    Recommendation,
+    Replicates,
+    intervals,
+    predict,
+    replicates,
+)
+from botorch_delay.optimizers.run import Run, exclusive
+
+# The columns of a table of results beside those of the parameters.
+TABLE_COLUMNS = (
+    *("trial", "state", "value", "corrected_from", "noise_var", "reason"),
+    *("round", "asked_at", "answered_at"),
+)
+
+
+class ReadableRun(Run, ABC):
+    """A run and what it says; nothing here changes it.
+
+    Args:
+        config: what the optimizer is made with.
+    """
+
+    @property
+    def trials(self) -> list[Trial]:
+        """Every trial, in the order of the asks."""
+        return list(self._ledger.trials)
+
+    @property
+    @exclusive
+    def pending(self) -> list[Trial]:
+        """The running trials, in the order of the asks."""
+        return self._ledger.running()
+
+    @property
+    def attached(self) -> list[Attached]:
+        """The results that were obtained elsewhere, without those that were taken back."""
+        return list(self._ledger.attached)
+
+    @property
+    def detached(self) -> list[Attached]:
+        """The attached results that were taken back, with when and why."""
+        return list(self._ledger.detached)
+
+    def delays(self) -> EmpiricalDelay:
+        """The law of delays that the answers so far suggest, trials that are out counted in.
+
+        Delays are in steps: the asks between a trial's own and its answer. Where no further ask is
+        planned, what was answered after the last one is only known to have taken so long at least.
+
+        Raises:
+            NoAnswerError: before any answer.
+        """
+        ended = self._finished or len(self._ledger) == self._config.horizon
+        return EmpiricalDelay.from_trials(self._ledger.trials, ended=ended)
+
+    @exclusive
+    def overdue(self, share: float = 0.95) -> list[Straggler]:
+        """The running trials that are overdue, longest wait first; none before any answer.
+
+        Args:
+            share: a trial is overdue if it has been out so long that at least such a share of
+                answers is estimated to come sooner, in (0, 1).
+
+        Raises:
+            InputError: if ``share`` is out of its range.
+        """
+        share = validation.probability(share, "share")
+        law = self._estimated_law()
+        if law is None:
+            return []
+        running = describe_running(self._ledger.running(), len(self._ledger), law)
+        return [straggler for straggler in running if (straggler.sooner or 0.0) >= share]
+
+    @exclusive
+    def replicates(self) -> list[Replicates]:
+        """Every distinct point with an answer or a running trial, the most answered first."""
+        return replicates(self._ledger.trials, self._ledger.attached)
+
+    @property
+    @abstractmethod
+    def guarantee(self) -> Guarantee:
+        """What is claimed for this configuration and its run so far, and why not more."""
+
+    @property
+    @exclusive
+    def hyperparameters(self) -> Hyperparameters:
+        """What the answers say of lengthscales and noise; another study's ``warm_start``.
+
+        Raises:
+            NotSupportedError: if kernel and noise are given; pass them on as they are.
+        """
+        surrogate = self._judgement()[0]
+        if not surrogate.learned:
+            raise NotSupportedError(
+                "Kernel and noise were given, not learned; pass the same covar_module and "
+                "noise_var to the other study."
+            )
+        scales = surrogate.covar_module.lengthscale.flatten().tolist()
+        return Hyperparameters(scales, surrogate.noise_var)
+
+    @exclusive
+    def recommend(self, among: str = "answered") -> Recommendation:
+        """The point with the best posterior mean, from all answers.
+
+        Args:
+            among: "answered" for the answered points of the domain (attached results count; if
+                nothing was answered inside, all points are compared), or "active" for every
+                point that may still be the maximiser: the active set of BPE-Delay, the whole
+                domain otherwise. An answered point may lie outside the active set, where all
+                answers together contradict the round that took it out.
+
+        Raises:
+            InputError: if ``among`` is neither.
+            NoAnswerError: before any answer.
+        """
+        if among not in ("answered", "active"):
+            raise InputError(f"among must be 'answered' or 'active', got {among!r}.")
+        data = self._all_data()
+        if not len(data):
+            raise NoAnswerError("There is no answer yet to base a recommendation on.")
+        surrogate, confidence, delta = self._judgement()
+        evidence = surrogate.data(data)
+        if among == "active":
+            active = self._active_points()
+            rows, candidates = active.candidates()
+            candidates = active.climbed(surrogate.posterior(evidence).mean, candidates)
+        else:
+            evaluated = [trial.index for trial in self._ledger.trials if trial.value is not None]
+            evaluated += [result.index for result in self._ledger.attached]
+            rows, candidates = self._active_points().evaluated(evaluated, data.X)
+        judged = (surrogate, evidence, confidence, delta)
+        found, best = predict(candidates, *judged, sign=self._sign, best=True)
+        mean, lower, upper = (float(end) for end in (found.mean, found.lower, found.upper))
+        x = candidates[best].clone()
+        index = None if rows is None else rows[best]
+        count = int((x == data.X).all(dim=1).sum())
+        params = self._domain.params(x)
+        return Recommendation(x, index, mean, lower, upper, found.interval, count, params)
+
+    @exclusive
+    def predict(self, X: Tensor) -> Prediction:
+        """What all answers say of f at any points, with the intervals of :meth:`recommend`.
+
+        Args:
+            X: ``n x d``, in the domain or not.
+
+        Raises:
+            InputError: if ``X`` is malformed or does not fit the domain.
+            NoAnswerError: before any answer.
+        """
+        X = validation.matrix(X, "X")
+        validation.matches(X, "X", self._domain.like)
+        self._domain.check_logarithms(X, "X")
+        data = self._all_data()
+        if not len(data):
+            raise NoAnswerError("There is no answer yet to predict from; tell() or attach() one.")
+        surrogate, confidence, delta = self._judgement()
+        return predict(X, surrogate, surrogate.data(data), confidence, delta, sign=self._sign)[0]
+
+    @exclusive
+    def stopping_gap(self) -> float:
+        """What further search can still gain: max U - max L over the active set, from all answers.
+
+        In units of the values. With a given kernel and ``RKHSConfidence`` the bounds are the
+        self-normalised ones, valid uniformly over points and time if delays and failures do not
+        depend on the noise; otherwise they are a heuristic. On a box the maxima are searched for,
+        so that the gap may be too small by what the search missed.
+
+        Raises:
+            NoAnswerError: before any answer.
+        """
+        data = self._all_data()
+        if not len(data):
+            raise NoAnswerError("There is no answer yet to bound what can be gained.")
+        surrogate, confidence, delta = self._judgement()
+        evidence = surrogate.data(data)
+        _, candidates = self._active_points().candidates(tried=data.X)
+        posterior, half, _ = intervals(candidates, surrogate, evidence, confidence, delta)
+        ends = torch.stack([(posterior.mean + half).max(), (posterior.mean - half).max()])
+        upper, lower = surrogate.warping.inverse(ends)
+        gap = upper - lower
+        return max(gap.item(), 0.0)
+
+    @exclusive
+    def table(self) -> list[dict[str, Any]]:
+        """Every trial and attached result as a row of plain values.
+
+        For ``pandas.DataFrame(opt.table())``, or the ``csv`` module. The columns are ``trial`` (its
+        id, None for attached results), the parameters by their names (one with the name of another
+        column as ``"parameter NAME"``), and the others of ``TABLE_COLUMNS``: ``state`` ("attached"
+        or that of the trial), ``value`` in the user's sign, ``corrected_from``, which is the value
+        before the last correction, ``noise_var``, ``reason`` of a failure, ``round``, and the times
+        ``asked_at`` and ``answered_at`` (of attached results: when they were attached), in UTC.
+        """
+        named = table_columns(self._domain)
+        rows = []
+        results: list[Trial | Attached] = [*self._ledger.trials, *self._ledger.attached]
+        for result in results:
+            trial = result if isinstance(result, Trial) else None
+            values = self._domain.params(result.x)
+            said = trial.corrections if trial else ()
+            cells = (
+                trial.state.value if trial else "attached",
+                result.value,
+                said[-1].value if said else None,
+                result.noise_var,
+                result.reason,
+                trial.round if trial else None,
+                _time(trial.asked_at) if trial else None,
+                _time(result.answered_at),
+            )
+            own = {column: values[name] for name, column in named.items()}
+            rest = dict(zip(TABLE_COLUMNS[1:], cells, strict=True))
+            rows.append({"trial": trial and trial.id, **own, **rest})
+        return rows
+
+    def __repr__(self) -> str:
+        asked, planned = len(self._ledger), "" if self.horizon is None else f"/{self.horizon}"
+        running = len(self._ledger.running())
+        return f"{type(self).__name__}({self._domain!r}, {asked}{planned} asked, {running} running)"
+
+    @exclusive
+    def __str__(self) -> str:
+        """A summary of a few lines: what is looked for, what was asked, the best answer."""
+        domain, ledger = self._domain, self._ledger
+        where = "a box" if domain.count is None else f"{domain.count} points"
+        goal, best_of = ("largest", max) if self._maximize else ("smallest", min)
+        planned = "" if self.horizon is None else f" of {self.horizon}"
+        asked = f"{len(ledger)}{planned} trials asked"
+        states = Counter(trial.state.value for trial in ledger.trials)
+        if states:
+            asked += f" ({', '.join(f'{count} {state}' for state, count in states.items())})"
+        if ledger.attached:
+            asked += f", {len(ledger.attached)} attached"
+        names = ", ".join(domain.columns.parameters)
+        who = type(self).__name__
+        lines = [f"{who} looks for the {goal} value on {where} of {names}", asked]
+        if results := ledger.results():
+            best = best_of(results, key=lambda result: result.value or 0.0)
+            who = f"trial {best.id}" if isinstance(best, Trial) else "attached"
+            lines.append(f"best result so far: {best.value:g} ({who}), {domain.words(best.x)}")
+        return "\n".join(lines)
+
+    @abstractmethod
+    def _judgement(self) -> tuple[Surrogate, Confidence, float]:
+        """Surrogate, confidence and delta of a recommendation."""
+
+    def _estimated_law(self) -> EmpiricalDelay | None:
+        """The law of delays, if there is an answer to estimate it from."""
+        try:
+            return self.delays()
+        except NoAnswerError:
+            return None
+
+    def _all_data(self) -> Answers:
+        """Every answer and attached result."""
+        return self._data(self._ledger.results())
+
+    def _data(self, results: Sequence[Trial | Attached]) -> Answers:
+        return Answers.of(self._domain, self._sign, results)
+
+    def _active_points(self) -> ActiveSet:
+        """The points that may still be the maximiser."""
+        return whole_set(self._domain, self._seed)
+
+
+def table_columns(domain: Domain) -> dict[str, str]:
+    """By the name of each parameter the name of its column in a table of results."""
+    return {n: f"parameter {n}" if n in TABLE_COLUMNS else n for n in domain.columns.parameters}
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

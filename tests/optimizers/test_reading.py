@@ -1,0 +1,93 @@
+"""What people read of a run: a table, a summary, one line."""
+
+import csv
+import io
+from datetime import UTC, datetime
+
+import pandas as pd
+import pytest
+import torch
+
+import botorch_delay as bd
+from botorch_delay.optimizers.reading import TABLE_COLUMNS
+
+
+def dishes(*names, **options):
+    points = torch.tensor([[20.0, 0.1], [25.0, 0.2], [30.0, 0.1]], dtype=torch.double)
+    options = {"covar_module": None} | options
+    return bd.BPEDelayOptimizer(bd.FiniteDomain(points, names=names), 6, **options)
+
+
+def test_a_table_has_every_trial_and_attached_result():
+    opt = dishes("heat", "dose")
+    assert opt.table() == []
+    opt.ask(3)
+    opt.tell(1, 0.5, noise_var=0.1)
+    opt.mark_failed(2, "spilled")
+    opt.attach(torch.tensor([28.0, 0.3], dtype=torch.double), -1.0)
+    rows = opt.table()
+    first = ["trial", "heat", "dose", *TABLE_COLUMNS[1:]]
+    assert all(list(row) == first for row in rows)
+    trials = opt.trials
+    assert [row["trial"] for row in rows] == [0, 1, 2, None]
+    assert [row["state"] for row in rows] == ["running", "completed", "failed", "attached"]
+    assert [row["value"] for row in rows] == [None, 0.5, None, -1.0]
+    assert [[row["heat"], row["dose"]] for row in rows[:3]] == [t.x.tolist() for t in trials]
+    assert [row["round"] for row in rows] == [1, 1, 1, None]
+    assert (rows[1]["noise_var"], rows[2]["reason"]) == (0.1, "spilled")
+    assert rows[1]["answered_at"] == datetime.fromtimestamp(trials[1].answered_at, UTC)
+    assert rows[0]["answered_at"] is None
+    assert rows[3]["answered_at"] == datetime.fromtimestamp(opt.attached[0].answered_at, UTC)
+    opt.correct(1, 0.25)
+    assert [opt.table()[1][name] for name in ("value", "corrected_from")] == [0.25, 0.5]
+    frame = pd.DataFrame(rows)
+    assert frame.value.max() == 0.5
+    csv.DictWriter(io.StringIO(), first).writerows(rows)
+
+
+def test_parameters_with_the_name_of_a_column_keep_theirs():
+    opt = dishes("value", "dose")
+    opt.tell(opt.ask(), 0.5)
+    (row,) = opt.table()
+    assert row["value"] == 0.5
+    assert row["parameter value"] == opt.trials[0].x[0]
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_a_run_in_a_few_lines(maximize):
+    opt = dishes("heat", "dose", maximize=maximize)
+    extreme = "largest" if maximize else "smallest"
+    assert str(opt).splitlines() == [
+        f"BPEDelayOptimizer looks for the {extreme} value on 3 points of heat, dose",
+        "0 of 6 trials asked",
+        "no round has begun; 3 of 3 points can still be the best",
+    ]
+    opt.ask(3)
+    for trial, value in ((0, 1.0), (1, 3.0)):
+        opt.tell(trial, value)
+    opt.attach(opt.trials[2].x, 2.0)
+    best = opt.trials[1 if maximize else 0]
+    lines = str(opt).splitlines()
+    assert lines[1] == "3 of 6 trials asked (2 completed, 1 running), 1 attached"
+    heat, dose = best.x.tolist()
+    words = f"(trial {best.id}), heat = {heat:g}, dose = {dose:g}"
+    assert lines[2] == f"best result so far: {best.value:g} {words}"
+    assert lines[3] == "round 1 of about 2; 3 of 3 points can still be the best"
+    assert len(repr(opt).splitlines()) == 1
+    assert repr(opt).startswith("BPEDelayOptimizer(FiniteDomain(3 x 2,")
+    assert repr(opt).endswith("3/6 asked, 1 running)")
+    opt.finish()
+    assert str(opt).splitlines()[3].startswith("rounds: 1, all closed")
+
+
+def test_a_run_on_a_box_and_without_a_horizon():
+    box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double), names=["dose"])
+    rounds = bd.GeometricRounds(2, 2.0)
+    opt = bd.BPEDelayOptimizer(box, None, rounds=rounds, explore_fraction=1.0, exploit=None)
+    opt.ask()
+    assert str(opt).splitlines() == [
+        "BPEDelayOptimizer looks for the largest value on a box of dose",
+        "1 trials asked (1 running)",
+        "round 1; 1 of the box can still be the best",
+    ]
+    assert repr(opt).endswith(" 1 asked, 1 running)")

@@ -1,0 +1,61 @@
+"""Predictions agree with recommendations, and with the formula where the kernel is given."""
+
+import math
+
+import pytest
+import torch
+from cases import scattered, se
+
+import botorch_delay as bd
+from botorch_delay.exceptions import InputError, InputTypeError, NoAnswerError
+
+POINTS = scattered(12)
+
+
+def told(maximize=True, **options):
+    domain = bd.FiniteDomain(POINTS)
+    opt = bd.BPEDelayOptimizer(domain, 20, maximize=maximize, **options)
+    for trial in opt.ask(8):
+        opt.tell(trial, math.exp(3 * trial.x[0].item()))
+    return opt
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+@pytest.mark.parametrize("options", [{}, {"covar_module": se(), "noise_var": 0.01}])
+def test_predictions_agree_with_the_recommendation(maximize, options):
+    opt = told(maximize, **options)
+    best, found = opt.recommend(), opt.predict(POINTS)
+    at = best.index
+    ends = [float(end[at]) for end in (found.lower, found.mean, found.upper)]
+    assert ends == pytest.approx([best.lower, best.mean, best.upper], rel=1e-9)
+    assert found.interval == best.interval
+    assert bool((found.lower <= found.mean).all() and (found.mean <= found.upper).all())
+    answered = found.mean[[trial.index for trial in opt.trials]]
+    assert best.mean == pytest.approx(float(answered.max() if maximize else answered.min()))
+
+
+def test_predictions_are_the_posterior():
+    opt = told(covar_module=se(), noise_var=0.01)
+    X = torch.stack([trial.x for trial in opt.trials])
+    y = torch.tensor([trial.value for trial in opt.trials], dtype=torch.double)
+    new = scattered(5, seed=1) + 1.0  # outside as well
+    K = se()(X).to_dense() + 0.01 * torch.eye(len(X), dtype=torch.double)
+    cross = se()(new, X).to_dense()
+    mean = cross @ torch.linalg.solve(K, y)
+    half = math.sqrt(6.0) * (1.0 - (cross * torch.linalg.solve(K, cross.T).T).sum(dim=1)).sqrt()
+    found = opt.predict(new)
+    assert torch.allclose(found.mean, mean)
+    assert torch.allclose(found.upper, mean + half)
+    assert torch.allclose(found.lower, mean - half)
+
+
+def test_what_cannot_be_predicted():
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS + 0.1, log_dims=[0]), 20)
+    with pytest.raises(NoAnswerError, match=r"tell\(\) or attach\(\)"):
+        opt.predict(POINTS + 0.1)
+    opt.tell(opt.ask(), 1.0)
+    for X, message in ((POINTS[:, :1], "2 columns"), (POINTS - 1.0, "above 0 in column 0")):
+        with pytest.raises(InputError, match=message):
+            opt.predict(X)
+    with pytest.raises(InputTypeError, match="Tensor"):
+        opt.predict([[0.0, 0.0]])
