@@ -11,13 +11,12 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   (executors), ``study``, ``entries`` and ``cli`` (experiments that are no programs, and what people
   write of them), ``plotting``, ``demo``; ``acquisition.MaxVariance`` for BoTorch.
 * ``optimizers``: ``run.Run``, a run as its events; ``reading.ReadableRun``, what it says;
-  ``base.Optimizer``, ask and tell on top of both;
-  ``bpe.BPEDelayOptimizer``, which decides what is asked, with ``round_sequence.RoundSequence``
-  (its rounds), ``maximizer.Maximizer`` (where the rule outside the design is largest),
-  ``budget.Budget`` (what that may cost) and ``audit.Audit`` (what is claimed after all that
-  happened, under what ``assumptions.assumed`` says); ``rules.Rule``, and
+  ``base.Optimizer``, ask and tell on top of both; ``bpe.BPEDelayOptimizer``, which decides what is
+  asked, with ``round_sequence.RoundSequence`` (its rounds), ``maximizer.Maximizer`` (where the rule
+  outside the design is largest), ``budget.Budget`` (what that may cost) and ``audit.Audit`` (what
+  is claimed after all that happened, under what ``assumptions.assumed`` says); ``rules.Rule``, and
   ``rule_model.RuleModel``, what it sees; ``config.BPEConfig``, its options, ``exploit.Exploit`` and
-  ``exploit.WithinBudget`` among their parts; ``run.Fitting``, the one surrogate in use;
+  ``exploit.WithinBudget`` two of their parts; ``run.Fitting``, the one surrogate in use;
   ``replica.Replica``, the same asks made again elsewhere; ``loading.load``.
 * ``elimination``: ``open_round.OpenRound``, design points and what became of them;
   ``closing.close_round``, its end; ``rounds.RoundRecord``, what is kept of it, and
@@ -35,7 +34,7 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   kernel, noise and units; ``warping.Warping``, of values where the kernel is learned;
   ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
 * ``history``: ``events.Event``, what a run is replayed from; ``trials.Trial`` and
-  ``trials.Ledger``, the record, and ``trials.Answers``, columns of it;
+  ``trials.Ledger``, the record; ``answers.Answers``, columns of the record;
   ``point_status.Feasibility``, failures and repeats; ``states.check_state`` and ``sqlite.save``,
   the file.
 * ``domains``: ``space.Space``, named parameters, makes a ``finite.FiniteDomain`` or a
@@ -65,7 +64,7 @@ of the same names, ``black_box`` is set where it is costly or has a scale of its
 bound: a frozen dataclass in ``confidence/bounds.py`` whose ``fixed_design`` and ``adaptive`` make a
 ``HalfWidth`` of ``Evidence`` (``multiplier`` and ``slack`` suffice), its name in ``specs.py``; its
 ``assumptions`` are what it claims under, an empty ``missing`` says that it is proved, and with
-``constants`` it can be used by ``WithinBudget``. To add a
+``constants`` it can be used by ``exploit.WithinBudget``. To add a
 delay law: a subclass of ``delays.DelayLaw``, its name in ``specs.py``. To add an engine: see
 ``integrations``. Names that users import are listed in ``__init__.pyi`` and in
 ``tests/test_exports.py``, parts that files can hold in ``tests/optimizers/test_specs.py``.

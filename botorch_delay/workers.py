@@ -281,16 +281,20 @@ def _calls(raised: BaseException) -> str:
         return ""
 
 
+class _SpawnedPool(ProcessPoolExecutor):
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Workers are started here: they inherit that Ctrl-C is blocked while they import."""
+        with _interrupts_blocked():
+            return super().submit(fn, *args, **kwargs)
+
+
 @contextmanager
 def spawned_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Worker processes that leave Ctrl-C to their parent and use one thread each."""
-    pool = ProcessPoolExecutor(
+    pool = _SpawnedPool(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker
     )
     try:
-        with _interrupts_blocked():  # which they inherit, for the seconds in which they import
-            for _ in range(workers):
-                pool.submit(os.getpid)  # they are started when there is work
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)

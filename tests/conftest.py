@@ -22,6 +22,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how much -m heavy and -m reliability do: in full each takes the better part of an "
         "hour",
     )
+    parser.addoption(
+        "--simulated-cuda",
+        action="store_true",
+        help="play the tests marked cuda, and no others, on a device simulated on the CPU",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -42,17 +47,32 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("tests")
     # The problems are small; more threads would only wait for each other on a busy machine.
     torch.set_num_threads(1)
+    if config.getoption("--simulated-cuda"):
+        import simulated_cuda  # noqa: F401  # before autograd counts the devices
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    import torch
+
+    if config.getoption("--simulated-cuda"):
+        # No others: autograd has a thread for the device, which forked processes cannot have.
+        others = [item for item in items if "cuda" not in item.keywords]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if "cuda" in item.keywords]
+    elif not torch.cuda.is_available():
+        for item in items:
+            if "cuda" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="no CUDA device; try --simulated-cuda"))
 
 
 @pytest.fixture(autouse=True)
 def device(request: pytest.FixtureRequest) -> Iterator[Record | None]:
-    """Tests marked ``cuda`` run on a device: on a simulated one where there is no other."""
-    import torch
-    from simulated_cuda import simulated_cuda
-
-    if "cuda" not in request.keywords or torch.cuda.is_available():
+    """The simulated device, if there is to be one."""
+    if not request.config.getoption("--simulated-cuda"):
         yield None
         return
+    from simulated_cuda import simulated_cuda
+
     with simulated_cuda() as gpu:
         yield gpu
 

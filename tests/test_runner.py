@@ -59,7 +59,7 @@ def test_all_trials_are_asked_evaluated_and_told(threads):
             others.set()
 
     opt = make()
-    report = run(opt, objective, threads, 40, 4, callbacks=[tell], progress=False)
+    report = run(opt, objective, threads, 40, 4, on_result=tell, progress=False)
     assert states(opt) == [TrialState.COMPLETED] * 40
     for trial in opt.trials:
         assert trial.value == objectives.quadratic(trial.x)

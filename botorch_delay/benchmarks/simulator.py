@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,7 +16,13 @@ from botorch_delay import validation
 from botorch_delay.benchmarks.clocks import Clock, State, uniforms
 from botorch_delay.benchmarks.problems import BoxProblem, Point, Problem
 from botorch_delay.delays import DelayLaw, NoDelay, check_delays
-from botorch_delay.exceptions import HorizonError, InputError, InputTypeError, NoAnswerError
+from botorch_delay.exceptions import (
+    HorizonError,
+    InputError,
+    InputTypeError,
+    NoAnswerError,
+    OutlierWarning,
+)
 from botorch_delay.optimizers.base import Optimizer
 
 _NOISE_STREAM = 0x5EED << 32
@@ -178,7 +185,9 @@ def simulate(
         _check_noise(noise, steps)
     run = _Simulation(optimizer, problem, clock, instant)
     run.draw(steps, seed, delays, noise)
-    return run.run(recommend_every)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OutlierWarning)  # whatever is simulated is no slip
+        return run.run(recommend_every)
 
 
 def _check_optimizer(optimizer: Sampler, problem: Problem, steps: int) -> None:

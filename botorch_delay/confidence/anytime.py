@@ -45,7 +45,7 @@ from torch import Tensor
 from botorch_delay.gp.candidates import CandidatePosterior
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Data
-from botorch_delay.history.trials import Answers
+from botorch_delay.history.answers import Answers
 
 _GRID = (0.02, 0.04, 0.08, 0.13, 0.2, 0.3, 0.4)
 # The deviations of the noise that serve as ridges, in units of its scale: the first is best for

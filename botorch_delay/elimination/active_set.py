@@ -23,7 +23,8 @@ from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import NotSupportedError, NumericsError
 from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.history.trials import Answers, Attached, Suggestion, Trial
+from botorch_delay.history.answers import Answers
+from botorch_delay.history.trials import Attached, Suggestion, Trial
 
 logger = logging.getLogger(__name__)
 

@@ -38,8 +38,8 @@ from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import EmptyDomainError, StorageError
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
+from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import finite
-from botorch_delay.history.trials import Answers
 
 # Of the sample that a closed round's search and the next round's pool begin with.
 POOL = 4096

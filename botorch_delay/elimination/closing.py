@@ -10,8 +10,8 @@ from botorch_delay.elimination.active_set import ActiveSet, RoundBounds
 from botorch_delay.elimination.open_round import OpenRound
 from botorch_delay.elimination.rounds import Departure, RoundRecord
 from botorch_delay.exceptions import EmptyDomainError
+from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import MAX_FAILURES, Feasibility, nothing_to_ask
-from botorch_delay.history.trials import Answers
 
 logger = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.posterior import Data, Moments
 from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import whole
-from botorch_delay.history.trials import Answers
 
 logger = logging.getLogger(__name__)
 

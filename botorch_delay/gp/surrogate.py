@@ -31,7 +31,7 @@ from botorch_delay.exceptions import FitWarning, InputError, InputTypeError, Sto
 from botorch_delay.gp.kernels import build_kernel, describe_kernel, hyperparameters
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.warping import WARPINGS, Warping
-from botorch_delay.history.trials import Answers
+from botorch_delay.history.answers import Answers
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,8 @@ from botorch_delay.delays import SubExponentialDelay
 from botorch_delay.elimination.open_round import OpenRound
 from botorch_delay.elimination.rounds import Departure
 from botorch_delay.exceptions import NotSupportedError, RefutedError, RepeatedResultWarning
-from botorch_delay.history.trials import Answers, Attached, Ledger, Trial, TrialState
+from botorch_delay.history.answers import Answers
+from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
 from botorch_delay.optimizers.assumptions import assumed, of_budget
 from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.config import BPEConfig

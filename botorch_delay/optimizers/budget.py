@@ -54,8 +54,9 @@ from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.rounds import RoundRule
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import row_of
-from botorch_delay.history.trials import Answers, Trial
+from botorch_delay.history.trials import Trial
 from botorch_delay.optimizers.config import BPEConfig
 
 

@@ -19,8 +19,9 @@ from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.exceptions import InputError, NoAnswerError, NotSupportedError
 from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
+from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
-from botorch_delay.history.trials import Answers, Attached, Trial
+from botorch_delay.history.trials import Attached, Trial
 from botorch_delay.optimizers.forecasts import Straggler, describe_running
 from botorch_delay.optimizers.recommendation import (
     Prediction,

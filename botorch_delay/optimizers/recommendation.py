@@ -14,7 +14,8 @@ from torch import Tensor
 from botorch_delay.confidence.bounds import Confidence, Evidence
 from botorch_delay.gp.posterior import Data, Moments
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.history.trials import Attached, Trial, TrialState, same_points
+from botorch_delay.history.answers import same_points
+from botorch_delay.history.trials import Attached, Trial, TrialState
 
 
 @dataclass(frozen=True, eq=False)

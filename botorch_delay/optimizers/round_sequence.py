@@ -20,10 +20,11 @@ from botorch_delay.elimination.open_round import (
 from botorch_delay.elimination.rounds import Departure, RoundRecord
 from botorch_delay.exceptions import ExhaustedDesignError, NoAnswerError, StorageError
 from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.events import Event, flag
 from botorch_delay.history.point_status import Feasibility
-from botorch_delay.history.trials import Answers, Attached, Ledger, Trial
+from botorch_delay.history.trials import Attached, Ledger, Trial
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.forecasts import (
     Forecast,

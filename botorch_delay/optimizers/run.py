@@ -28,8 +28,9 @@ from botorch_delay.gp.surrogate import (
     fit_surrogate,
 )
 from botorch_delay.history import sqlite, states
+from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import SETTLED, Event, read_events, truncated, whole
-from botorch_delay.history.trials import Answers, Attached, Ledger, Trial, TrialState
+from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
 from botorch_delay.optimizers.config import Config
 
 # A learned kernel is fitted again when there are this many times the answers of the last fit.

@@ -58,7 +58,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay.elimination.open_round import OpenRound, SlotState
-from botorch_delay.history.trials import Answers
+from botorch_delay.history.answers import Answers
 
 logger = logging.getLogger(__name__)
 

@@ -41,7 +41,7 @@ def test_draws_have_the_kernel_s_moments(kernel):
     step = 1 / 29 / LENGTHSCALE
     assert draws.square().mean() == pytest.approx(1.0, abs=0.3)
     difference = (grid[:, 1:] - grid[:, :-1]).square().mean() / 2
-    assert difference == pytest.approx(1 - CORRELATION[kernel](step), rel=0.15)
+    assert difference == pytest.approx(1 - CORRELATION[kernel](step), rel=0.25)
     assert not torch.equal(draws[0], draws[1])
 
 

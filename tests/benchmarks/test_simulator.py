@@ -329,3 +329,10 @@ def test_bad_arguments(change, error):
     with pytest.raises(error):
         simulate(opt, **arguments)
     assert opt.trials == []
+
+
+def test_a_value_far_from_all_others_is_no_slip():
+    values = torch.cat([0.01 * normal(29), torch.tensor([90.0], dtype=torch.double)])
+    problem = FiniteProblem(scattered(30), values, 0.0)
+    history = simulate(RandomOptimizer(problem.domain, exact=True), problem, NoDelay(), 30)
+    assert history.value.max() == 90.0  # a warning would be an error here

@@ -11,7 +11,7 @@ from oracle import kernel_function
 from botorch_delay.confidence import anytime
 from botorch_delay.confidence.anytime import RIDGES, Ellipsoid, noise_energy, norm_at_least
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.history.trials import Answers
+from botorch_delay.history.answers import Answers
 
 POINTS = scattered(150, seed=5)
 KERNEL = se(0.3)

@@ -10,7 +10,7 @@ import botorch_delay as bd
 from botorch_delay.design.ascent import BoundClimb
 from botorch_delay.gp.averages import Averages
 from botorch_delay.gp.surrogate import fit_surrogate
-from botorch_delay.history.trials import Answers
+from botorch_delay.history.answers import Answers
 
 BOUNDS = torch.tensor([[0.0, 1e-3, 0.0, -2.0], [1.0, 1.0, 2.0, 3.0]], dtype=torch.double)
 BOX = bd.BoxDomain(BOUNDS, cat_dims={2: [0, 1, 2]}, log_dims=[1])

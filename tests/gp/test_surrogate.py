@@ -20,7 +20,7 @@ from botorch_delay.exceptions import FitWarning, InputError, StorageError
 from botorch_delay.gp import surrogate as module
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate, fit_surrogate
-from botorch_delay.history.trials import Answers
+from botorch_delay.history.answers import Answers
 
 POINTS = 10 * scattered(60) - 4
 X = POINTS[:25]

@@ -5,8 +5,9 @@ import torch
 from cases import scattered
 
 from botorch_delay import BoxDomain, FiniteDomain
+from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import Event
-from botorch_delay.history.trials import Answers, Attached, Ledger
+from botorch_delay.history.trials import Attached, Ledger
 
 POINTS = scattered(6)
 BOX = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import optuna
+import torch
 from cases import se
 from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.storages import JournalStorage
@@ -33,6 +34,7 @@ def die():
 
 def main(url, number, trials, dies_at):
     """One worker; it is named by its number."""
+    torch.set_num_threads(1)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     if url.startswith("journal:"):
         path = Path(url.removeprefix("journal:"))

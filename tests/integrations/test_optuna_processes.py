@@ -1,10 +1,10 @@
 """DelaySampler in many processes on one file, some of them killed."""
 
 import math
+import multiprocessing
 import signal
 from datetime import datetime, timedelta
 
-import forked
 import optuna
 import optuna_worker
 import pytest
@@ -16,11 +16,15 @@ from scale import repeats
 from botorch_delay.integrations import optuna as plugin
 from botorch_delay.integrations.optuna import DelaySampler
 
+# Forked from a process that has only imported: after a fork autograd may refuse to work.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["optuna_worker"])
+
 
 def start(url, number, trials, dies_at=None):
     """A worker process; one that is to die does so in the middle of a trial, or of an ask."""
     arguments = url, number, trials, dies_at or ""
-    worker = forked.CONTEXT.Process(target=optuna_worker.main, args=arguments)
+    worker = CONTEXT.Process(target=optuna_worker.main, args=arguments)
     worker.start()
     return worker
 
