@@ -20,7 +20,8 @@ from botorch_delay.exceptions import HorizonError, InputError, InputTypeError, N
 from botorch_delay.integrations import optuna as plugin
 from botorch_delay.integrations.engine_run import Settings
 from botorch_delay.integrations.optuna import ATTRIBUTE, DelaySampler
-from botorch_delay.optimizers import bpe, fitting, rule_model
+from botorch_delay.optimizers import bpe, rule_model
+from botorch_delay.optimizers import run as running
 
 PLANE = {"x": FloatDistribution(0.0, 1.0), "y": FloatDistribution(0.0, 1.0)}
 MIXED = {
@@ -426,7 +427,7 @@ def test_an_ask_costs_what_is_new_not_what_is_there(tmp_path, monkeypatch):
         monkeypatch.setattr(owner, name, counted)
 
     count(Settings, "make", made)
-    count(fitting, "fit_surrogate", fits)
+    count(running, "fit_surrogate", fits)
     count(bpe.BPEDelayOptimizer, "tell", taken)
     count(bpe.BPEDelayOptimizer, "attach", attached)
     count(rule_model.RuleModel, "restart", restarts)
