@@ -397,10 +397,9 @@ class Ledger:
     def far(self, value: float, than: Trial | None = None) -> str:
         """What makes a value suspect, empty where nothing does.
 
-        It lies further from all other answers than ``FAR`` standard deviations, taken as their
-        interquartile range / 1.349, which a few wild values do not change (the plain one where half
-        of them are the same), and further than they do from each other: near an optimum answers
-        crowd, and an old one is far from them.
+        It lies further from all other answers than ``FAR`` of their standard deviations, and
+        further than they do from each other: near an optimum answers crowd, and those of a look
+        elsewhere are far from them.
 
         Args:
             value: in the user's sign.
@@ -414,13 +413,12 @@ class Ledger:
         if len(values) < ENOUGH_ANSWERS:
             return ""
         beyond, spread = max(values[0] - value, value - values[-1]), values[-1] - values[0]
-        first, _, third = statistics.quantiles(values, n=4)
-        deviation = (third - first) / 1.349 or statistics.pstdev(values)
+        deviation = statistics.pstdev(values)
         if not deviation > 0.0 or not beyond > max(FAR * deviation, spread):
             return ""
         return (
-            f"lies {beyond / deviation:.3g} standard deviations, of {deviation:.3g} by the middle "
-            f"half, from all {len(values)} other answers"
+            f"lies {beyond / deviation:.3g} of their standard deviations from all {len(values)} "
+            "other answers"
         )
 
     def _widen(self, value: float | None) -> None:

@@ -98,9 +98,9 @@ class Optimizer(ReadableRun, ABC):
     def tell(self, trial: Trial | int, y: float | Tensor, noise_var: float | None = None) -> None:
         """The answer of a trial, in any order, also after the horizon.
 
-        One that lies further than eight standard deviations from all others, measured robustly,
-        and further than these from each other, is taken with an :class:`OutlierWarning`: it may
-        be a slip, which :meth:`correct` mends.
+        One that lies further from all others than eight of their standard deviations, and than
+        these lie from each other, is taken with an :class:`OutlierWarning`: it may be a slip, which
+        :meth:`correct` mends.
 
         Args:
             trial: the trial or its id.

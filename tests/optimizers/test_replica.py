@@ -18,7 +18,7 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
-from botorch_delay.optimizers import bpe, fitting
+from botorch_delay.optimizers import bpe, run
 from botorch_delay.optimizers.replica import PastTrial, Replica
 
 HORIZON = 24
@@ -187,8 +187,8 @@ def test_what_is_known_is_not_taken_in_again(monkeypatch):
     """Work grows with what is new: no fit is repeated, no trial entered twice."""
     make, workers = maker("box, learned"), Workers()
     fits, entered = [], []
-    fit, enter = fitting.fit_surrogate, bpe.BPEDelayOptimizer.follow
-    monkeypatch.setattr(fitting, "fit_surrogate", lambda *a, **k: fits.append(1) or fit(*a, **k))
+    fit, enter = run.fit_surrogate, bpe.BPEDelayOptimizer.follow
+    monkeypatch.setattr(run, "fit_surrogate", lambda *a, **k: fits.append(1) or fit(*a, **k))
     monkeypatch.setattr(bpe.BPEDelayOptimizer, "follow", lambda *a: entered.append(1) or enter(*a))
     first, second = Replica(make), Replica(make)
     for number in range(16):

@@ -84,6 +84,7 @@ def close_without_the_first(kappa=3.0):
     return opt, lost
 
 
+@pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.OutlierWarning")
 def test_late_answers_are_used_where_all_data_are():
     opt, lost = close_without_the_first()
     (record,) = opt.rounds
