@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import re
 import sys
 import warnings
@@ -48,14 +49,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     study = getattr(arguments, "study", "STUDY")
     warnings.showwarning = lambda said, *_: _complain(_in_commands(f"warning: {said}", study))
     try:
-        return int(arguments.command(arguments))
+        code = int(arguments.command(arguments))
+        sys.stdout.flush()
+        return code
     except BotorchDelayError as error:
         _complain(_in_commands(str(error), study))
         return 2
     except KeyboardInterrupt:
         _complain("interrupted")
         return INTERRUPTED
-    except OSError as error:  # a full disk, a folder that may not be written to, a closed pipe
+    except BrokenPipeError:  # who reads, such as head, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+        return 1
+    except OSError as error:  # a full disk, a folder that may not be written to
         _complain(f"{error.strerror}: {error.filename or 'the output'}")
         return 1
     except Exception as error:

@@ -59,6 +59,15 @@ def test_help_and_version_are_there(capsys):
     assert call("--version", capsys=capsys)[:2] == (0, f"botorch-delay {__version__}\n")
 
 
+def test_a_reader_that_has_read_enough_is_no_error(capsys, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert cli.main(["bench", "list"]) == 1
+    assert capsys.readouterr().err == ""
+
+
 def test_whatever_goes_wrong_is_one_line_and_exit_code_1(capsys, monkeypatch):
     def fall_over(*_):
         raise ZeroDivisionError("one\ntwo")

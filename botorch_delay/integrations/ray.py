@@ -469,7 +469,7 @@ def _parameter(domain: sample.Domain) -> Float | Int | Choice:
     low, high = domain.lower, domain.upper
     whole = isinstance(domain, sample.Integer)
     if whole and step in (None, 1):
-        high -= 1  # Tune's upper ends are exclusive here
+        high -= 1  # upper ends are exclusive
     elif step is not None and math.isfinite(low) and math.isfinite(high):
         # Multiples of the step; rounding must not lose the ones at the ends.
         low, high = math.ceil(low / step - 1e-9) * step, math.floor(high / step + 1e-9) * step

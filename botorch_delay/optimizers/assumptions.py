@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from botorch_delay.confidence.bounds import RKHSConfidence
 from botorch_delay.confidence.guarantee import BudgetTerms
 from botorch_delay.history.point_status import MAX_FAILURES
 from botorch_delay.optimizers.config import BPEConfig
@@ -70,7 +69,7 @@ def assumed(config: BPEConfig, seen: Seen) -> list[str]:
             "design points follow"
         )
     assumptions += [*_of_delays(config), *_of_rounds(config)]
-    if config.proves and not isinstance(config.confidence, RKHSConfidence):
+    if config.proves and config.confidence.constants is None:
         assumptions.append(
             f"the bounds of {config.confidence!r} hold as they say: it is a class of your own, "
             "and neither its constants nor the noise of answers are held against the answers"

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -32,6 +32,9 @@ from botorch_delay.optimizers.recommendation import (
     replicates,
 )
 from botorch_delay.optimizers.run import Run, exclusive
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The columns of a table of results beside those of the parameters.
 TABLE_COLUMNS = (
@@ -214,7 +217,7 @@ class ReadableRun(Run, ABC):
     def table(self) -> list[dict[str, Any]]:
         """Every trial and attached result as a row of plain values.
 
-        For ``pandas.DataFrame(opt.table())``, or the ``csv`` module. The columns are ``trial`` (its
+        For the ``csv`` module, and :meth:`to_dataframe`. The columns are ``trial`` (its
         id, None for attached results), the parameters by their names (one with the name of another
         column as ``"parameter NAME"``), and the others of ``TABLE_COLUMNS``: ``state`` ("attached"
         or that of the trial), ``value`` in the user's sign, ``corrected_from``, which is the value
@@ -242,6 +245,18 @@ class ReadableRun(Run, ABC):
             rest = dict(zip(TABLE_COLUMNS[1:], cells, strict=True))
             rows.append({"trial": trial and trial.id, **own, **rest})
         return rows
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """:meth:`table` as a data frame of pandas.
+
+        Raises:
+            MissingExtraError: without pandas.
+        """
+        validation.installed("pandas", "A data frame needs pandas")
+        # Not above: it takes as long to import as BoTorch.
+        import pandas as pd
+
+        return pd.DataFrame(self.table())
 
     def __repr__(self) -> str:
         asked, planned = len(self._ledger), "" if self.horizon is None else f"/{self.horizon}"

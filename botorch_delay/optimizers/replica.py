@@ -15,6 +15,7 @@ one outside the design.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.elimination.open_round import WAITING_SLOT
-from botorch_delay.exceptions import BotorchDelayError, InputError, StorageError
+from botorch_delay.exceptions import BotorchDelayError, InputError, OutlierWarning, StorageError
 from botorch_delay.history.events import Event, truncated, whole
 from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
@@ -351,7 +352,9 @@ class Replica:
             optimizer.mark_abandoned(trial)
         if past.state is TrialState.COMPLETED and trial.state is not TrialState.COMPLETED:
             assert past.value is not None
-            optimizer.tell(trial, past.value, past.noise_var)
+            with warnings.catch_warnings():  # a result can be corrected in the engine alone
+                warnings.simplefilter("ignore", OutlierWarning)
+                optimizer.tell(trial, past.value, past.noise_var)
         elif past.state is TrialState.FAILED and running:
             optimizer.mark_failed(trial, past.reason)
         if trial.state is not before:

@@ -135,6 +135,7 @@ class ThreDSOptimizer(Optimizer):
 
     Example:
         >>> from gpytorch.kernels import RBFKernel
+        >>> from botorch_delay.confidence.bounds import RKHSConfidence
         >>> from botorch_delay.domains.finite import FiniteDomain
         >>> domain = FiniteDomain(torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1))
         >>> opt = ThreDSOptimizer(

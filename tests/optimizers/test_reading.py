@@ -4,7 +4,6 @@ import csv
 import io
 from datetime import UTC, datetime
 
-import pandas as pd
 import pytest
 import torch
 
@@ -40,8 +39,9 @@ def test_a_table_has_every_trial_and_attached_result():
     assert rows[3]["answered_at"] == datetime.fromtimestamp(opt.attached[0].answered_at, UTC)
     opt.correct(1, 0.25)
     assert [opt.table()[1][name] for name in ("value", "corrected_from")] == [0.25, 0.5]
-    frame = pd.DataFrame(rows)
-    assert frame.value.max() == 0.5
+    frame = opt.to_dataframe()
+    assert list(frame) == first
+    assert frame.value.max() == 0.25
     csv.DictWriter(io.StringIO(), first).writerows(rows)
 
 
