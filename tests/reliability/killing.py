@@ -124,7 +124,8 @@ def live(name: str, path: Path, assassin: Assassin, pipe: int, in_processes: boo
             if not word:
                 with executor(in_processes) as pool:
                     opt = OPTIMIZERS[name]()
-                    run(opt, objective, pool, N_TRIALS, 3, path, on_result=tell, progress=False)
+                    how = {"on_result": tell, "max_failures": None, "progress": False}
+                    run(opt, objective, pool, N_TRIALS, 3, path, **how)
                 word = "done"
             say(word)
             os._exit(0)

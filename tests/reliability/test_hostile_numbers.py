@@ -19,6 +19,7 @@ from botorch_delay.exceptions import (
     HorizonError,
     InputError,
     NumericsWarning,
+    OutlierWarning,
 )
 
 pytestmark = pytest.mark.reliability
@@ -153,7 +154,7 @@ def trial_of_one(seed):
         warnings.simplefilter("always")
         opt = make(rng, seed)
         play(rng, opt, make_values(rng, opt.domain.like.dtype))
-    known = (NumericsWarning, InputDataWarning, FitWarning)
+    known = (NumericsWarning, InputDataWarning, FitWarning, OutlierWarning)
     assert all(issubclass(w.category, known) for w in caught), [str(w.message) for w in caught]
     return sum(issubclass(w.category, NumericsWarning) for w in caught)
 
