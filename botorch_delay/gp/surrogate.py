@@ -178,6 +178,11 @@ class Surrogate:
         offset, scale = _standardization(self.warping(y))
         return replace(self, offset=offset, scale=scale, scaled=True)
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether the noise was learned, and is no more than that of exact evaluations."""
+        return self.learned and self.noise_var <= exact_noise(self.origin)
+
     def inputs(self, X: Tensor) -> Tensor:
         """Points in the inputs of g."""
         if not self.learned:

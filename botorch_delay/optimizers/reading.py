@@ -132,6 +132,9 @@ class ReadableRun(Run, ABC):
     def recommend(self, among: str = "answered") -> Recommendation:
         """The point with the best posterior mean, from all answers.
 
+        Among answered points it is the one with the best answer where the noise that was learned is
+        no more than rounding: answers that are exact are not averaged with their neighbours.
+
         Args:
             among: "answered" for the answered points of the domain (attached results count; if
                 nothing was answered inside, all points are compared), or "active" for every
@@ -160,6 +163,9 @@ class ReadableRun(Run, ABC):
             evaluated = [trial.index for trial in self._ledger.trials if trial.value is not None]
             evaluated += [result.index for result in self._ledger.attached]
             rows, candidates = self._active_points().evaluated(evaluated, data.X)
+            if surrogate.is_exact:
+                at = _first_among(data.X[data.y.argsort(descending=True)], candidates)
+                rows, candidates = rows and [rows[at]], candidates[at : at + 1]
         judged = (surrogate, evidence, confidence, delta)
         found, best = predict(candidates, *judged, sign=self._sign, best=True)
         mean, lower, upper = (float(end) for end in (found.mean, found.lower, found.upper))
@@ -306,6 +312,14 @@ class ReadableRun(Run, ABC):
     def _active_points(self) -> ActiveSet:
         """The points that may still be the maximiser."""
         return whole_set(self._domain, self._seed)
+
+
+def _first_among(X: Tensor, candidates: Tensor) -> int:
+    """Where the first point of ``X`` (``n x d``) stands that is a candidate, ``N x d``."""
+    for x in X:
+        if len(at := (candidates == x).all(dim=1).nonzero()):
+            return int(at[0])
+    return 0
 
 
 def table_columns(domain: Domain) -> dict[str, str]:

@@ -87,11 +87,11 @@ class RoundSequence:
             left = self.records[-1].active_after
         elif count is not None:
             left = count
-        share = f"{left:.3g} of the box" if count is None else f"{left:.0f} of {count} points"
+        share = f"{left:.1%} of the box" if count is None else f"{left:.0f} of {count} points"
         stage = f"rounds: {len(self.records)}, all closed" if self.records else "no round has begun"
         if self.open is not None:
-            planned = self.round_rule.count
-            stage = f"round {self.open.number}{'' if planned is None else f' of about {planned}'}"
+            number, planned = self.open.number, self.round_rule.count
+            stage = f"round {number}" + (f" of about {max(planned, number)}" if planned else "")
         return f"{stage}; {share} can still be the best"
 
     @property

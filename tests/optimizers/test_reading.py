@@ -6,8 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 import torch
+from cases import line
 
 import botorch_delay as bd
+from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.optimizers.reading import TABLE_COLUMNS
 
 
@@ -88,6 +90,17 @@ def test_a_run_on_a_box_and_without_a_horizon():
     assert str(opt).splitlines() == [
         "BPEDelayOptimizer looks for the largest value on a box of dose",
         "1 trials asked (1 running)",
-        "round 1; 1 of the box can still be the best",
+        "round 1; 100.0% of the box can still be the best",
     ]
     assert repr(opt).endswith(" 1 asked, 1 running)")
+
+
+def test_exact_answers_are_recommended_by_what_they_are(monkeypatch):
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(line(40)), horizon=30)
+    for number, trial in enumerate(opt.ask(24)):
+        lucky = 0.6 if number == 7 else 0.05 * (-1) ** number
+        opt.tell(trial, lucky - float(4.0 * (trial.x - 0.4) ** 2))
+    best = max(opt.trials, key=lambda trial: trial.value)
+    assert opt.recommend().index != best.index  # the noise is learned, and luck seen through
+    monkeypatch.setattr(Surrogate, "is_exact", True)
+    assert opt.recommend().index == best.index
