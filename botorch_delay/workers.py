@@ -271,14 +271,11 @@ def one_line(raised: BaseException) -> str:
 
 
 def _calls(raised: BaseException) -> str:
-    """The traceback of what the objective raised; empty where it cannot be had."""
+    """The traceback of what the objective raised, without the library's own frame."""
     own = raised.__traceback__
-    try:
-        inside = own.tb_next if own is not None else None
-        lines = traceback.format_exception(type(raised), raised, inside, limit=-MOST_CALLS)
-        return "".join(lines).encode("utf-8", "backslashreplace").decode()
-    except Exception:
-        return ""
+    inside = None if own is None else own.tb_next
+    lines = traceback.format_exception(type(raised), raised, inside, limit=-MOST_CALLS)
+    return "".join(lines).encode("utf-8", "backslashreplace").decode()
 
 
 class _SpawnedPool(ProcessPoolExecutor):

@@ -344,7 +344,7 @@ def test_a_run_goes_on_beyond_its_horizon(tmp_path, threads, horizon):
 
 
 def wrong(x):
-    return undefined_name  # noqa: F821
+    return x.undefined_name
 
 
 @pytest.mark.parametrize("places", [1, 4])
@@ -354,7 +354,7 @@ def test_an_objective_that_only_fails_ends_the_run_and_its_points_are_asked_anew
     path = tmp_path / "study.db"
     with pytest.raises(RunError, match="3 evaluations have failed") as caught:
         run(make(), wrong, threads, 20, places, store=path, progress=False)
-    assert "return undefined_name" in str(caught.value)
+    assert "return x.undefined_name" in str(caught.value)
     asked = bd.load(path).trials
     assert {trial.state for trial in asked} == {TrialState.ABANDONED}
     opt = make()

@@ -63,6 +63,7 @@ class Parameter(ABC):
 
     def describe(self) -> dict[str, Any]:
         """What it is made with, JSON-ready."""
+        # Every kind of parameter is a dataclass; this base class is not one.
         given = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         return {"kind": type(self).__name__, **given}
 
