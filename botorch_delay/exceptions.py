@@ -46,10 +46,6 @@ class NotSupportedError(BotorchDelayError, UnsupportedError, NotImplementedError
     """The combination of options is not available."""
 
 
-class RefutedError(BotorchDelayError, ArithmeticError):
-    """The answers contradict what a bound rests on, so that there is none."""
-
-
 class RunError(BotorchDelayError, RuntimeError):
     """A run cannot go on, for instance because its workers keep dying."""
 

@@ -28,7 +28,7 @@ problem, where the self-normalised bound has 30. No union over points, rounds or
 
 Where b^2 would be negative no function of norm C explains the answers: on the same event
 ``C^2 >= y' (K_S + a I)^-1 y - rho_m s^2 / a`` for every ridge and every set, which
-:func:`norm_at_least` makes the most of.
+``Ellipsoids.norm_at_least`` makes the most of.
 """
 
 from __future__ import annotations
@@ -43,18 +43,20 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.gp.candidates import CandidatePosterior
-from botorch_delay.gp.kernels import covariance
+from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.posterior import Data
 from botorch_delay.history.answers import Answers
 
 _GRID = (0.02, 0.04, 0.08, 0.13, 0.2, 0.3, 0.4)
 # The deviations of the noise that serve as ridges, in units of its scale: the first is best for
 # points that were asked often, the second everywhere else.
-RIDGES = (1.0, 10.0)
-# The same for the least norm that answers allow, which takes one factorization for all of them.
-NORM_RIDGES = tuple(2.0**power for power in range(-2, 8))
-# Of how many distinct points that norm is computed at most: those that were asked first.
-MAX_NORM_POINTS = 1000
+KEPT_RIDGES = (1.0, 10.0)
+# Those of the upper bound that a rule plays, chosen on draws with seeds from 1000 on.
+PLAYED_RIDGES = (2.0, 4.0, 8.0, 16.0)
+# The same where one eigendecomposition serves all of them.
+RIDGES = tuple(2.0**power for power in range(-2, 8))
+# Of answers at how many distinct points that is made at most.
+MAX_POINTS = 1000
 # A ridge is at least this share of the largest prior variance, whatever the noise: any ridge is
 # valid, and what is lost is less than what rounding would take.
 SMALLEST_RIDGE = 1e-6
@@ -74,49 +76,143 @@ def noise_energy(asks: int, delta: float) -> float:
     return min((tail - 0.5 * asks * math.log1p(-2.0 * u)) / u for u in _GRID)
 
 
-@torch.no_grad()
-def norm_at_least(
-    covar_module: Kernel, answers: Answers, noise_std: float, asks: int, delta: float
-) -> float:
-    """The least RKHS norm that a function with such answers can have.
+class Ellipsoids:
+    """What a set of answers says of f, for every ridge at once.
 
-    It holds with probability ``1 - delta`` at all times at once, for any subset of the answers.
+    With R^2 the numbers of answers at the m distinct points X, one eigendecomposition
+    ``R K(X, X) R = Q diag(v) Q'`` gives the posterior for all ridges a: with ``z(x) = Q' R k_X(x)``
+    and ``t = Q' R y`` the mean is ``z(x)' t / (v + a)``, the covariance
+    ``k(x, x') - z(x)' z(x') / (v + a)``. O(m^3) once, O(m) for a point and a ridge.
 
     Args:
         covar_module: the kernel.
-        answers: ``n`` of them, to be maximised or not.
+        answers: to be maximised, all of noise of that scale or less. Of those at more than
+            ``MAX_POINTS`` points the most answered ones count: any set of answers will do.
         noise_std: s.
-        asks: how many asks have been made, m; at least up to the last one answered.
-        delta: failure probability.
-
-    Returns:
-        In units of the values; 0 where any norm will do.
+        asks: how many asks have been made; at least up to the last one answered.
+        delta: failure probability of all that is said, at all times.
     """
-    seen, first = np.unique(answers.group.cpu(), return_index=True)
-    if len(seen) > MAX_NORM_POINTS:
-        kept = torch.from_numpy(seen[first.argsort()[:MAX_NORM_POINTS]]).to(answers.group)
-        answers = answers.at(torch.isin(answers.group, kept).to(answers.X.device))
-    y = answers.y.double()
-    evidence = Data.averaged(answers.X.double(), y, torch.ones_like(y), answers.group)
-    place = torch.searchsorted(answers.group.unique(), answers.group)
-    within = (y - evidence.y[place]).square().sum().item()
-    K = covariance(copy.deepcopy(covar_module).double(), evidence.X, evidence.X)
-    root = evidence.noise_var.rsqrt()  # of the number of answers at each point
-    values, vectors = torch.linalg.eigh(root.unsqueeze(-1) * K * root)
-    squares = (vectors.T @ (root * evidence.y)).square()
-    # An eigenvalue may be too small by so much, for which the sum below would be too large.
-    error = (len(values) + 1) * torch.finfo(values.dtype).eps * values.max().clamp_min(0.0)
-    largest = float(K.diagonal().max())
-    found = 0.0
-    for ridge in NORM_RIDGES:
-        noise_var = max((ridge * noise_std) ** 2, SMALLEST_RIDGE * largest)
-        if noise_var == 0.0:  # no kernel, and a scale whose square is too small for a number
-            continue
-        explained = (squares / (values.clamp_min(0.0) + error + noise_var)).sum().item()
-        energy = noise_energy(asks, delta) * noise_std**2 / noise_var
-        slack = 16.0 * float(error) / noise_var * explained
-        found = max(found, explained + within / noise_var - energy - slack)
-    return math.sqrt(min(found, sys.float_info.max))
+
+    @torch.no_grad()
+    def __init__(
+        self, covar_module: Kernel, answers: Answers, noise_std: float, asks: int, delta: float
+    ) -> None:
+        answers = _most_answered(answers)
+        y = answers.y.double()
+        self._kernel = copy.deepcopy(covar_module).double()
+        evidence = Data.averaged(answers.X.double(), y, torch.ones_like(y), answers.group)
+        place = torch.searchsorted(answers.group.unique(), answers.group)
+        self._around = (y - evidence.y[place]).square().sum().item()
+        self._X, self._root = evidence.X, evidence.noise_var.rsqrt()
+        K = covariance(self._kernel, self._X, self._X)
+        values, self._vectors = torch.linalg.eigh(self._root.unsqueeze(-1) * K * self._root)
+        self._weights = self._vectors.T @ (self._root * evidence.y)
+        self._eps = (len(values) + 1) * torch.finfo(values.dtype).eps
+        # The decomposition is that of a matrix whose distance from R K R is at most this.
+        self._error = float(self._eps * values.max().clamp_min(0.0)) if len(values) else 0.0
+        self._values = values.clamp_min(0.0)
+        self._energy = noise_energy(asks, delta) * noise_std**2
+        self._noise_std, self._largest = noise_std, float(K.diagonal().max()) if len(K) else 0.0
+
+    def _ridges(self) -> list[float]:
+        """As noise variances; none where a scale is too small for its square to be a number."""
+        smallest = SMALLEST_RIDGE * self._largest
+        variances = [max((ridge * self._noise_std) ** 2, smallest) for ridge in RIDGES]
+        return [ridge for ridge in dict.fromkeys(variances) if ridge > 0.0]
+
+    def _called_for(self, ridge: float) -> float:
+        """C^2 less b^2, rounded down."""
+        # An eigenvalue may be too small by the error, for which the sum would be too large.
+        terms = self._weights.square() / (self._values + self._error + ridge)
+        explained = terms.sum().item()
+        slack = 16.0 * self._error / ridge * explained
+        return explained + (self._around - self._energy) / ridge - slack
+
+    @property
+    def norm_at_least(self) -> float:
+        """The least RKHS norm of a function with such answers; 0 where any will do."""
+        found = max([0.0, *map(self._called_for, self._ridges())])
+        return math.sqrt(min(found, sys.float_info.max))
+
+    @torch.no_grad()
+    def bounds(self, points: Tensor, norm_bound: float) -> tuple[Tensor, Tensor]:
+        """On f at ``n x d`` points, lower and upper, ``n`` each; meaningless where refuted.
+
+        Args:
+            points: anywhere.
+            norm_bound: C.
+        """
+        parts = []
+        for part in points.split(rows_per_chunk(len(self._X), points)):
+            nothing = part.new_zeros(0)
+            excess = self._functionals(part.double(), self._X[:0], nothing, norm_bound)
+            parts.append(torch.stack(excess))
+        lower, upper = torch.cat(parts, dim=1) if parts else points.new_zeros(2, 0).double()
+        return lower, upper
+
+    @torch.no_grad()
+    def excess(
+        self, rivals: Tensor, asked: Tensor, counts: Tensor, norm_bound: float
+    ) -> Tensor:
+        """Upper bounds on ``sum_i counts_i (f(x) - f(asked_i))``, for each rival x: ``n``.
+
+        Args:
+            rivals: ``n x d``.
+            asked: ``p x d``.
+            counts: ``p``.
+            norm_bound: C.
+        """
+        parts = [
+            self._functionals(part.double(), asked.double(), counts.double(), norm_bound)[1]
+            for part in rivals.split(rows_per_chunk(len(self._X) + len(asked), rivals))
+        ]
+        return torch.cat(parts) if parts else rivals.new_zeros(0).double()
+
+    def _functionals(
+        self, X: Tensor, asked: Tensor, counts: Tensor, norm_bound: float
+    ) -> tuple[Tensor, Tensor]:
+        """Bounds on ``T f(x) - sum_i counts_i f(asked_i)``, T the sum of counts, 1 without any."""
+        total = float(counts.sum()) if len(counts) else 1.0
+        prior = total**2 * prior_variance(self._kernel, X)
+        size = prior.max() if len(X) else prior.sum()
+        z = total * self._features(X)
+        if len(counts):
+            cross = covariance(self._kernel, asked, asked) @ counts
+            prior = prior - 2.0 * total * (covariance(self._kernel, X, asked) @ counts)
+            prior = prior + counts @ cross
+            z = z - counts @ self._features(asked)
+            size = size + (counts.abs() @ prior_variance(self._kernel, asked).sqrt()).square()
+        upper = norm_bound * (prior.clamp_min(0.0) + 64.0 * self._eps * size).sqrt()
+        lower = -upper
+        for ridge in self._ridges():
+            square = norm_bound**2 - self._called_for(ridge)
+            if square < 0.0:
+                continue
+            scale = 1.0 / (self._values + ridge)
+            scaled, weights = z * scale, scale * self._weights
+            # What rounding may have done: to first order the error of the decomposition between
+            # the two vectors that a moment is made of.
+            length = scaled.square().sum(dim=1)
+            variance = (prior - (z * scaled).sum(dim=1)).clamp_min(0.0)
+            variance = variance + 4.0 * self._error * length + 64.0 * self._eps * size
+            mean = z @ weights
+            lost = 4.0 * self._error * float(weights.norm()) * length.sqrt()
+            half = math.sqrt(square) * variance.sqrt() + lost
+            lower, upper = torch.maximum(lower, mean - half), torch.minimum(upper, mean + half)
+        return lower, upper
+
+    def _features(self, X: Tensor) -> Tensor:
+        """Z at ``n x d`` points, ``n x m``."""
+        return (covariance(self._kernel, X, self._X) * self._root) @ self._vectors
+
+
+def _most_answered(answers: Answers) -> Answers:
+    seen, first, counts = np.unique(answers.group.cpu(), return_index=True, return_counts=True)
+    if len(seen) <= MAX_POINTS:
+        return answers
+    order = np.lexsort((first, -counts))[:MAX_POINTS]
+    kept = torch.from_numpy(seen[order]).to(answers.group)
+    return answers.at(torch.isin(answers.group, kept).to(answers.X.device))
 
 
 class Ellipsoid:
@@ -145,7 +241,7 @@ class Ellipsoid:
     ) -> None:
         self._norm_bound, self._noise_std, self._delta = norm_bound, noise_std, delta
         kernel, candidates = copy.deepcopy(covar_module).double(), candidates.double()
-        self._posteriors = [CandidatePosterior(kernel, candidates, as_rows=True) for _ in RIDGES]
+        self._posteriors = [CandidatePosterior(kernel, candidates, as_rows=True) for _ in KEPT_RIDGES]
         self._candidates = candidates
         self._largest = float(self._posteriors[0].variance.max())
         self.upper = norm_bound * self._posteriors[0].variance.sqrt()
@@ -163,7 +259,7 @@ class Ellipsoid:
         self._means[row] = count, mean
         self._squares += step * (y - mean)
         self._asks = max(self._asks, asks)
-        for ridge, posterior in zip(RIDGES, self._posteriors, strict=True):
+        for ridge, posterior in zip(KEPT_RIDGES, self._posteriors, strict=True):
             noise_var = max((ridge * self._noise_std) ** 2, SMALLEST_RIDGE * self._largest)
             posterior.update({row: (self._candidates[row], mean, noise_var / count)})
             self._tighten(posterior, noise_var)

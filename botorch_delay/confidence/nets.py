@@ -28,6 +28,9 @@ from botorch_delay.exceptions import NotSupportedError
 # Distances are raised by this much, so that rounding never makes one too small.
 _UPWARDS = 1.0 + 1e-12
 
+# How many cells of a box are looked at before the bound is taken as it is.
+MAX_CELLS = 200_000
+
 # Scales are searched between 2^_FINEST and 1, to a relative precision of 2^_FINEST / 2^_STEPS.
 _FINEST = -200.0
 _STEPS = 40
@@ -101,6 +104,51 @@ def nets(
     counts, radius = grid(scale)
     sizes = counts.log().sum(dim=-1)
     return [Net(r, n) for r, n in zip(radius.flatten().tolist(), sizes.tolist(), strict=True)]
+
+
+@torch.no_grad()
+def largest_on_box(
+    value: Callable[[Tensor], Tensor],
+    slope: float,
+    covar_module: Kernel,
+    bounds: Tensor,
+    tolerance: float,
+) -> float:
+    """An upper bound on the supremum over a box of a function that is Lipschitz in the distance.
+
+    Cells are halved, those first that may hold the largest values: a centre's value plus ``slope``
+    times the distance of the farthest corner bounds all that is in its cell.
+
+    Args:
+        value: at ``n x d`` points, ``n``.
+        slope: its Lipschitz constant in the kernel's distance.
+        covar_module: as in :func:`nets`.
+        bounds: ``2 x d``, the box.
+        tolerance: how far the bound may be above the largest value found, as a share of it; more
+            where that would take more than ``MAX_CELLS`` cells.
+
+    Raises:
+        NotSupportedError: if the kernel's distance is not known.
+    """
+    box = _plain(bounds)
+    centres, half = box.mean(dim=0, keepdim=True), 0.5 * (box[1] - box[0]).unsqueeze(0)
+    best, settled, looked = -math.inf, -math.inf, 0
+    while True:
+        found = value(centres.to(bounds)).to(box)
+        ends = found + slope * _measure(covar_module, half, box)[0]
+        best = max(best, float(found.max()))
+        enough = best + tolerance * abs(best)
+        kept = ends > enough
+        settled = max(settled, float(ends[~kept].max())) if not bool(kept.all()) else settled
+        looked += len(ends)
+        if not bool(kept.any()) or looked + 2 * int(kept.sum()) > MAX_CELLS:
+            return max([settled, *ends[kept].tolist()])
+        centres, half = centres[kept], half[kept]
+        # Along the column in which the cell is longest in the kernel's distance.
+        alone = _measure(covar_module, torch.diag_embed(half), box)[0]
+        step = torch.nn.functional.one_hot(alone.argmax(dim=1), half.shape[1]) * 0.5 * half
+        centres = torch.cat([centres - step, centres + step])
+        half = (half - step).repeat(2, 1)
 
 
 def _largest(fits: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:

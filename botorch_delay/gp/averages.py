@@ -22,25 +22,31 @@ class _Point:
     def __init__(self, x: Tensor) -> None:
         self.x = x
         self.answers: dict[int, tuple[float, float]] = {}
-        # Of precisions, their products with values, and their squares.
-        self._sums = (Fraction(0), Fraction(0), Fraction(0))
-        self._row: tuple[float, float, float] | None = None
+        # Of precisions, their products with values and with squared values, and their squares.
+        self._sums = (Fraction(0), Fraction(0), Fraction(0), Fraction(0))
+        self._row: tuple[float, float, float, float] | None = None
 
     def count(self, value: float, noise_var: float, sign: int) -> None:
         """Add an answer to the sums, or take it off where ``sign`` is -1."""
         precision = 1.0 / noise_var
-        terms = (precision, value / noise_var, precision * precision)
-        precisions, weighted, squares = (
-            total + sign * Fraction(term) for total, term in zip(self._sums, terms, strict=True)
+        weighted = Fraction(precision) * Fraction(value)
+        terms = Fraction(precision), weighted, weighted * Fraction(value), Fraction(precision) ** 2
+        precisions, values, energies, squares = (
+            total + sign * term for total, term in zip(self._sums, terms, strict=True)
         )
-        self._sums, self._row = (precisions, weighted, squares), None
+        self._sums, self._row = (precisions, values, energies, squares), None
 
     @property
-    def row(self) -> tuple[float, float, float]:
-        """As in :class:`Data`: mean answer, its noise variance, and its spread."""
+    def row(self) -> tuple[float, float, float, float]:
+        """As in :class:`Data`: mean answer, its noise variance, and its spread; and the energy.
+
+        That is the sum of the squared distances of the answers from their mean, by precision.
+        """
         if self._row is None:
-            precision, weighted, squares = map(float, self._sums)
-            self._row = weighted / precision, 1.0 / precision, squares / precision / precision
+            precision, weighted, energy, squares = self._sums
+            mean, total = weighted / precision, float(precision)
+            spread = float(squares) / total / total
+            self._row = float(mean), 1.0 / total, spread, float(energy - weighted * mean)
         return self._row
 
     @property
@@ -60,11 +66,12 @@ class Averages:
         candidates: ``N x d``.
 
     Attributes:
+        surrogate: as above.
         size: how many answers there are.
     """
 
     def __init__(self, surrogate: Surrogate, candidates: Tensor) -> None:
-        self._surrogate = surrogate
+        self.surrogate = surrogate
         self._at_candidates = CandidatePosterior(
             surrogate.covar_module, surrogate.inputs(candidates)
         )
@@ -94,7 +101,7 @@ class Averages:
         """
         if key not in self._points:
             self._points[key] = _Point(x)
-        self._set(key, source, self._surrogate.standard(value, noise_var))
+        self._set(key, source, self.surrogate.standard(value, noise_var))
 
     def drop(self, key: int, source: int) -> None:
         """Take an answer out, if it is there."""
@@ -130,7 +137,7 @@ class Averages:
         """The posterior at the candidates."""
         if self._changed:
             points = {key: self._points[key] for key in sorted(self._changed)}
-            X = self._surrogate.inputs(torch.stack([point.x for point in points.values()]))
+            X = self.surrogate.inputs(torch.stack([point.x for point in points.values()]))
             self._at_candidates.update(
                 {
                     key: (x, *point.row[:2]) if point.answers else None
@@ -139,6 +146,12 @@ class Averages:
             )
             self._changed.clear()
         return self._at_candidates
+
+    @property
+    def explained(self) -> float:
+        """``y' (K + D)^-1 y`` of all answers, one by one, in units of the surrogate."""
+        around = sum(point.row[3] for point in self._points.values() if point.answers)
+        return self.at_candidates.explained + around
 
     @property
     def anywhere(self) -> Posterior:
@@ -151,13 +164,13 @@ class Averages:
         if self._anywhere is None or not self._is_current:
             points = [point for point in self._points.values() if point.answers]
             points.sort(key=lambda point: point.first)
-            like = self._surrogate.origin
-            rows = like.new_tensor([point.row for point in points]).reshape(-1, 3)
+            like = self.surrogate.origin
+            rows = like.new_tensor([point.row[:3] for point in points]).reshape(-1, 3)
             X = like.new_empty(0, len(like))
             if points:
-                X = self._surrogate.inputs(torch.stack([point.x for point in points]))
+                X = self.surrogate.inputs(torch.stack([point.x for point in points]))
             data = Data(X, *rows.T.contiguous())
-            kernel = self._surrogate.covar_module
+            kernel = self.surrogate.covar_module
             self._anywhere = Posterior(kernel, data, before=self._anywhere)
             self._is_current = True
         return self._anywhere

@@ -12,7 +12,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import Confidence, FixedBeta
+from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidence
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.space import Space, as_domain
@@ -23,7 +23,7 @@ from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import AcquisitionConfig
 from botorch_delay.optimizers.maximizer import Maximizer
 from botorch_delay.optimizers.rule_model import Hallucinate, Pending
-from botorch_delay.optimizers.rules import UCB, Rule, as_rule
+from botorch_delay.optimizers.rules import UCB, CertifyingUCB, Rule, as_rule
 from botorch_delay.optimizers.run import Fitting, exclusive
 
 
@@ -198,4 +198,8 @@ class AcquisitionOptimizer(Optimizer):
         self._maximizer.model.detached(result)
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
-        return self._fitting.current(), FixedBeta(self.rule.interval_beta), 0.1
+        rule = self.rule
+        if isinstance(rule, CertifyingUCB):
+            known = RKHSConfidence(rule.norm_bound, rule.noise_std)
+            return self._fitting.current(), known, rule.delta
+        return self._fitting.current(), FixedBeta(rule.interval_beta), 0.1

@@ -12,21 +12,20 @@ from functools import cached_property
 
 from gpytorch.kernels import Kernel
 
-from botorch_delay.confidence.anytime import norm_at_least
+from botorch_delay.confidence.anytime import Ellipsoids
 from botorch_delay.confidence.guarantee import BudgetTerms, Guarantee
 from botorch_delay.delays import SubExponentialDelay
 from botorch_delay.elimination.open_round import OpenRound
 from botorch_delay.elimination.rounds import Departure
-from botorch_delay.exceptions import NotSupportedError, RefutedError, RepeatedResultWarning
+from botorch_delay.exceptions import RepeatedResultWarning
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
 from botorch_delay.optimizers.assumptions import assumed, of_budget
 from botorch_delay.optimizers.budget import Budget
+from botorch_delay.optimizers.certificate import ROUNDING
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.round_sequence import RoundSequence
 
-# Variances that differ by no more are the same: one may come from single precision.
-ROUNDING = 1e-6
 # The least norm that the answers allow is computed at each of the first answers, and then whenever
 # they have grown by a tenth.
 FIRST_TESTS, GROWTH_TO_TEST = 20, 1.1
@@ -215,38 +214,13 @@ class Audit:
         if not len(answers):
             return 0.0
         kernel, asks = config.fixed.covar_module, answered[-1].id + 1
-        return norm_at_least(kernel, answers, self._constants.noise_std, asks, config.delta)
+        scale = self._constants.noise_std
+        return Ellipsoids(kernel, answers, scale, asks, config.delta).norm_at_least
 
     def take_test(self, norm: float, count: int) -> None:
         """Apply that so many answers have called for a norm."""
         if self._config.proves:
             self.norm, self.tested = max(self.norm, norm), count
-
-    @property
-    def certified_regret(self) -> float:
-        """The bound on the regret of all asks so far.
-
-        Raises:
-            NotSupportedError: without a budget.
-            RefutedError: if the answers contradict the assumptions.
-        """
-        constants, budget = self._constants, self._budget
-        if constants is None or budget is None:
-            raise NotSupportedError("Regret is certified with exploit=WithinBudget() alone.")
-        if self.noisier:
-            raise RefutedError(
-                "No regret can be certified: an answer was told with a noise variance above "
-                f"noise_std squared, {constants.noise_std**2:g}. Make the optimizer with the "
-                "largest scale of the noise."
-            )
-        if budget.refuted or self.norm > constants.norm_bound:
-            raise RefutedError(
-                "No regret can be certified: the answers contradict "
-                f"{self._config.confidence!r}; they need a norm of at least {self.norm:.4g} at "
-                "noise of that scale. Make the optimizer with a larger norm_bound or noise_std, or "
-                "another kernel."
-            )
-        return budget.certified
 
     def guarantee(self) -> Guarantee:
         """The regret bound of Theorem 1 and what comes on top of it, or what is missing for it."""
@@ -367,7 +341,7 @@ class Audit:
         """Why valid bounds do not carry the claim any more."""
         config, budgeted, missing = self._config, self._budget is not None, []
         kept = budgeted and not refuted and not self.noisier
-        certified = "; certified_regret holds all the same" if kept else ""
+        certified = "; certificate holds all the same" if kept else ""
         missing += [f"{reason}{certified}." for reason in self._broken]
         if self.noisier:
             missing.append(

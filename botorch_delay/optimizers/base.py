@@ -142,8 +142,8 @@ class Optimizer(ReadableRun, ABC):
         right. What was decided meanwhile stays: a point that a round eliminated is not taken back.
         So ``guarantee`` ends for good once a round was closed, or an ask priced against a regret
         budget, with the wrong report; else it goes on under the assumption that it names: a
-        correction says what the evaluation gave, and is none of its value. ``certified_regret`` is
-        computed anew, from the corrected answers.
+        correction says what the evaluation gave, and is none of its value. ``certificate`` is
+        made anew, from the corrected answers.
 
         Args:
             trial: an answered or failed trial, or its id.
@@ -271,7 +271,7 @@ class Optimizer(ReadableRun, ABC):
         (q_r of :class:`HorizonRounds`, t_r and u_T of a delay law, the plan of a regret budget).
         A regret bound is proved for a horizon known from the first ask: once something was asked
         ``guarantee`` ends for good, and what was claimed until then is of the asks until then.
-        ``certified_regret``, which needs no horizon, goes on. With :class:`GeometricRounds` and
+        ``certificate``, which needs no horizon, goes on. With :class:`GeometricRounds` and
         ``horizon=None`` a claim needs none from the start.
 
         Args:

@@ -43,6 +43,7 @@ from botorch_delay.optimizers.exploit import (
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.maximizer import Maximizer
 from botorch_delay.optimizers.round_sequence import RoundSequence
+from botorch_delay.optimizers.rules import CertifyingUCB
 from botorch_delay.optimizers.run import Fitting, exclusive
 
 
@@ -219,8 +220,8 @@ class BPEDelayOptimizer(Optimizer):
         """The mode with the least regret among those whose regret bound is proved.
 
         On a finite set a rule plays :class:`WithinBudget`: with probability 1 - delta regret is at
-        most 1.25 times BPE-Delay's own bound, plus what waits cost, and ``certified_regret`` bounds
-        it at all times. On a box a tenth of the asks are design points, so that regret is at most
+        most 1.25 times BPE-Delay's own bound, plus what waits cost, and ``certificate`` bounds it at
+        all times, which the rule, :class:`CertifyingUCB`, keeps small. On a box a tenth of the asks are design points, so that regret is at most
         sqrt(10) times the bound of Theorem 2, plus what waits cost. On both the maximiser is never
         eliminated; nothing is assumed of the delays. ``guarantee`` has the assumptions.
 
@@ -238,29 +239,15 @@ class BPEDelayOptimizer(Optimizer):
             covar_module=covar_module,
             noise_var=noise_var,
             confidence=RKHSConfidence(norm_bound, noise_std),
-            exploit=WithinBudget() if finite_set else Exploit(),
+            exploit=WithinBudget(CertifyingUCB(norm_bound, noise_std, delta / 2.0))
+            if finite_set
+            else Exploit(),
             explore_fraction=None if finite_set else 0.1,
             delta=delta,
             seed=seed,
             maximize=maximize,
             minimize=minimize,
         )
-
-    @property
-    @exclusive
-    def certified_regret(self) -> float:
-        """A bound on the cumulative regret of all asks so far, in units of the values.
-
-        It holds with probability ``1 - delta / 4`` at all times at once, whatever the delays, if
-        the kernel, ``norm_bound`` and ``noise_std`` are right; proofs are in ``budget`` and
-        ``confidence.anytime``.
-
-        Raises:
-            NotSupportedError: without :class:`WithinBudget`.
-            RefutedError: if the answers contradict ``norm_bound`` and ``noise_std``, or one was
-                told with more noise.
-        """
-        return self._audit.certified_regret
 
     @property
     @exclusive
@@ -494,6 +481,10 @@ class BPEDelayOptimizer(Optimizer):
             assert isinstance(active, FiniteActiveSet)
             active = active.only(self._budget.active(active.rows))
         return active
+
+    def _certified_delta(self, delta: float) -> float:
+        """Half: the bounds of rounds have the other."""
+        return delta / 2.0
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self._fitting.current(), self._config.confidence, self._config.delta

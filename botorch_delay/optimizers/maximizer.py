@@ -13,7 +13,7 @@ from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import NumericsError
-from botorch_delay.gp.surrogate import MANY_ANSWERS
+from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
 from botorch_delay.history.point_status import nothing_to_ask
 from botorch_delay.history.trials import Ledger, Suggestion
 from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
@@ -60,6 +60,7 @@ class Maximizer:
         self._spread: Tensor | None = None  # the candidates of the beginning
         self._order: Tensor | None = None  # of the asks that nothing has been learned for
         self._active: ActiveSet | None = None  # what rounds have left of a box
+        self._fitted: Surrogate | None = None  # that the model was made with
         self.model = RuleModel(
             ledger,
             config.domain,
@@ -82,9 +83,10 @@ class Maximizer:
 
     def update(self) -> None:
         """Count all trials, with the present surrogate and candidates, where that is not done."""
-        surrogate = self._fitting.surrogate
-        if not self.model.behind and self.model.surrogate is surrogate:
+        fitted = self._fitting.surrogate
+        if not self.model.behind and self._fitted is fitted:
             return
+        self._fitted = fitted
         candidates = None if self._active is None else self._active.spread
         if candidates is not None:
             candidates = candidates[:: max(len(candidates) // BOX_POOL, 1)]
@@ -94,7 +96,7 @@ class Maximizer:
             candidates = self._spread
         if self._domain.count is None and self._fitting.fitted_to > MANY_ANSWERS:
             candidates = candidates[::2]
-        self.model.restart(surrogate, candidates)
+        self.model.restart(self.rule.surrogates(fitted), candidates)
         self._order = None
 
     def choose(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import Confidence
+from botorch_delay.confidence.bounds import Confidence, Constants
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.active_set import ActiveSet
@@ -21,7 +22,8 @@ from botorch_delay.exceptions import InputError, NoAnswerError, NotSupportedErro
 from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
-from botorch_delay.history.trials import Attached, Trial
+from botorch_delay.history.trials import Attached, Trial, TrialState
+from botorch_delay.optimizers.certificate import Certificate, certify, plausible
 from botorch_delay.optimizers.forecasts import Straggler, describe_running
 from botorch_delay.optimizers.recommendation import (
     Prediction,
@@ -219,6 +221,82 @@ class ReadableRun(Run, ABC):
         gap = upper - lower
         return max(gap.item(), 0.0)
 
+    @property
+    @exclusive
+    def certificate(self) -> Certificate:
+        """What the regret so far can have been, and how good the recommended point is.
+
+        With the norm bound and the noise scale that the optimizer was made with (``confidence=``
+        or :class:`CertifyingUCB`); :meth:`certify` takes others. It needs a given kernel, whoever
+        chose the points. With a learned kernel its ``gap`` is a heuristic, and says so.
+
+        Raises:
+            NotSupportedError: if the optimizer was told no norm bound, or on a box of many columns.
+        """
+        surrogate, confidence, delta = self._judgement()
+        if surrogate.learned:
+            return self._plausible(delta)
+        if confidence.constants is None:
+            raise NotSupportedError(
+                f"A certificate rests on a norm bound and a noise scale, and {confidence!r} has "
+                "none; call certify(norm_bound, noise_std), or pass "
+                "confidence=RKHSConfidence(norm_bound, noise_std)."
+            )
+        return self.certify(*confidence.constants, delta=self._certified_delta(delta))
+
+    @exclusive
+    def certify(
+        self, norm_bound: float, noise_std: float, delta: float = 0.1, asks: int | None = None
+    ) -> Certificate:
+        """The certificate under constants of one's own; proof in ``optimizers.certificate``.
+
+        Those of several calls with the same ``noise_std`` and ``delta`` hold together.
+
+        Args:
+            norm_bound: C, a bound on the RKHS norm of f, above 0.
+            noise_std: s, the sub-Gaussian scale of the noise, above 0.
+            delta: failure probability.
+            asks: of the first so many, as it stood then; all if None. A ``gap`` is of now alone,
+                and inf in the past.
+
+        Raises:
+            InputError: if an argument is out of its range.
+            NotSupportedError: if the kernel is learned, or on a box of more than three columns.
+        """
+        constants = Constants(
+            validation.positive(norm_bound, "norm_bound"),
+            validation.positive(noise_std, "noise_std"),
+        )
+        delta, fixed = validation.probability(delta, "delta"), self._config.fixed
+        if fixed is None:
+            raise NotSupportedError(
+                "The kernel is learned, and there is no norm to bound under a kernel that changes; "
+                "pass covar_module and noise_var."
+            )
+        trials: Sequence[Trial] = self._ledger.trials
+        recommended = None
+        if asks is not None and validation.whole(asks, "asks", 0) < len(trials):
+            trials = [_as_of(trial, asks) for trial in trials[:asks]]
+        elif self._ledger.results():
+            recommended = self.recommend().x
+        parts = self._domain, fixed.covar_module, trials, recommended
+        return certify(*parts, constants, delta, sign=self._sign)
+
+    def _certified_delta(self, delta: float) -> float:
+        """What of a failure probability is the certificate's."""
+        return delta
+
+    def _plausible(self, delta: float) -> Certificate:
+        """What a learned kernel makes of the answers."""
+        data = self._all_data()
+        if not len(data):
+            raise NoAnswerError("There is no answer yet to judge a recommendation by.")
+        surrogate = self._judgement()[0]
+        candidates = self._active_points().candidates(tried=data.X)[1]
+        counts = len(self._ledger), self._ledger.answer_count
+        recommended = self.recommend().x
+        return plausible(surrogate, surrogate.data(data), candidates, recommended, delta, counts)
+
     @exclusive
     def table(self) -> list[dict[str, Any]]:
         """Every trial and attached result as a row of plain values.
@@ -312,6 +390,14 @@ class ReadableRun(Run, ABC):
     def _active_points(self) -> ActiveSet:
         """The points that may still be the maximiser."""
         return whole_set(self._domain, self._seed)
+
+
+def _as_of(trial: Trial, asks: int) -> Trial:
+    """A trial as it was after so many asks, with what its answer is known to be by now."""
+    step = trial.answered_step
+    if trial.value is None or (step is not None and step <= asks):
+        return trial
+    return replace(trial, state=TrialState.RUNNING, value=None)
 
 
 def _first_among(X: Tensor, candidates: Tensor) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -100,6 +101,26 @@ class Censor(Pending):
         return f"Censor({self.worst_value:g}{limit}{wide})"
 
 
+@dataclass
+class View:
+    """All trials as one surrogate sees them.
+
+    Attributes:
+        answers: give the mean.
+        asked: of everything asked, where pending points count without a value; else None.
+    """
+
+    answers: Averages
+    asked: Averages | None
+
+    @property
+    def with_pending(self) -> Averages:
+        """What gives the deviation: with pending points, where there are any to count."""
+        if self.asked is None or self.asked.size == self.answers.size:
+            return self.answers
+        return self.asked
+
+
 class RuleModel:
     """The posteriors of all trials so far, at candidates and at any points.
 
@@ -118,7 +139,7 @@ class RuleModel:
         candidates: ``N x d``: all points of a set, or where climbs on a box begin.
         prior_deviation: the largest at the candidates.
         is_blind: whether there are too few answers to learn a kernel from.
-        answers: give the mean.
+        views: what the rule's surrogates see, the first of them in ``answers`` and the like.
         feasibility: which points may be asked.
         running: by key, how many trials are.
         behind: whether all trials are to be counted by :meth:`restart` before anything is read.
@@ -143,8 +164,9 @@ class RuleModel:
         self.widths: list[float] = []
         self.behind = True
 
-    def restart(self, surrogate: Surrogate, candidates: Tensor) -> None:
-        """Count all trials anew, with another surrogate or other candidates."""
+    def restart(self, surrogates: Sequence[Surrogate], candidates: Tensor) -> None:
+        """Count all trials anew, with other surrogates, of one kernel, or other candidates."""
+        surrogate = surrogates[0]
         self.surrogate, self.candidates = surrogate, candidates
         self.is_blind = surrogate.learned and not surrogate.scaled
         with torch.no_grad():
@@ -153,8 +175,11 @@ class RuleModel:
         self._paths: PriorPaths | None = None
         self._paths_at = 0
         self._keys = PointKeys()
-        self.answers = Averages(surrogate, candidates)
-        self._asked = Averages(surrogate, candidates) if self.pending.hallucinates else None
+        both = self.pending.hallucinates
+        self.views = [
+            View(Averages(each, candidates), Averages(each, candidates) if both else None)
+            for each in surrogates
+        ]
         self.feasibility = Feasibility(self._ledger.trials, self.key, exact=self._exact)
         self.running = Counter(self.key(trial) for trial in self._ledger.running())
         for trial in self._ledger.trials:
@@ -162,6 +187,11 @@ class RuleModel:
         for result in self._ledger.attached:
             self._count_attached(result)
         self.behind = False
+
+    @property
+    def asks(self) -> int:
+        """How many there are."""
+        return len(self._ledger)
 
     @property
     def mean(self) -> Tensor:
@@ -174,11 +204,14 @@ class RuleModel:
         return self.with_pending.at_candidates.variance.sqrt()
 
     @property
+    def answers(self) -> Averages:
+        """Of the first view: give the mean."""
+        return self.views[0].answers
+
+    @property
     def with_pending(self) -> Averages:
-        """What gives the deviation: with pending points, where there are any to count."""
-        if self._asked is None or self._asked.size == self.answers.size:
-            return self.answers
-        return self._asked
+        """Of the first view: give the deviation."""
+        return self.views[0].with_pending
 
     def key(self, place: Trial | Attached) -> int:
         """The key of a point."""
@@ -206,12 +239,13 @@ class RuleModel:
 
     def pending_points(self) -> Tensor | None:
         """Points that count as pending, ``p x e`` in inputs of the surrogate; None without any."""
-        if self._asked is None:
+        asked = self.views[0].asked
+        if asked is None:
             return None
         points = [t.x for t in self._ledger.running()]
         known = {self.key(t) for t in self._ledger.trials if t.state is not TrialState.FAILED}
         failed = sorted(key for key in self.feasibility.suspects if key not in known)
-        points += [self._asked.point(key) for key in failed]
+        points += [asked.point(key) for key in failed]
         return self.surrogate.inputs(torch.stack(points)) if points else None
 
     def width_at(self, choice: Suggestion) -> float | None:
@@ -257,28 +291,32 @@ class RuleModel:
             return
         key = self.key(result)
         self.feasibility.forget(key, result)
-        for averages in (self.answers, self._asked):
-            if averages is not None:
-                averages.drop(key, -1 - result.id)
+        for view in self.views:
+            for averages in (view.answers, view.asked):
+                if averages is not None:
+                    averages.drop(key, -1 - result.id)
 
     def _count(self, trial: Trial) -> None:
         """Enter a trial where its state says that it counts, and take it out elsewhere."""
         key, x = self.key(trial), trial.x
         counted = trial.state is not TrialState.ABANDONED
         value = self.pending.value(trial) if counted else None
-        if value is not None:
-            self.answers.put(key, trial.id, x, self._sign * value, trial.noise_var)
-        else:
-            self.answers.drop(key, trial.id)
-        if self._asked is not None:
-            if counted:
-                self._asked.put(key, trial.id, x, None, trial.noise_var)
+        for view in self.views:
+            if value is not None:
+                view.answers.put(key, trial.id, x, self._sign * value, trial.noise_var)
             else:
-                self._asked.drop(key, trial.id)
+                view.answers.drop(key, trial.id)
+            if view.asked is None:
+                continue
+            if counted:
+                view.asked.put(key, trial.id, x, None, trial.noise_var)
+            else:
+                view.asked.drop(key, trial.id)
 
     def _count_attached(self, result: Attached) -> None:
         key, source = self.key(result), -1 - result.id
         self.feasibility.know(key, result)
-        self.answers.put(key, source, result.x, self._sign * result.value, None)
-        if self._asked is not None:
-            self._asked.put(key, source, result.x, None, None)
+        for view in self.views:
+            view.answers.put(key, source, result.x, self._sign * result.value, None)
+            if view.asked is not None:
+                view.asked.put(key, source, result.x, None, None)

@@ -30,7 +30,7 @@ from botorch_delay.gp.kernels import build_kernel, covariance, describe_kernel, 
 from botorch_delay.gp.surrogate import Hyperparameters, Learned
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
 from botorch_delay.optimizers.rule_model import Censor, Hallucinate, Ignore
-from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
+from botorch_delay.optimizers.rules import UCB, BotorchRule, CertifyingUCB, ThompsonSampling
 
 _PLAIN = (bool, int, float, str, type(None))
 # Between so many points a kernel that cannot be rebuilt is evaluated, to know it again.
@@ -40,7 +40,7 @@ _PARTS: dict[str, type] = {
     for part in (
         *(FixedBeta, RKHSConfidence),
         *(NoDelay, ConstantDelay, PoissonDelay, GeometricDelay, SubExponentialDelay),
-        *(UCB, ThompsonSampling, Exploit, WithinBudget),
+        *(UCB, CertifyingUCB, ThompsonSampling, Exploit, WithinBudget),
         *(Ignore, Hallucinate, Censor),
         *(Hyperparameters, Learned),
         *(HorizonRounds, GeometricRounds),

@@ -1,0 +1,268 @@
+"""Certificates: what the regret of a run can have been, and how good its recommendation is.
+
+On the event of :mod:`botorch_delay.confidence.anytime`, which holds with probability 1 - delta
+whatever was asked, however late answers came and whichever are missing, f is in the intersection of
+all ellipsoids ``||f - mu_a||_a <= b_a``, one for each ridge a. With ``n_i`` asks at x_i, T in all,
+
+    regret = max_x [T f(x) - sum_i n_i f(x_i)],
+
+a maximum of linear functionals l_x of f, of which each is at most ``l_x(mu_a) + b_a ||l_x||_a*``,
+where ``||l||_a*^2 = l l' sigma_a^2`` is the posterior variance of ``l(f)``.
+
+*Theorem.* With probability 1 - delta, at all times at once,
+``regret <= max_x min_a [l_x(mu_a) + b_a sqrt(l_x l_x' sigma_a^2)]``, the maximum over all x with
+``U(x) >= max L`` for the bounds U, L of those ellipsoids. *Proof.* By (iii) and (iv) there,
+``|l(f) - l(mu_a)| <= ||f - mu_a||_a ||l||_a*``: l is the inner product with its representer, whose
+squared norm is l l' applied to the reproducing kernel sigma_a^2(., .). That is so for every l and a
+on one event, so the minimum over a and the maximum over x cost no probability. The maximiser
+x* has ``U(x*) >= f(x*) >= f(z) >= L(z)`` for all z, so it is among those x. QED
+
+The gap of a point r is the same with one ask, at r. No bound that rests on that event alone can be
+smaller, but for the ridges between those used: ``||f||^2 <= C^2`` and ``||y - f||^2 <= rho s^2``
+is all that it says of f, and by the S-lemma for two convex quadratics the maximum of a linear
+functional under both is the least over a. The sum of gaps of single asks is never smaller.
+
+On a box each x of a cell around z has ``f(x) <= f(z) + C d_k(x, z)``, so that ``T C`` times the
+cell's radius in the kernel's distance is added to the functional at z; cells are halved until the
+largest of these sums is no more than ``SLACK`` above the largest functional at a centre.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from botorch_delay.confidence.anytime import Ellipsoids
+from botorch_delay.confidence.bounds import Constants
+from botorch_delay.confidence.nets import largest_on_box
+from botorch_delay.domains.finite import Domain
+from botorch_delay.exceptions import NotSupportedError
+from botorch_delay.gp.kernels import covariance
+from botorch_delay.gp.posterior import Data
+from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.answers import Answers
+from botorch_delay.history.trials import Trial
+
+# Variances that differ by no more are the same: one may come from single precision.
+ROUNDING = 1e-6
+# Of how many columns a box can be covered by cells in good time.
+MAX_COLUMNS = 3
+# What cells may add, as a share of what they are added to.
+SLACK = 0.01
+# Of a heuristic: how many candidates, those of the largest upper bounds, and samples there are.
+CANDIDATES, SAMPLES = 512, 4096
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is certified of a run so far.
+
+    Attributes:
+        regret: with probability ``1 - delta`` a bound on the cumulative regret of the asks, at all
+            times at once, in units of the values; inf where nothing is certified.
+        gap: likewise, how far f at the recommended point may be below its largest value (above
+            its smallest, where small values are good); inf before an answer.
+        refuted: whether the answers contradict what it rests on; then nothing is certified.
+        norm_at_least: the least RKHS norm of a function with such answers.
+        delta: failure probability of all of this together.
+        norm_bound: C, that it rests on.
+        noise_std: s, likewise.
+        asks: how many it is of.
+        answers: how many it uses.
+        proved: whether it is; else ``gap`` is a heuristic, as with a learned kernel.
+        assumptions: what it rests on; to be judged by the user.
+        made: how, in words.
+    """
+
+    regret: float
+    gap: float
+    refuted: bool
+    norm_at_least: float
+    delta: float
+    norm_bound: float
+    noise_std: float
+    asks: int
+    answers: int
+    proved: bool
+    assumptions: tuple[str, ...]
+    made: str
+
+    def __str__(self) -> str:
+        sure = f"with probability {1.0 - self.delta:g}"
+        if not self.proved:
+            head = f"A heuristic, {sure} under the learned kernel: "
+            head += f"the recommended point is within {self.gap:.4g} of the best. It supposes:"
+        elif self.refuted:
+            head = (
+                f"Nothing is certified: the answers need a norm of at least "
+                f"{self.norm_at_least:.4g}, norm_bound is {self.norm_bound:.4g}. It supposed:"
+            )
+        else:
+            head = (
+                f"Certified {sure}: the regret of the {self.asks} asks so far is at most "
+                f"{self.regret:.4g}, the recommended point is within {self.gap:.4g} of the best. "
+                f"The answers need a norm of at least {self.norm_at_least:.4g} of "
+                f"{self.norm_bound:.4g}. It supposes:"
+            )
+        return "\n".join([head, *(f"- {line}" for line in self.assumptions), f"Made {self.made}."])
+
+
+def certify(
+    domain: Domain,
+    kernel: Kernel,
+    trials: Sequence[Trial],
+    recommended: Tensor | None,
+    constants: Constants,
+    delta: float,
+    *,
+    sign: float,
+) -> Certificate:
+    """The certificate of some asks.
+
+    Args:
+        domain: where they were made.
+        kernel: of f, on the points as they are.
+        trials: the asks, all since the first one.
+        recommended: ``d``, or None.
+        constants: C and s.
+        delta: failure probability.
+        sign: -1 where the user minimises.
+
+    Raises:
+        NotSupportedError: on a box of more than ``MAX_COLUMNS`` columns, or where it is not known
+            how fast the kernel varies.
+    """
+    if domain.count is None and domain.dim > MAX_COLUMNS:
+        raise NotSupportedError(
+            f"Certificates on a box need a net of it, feasible in {MAX_COLUMNS} columns at most; "
+            f"this one has {domain.dim}. Use a FiniteDomain, such as space.grid(...)."
+        )
+    told = [trial for trial in trials if trial.value is not None]
+    used = [trial for trial in told if not is_noisier(trial, constants.noise_std)]
+    answers = Answers.of(domain, sign, used)
+    ellipsoids = Ellipsoids(kernel, answers, constants.noise_std, len(trials), delta)
+    norm, bound = ellipsoids.norm_at_least, constants.norm_bound
+    largest = _Largest(ellipsoids, domain, kernel, bound)
+    refuted = norm > bound or largest.refuted
+    regret = gap = math.inf
+    if not refuted:
+        asked = Answers.of(domain, sign, trials)
+        _, first, counts = _distinct(asked.group)
+        regret = largest.excess(asked.X[first], counts) if len(trials) else 0.0
+        if recommended is not None:
+            gap = largest.excess(recommended.unsqueeze(0), torch.ones(1).to(recommended))
+    return Certificate(
+        *(regret, gap, refuted, norm, delta, bound, constants.noise_std, len(trials), len(used)),
+        proved=True,
+        assumptions=_assumptions(constants, len(told) - len(used), trials),
+        made=f"from {len(used)} answers to {len(trials)} asks, attached results left out: "
+        f"{'the least over all ridges of the bound on the sum' if len(used) else 'by the norm'}"
+        f", its maximum over {largest.where}",
+    )
+
+
+def is_noisier(trial: Trial, noise_std: float) -> bool:
+    """Whether an answer was told with more noise than of some scale."""
+    return trial.noise_var is not None and trial.noise_var > noise_std**2 * (1.0 + ROUNDING)
+
+
+class _Largest:
+    """Where f may be largest, and by how much."""
+
+    def __init__(
+        self, ellipsoids: Ellipsoids, domain: Domain, kernel: Kernel, norm_bound: float
+    ) -> None:
+        self._ellipsoids, self._norm_bound = ellipsoids, norm_bound
+        self._domain, self._kernel = domain, kernel
+        self.refuted, self.where = False, "cells of the box"
+        if domain.count is not None:
+            lower, upper = ellipsoids.bounds(domain.like, norm_bound)
+            self._rivals = domain.like[upper >= lower.max()]
+            self.refuted = bool((lower > upper).any()) or not len(self._rivals)
+            self.where = f"{len(self._rivals)} of {domain.count} points"
+
+    def excess(self, asked: Tensor, counts: Tensor) -> float:
+        """A bound on ``max_x sum_i counts_i (f(x) - f(asked_i))``, at least 0."""
+
+        def at(X: Tensor) -> Tensor:
+            return self._ellipsoids.excess(X, asked, counts, self._norm_bound)
+
+        if self._domain.count is not None:
+            return max(float(at(self._rivals).max()), 0.0)
+        slope = self._norm_bound * float(counts.sum())
+        return max(largest_on_box(at, slope, self._kernel, self._domain.bounds, SLACK), 0.0)
+
+
+def _distinct(group: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The distinct numbers, where each comes first, and how often, as doubles."""
+    numbers, place, counts = torch.unique(group, return_inverse=True, return_counts=True)
+    index = torch.arange(len(group), device=group.device)
+    first = index.new_full((len(numbers),), len(group)).scatter_reduce(0, place, index, "amin")
+    return numbers, first, counts.double()
+
+
+def _assumptions(constants: Constants, noisier: int, trials: Sequence[Trial]) -> tuple[str, ...]:
+    assumptions = [
+        f"the kernel is right, and the RKHS norm of f is at most {constants.norm_bound:g}",
+        f"noise is sub-Gaussian of scale {constants.noise_std:g}, given all that came before, and "
+        "fresh at every ask; points, delays, failures and which answers are missing may depend on "
+        "anything",
+    ]
+    if noisier:
+        assumptions.append(
+            f"whether an answer has more noise, as {noisier} were told to have that are left out, "
+            "does not depend on its noise"
+        )
+    if corrected := sum(bool(trial.corrections) for trial in trials):
+        assumptions.append(
+            f"every correction (so far of {corrected} trials) says what the evaluation gave"
+        )
+    return tuple(assumptions)
+
+
+def plausible(
+    surrogate: Surrogate, evidence: Data, candidates: Tensor, recommended: Tensor, delta: float,
+    counts: tuple[int, int],
+) -> Certificate:
+    """A heuristic under a learned kernel: an (eps, delta) rule in the sense of Wilson (2024).
+
+    ``gap`` is the 1 - delta quantile of ``max_x f(x) - f(r)`` over samples of the posterior, at the
+    candidates of the largest upper bounds.
+
+    Args:
+        surrogate: that was learned.
+        evidence: all answers, in its units.
+        candidates: ``N x d``.
+        recommended: r, ``d``.
+        delta: failure probability.
+        counts: of asks and answers.
+    """
+    posterior = surrogate.posterior(evidence)
+    moments = posterior.at(candidates)
+    upper = moments.mean + 3.0 * moments.deviation
+    best = upper.topk(min(CANDIDATES, len(upper))).indices
+    X = surrogate.inputs(torch.cat([recommended.unsqueeze(0), candidates[best]]))
+    white = posterior.whiten(covariance(surrogate.covar_module, evidence.X, X))
+    joint = covariance(surrogate.covar_module, X, X) - white.mT @ white
+    values, vectors = torch.linalg.eigh(joint)
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(SAMPLES, len(X), generator=generator, dtype=torch.double).to(X)
+    samples = normal * values.clamp_min(0.0).sqrt() @ vectors.mT
+    places = torch.cat([recommended.unsqueeze(0), candidates[best]])
+    f = surrogate.warping.inverse(posterior.mean(places) + surrogate.scale * samples)
+    gap = float((f.amax(dim=1) - f[:, 0]).quantile(1.0 - delta))
+    asks, answers = counts
+    return Certificate(
+        *(math.inf, gap, False, 0.0, delta, math.inf, math.inf, asks, answers),
+        proved=False,
+        assumptions=(
+            "the learned kernel, noise and warping are right, which nothing proves",
+            "f is a draw of the Gaussian process that was learned",
+        ),
+        made=f"from {SAMPLES} samples of the posterior at {len(best)} points",
+    )
