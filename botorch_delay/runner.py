@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +20,14 @@ from botorch_delay.exceptions import (
     EmptyDomainError,
     InputError,
     InputTypeError,
+    NoAnswerError,
     RunError,
     StorageError,
 )
 from botorch_delay.history import sqlite
 from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
+from botorch_delay.optimizers.certificate import Certificate
 from botorch_delay.workers import Evaluation, Objective, Pool, make_pool, one_line
 
 __all__ = ["Evaluation", "OnResult", "RunReport", "run"]
@@ -34,6 +36,9 @@ logger = logging.getLogger(__name__)
 
 # A pool that breaks this often without one result in between will not recover by itself.
 MAX_BREAKS_IN_A_ROW = 5
+
+# After so many times the answers it is looked again whether the recommended point is good enough.
+GROWTH_TO_CERTIFY = 1.05
 
 # Seconds after which to look for Ctrl-C and a lost cluster, if nothing returns.
 LOOK_EVERY = 0.1
@@ -56,11 +61,13 @@ class RunReport:
             the objective raised.
         resumed: how many trials were in the store already.
         abandoned: ids of trials that were given up: running when an earlier run died, or cancelled.
+        certificate: that ended the run, with ``until_gap``; else None.
     """
 
     evaluations: list[Evaluation] = field(default_factory=list)
     resumed: int = 0
     abandoned: list[int] = field(default_factory=list)
+    certificate: Certificate | None = None
 
     @property
     def out_of_order(self) -> int:
@@ -94,6 +101,7 @@ def run(
     max_failures: int | None = 3,
     on_result: OnResult | None = None,
     progress: bool = True,
+    until_gap: float | None = None,
 ) -> RunReport:
     """Ask, evaluate and tell until ``n_trials`` trials have been asked and settled.
 
@@ -129,6 +137,11 @@ def run(
         on_result: called with the optimizer and each trial that is settled. If it returns True no
             further point is asked, and the run ends when those in flight are settled.
         progress: whether to show a progress bar.
+        until_gap: eps, in units of the values: no further point is asked once ``certificate`` says
+            that the recommended point is within eps of the best. With a given kernel and norm bound
+            that is so with probability 1 - delta, for it holds at all times at once; with a learned
+            kernel it is a heuristic. It is looked at after each of the first answers, then
+            whenever they have grown by a twentieth.
 
     Returns:
         When and where the evaluations ran.
@@ -145,7 +158,7 @@ def run(
     pool = make_pool(executor, timeout)
     try:
         limits = n_trials, max_in_flight, max_failures
-        loop = _Loop(optimizer, objective, pool, *limits, store, on_result)
+        loop = _Loop(optimizer, objective, pool, *limits, store, on_result, until_gap)
         with _turn:
             loop.resume()
         bar = tqdm(total=n_trials, unit="trial", disable=not progress)
@@ -194,6 +207,7 @@ class _Loop:
     max_failures: int | None
     store: str | os.PathLike[str] | None
     on_result: OnResult | None
+    until_gap: float | None
     report: RunReport = field(default_factory=RunReport)
     interrupted: threading.Event = field(default_factory=threading.Event)
     in_flight: dict[Future[Evaluation], Trial] = field(default_factory=dict)
@@ -203,6 +217,7 @@ class _Loop:
     stopped: bool = False
     breaks_in_a_row: int = 0
     failed: int = 0
+    certified: int = 0  # how many answers there were when the certificate was last looked at
     bar: tqdm[None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -220,6 +235,10 @@ class _Loop:
                 f"objective must be callable, got {type(self.objective).__name__}."
             )
         self.pool.check(self.objective, self.optimizer.domain.columns)
+        if self.until_gap is not None:
+            self.until_gap = validation.positive(self.until_gap, "until_gap")
+            with suppress(NoAnswerError):  # or it says why there is none, before the first ask
+                _ = self.optimizer.certificate
         if self.on_result is not None and not callable(self.on_result):
             raise InputTypeError("on_result must be a function of the optimizer and a trial.")
 
@@ -392,8 +411,19 @@ class _Loop:
         shown = {"in flight": len(self.in_flight), "failed": self.failed}
         self.bar.set_postfix(shown, refresh=False)
         self.bar.update()
+        self._stop_if_good_enough()
         if self.on_result is not None:
             self.stopped |= bool(self.on_result(self.optimizer, trial))
+
+    def _stop_if_good_enough(self) -> None:
+        answers = sum(trial.value is not None for trial in self.optimizer.trials)
+        due = answers > self.certified and not 20 < answers < GROWTH_TO_CERTIFY * self.certified
+        if self.until_gap is None or self.stopped or not due:
+            return
+        self.certified, certificate = answers, self.optimizer.certificate
+        if certificate.gap <= self.until_gap:
+            logger.info("stopped after %d answers: %s", answers, certificate)
+            self.stopped, self.report.certificate = True, certificate
 
     def _commit(self) -> None:
         if self.store is not None:

@@ -14,7 +14,7 @@ PACKAGE = Path(bd.__file__).parent
 
 CONTRACT = """
 ActiveSet BPEDelayOptimizer ConstantDelay DelayedGP FiniteActiveSet FiniteDomain FixedBeta
-GeometricDelay Exploit Learned WithinBudget
+GeometricDelay Certificate CertifyingUCB Exploit Learned WithinBudget
 GeometricRounds Guarantee MaxVariance NoDelay PoissonDelay RKHSConfidence Recommendation
 RoundRecord Straggler SubExponentialDelay Trial TrialState Confidence DelayLaw effective_dimension
 AcquisitionOptimizer BotorchRule BoxDomain Censor Epoch FantasyUpperConfidenceBound Hallucinate

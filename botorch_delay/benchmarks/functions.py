@@ -84,7 +84,12 @@ _LOGARITHMIC = (
 
 
 def paper_problem(
-    lengthscale: float = 0.8, seed: int = 0, *, side: int = 50, noise_std: float = 0.02
+    lengthscale: float = 0.8,
+    seed: int = 0,
+    *,
+    side: int = 50,
+    noise_std: float = 0.02,
+    kernel: Callable[[], Kernel] = RBFKernel,
 ) -> FiniteProblem:
     """The paper's recipe for f1 (lengthscale 0.8) and f2 (lengthscale 1.0), section 6.
 
@@ -97,6 +102,7 @@ def paper_problem(
         seed: of the draw.
         side: points per axis of the action set, at least 2.
         noise_std: standard deviation of the noise.
+        kernel: makes another one, with a lengthscale to set.
 
     Raises:
         InputError: if an argument is out of its range.
@@ -104,14 +110,16 @@ def paper_problem(
     lengthscale = validation.positive(lengthscale, "lengthscale")
     side = validation.whole(side, "side", 2)
     generator = torch.Generator().manual_seed(validation.seed(seed))
-    kernel = _with_lengthscale(RBFKernel(), lengthscale)
+    covar_module = _with_lengthscale(kernel(), lengthscale)
     knots, points = _grid(2, 5, -5.0, 5.0), _grid(2, side, -5.0, 5.0)
-    factor = torch.linalg.cholesky(covariance(kernel, knots, knots))
+    factor = torch.linalg.cholesky(covariance(covar_module, knots, knots))
     normal = torch.randn(len(knots), 1, dtype=torch.double, generator=generator)
     # The draw is v = L u; its interpolant k(x, Z) K^-1 v = k(x, Z) L^-T u has norm ||u||.
     weights = torch.linalg.solve_triangular(factor.mT, normal, upper=True)
-    values = (covariance(kernel, points, knots) @ weights).squeeze(-1)
-    return FiniteProblem(points, values, noise_std, covar_module=kernel, norm=normal.norm().item())
+    values = (covariance(covar_module, points, knots) @ weights).squeeze(-1)
+    return FiniteProblem(
+        points, values, noise_std, covar_module=covar_module, norm=normal.norm().item()
+    )
 
 
 def gp_draw(

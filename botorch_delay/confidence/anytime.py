@@ -52,7 +52,7 @@ _GRID = (0.02, 0.04, 0.08, 0.13, 0.2, 0.3, 0.4)
 # points that were asked often, the second everywhere else.
 KEPT_RIDGES = (1.0, 10.0)
 # Those of the upper bound that a rule plays, chosen on draws with seeds from 1000 on.
-PLAYED_RIDGES = (2.0, 4.0, 8.0, 16.0)
+PLAYED_RIDGES = (2.5, 12.0)
 # The same where one eigendecomposition serves all of them.
 RIDGES = tuple(2.0**power for power in range(-2, 8))
 # Of answers at how many distinct points that is made at most.
@@ -151,9 +151,7 @@ class Ellipsoids:
         return lower, upper
 
     @torch.no_grad()
-    def excess(
-        self, rivals: Tensor, asked: Tensor, counts: Tensor, norm_bound: float
-    ) -> Tensor:
+    def excess(self, rivals: Tensor, asked: Tensor, counts: Tensor, norm_bound: float) -> Tensor:
         """Upper bounds on ``sum_i counts_i (f(x) - f(asked_i))``, for each rival x: ``n``.
 
         Args:
@@ -241,7 +239,9 @@ class Ellipsoid:
     ) -> None:
         self._norm_bound, self._noise_std, self._delta = norm_bound, noise_std, delta
         kernel, candidates = copy.deepcopy(covar_module).double(), candidates.double()
-        self._posteriors = [CandidatePosterior(kernel, candidates, as_rows=True) for _ in KEPT_RIDGES]
+        self._posteriors = [
+            CandidatePosterior(kernel, candidates, as_rows=True) for _ in KEPT_RIDGES
+        ]
         self._candidates = candidates
         self._largest = float(self._posteriors[0].variance.max())
         self.upper = norm_bound * self._posteriors[0].variance.sqrt()

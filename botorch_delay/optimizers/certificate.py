@@ -225,8 +225,13 @@ def _assumptions(constants: Constants, noisier: int, trials: Sequence[Trial]) ->
     return tuple(assumptions)
 
 
+@torch.no_grad()
 def plausible(
-    surrogate: Surrogate, evidence: Data, candidates: Tensor, recommended: Tensor, delta: float,
+    surrogate: Surrogate,
+    evidence: Data,
+    candidates: Tensor,
+    recommended: Tensor,
+    delta: float,
     counts: tuple[int, int],
 ) -> Certificate:
     """A heuristic under a learned kernel: an (eps, delta) rule in the sense of Wilson (2024).

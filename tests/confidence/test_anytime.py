@@ -9,7 +9,7 @@ from cases import generator, normal, scattered, se
 from oracle import kernel_function
 
 from botorch_delay.confidence import anytime
-from botorch_delay.confidence.anytime import RIDGES, Ellipsoid, noise_energy, norm_at_least
+from botorch_delay.confidence.anytime import KEPT_RIDGES, Ellipsoid, Ellipsoids, noise_energy
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.history.answers import Answers
 
@@ -38,7 +38,7 @@ def test_it_is_the_dense_formula():
         bounds.tell(row, y, asks=2 * number + 1)  # every second ask has no answer
         S, told = X[rows[: number + 1]], np.array(values[: number + 1])
         energy = noise_energy(2 * number + 1, DELTA)
-        for ridge in RIDGES:
+        for ridge in KEPT_RIDGES:
             a = (ridge * STD) ** 2
             inverse = np.linalg.inv(k(S, S) + a * np.eye(len(S)))
             cross = k(S, X)
@@ -113,16 +113,16 @@ def test_the_least_norm_is_below_the_norm_whatever_the_noise(repeats):
             signs = 2.0 * torch.randint(2, (40 * repeats,), generator=g).double() - 1.0
             y = f.repeat(repeats) + scale * signs
             answers = Answers(X[group], y, torch.full_like(y, torch.nan), group)
-            found = norm_at_least(kernel, answers, scale, len(y), 0.1)
+            found = Ellipsoids(kernel, answers, scale, len(y), 0.1).norm_at_least
             assert least <= found <= 1.0
-            assert norm_at_least(kernel, answers, 0.3 * scale, len(y), 0.1) > found
+            assert Ellipsoids(kernel, answers, 0.3 * scale, len(y), 0.1).norm_at_least > found
 
 
-def test_the_least_norm_is_of_the_first_points_where_there_are_many(monkeypatch):
+def test_the_least_norm_is_of_the_most_answered_points_where_there_are_many(monkeypatch):
     kernel, X = se(0.3), scattered(60)
     y, unknown = X.sum(dim=1), torch.full((60,), torch.nan, dtype=torch.double)
     group = torch.arange(60)
     few = Answers(X[:20], y[:20], unknown[:20], group[:20])
-    monkeypatch.setattr(anytime, "MAX_NORM_POINTS", 20)
-    capped = norm_at_least(kernel, Answers(X, y, unknown, group), 0.01, 20, 0.1)
-    assert capped == pytest.approx(norm_at_least(kernel, few, 0.01, 20, 0.1))
+    monkeypatch.setattr(anytime, "MAX_POINTS", 20)
+    capped = Ellipsoids(kernel, Answers(X, y, unknown, group), 0.01, 20, 0.1).norm_at_least
+    assert capped == pytest.approx(Ellipsoids(kernel, few, 0.01, 20, 0.1).norm_at_least)

@@ -138,7 +138,7 @@ class Play:
         }
         if isinstance(opt, bd.BPEDelayOptimizer):
             seen["rounds"] = [closed(record) for record in opt.rounds]
-            seen["certified_regret"] = attempt(lambda: opt.certified_regret)
+            seen["certified"] = attempt(lambda: opt.certificate.regret)
             if self.probes is None:
                 seen["active"] = opt.active_set.indices.tolist()
             else:

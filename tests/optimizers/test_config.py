@@ -95,7 +95,7 @@ def test_the_guaranteed_mode_claims_its_bound():
     on_set = bd.BPEDelayOptimizer.guaranteed(finite(), 200, **options)
     assert on_set.guarantee.holds
     assert on_set.guarantee.factor == 1.25
-    assert on_set.certified_regret == 0.0
+    assert on_set.certificate.regret == 0.0
     on_box = bd.BPEDelayOptimizer.guaranteed(BOX, 200, **options, maximize=False)
     assert on_box.guarantee.holds
     assert on_box.guarantee.factor == pytest.approx(10**0.5)

@@ -75,6 +75,7 @@ def wrapped(base):
 
 
 OPTIMIZERS = {
+    "certifying": index(rule=bd.CertifyingUCB(2.0, 0.1)),
     "UCB, ignore": index(rule=bd.UCB(4.0), pending=bd.Ignore()),
     "UCB, hallucinate": index(rule=bd.UCB(4.0), pending=bd.Hallucinate()),
     "UCB, censor": index(rule=bd.UCB(4.0), pending=bd.Censor(-3.0, 5, inflate=True)),

@@ -24,6 +24,7 @@ PARTS = [
     bd.GeometricDelay(2.0),
     bd.SubExponentialDelay(mean=1.0, xi=2.0, b=0.5, paper_min=True),
     bd.UCB(2.0),
+    bd.CertifyingUCB(2.0, 0.1, 0.05),
     bd.ThompsonSampling(1.5, 64),
     bd.Exploit(bd.UCB(2.0), repeat_pending=False, confirm_fraction=0.3),
     bd.WithinBudget(bd.BotorchRule(UpperConfidenceBound, beta=4.0), 1.5),

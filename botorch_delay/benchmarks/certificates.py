@@ -1,0 +1,144 @@
+"""What certificates say against the regret of GP-BUCB, at norms that are too large as well.
+
+``python -m botorch_delay.benchmarks.certificates runs.jsonl --seeds 20`` plays what is not in the
+file yet, seed by seed, and prints the tables; it may be stopped at any time. The norm of f is that
+of the problem, times 1, 1.5 and 2; asks are those of :class:`CertifyingUCB`, which are the ones of
+``BPEDelayOptimizer.guaranteed`` as long as its budget is not used up. A certificate after fewer
+asks is that of the same run, which knows no horizon.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gpytorch.kernels import MaternKernel
+
+from botorch_delay.benchmarks.clocks import DELAYS
+from botorch_delay.benchmarks.functions import paper_problem
+from botorch_delay.benchmarks.problems import FiniteProblem
+from botorch_delay.benchmarks.results import markdown_table
+from botorch_delay.benchmarks.simulator import simulate
+from botorch_delay.optimizers import AcquisitionOptimizer
+from botorch_delay.optimizers.rules import UCB, CertifyingUCB
+
+STEPS, LOOKS = 1000, (200, 500, 1000)
+NORMS = (1.0, 1.5, 2.0)
+DELTA = 0.05
+BETA = 6.0  # of GP-BUCB
+PROBLEMS = {
+    "l = 0.8": partial(paper_problem, 0.8),
+    "l = 1.0": partial(paper_problem, 1.0),
+    "l = 0.8, noise 0.2": partial(paper_problem, 0.8, noise_std=0.2),
+    "l = 0.8, Matern 3/2": partial(paper_problem, 0.8, kernel=partial(MaternKernel, nu=1.5)),
+}
+DELAYS_OF = {
+    **dict.fromkeys(("l = 0.8", "l = 1.0"), ("none", "poisson-50")),
+    **dict.fromkeys(("l = 0.8, noise 0.2", "l = 0.8, Matern 3/2"), ("poisson-50",)),
+}
+Row = dict[str, Any]
+
+
+def _play(problem: FiniteProblem, delay: str, seed: int, norm: float | None) -> Row:
+    """One run, without a norm of GP-BUCB: regret, certificates and gaps at the looks."""
+    assert problem.norm is not None
+    law = DELAYS[delay].law
+    assert law is not None
+    known = (norm or 1.0) * problem.norm, problem.noise_std
+    rule = UCB(BETA) if norm is None else CertifyingUCB(*known, DELTA)
+    opt = AcquisitionOptimizer(
+        problem.domain, horizon=STEPS, **problem.model_options, rule=rule, seed=seed
+    )
+    start = time.process_time()
+    regret = simulate(opt, problem, law, STEPS, seed).regret
+    certified = [opt.certify(*known, DELTA, asks=asks).regret for asks in LOOKS]
+    return {
+        "regret": [float(regret[asks - 1]) for asks in LOOKS],
+        "certified": certified,
+        "gap": opt.certify(*known, DELTA).gap,
+        "seconds": time.process_time() - start,
+    }
+
+
+def cells(seeds: int, few: int) -> Iterator[tuple[int, str, str, float | None]]:
+    """Every run, seed by seed; only the first few seeds beyond the paper's own problems."""
+    for seed in range(seeds):
+        for name, delays in DELAYS_OF.items():
+            for delay in delays if seed < few or len(delays) > 1 else ():
+                for norm in (None, *NORMS):
+                    yield seed, name, delay, norm
+
+
+def run(path: Path, seeds: int, few: int) -> list[Row]:
+    """Play what the file does not have, and append it; all of it in the end."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    done = {tuple(row["cell"]) for row in rows}
+    with path.open("a") as file:
+        for cell in cells(seeds, few):
+            if cell in done:
+                continue
+            seed, name, delay, norm = cell
+            row = {"cell": cell, **_play(PROBLEMS[name](seed=seed), delay, seed, norm)}
+            rows.append(row)
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+    return rows
+
+
+def table(rows: list[Row]) -> list[str]:
+    """By problem, delay, asks and norm: means over seeds as ratios to GP-BUCB's regret."""
+    found = {tuple(row["cell"]): row for row in rows}
+    lines = []
+    for name, delays in DELAYS_OF.items():
+        for delay in delays:
+            for place, asks in enumerate(LOOKS):
+                cells_of = {
+                    norm: [c for c in found if c[1:] == (name, delay, norm)]
+                    for norm in (None, *NORMS)
+                }
+                seeds = set.intersection(*({c[0] for c in group} for group in cells_of.values()))
+                if not seeds:
+                    continue
+
+                def values(norm: float | None, key: str) -> np.ndarray:
+                    pick = [found[seed, name, delay, norm][key][place] for seed in sorted(seeds)]
+                    return np.array(pick)
+
+                base, entries = values(None, "regret"), []
+                for norm in NORMS:
+                    certified = values(norm, "certified")
+                    exceeded = int((values(norm, "regret") > certified).sum())
+                    entries += [_ratio(certified, base), _ratio(values(norm, "regret"), base)]
+                    entries[-1] += f" ({exceeded} exceeded)" if exceeded else ""
+                own = values(None, "certified").mean() / base.mean()
+                label = f"{name}, delay {delay.rpartition('-')[2]}"
+                lines.append(
+                    [label, asks, len(seeds), f"{base.mean():.0f}", *entries, f"{own:.2f}"]
+                )
+    header = ["problem", "T", "seeds", "GP-BUCB's regret"]
+    for norm in NORMS:
+        header += [f"certificate, {norm:g} C", f"regret, {norm:g} C"]
+    return markdown_table([*header, "GP-BUCB's own certificate, C"], lines)
+
+
+def _ratio(values: np.ndarray, base: np.ndarray, resamples: int = 2000) -> str:
+    """Ratio of means with a 90 % bootstrap interval over seeds, paired."""
+    generator = np.random.default_rng(0)
+    picks = generator.integers(len(base), size=(resamples, len(base)))
+    low, high = np.quantile(values[picks].mean(axis=1) / base[picks].mean(axis=1), (0.05, 0.95))
+    return f"{values.mean() / base.mean():.2f} [{low:.2f}, {high:.2f}]"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("file", type=Path, help="JSON lines, one per run")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--few", type=int, default=5, help="seeds beyond the paper's problems")
+    given = parser.parse_args()
+    print("\n".join(table(run(given.file, given.seeds, given.few))))

@@ -1,0 +1,274 @@
+"""Certificates: against the dense formula, against adversaries, and for whoever chose the points."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from cases import generator, scattered, se
+from oracle import kernel_function
+from scale import repeats
+
+import botorch_delay as bd
+from botorch_delay.confidence import anytime
+from botorch_delay.confidence.anytime import Ellipsoids, noise_energy
+from botorch_delay.exceptions import InputError, NotSupportedError
+from botorch_delay.gp.kernels import covariance
+from botorch_delay.history.answers import Answers
+from botorch_delay.runner import run
+
+POINTS, KERNEL, STD, DELTA = scattered(120, seed=8), se(0.25), 0.1, 0.1
+GIVEN = {"covar_module": KERNEL, "noise_var": STD**2}
+
+
+def function(seed, norm=2.0):
+    """Of that norm, with a steep maximum."""
+    g = generator(seed)
+    centres = POINTS[torch.randperm(len(POINTS), generator=g)[:10]]
+    weights = torch.randn(10, generator=g, dtype=torch.double)
+    weights = weights / (weights @ covariance(KERNEL, centres, centres) @ weights).sqrt()
+    return norm * (covariance(KERNEL, POINTS, centres) @ weights).detach()
+
+
+def choosers(norm, std=STD):
+    """Of every kind, for a norm and a scale."""
+    valid = bd.RKHSConfidence(norm, std)
+    return {
+        "UCB": lambda: index(bd.UCB(6.0)),
+        "certifying": lambda: index(bd.CertifyingUCB(norm, std, DELTA)),
+        "Thompson": lambda: index(bd.ThompsonSampling()),
+        "ignoring": lambda: index(bd.UCB(2.0), pending=bd.Ignore()),
+        "acquisition": lambda: index(bd.BotorchRule(qLogNoisyExpectedImprovement)),
+        "random": lambda: bd.RandomOptimizer(bd.FiniteDomain(POINTS), **GIVEN),
+        "queued": lambda: bd.QueuedOptimizer(index(bd.UCB(6.0))),
+        "rounds": lambda: bd.BPEDelayOptimizer(
+            bd.FiniteDomain(POINTS), 60, **GIVEN, confidence=valid, exploit=None
+        ),
+        "guaranteed": lambda: bd.BPEDelayOptimizer.guaranteed(
+            bd.FiniteDomain(POINTS), 60, **GIVEN, norm_bound=norm, noise_std=std
+        ),
+    }
+
+
+NAMES = tuple(choosers(1.0))
+
+
+def index(rule, **options):
+    return bd.AcquisitionOptimizer(
+        bd.FiniteDomain(POINTS), horizon=60, **GIVEN, rule=rule, **options
+    )
+
+
+def play(opt, f, seed, asks=60):
+    """Noise of two values; what speaks for the best point comes late or, at times, never."""
+    g, best, regret, due = generator(seed), int(f.argmax()), [], []
+    for step in range(asks):
+        for entry in [entry for entry in due if entry[0] <= step]:
+            due.remove(entry)
+            opt.tell(entry[1], entry[2])
+        trial = opt.ask()
+        noise = STD * (2.0 * torch.randint(2, (), generator=g).item() - 1.0)
+        regret.append(float(f[best] - f[trial.index]))
+        helps = (noise > 0.0) is (trial.index == best)
+        if not helps or step % 3:
+            due.append((step + (15 if helps else 0), trial, float(f[trial.index]) + noise))
+    return regret
+
+
+def dense(opt, C, ridges, rival):
+    """Upper bounds on the sum over all asks of f at the rival less f at the ask, and on f there."""
+    k, X = kernel_function(KERNEL), POINTS.numpy()
+    told = [trial for trial in opt.trials if trial.value is not None]
+    S, y = X[[trial.index for trial in told]], np.array([trial.value for trial in told])
+    asked = X[[trial.index for trial in opt.trials]]
+    L = np.vstack([asked, X[rival : rival + 1]])
+    weights = np.append(-np.ones(len(asked)), len(asked))
+    energy, found = noise_energy(len(asked), DELTA) * STD**2, []
+    for a in ridges:
+        inverse = np.linalg.inv(k(S, S) + a * np.eye(len(S)))
+        mean = k(L, S) @ inverse @ y
+        cov = k(L, L) - k(L, S) @ inverse @ k(S, L)
+        b = math.sqrt(C**2 + energy / a - y @ inverse @ y)
+        found.append(weights @ mean + b * math.sqrt(max(weights @ cov @ weights, 0.0)))
+    return min(found)
+
+
+def test_it_is_the_dense_formula():
+    f, C = function(3), 2.5
+    opt = index(bd.UCB(4.0))
+    play(opt, f, 3, 30)
+    certificate = opt.certify(C, STD, DELTA)
+    ridges = [(ridge * STD) ** 2 for ridge in anytime.RIDGES]
+    expected = max(dense(opt, C, ridges, rival) for rival in range(len(POINTS)))
+    assert certificate.regret == pytest.approx(expected, rel=1e-6)
+    assert certificate.answers < certificate.asks == 30
+    assert 0.0 < certificate.gap < certificate.regret
+
+
+def test_no_single_ridge_is_better_and_more_of_them_gain_little(monkeypatch):
+    opt = index(bd.UCB(4.0))
+    play(opt, function(3), 3, 30)
+    every = opt.certify(2.5, STD).regret
+    for ridges in ((0.5,), (1.0,), (8.0,)):
+        monkeypatch.setattr(anytime, "RIDGES", ridges)
+        assert opt.certify(2.5, STD).regret >= every - 1e-9
+    monkeypatch.setattr(anytime, "RIDGES", tuple(2.0 ** (i / 4) for i in range(-8, 30)))
+    assert 0.95 * every <= opt.certify(2.5, STD).regret <= every + 1e-9
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_certificate_is_exceeded_whoever_chose_the_points(name):
+    f = function(NAMES.index(name))
+    opt = choosers(2.0)[name]()
+    asks = 15 if name == "acquisition" else 60  # which is slow
+    regret = sum(play(opt, f, 0, asks))
+    certificate = opt.certify(2.0, STD, DELTA)
+    assert regret <= certificate.regret < 4.0 * asks
+    assert float(f.max() - f[opt.recommend().index]) <= certificate.gap
+    assert certificate.norm_at_least <= 2.0
+    assert f"the regret of the {asks} asks so far is at most {certificate.regret:.4g}" in str(
+        certificate
+    )
+
+
+@pytest.mark.heavy
+def test_four_hundred_adversarial_runs_of_nine_methods(capsys):
+    lines = []
+    for name in NAMES:
+        counts = {1.0: [0, 0], 3.0: [0, 0]}
+        runs = repeats(400, 1)
+        for seed in range(runs):
+            f = function(1000 + seed)
+            for divide, count in counts.items():
+                opt = choosers(2.0 / divide, STD / divide)[name]()
+                regret = sum(play(opt, f, seed))
+                certificate = opt.certify(2.0 / divide, STD / divide, DELTA)
+                gap = float(f.max() - f[opt.recommend().index])
+                count[0] += regret > certificate.regret or gap > certificate.gap
+                count[1] += certificate.refuted
+        lines.append(f"{name}: of {runs} exceeded {counts[1.0]}, constants / 3: {counts[3.0]}")
+        assert counts[1.0] == [0, 0]
+        assert sum(counts[3.0]) >= 0.5 * runs
+    with capsys.disabled():
+        print("\n" + "\n".join(lines))
+
+
+def test_what_is_asked_for_the_certificate_lowers_it_where_the_norm_is_too_large():
+    f, regrets = function(5), {}
+    for name in ("UCB", "certifying"):
+        opt = choosers(3.0)[name]()
+        play(opt, f, 5)
+        regrets[name] = opt.certify(3.0, STD, DELTA)
+    assert regrets["certifying"].gap < regrets["UCB"].gap
+
+
+def test_the_past_is_what_was_said_then():
+    opt, f = index(bd.UCB(4.0)), function(1)
+    play(opt, f, 1, 25)
+    then = opt.certify(2.0, STD)
+    late = [trial for trial in opt.trials if trial.value is None]
+    for trial in [*late, *opt.ask(5)]:
+        opt.tell(trial, float(f[trial.index]))
+    past = opt.certify(2.0, STD, asks=25)
+    assert past.regret == pytest.approx(then.regret) != opt.certify(2.0, STD).regret
+    assert (past.answers, past.norm_at_least) == (then.answers, pytest.approx(then.norm_at_least))
+
+
+def test_reading_changes_nothing_and_a_loaded_run_says_the_same(tmp_path):
+    opt = choosers(2.0)["guaranteed"]()
+    play(opt, function(2), 2, 30)
+    first = opt.certificate
+    assert opt.certificate == first
+    assert first.delta == DELTA / 2.0
+    opt.attach(POINTS[0], 5.0)  # is left out
+    assert opt.certificate.regret == first.regret
+    opt.save(tmp_path / "study.db")
+    assert bd.load(tmp_path / "study.db").certificate == opt.certificate
+
+
+def test_minimising_is_the_same():
+    f, seen = function(4), []
+    for sign in (1.0, -1.0):
+        opt = index(bd.CertifyingUCB(2.0, STD), maximize=sign > 0)
+        for _ in range(20):
+            trial = opt.ask()
+            opt.tell(trial, sign * float(f[trial.index]))
+        seen.append((opt.certificate.regret, opt.certificate.gap))
+    assert seen[0] == pytest.approx(seen[1])
+
+
+def test_before_an_answer_the_norm_alone_bounds_it():
+    opt = choosers(2.0)["guaranteed"]()
+    assert opt.certificate.regret == 0.0
+    assert opt.certificate.gap == math.inf
+    trial = opt.ask()
+    k = covariance(KERNEL, POINTS[trial.index : trial.index + 1], POINTS)[0].detach()
+    assert opt.certificate.regret == pytest.approx(2.0 * float((2.0 - 2.0 * k).max().sqrt()))
+
+
+def test_what_has_no_certificate_says_why():
+    with pytest.raises(NotSupportedError, match="certify\\(norm_bound, noise_std\\)"):
+        _ = index(bd.UCB(2.0)).certificate
+    with pytest.raises(NotSupportedError, match="kernel is learned"):
+        bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), 20).certify(1.0, 0.1)
+    with pytest.raises(InputError, match="norm_bound"):
+        index(bd.UCB(2.0)).certify(0.0, 0.1)
+    with pytest.raises(InputError, match="pass covar_module and noise_var"):
+        bd.AcquisitionOptimizer(bd.FiniteDomain(POINTS), rule=bd.CertifyingUCB(1.0, 0.1))
+    box = bd.BoxDomain(torch.tensor([[0.0] * 4, [1.0] * 4], dtype=torch.double))
+    wide = bd.AcquisitionOptimizer(box, **GIVEN, rule=bd.CertifyingUCB(1.0, 0.1))
+    with pytest.raises(NotSupportedError, match="3 columns at most"):
+        _ = wide.certificate
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_on_a_box_it_is_above_that_of_any_list_in_it(dim):
+    box = bd.BoxDomain(torch.tensor([[0.0] * dim, [1.0] * dim], dtype=torch.double))
+    opt = bd.AcquisitionOptimizer(box, **GIVEN, rule=bd.CertifyingUCB(2.0, STD))
+    for _ in range(12):
+        trial = opt.ask()
+        opt.tell(trial, float(torch.exp(-8.0 * (trial.x - 0.4).square().sum())))
+    certificate = opt.certificate
+    listed = bd.AcquisitionOptimizer(
+        bd.FiniteDomain(torch.cat([scattered(400, dim), torch.stack([t.x for t in opt.trials])])),
+        **GIVEN,
+        rule=bd.UCB(1.0),
+    )
+    rows = listed.domain.find(torch.stack([t.x for t in opt.trials])).tolist()
+    answers = Answers.of(box, 1.0, opt.trials)
+    ellipsoids = Ellipsoids(KERNEL, answers, STD, 12, 0.1)
+    X = listed.domain.points
+    at = ellipsoids.excess(X, X[rows], torch.ones(12, dtype=torch.double), 2.0)
+    assert float(at.max()) <= certificate.regret <= 1.05 * float(at.max())
+
+
+def test_a_learned_kernel_has_a_heuristic_that_says_so():
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), 20, seed=1)
+    f = function(2)
+    for _ in range(12):
+        trial = opt.ask()
+        opt.tell(trial, float(f[trial.index]))
+    certificate = opt.certificate
+    assert not certificate.proved
+    assert str(certificate).startswith("A heuristic")
+    assert 0.0 <= certificate.gap < float(f.max() - f.min()) * 3
+    assert certificate.regret == math.inf
+
+
+def test_a_run_ends_when_the_recommended_point_is_good_enough():
+    f = function(6)
+    opt = choosers(2.0)["certifying"]()
+
+    def objective(x):
+        return float(f[int((POINTS - x).norm(dim=1).argmin())])
+
+    with ThreadPoolExecutor(1) as pool:
+        report = run(opt, objective, pool, 60, 1, until_gap=1.0, progress=False)
+    assert report.certificate is not None
+    assert report.certificate.gap <= 1.0
+    assert len(opt.trials) == len(report.evaluations) < 60
+    assert float(f.max() - f[opt.recommend().index]) <= report.certificate.gap
+    with ThreadPoolExecutor(1) as pool, pytest.raises(NotSupportedError, match="norm bound"):
+        run(index(bd.UCB(1.0)), objective, pool, 5, 1, until_gap=1.0, progress=False)
