@@ -13,8 +13,9 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
 * ``optimizers``: ``run.Run``, a run as its events; ``reading.ReadableRun``, what it says;
   ``base.Optimizer``, ask and tell on top of both; ``bpe.BPEDelayOptimizer``, which decides what is
   asked, with ``round_sequence.RoundSequence`` (its rounds), ``maximizer.Maximizer`` (where the rule
-  outside the design is largest), ``budget.Budget`` (what that may cost) and ``certificate.certify`` (what the regret was at most) and ``audit.Audit`` (what
-  is claimed after all that happened, under what ``assumptions.assumed`` says); ``rules.Rule``, and
+  outside the design is largest), ``budget.Budget`` (what that may cost),
+  ``certificate.certify`` (how large the regret can have been) and ``audit.Audit`` (what is claimed after all that happened, under what
+  ``assumptions.assumed`` says); ``rules.Rule``, and
   ``rule_model.RuleModel``, what it sees; ``config.BPEConfig``, its options, ``exploit.Exploit`` and
   ``exploit.WithinBudget`` two of their parts; ``run.Fitting``, the one surrogate in use;
   ``replica.Replica``, the same asks made again elsewhere; ``loading.load``.
@@ -23,9 +24,10 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   ``rounds.round_lengths``, q_r and t_r; ``active_set.ActiveSet``, which is a
   ``finite_active_set.FiniteActiveSet`` or a ``box_active_set.BoxActiveSet``.
 * ``confidence``: ``bounds.Confidence`` makes a ``bounds.HalfWidth`` of ``bounds.Evidence``, as
-  ``bounds.RKHSConfidence`` does (Lemma 1, Theorem 1, and nets on boxes); ``anytime.Ellipsoids`` (and one
-  ``anytime.Ellipsoid`` that is kept up to date: bounds from all answers), ``guarantee.Guarantee``,
-  ``information.information_gain``.
+  ``bounds.RKHSConfidence`` does (Lemma 1, Theorem 1, and nets on boxes);
+  ``anytime.Ellipsoids``, bounds from all answers, and one ``anytime.Ellipsoid`` that is kept up to
+  date;
+  ``guarantee.Guarantee``, ``information.information_gain``.
 * ``design``: ``greedy.GreedyDesign``, ``box.BoxDesign``; ``ascent``: ``lowest_of_largest`` (ties),
   ``maximize`` (climbs on a box) and ``BoundClimb`` (what they climb).
 * ``gp``: ``kernels.covariance``; ``factors.Factor``; ``posterior.Data``, answers averaged per

@@ -93,38 +93,36 @@ def run(path: Path, seeds: int, few: int) -> list[Row]:
 
 def table(rows: list[Row]) -> list[str]:
     """By problem, delay, asks and norm: means over seeds as ratios to GP-BUCB's regret."""
-    found = {tuple(row["cell"]): row for row in rows}
+    groups: dict[tuple[str, str, float | None], dict[int, Row]] = {}
+    for row in rows:
+        seed, name, delay, norm = row["cell"]
+        groups.setdefault((name, delay, norm), {})[seed] = row
     lines = []
     for name, delays in DELAYS_OF.items():
         for delay in delays:
-            for place, asks in enumerate(LOOKS):
-                cells_of = {
-                    norm: [c for c in found if c[1:] == (name, delay, norm)]
-                    for norm in (None, *NORMS)
-                }
-                seeds = set.intersection(*({c[0] for c in group} for group in cells_of.values()))
-                if not seeds:
-                    continue
-
-                def values(norm: float | None, key: str) -> np.ndarray:
-                    pick = [found[seed, name, delay, norm][key][place] for seed in sorted(seeds)]
-                    return np.array(pick)
-
-                base, entries = values(None, "regret"), []
-                for norm in NORMS:
-                    certified = values(norm, "certified")
-                    exceeded = int((values(norm, "regret") > certified).sum())
-                    entries += [_ratio(certified, base), _ratio(values(norm, "regret"), base)]
-                    entries[-1] += f" ({exceeded} exceeded)" if exceeded else ""
-                own = values(None, "certified").mean() / base.mean()
-                label = f"{name}, delay {delay.rpartition('-')[2]}"
-                lines.append(
-                    [label, asks, len(seeds), f"{base.mean():.0f}", *entries, f"{own:.2f}"]
-                )
+            runs = {norm: groups.get((name, delay, norm), {}) for norm in (None, *NORMS)}
+            seeds = sorted(set.intersection(*map(set, runs.values())))
+            label = f"{name}, delay {delay.rpartition('-')[2]}"
+            for place, asks in enumerate(LOOKS if seeds else ()):
+                lines.append([label, asks, len(seeds), *_entries(runs, seeds, place)])
     header = ["problem", "T", "seeds", "GP-BUCB's regret"]
     for norm in NORMS:
         header += [f"certificate, {norm:g} C", f"regret, {norm:g} C"]
     return markdown_table([*header, "GP-BUCB's own certificate, C"], lines)
+
+
+def _entries(runs: dict[float | None, dict[int, Row]], seeds: list[int], place: int) -> list[str]:
+    regret, certified = (
+        {norm: np.array([group[s][key][place] for s in seeds]) for norm, group in runs.items()}
+        for key in ("regret", "certified")
+    )
+    base = regret[None]
+    entries = [f"{base.mean():.0f}"]
+    for norm in NORMS:
+        exceeded = int((regret[norm] > certified[norm]).sum())
+        entries += [_ratio(certified[norm], base), _ratio(regret[norm], base)]
+        entries[-1] += f" ({exceeded} exceeded)" if exceeded else ""
+    return [*entries, f"{certified[None].mean() / base.mean():.2f}"]
 
 
 def _ratio(values: np.ndarray, base: np.ndarray, resamples: int = 2000) -> str:

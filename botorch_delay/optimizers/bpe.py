@@ -220,10 +220,12 @@ class BPEDelayOptimizer(Optimizer):
         """The mode with the least regret among those whose regret bound is proved.
 
         On a finite set a rule plays :class:`WithinBudget`: with probability 1 - delta regret is at
-        most 1.25 times BPE-Delay's own bound, plus what waits cost, and ``certificate`` bounds it at
-        all times, which the rule, :class:`CertifyingUCB`, keeps small. On a box a tenth of the asks are design points, so that regret is at most
-        sqrt(10) times the bound of Theorem 2, plus what waits cost. On both the maximiser is never
-        eliminated; nothing is assumed of the delays. ``guarantee`` has the assumptions.
+        most 1.25 times BPE-Delay's own bound, plus what waits cost, and ``certificate`` bounds it
+        at all times, which the rule, :class:`CertifyingUCB`, keeps small: with a norm bound of up
+        to twice the norm as well, and for more regret the larger the bound and the noise. On a box
+        a tenth of the asks are design points, so that regret is at most sqrt(10) times the bound of
+        Theorem 2, plus what waits cost. On both the maximiser is never eliminated; nothing is
+        assumed of the delays. ``guarantee`` has the assumptions.
 
         Args as in the constructor, and of the bounds:
             norm_bound: C_k, a bound on the RKHS norm of f.

@@ -17,10 +17,11 @@ squared norm is l l' applied to the reproducing kernel sigma_a^2(., .). That is 
 on one event, so the minimum over a and the maximum over x cost no probability. The maximiser
 x* has ``U(x*) >= f(x*) >= f(z) >= L(z)`` for all z, so it is among those x. QED
 
-The gap of a point r is the same with one ask, at r. No bound that rests on that event alone can be
-smaller, but for the ridges between those used: ``||f||^2 <= C^2`` and ``||y - f||^2 <= rho s^2``
-is all that it says of f, and by the S-lemma for two convex quadratics the maximum of a linear
-functional under both is the least over a. The sum of gaps of single asks is never smaller.
+The gap of a point r is the same with one ask, at r. With all ridges instead of a few nothing
+smaller follows from ``||f||^2 <= C^2`` and ``||y - f||^2 <= rho_m s^2`` where both can be strict:
+Lagrange multipliers of two convex quadratics then attain the maximum of a linear functional, and
+their ratio is a (0 or infinite where one vanishes), their size what makes b of it. So bills of
+single asks from the same answers, whose maxima are taken one by one, are never less in sum.
 
 On a box each x of a cell around z has ``f(x) <= f(z) + C d_k(x, z)``, so that ``T C`` times the
 cell's radius in the kernel's distance is added to the functional at z; cells are halved until the

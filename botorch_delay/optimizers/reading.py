@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import torch
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
@@ -19,6 +20,7 @@ from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.exceptions import InputError, NoAnswerError, NotSupportedError
+from botorch_delay.gp.kernels import check_kernel
 from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
@@ -246,32 +248,47 @@ class ReadableRun(Run, ABC):
 
     @exclusive
     def certify(
-        self, norm_bound: float, noise_std: float, delta: float = 0.1, asks: int | None = None
+        self,
+        norm_bound: float,
+        noise_std: float,
+        delta: float = 0.1,
+        *,
+        covar_module: Kernel | None = None,
+        asks: int | None = None,
     ) -> Certificate:
         """The certificate under constants of one's own; proof in ``optimizers.certificate``.
 
-        Those of several calls with the same ``noise_std`` and ``delta`` hold together.
+        Those of several calls with the same ``noise_std`` and ``delta`` hold together, each if its
+        norm bound and kernel are right: they rest on one event, which is of the noise alone. So
+        where one of several pairs of kernel and norm bound is right the largest of the certificates
+        that are not refuted holds, with probability ``1 - delta``.
 
         Args:
             norm_bound: C, a bound on the RKHS norm of f, above 0.
             noise_std: s, the sub-Gaussian scale of the noise, above 0.
             delta: failure probability.
+            covar_module: the kernel, on the points as they are, if it is to be another one than
+                the optimizer's, which may be learned.
             asks: of the first so many, as it stood then; all if None. A ``gap`` is of now alone,
                 and inf in the past.
 
         Raises:
             InputError: if an argument is out of its range.
-            NotSupportedError: if the kernel is learned, or on a box of more than three columns.
+            NotSupportedError: if the kernel is learned and no other one given, or on a box of more
+                than three columns.
         """
         constants = Constants(
             validation.positive(norm_bound, "norm_bound"),
             validation.positive(noise_std, "noise_std"),
         )
-        delta, fixed = validation.probability(delta, "delta"), self._config.fixed
-        if fixed is None:
+        delta = validation.probability(delta, "delta")
+        kernel = self._config.covar_module
+        if covar_module is not None:
+            kernel = check_kernel(covar_module, self._domain.like)
+        if not isinstance(kernel, Kernel):
             raise NotSupportedError(
                 "The kernel is learned, and there is no norm to bound under a kernel that changes; "
-                "pass covar_module and noise_var."
+                "pass covar_module=, the kernel under which norm_bound is meant."
             )
         trials: Sequence[Trial] = self._ledger.trials
         recommended = None
@@ -279,7 +296,7 @@ class ReadableRun(Run, ABC):
             trials = [_as_of(trial, asks) for trial in trials[:asks]]
         elif self._ledger.results():
             recommended = self.recommend().x
-        parts = self._domain, fixed.covar_module, trials, recommended
+        parts = self._domain, kernel, trials, recommended
         return certify(*parts, constants, delta, sign=self._sign)
 
     def _certified_delta(self, delta: float) -> float:

@@ -161,7 +161,7 @@ class UCB(Rule):
 class CertifyingUCB(Rule):
     """The upper confidence bound that a certificate rests on, so that asks tighten what it bills.
 
-    It is the least over a few ridges a, in the place of the noise variance, of ``mu + b sigma`` with
+    It is the least over two ridges a, in the place of the noise variance, of ``mu + b sigma`` with
 
         b^2 = C^2 + rho_m s^2 / a - y' (K + a I)^-1 y,
 

@@ -9,6 +9,7 @@ from botorch_delay.plotting.columns import plot_parallel, plot_slices, plot_summ
 from botorch_delay.plotting.runs import (
     plot_active_set,
     plot_best,
+    plot_certificates,
     plot_history,
     plot_posteriors,
     plot_regret,
@@ -19,6 +20,7 @@ from botorch_delay.plotting.runs import (
 __all__ = [
     "plot_active_set",
     "plot_best",
+    "plot_certificates",
     "plot_history",
     "plot_parallel",
     "plot_posteriors",

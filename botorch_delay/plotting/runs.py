@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.benchmarks import SimulationResult
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 _PIXELS = 240
 _MAX_TICKS = 12  # of a choice's values
+LOOKS = 40  # at how many numbers of asks there are certificates
 
 
 def plot_regret(
@@ -271,6 +274,55 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> tu
     bottom.set(xlabel="asks", ylabel="in flight", ylim=(0, None))
     for axis in (bottom.xaxis, bottom.yaxis):
         axis.set_major_locator(plt.MaxNLocator(integer=True))
+    return top, bottom
+
+
+def plot_certificates(
+    optimizer: Optimizer,
+    norm_bound: float,
+    noise_std: float,
+    factors: Sequence[float] = (1.0, 1.5, 2.0),
+    *,
+    covar_module: Kernel | None = None,
+    axes: Sequence[Axes] | None = None,
+) -> tuple[Axes, Axes]:
+    """Certified regret over the asks, at multiples of a norm, and the least norm not refuted.
+
+    A line ends where the answers refute its norm.
+
+    Args:
+        optimizer: with at least one ask; certificates are those of ``optimizer.certify``.
+        norm_bound: C.
+        noise_std: s.
+        factors: of C.
+        covar_module: as in ``optimizer.certify``.
+        axes: two, where to draw.
+
+    Raises:
+        NotSupportedError: where the optimizer has no certificate.
+    """
+    check(optimizer, Optimizer, "plot_certificates")
+    if axes is None:
+        axes = pyplot().subplots(2, sharex=True, layout="constrained", height_ratios=[2, 1])[1]
+    top, bottom = axes
+    count = len(optimizer.trials)
+    steps = sorted({max(round(count * share / LOOKS), 1) for share in range(1, LOOKS + 1)})
+    steps = [step for step in steps if step <= count]
+    least: list[float] = []
+    for factor, colour in zip(factors, itertools.cycle((BLUE, GREEN, ORANGE, VERMILION))):
+        found = [
+            optimizer.certify(factor * norm_bound, noise_std, covar_module=covar_module, asks=step)
+            for step in steps
+        ]
+        least = [certificate.norm_at_least for certificate in found]
+        regret = [certificate.regret for certificate in found]
+        top.plot(steps, regret, color=colour, label=f"norm {factor * norm_bound:.3g}")
+        bottom.axhline(factor * norm_bound, color=colour, linewidth=1)
+    bottom.plot(steps, least, color="black", label="least norm not refuted")
+    top.set(ylabel="certified regret", ylim=(0, None))
+    bottom.set(xlabel="asks", ylabel="norm", ylim=(0, None))
+    top.legend(frameon=False)
+    bottom.legend(frameon=False, fontsize="small")
     return top, bottom
 
 

@@ -138,7 +138,7 @@ class Play:
         }
         if isinstance(opt, bd.BPEDelayOptimizer):
             seen["rounds"] = [closed(record) for record in opt.rounds]
-            seen["certified"] = attempt(lambda: opt.certificate.regret)
+            seen["certified_regret"] = attempt(lambda: certified(opt))
             if self.probes is None:
                 seen["active"] = opt.active_set.indices.tolist()
             else:
@@ -188,6 +188,13 @@ def attempt(call: Callable[[], Any]) -> Any:
 def recommended(opt: bd.Optimizer) -> dict[str, Any]:
     best = opt.recommend()
     return {"where": where(best), "mean": best.mean, "lower": best.lower, "upper": best.upper}
+
+
+def certified(opt: bd.Optimizer) -> float | str:
+    certificate = opt.certificate
+    if not certificate.proved:
+        return "NotSupportedError"
+    return "RefutedError" if certificate.refuted else certificate.regret
 
 
 def closed(record: bd.RoundRecord) -> dict[str, Any]:
