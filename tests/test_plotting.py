@@ -1,3 +1,4 @@
+import math
 import sys
 from functools import partial
 
@@ -268,6 +269,27 @@ def test_both_posteriors_are_drawn():
     flat = scattered(4)
     with pytest.raises(InputError, match="one column"):
         plotting.plot_posteriors(bd.DelayedGP(flat, flat[:, :1], noise_var=1.0), flat)
+
+
+def test_certificates_are_drawn_for_several_norms_until_they_are_refuted():
+    opt = bd.AcquisitionOptimizer(
+        bd.FiniteDomain(line(30)),
+        covar_module=se(),
+        noise_var=0.01,
+        rule=bd.CertifyingUCB(2.0, 0.1),
+    )
+    for _ in range(12):
+        trial = opt.ask()
+        opt.tell(trial, 2.0 * float(torch.exp(-9.0 * (trial.x[0] - 0.3) ** 2)))
+    top, bottom = plotting.plot_certificates(opt, 2.0, 0.1, factors=(0.25, 1.0))
+    small, right = (drawn.get_ydata() for drawn in top.get_lines())
+    assert right[-1] == pytest.approx(opt.certify(2.0, 0.1).regret)
+    assert small[0] < right[0]
+    assert not math.isfinite(small[-1])
+    assert bottom.get_lines()[-1].get_ydata()[-1] == pytest.approx(
+        opt.certify(2.0, 0.1).norm_at_least
+    )
+    assert [text.get_text() for text in top.get_legend().get_texts()] == ["norm 0.5", "norm 2"]
 
 
 def test_axes_of_one_s_own_are_used():

@@ -126,7 +126,8 @@ class Ellipsoids:
         terms = self._weights.square() / (self._values + self._error + ridge)
         explained = terms.sum().item()
         slack = 16.0 * self._error / ridge * explained
-        return explained + (self._around - self._energy) / ridge - slack
+        found = explained + (self._around - self._energy) / ridge - slack
+        return math.inf if math.isnan(found) else found  # beyond what numbers can hold
 
     @property
     def norm_at_least(self) -> float:
