@@ -13,12 +13,12 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
 * ``optimizers``: ``run.Run``, a run as its events; ``reading.ReadableRun``, what it says;
   ``base.Optimizer``, ask and tell on top of both; ``bpe.BPEDelayOptimizer``, which decides what is
   asked, with ``round_sequence.RoundSequence`` (its rounds), ``maximizer.Maximizer`` (where the rule
-  outside the design is largest), ``budget.Budget`` (what that may cost),
-  ``certificate.certify`` (how large the regret can have been) and ``audit.Audit`` (what is claimed after all that happened, under what
-  ``assumptions.assumed`` says); ``rules.Rule``, and
-  ``rule_model.RuleModel``, what it sees; ``config.BPEConfig``, its options, ``exploit.Exploit`` and
-  ``exploit.WithinBudget`` two of their parts; ``run.Fitting``, the one surrogate in use;
-  ``replica.Replica``, the same asks made again elsewhere; ``loading.load``.
+  outside the design is largest), ``budget.Budget`` (what that may cost), ``certificate.certify``
+  (how large the regret can have been) and ``audit.Audit`` (what is claimed after all that happened,
+  under what ``assumptions.assumed`` says); ``rules.Rule``, and ``rule_model.RuleModel``, what it
+  sees; ``config.BPEConfig``, its options, ``exploit.Exploit`` and ``exploit.WithinBudget`` two of
+  their parts; ``run.Fitting``, the one surrogate in use; ``replica.Replica``, the same asks made
+  again elsewhere; ``loading.load``.
 * ``elimination``: ``open_round.OpenRound``, design points and what became of them;
   ``closing.close_round``, its end; ``rounds.RoundRecord``, what is kept of it, and
   ``rounds.round_lengths``, q_r and t_r; ``active_set.ActiveSet``, which is a

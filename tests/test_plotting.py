@@ -271,7 +271,7 @@ def test_both_posteriors_are_drawn():
         plotting.plot_posteriors(bd.DelayedGP(flat, flat[:, :1], noise_var=1.0), flat)
 
 
-def test_certificates_are_drawn_for_several_norms_until_they_are_refuted():
+def test_certificates_are_drawn_for_several_norms_but_those_that_are_refuted():
     opt = bd.AcquisitionOptimizer(
         bd.FiniteDomain(line(30)),
         covar_module=se(),
@@ -284,8 +284,8 @@ def test_certificates_are_drawn_for_several_norms_until_they_are_refuted():
     top, bottom = plotting.plot_certificates(opt, 2.0, 0.1, factors=(0.25, 1.0))
     small, right = (drawn.get_ydata() for drawn in top.get_lines())
     assert right[-1] == pytest.approx(opt.certify(2.0, 0.1).regret)
-    assert small[0] < right[0]
-    assert not math.isfinite(small[-1])
+    assert not any(map(math.isfinite, small))
+    assert all(map(math.isfinite, right))
     assert bottom.get_lines()[-1].get_ydata()[-1] == pytest.approx(
         opt.certify(2.0, 0.1).norm_at_least
     )

@@ -1,10 +1,10 @@
 """What certificates say against the regret of GP-BUCB, at norms that are too large as well.
 
 ``python -m botorch_delay.benchmarks.certificates runs.jsonl --seeds 20`` plays what is not in the
-file yet, seed by seed, and prints the tables; it may be stopped at any time. The norm of f is that
-of the problem, times 1, 1.5 and 2; asks are those of :class:`CertifyingUCB`, which are the ones of
-``BPEDelayOptimizer.guaranteed`` as long as its budget is not used up. A certificate after fewer
-asks is that of the same run, which knows no horizon.
+file yet, seed by seed, and writes ``runs.md``, the table; it may be stopped at any time. The norm of f
+is that of the problem, times 1, 1.5 and 2; asks are those of :class:`CertifyingUCB`, which are the
+ones of ``BPEDelayOptimizer.guaranteed`` as long as its budget is not used up. A certificate after
+fewer asks is that of the same run, which knows no horizon.
 """
 
 from __future__ import annotations
@@ -139,4 +139,5 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--few", type=int, default=5, help="seeds beyond the paper's problems")
     given = parser.parse_args()
-    print("\n".join(table(run(given.file, given.seeds, given.few))))
+    lines = table(run(given.file, given.seeds, given.few))
+    given.file.with_suffix(".md").write_text("\n".join([*lines, ""]))
