@@ -24,7 +24,8 @@ class _Point:
         self.answers: dict[int, tuple[float, float]] = {}
         # Of precisions, their products with values and with squared values, and their squares.
         self._sums = (Fraction(0), Fraction(0), Fraction(0), Fraction(0))
-        self._row: tuple[float, float, float, float] | None = None
+        self._row: tuple[float, float, float] | None = None
+        self._energy: float | None = None
 
     def count(self, value: float, noise_var: float, sign: int) -> None:
         """Add an answer to the sums, or take it off where ``sign`` is -1."""
@@ -34,20 +35,24 @@ class _Point:
         precisions, values, energies, squares = (
             total + sign * term for total, term in zip(self._sums, terms, strict=True)
         )
-        self._sums, self._row = (precisions, values, energies, squares), None
+        self._sums = precisions, values, energies, squares
+        self._row = self._energy = None
 
     @property
-    def row(self) -> tuple[float, float, float, float]:
-        """As in :class:`Data`: mean answer, its noise variance, and its spread; and the energy.
-
-        That is the sum of the squared distances of the answers from their mean, by precision.
-        """
+    def row(self) -> tuple[float, float, float]:
+        """As in :class:`Data`: mean answer, its noise variance, and its spread."""
         if self._row is None:
-            precision, weighted, energy, squares = self._sums
-            mean, total = weighted / precision, float(precision)
-            spread = float(squares) / total / total
-            self._row = float(mean), 1.0 / total, spread, float(energy - weighted * mean)
+            precision, weighted, _, squares = map(float, self._sums)
+            self._row = weighted / precision, 1.0 / precision, squares / precision / precision
         return self._row
+
+    @property
+    def energy(self) -> float:
+        """The sum of the squared distances of the answers from their mean, by precision."""
+        if self._energy is None:
+            precision, weighted, energy, _ = self._sums
+            self._energy = float(energy - weighted * weighted / precision)
+        return self._energy
 
     @property
     def first(self) -> tuple[bool, int]:
@@ -150,7 +155,7 @@ class Averages:
     @property
     def explained(self) -> float:
         """``y' (K + D)^-1 y`` of all answers, one by one, in units of the surrogate."""
-        around = sum(point.row[3] for point in self._points.values() if point.answers)
+        around = sum(point.energy for point in self._points.values() if point.answers)
         return self.at_candidates.explained + around
 
     @property
@@ -165,7 +170,7 @@ class Averages:
             points = [point for point in self._points.values() if point.answers]
             points.sort(key=lambda point: point.first)
             like = self.surrogate.origin
-            rows = like.new_tensor([point.row[:3] for point in points]).reshape(-1, 3)
+            rows = like.new_tensor([point.row for point in points]).reshape(-1, 3)
             X = like.new_empty(0, len(like))
             if points:
                 X = self.surrogate.inputs(torch.stack([point.x for point in points]))

@@ -146,6 +146,11 @@ class AcquisitionOptimizer(Optimizer):
             f"{self.method} with a fixed multiplier is a heuristic; for a regret bound use "
             "BPEDelayOptimizer with RKHSConfidence."
         ]
+        if isinstance(self.rule, CertifyingUCB):
+            missing = [
+                "no regret bound is known before the run; for one use "
+                "BPEDelayOptimizer.guaranteed. certificate bounds the regret so far."
+            ]
         approximate = self.rule.approximates(self._maximizer.model)
         if approximate is not None:
             missing.append(f"on {self._domain!r} {approximate}")

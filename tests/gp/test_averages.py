@@ -151,6 +151,8 @@ def test_an_average_is_exact_in_any_order():
     assert mixed._points[0].row == plain._points[0].row
     expected = (data.y.item(), data.noise_var.item(), data.spread.item())
     assert plain._points[0].row == pytest.approx(expected, rel=1e-9)
+    energy = float(((y - data.y).square() / noise).sum())
+    assert mixed._points[0].energy == plain._points[0].energy == pytest.approx(energy, rel=1e-9)
 
 
 def test_pending_points_are_entered_apart_only_where_there_are_any():
@@ -167,10 +169,10 @@ def test_pending_points_are_entered_apart_only_where_there_are_any():
     )
     for _ in range(20):
         trial = opt.ask()
-        assert not len(opt._maximizer.model._asked._at_candidates)
+        assert not len(opt._maximizer.model.views[0].asked._at_candidates)
         opt.tell(trial, 0.5)
     waiting = [opt.ask() for _ in range(3)]
-    assert len(opt._maximizer.model._asked._at_candidates) > 0
+    assert len(opt._maximizer.model.views[0].asked._at_candidates) > 0
     expected = opt._maximizer.model.deviation
     for trial in waiting:
         opt.mark_abandoned(trial)
