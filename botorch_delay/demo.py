@@ -273,7 +273,7 @@ def _draw_race(result: RaceResult, path: Path) -> None:
     ends = [line[-1].time for lines in result.lines.values() for line in lines]
     clock = np.linspace(0.0, max(ends), 400)
     colours = ("black", "#7F7F7F", "#D55E00", "#0072B2")
-    for (racer, lines), colour in zip(result.lines.items(), colours, strict=True):
+    for (racer, lines), colour in zip(result.lines.items(), colours, strict=False):
         at = [np.searchsorted([step.time for step in line], clock, side="right") for line in lines]
         shown = [
             np.array([np.nan, *(step.regret for step in line)])[rows]

@@ -71,7 +71,7 @@ def test_a_process_that_died_is_replaced(stub):
     sampler = stub(box())
     for number in range(3):
         sampler.tell(sampler.ask().id, float(number))
-    with pytest.raises(RunError, match="died: (?s:.)*out of memory"):
+    with pytest.raises(RunError, match=r"died: (?s:.)*out of memory"):
         sampler.ask()
     assert stub(box()).ask().id == 0
 
