@@ -220,13 +220,11 @@ def ratios(runs: pd.DataFrame) -> list[str]:
     rows = []
     for kind, here in runs.groupby(runs["problem"].map(kind_of), sort=False):
         for method in methods_of(here):
-            found = [geometric_mean(_pairs(here, column, method)) for column in SUMMARIES.values()]
-            if method != REFERENCE and any(found):
-                cells = here[here["method"] == method][["problem", "delay"]].drop_duplicates()
-                shown = (
-                    f"{number(e.mean)} [{number(e.low)}, {number(e.high)}]" for e in found if e
-                )
-                rows.append([kind, method, len(cells), *shown])
+            found = [_pairs(here, column, method) for column in SUMMARIES.values()]
+            if found[0]:
+                means = map(geometric_mean, found)
+                shown = (f"{number(e.mean)} [{number(e.low)}, {number(e.high)}]" for e in means)
+                rows.append([kind, method, len(found[0]), *shown])
     return markdown_table(["problems", "against", "cells", *SUMMARIES], rows)
 
 
@@ -237,8 +235,8 @@ def lost_cells(runs: pd.DataFrame) -> list[str]:
         for label, column in SUMMARIES.items():
             pairs = _pairs(runs, column, method)
             lost = [
-                f"{' '.join(cell)} {number(_ratio(ours.mean(), theirs.mean()))}"
-                for cell, (ours, theirs, _) in pairs.items()
+                f"{' '.join(cell)} {number(float(_ratio(ours.mean(), theirs.mean(), least)))}"
+                for cell, (ours, theirs, least) in pairs.items()
                 if bootstrap(theirs - ours).below
             ]
             if lost:
@@ -268,16 +266,14 @@ def _pairs(runs: pd.DataFrame, column: str, method: str) -> Pairs:
     return found
 
 
-def _ratio(ours: Array | float, theirs: Array | float, least: float = 0.0) -> Array:
-    """Of two means; 1 where both are 0."""
+def _ratio(ours: Array | float, theirs: Array | float, least: float) -> Array:
+    """Of two means, which are at least so much; 1 where both are 0."""
     tiny = max(least, np.finfo(float).tiny)
     return np.maximum(ours, tiny) / np.maximum(theirs, tiny)
 
 
-def geometric_mean(pairs: Pairs) -> Estimate | None:
+def geometric_mean(pairs: Pairs) -> Estimate:
     """Over cells, of ratios of means, with an interval from seeds drawn anew in each cell."""
-    if not pairs:
-        return None
     rng = np.random.default_rng(0)
     logs, drawn, fewest = [], [], min(len(ours) for ours, *_ in pairs.values())
     for ours, theirs, least in pairs.values():
@@ -285,7 +281,8 @@ def geometric_mean(pairs: Pairs) -> Estimate | None:
         logs.append(np.log(_ratio(ours.mean(), theirs.mean(), least)))
         drawn.append(np.log(_ratio(ours[rows].mean(axis=1), theirs[rows].mean(axis=1), least)))
     low, high = np.quantile(np.mean(drawn, axis=0), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(*map(float, np.exp([np.mean(logs), low, high])), seeds=fewest)
+    mean, low, high = np.exp([np.mean(logs), low, high]).tolist()
+    return Estimate(mean, low, high, fewest)
 
 
 def methods_of(runs: pd.DataFrame) -> list[str]:

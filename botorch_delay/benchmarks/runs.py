@@ -183,10 +183,10 @@ def _simulated(
     with spawned_pool(workers) as pool:
         futures = {pool.submit(simulate_cell, *args): cell for cell, args in jobs.items()}
         for future in as_completed(futures):
-            error = future.exception()
-            if isinstance(error, BrokenProcessPool):
+            fault = future.exception()
+            if isinstance(fault, BrokenProcessPool):
                 raise RunError(
-                    f"A worker process died: {error}. Every run that was done is kept; the same "
+                    f"A worker process died: {fault}. Every run that was done is kept; the same "
                     "command goes on from there."
-                ) from error
-            yield futures[future], error if isinstance(error, Exception) else future.result()
+                ) from fault
+            yield futures[future], fault if isinstance(fault, Exception) else future.result()

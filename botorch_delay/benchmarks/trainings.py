@@ -192,21 +192,21 @@ TRAININGS: dict[str, Training] = {
         _svm,
         _error,
         {"C": Column(1e-3, 1e4, log=True), "gamma": Column(1e-6, 10.0, log=True)},
-        *(0.0, 1.0, 1.0),
+        *(0.0210805, 0.3726, 0.1594),
     ),
     "sgd": Training(
         "breast_cancer",
         _sgd,
         _log_loss,
         {"alpha": Column(1e-8, 1.0, log=True), "eta0": Column(1e-5, 100.0, log=True)},
-        *(0.0, 1.0, 1.0),
+        *(0.0818324, 7.894, 1.099),
     ),
     "kernel-ridge": Training(
         "diabetes",
         _kernel_ridge,
         _squared,
         {"alpha": Column(1e-8, 100.0, log=True), "gamma": Column(1e-5, 10.0, log=True)},
-        *(0.0, 1.0, 1.0),
+        *(0.48473, 10, 1.523),
     ),
     "svr": Training(
         "diabetes",
@@ -217,7 +217,7 @@ TRAININGS: dict[str, Training] = {
             "gamma": Column(1e-5, 10.0, log=True),
             "epsilon": Column(1e-3, 2.0, log=True),
         },
-        *(0.0, 1.0, 1.0),
+        *(0.477539, 2.134, 0.2332),
     ),
     "sgd-regression": Training(
         "diabetes",
