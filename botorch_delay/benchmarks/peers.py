@@ -315,6 +315,7 @@ class _Server:
         if not line:
             self.errors.seek(0)
             last = self.errors.read().decode(errors="replace")[-MOST_ERRORS:]
+            self.end()
             raise RunError(f"The process that serves another library died: {last}")
         answer = json.loads(line)
         if "error" in answer:
