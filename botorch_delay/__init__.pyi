@@ -50,6 +50,7 @@ from botorch_delay.optimizers import ThreDSOptimizer as ThreDSOptimizer
 from botorch_delay.optimizers import editing as editing
 from botorch_delay.optimizers import load as load
 from botorch_delay.optimizers.certificate import Certificate as Certificate
+from botorch_delay.optimizers.certifying import CertifyingUCB as CertifyingUCB
 from botorch_delay.optimizers.exploit import Exploit as Exploit
 from botorch_delay.optimizers.exploit import WithinBudget as WithinBudget
 from botorch_delay.optimizers.rule_model import Censor as Censor
@@ -58,7 +59,6 @@ from botorch_delay.optimizers.rule_model import Ignore as Ignore
 from botorch_delay.optimizers.rule_model import Pending as Pending
 from botorch_delay.optimizers.rules import UCB as UCB
 from botorch_delay.optimizers.rules import BotorchRule as BotorchRule
-from botorch_delay.optimizers.rules import CertifyingUCB as CertifyingUCB
 from botorch_delay.optimizers.rules import Rule as Rule
 from botorch_delay.optimizers.rules import ThompsonSampling as ThompsonSampling
 

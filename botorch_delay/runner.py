@@ -138,7 +138,8 @@ def run(
             further point is asked, and the run ends when those in flight are settled.
         progress: whether to show a progress bar.
         until_gap: eps, in units of the values: no further point is asked once ``certificate`` says
-            that the recommended point is within eps of the best. With a given kernel and norm bound
+            that the recommended point is within eps of the best, and still says so when those in
+            flight are settled. With a given kernel and norm bound
             that is so with probability 1 - delta, for it holds at all times at once; with a learned
             kernel it is a heuristic. It is looked at after each of the first answers, then
             whenever they have grown by a twentieth.
@@ -215,6 +216,7 @@ class _Loop:
     failures: int = 0  # until anything succeeds
     proven: bool = False  # whether anything has
     stopped: bool = False
+    good: bool = False  # whether the recommended point was good enough when that was last looked at
     breaks_in_a_row: int = 0
     failed: int = 0
     certified: int = 0  # how many answers there were when the certificate was last looked at
@@ -271,7 +273,9 @@ class _Loop:
                     self._fill()
                     if not self.in_flight:
                         self._tell_failures()
-                        break
+                        if not self._goes_on():
+                            break
+                        continue
                 done, _ = wait(self.in_flight, LOOK_EVERY, return_when=FIRST_COMPLETED)
                 with _turn:
                     for future in sorted(done, key=lambda future: self.in_flight[future].id):
@@ -294,7 +298,7 @@ class _Loop:
         """Ask for every free place."""
         optimizer, places = self.optimizer, self.max_in_flight
         while len(self.in_flight) < places and len(optimizer.trials) < self.n_trials:
-            if self.stopped:
+            if self.stopped or self.good:
                 break
             try:
                 trial = optimizer.ask()
@@ -418,12 +422,20 @@ class _Loop:
     def _stop_if_good_enough(self) -> None:
         answers = sum(trial.value is not None for trial in self.optimizer.trials)
         due = answers > self.certified and not 20 < answers < GROWTH_TO_CERTIFY * self.certified
-        if self.until_gap is None or self.stopped or not due:
-            return
-        self.certified, certificate = answers, self.optimizer.certificate
-        if certificate.gap <= self.until_gap:
-            logger.info("stopped after %d answers: %s", answers, certificate)
-            self.stopped, self.report.certificate = True, certificate
+        if self.until_gap is not None and not self.good and due:
+            self.certified = answers
+            self.good = self.optimizer.certificate.gap <= self.until_gap
+
+    def _goes_on(self) -> bool:
+        """Whether points are to be asked after all: what was in flight has moved the best one."""
+        if self.until_gap is None or not self.good:
+            return False
+        certificate = self.optimizer.certificate
+        self.good = certificate.gap <= self.until_gap
+        if self.good:
+            logger.info("the recommended point is good enough: %s", certificate)
+            self.report.certificate = certificate
+        return not (self.good or self.stopped or len(self.optimizer.trials) >= self.n_trials)
 
     def _commit(self) -> None:
         if self.store is not None:

@@ -1,8 +1,8 @@
 """What certificates say against the regret of GP-BUCB, at norms that are too large as well.
 
 ``python -m botorch_delay.benchmarks.certificates runs.jsonl --seeds 20`` plays what is not in the
-file yet, seed by seed, and writes ``runs.md``, the table; it may be stopped at any time. The norm of f
-is that of the problem, times 1, 1.5 and 2; asks are those of :class:`CertifyingUCB`, which are the
+file yet, seed by seed, and writes ``runs.md``, the table; it may be stopped at any time. The norm
+bound is the norm of f times 1, 1.5 and 2; asks are those of :class:`CertifyingUCB`, which are the
 ones of ``BPEDelayOptimizer.guaranteed`` as long as its budget is not used up. A certificate after
 fewer asks is that of the same run, which knows no horizon.
 """
@@ -26,7 +26,8 @@ from botorch_delay.benchmarks.problems import FiniteProblem
 from botorch_delay.benchmarks.results import markdown_table
 from botorch_delay.benchmarks.simulator import simulate
 from botorch_delay.optimizers import AcquisitionOptimizer
-from botorch_delay.optimizers.rules import UCB, CertifyingUCB
+from botorch_delay.optimizers.certifying import CertifyingUCB
+from botorch_delay.optimizers.rules import UCB
 
 STEPS, LOOKS = 1000, (200, 500, 1000)
 NORMS = (1.0, 1.5, 2.0)

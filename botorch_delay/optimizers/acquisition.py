@@ -20,10 +20,11 @@ from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.events import finite
 from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
+from botorch_delay.optimizers.certifying import CertifyingUCB
 from botorch_delay.optimizers.config import AcquisitionConfig
 from botorch_delay.optimizers.maximizer import Maximizer
 from botorch_delay.optimizers.rule_model import Hallucinate, Pending
-from botorch_delay.optimizers.rules import UCB, CertifyingUCB, Rule, as_rule
+from botorch_delay.optimizers.rules import UCB, Rule, as_rule
 from botorch_delay.optimizers.run import Fitting, exclusive
 
 

@@ -32,6 +32,7 @@ from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.audit import Audit
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.budget import Budget
+from botorch_delay.optimizers.certifying import CertifyingUCB
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.exploit import (
     DEFAULT_EXPLOIT,
@@ -44,7 +45,6 @@ from botorch_delay.optimizers.following import design_point_before, is_news, pla
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.maximizer import Maximizer
 from botorch_delay.optimizers.round_sequence import RoundSequence
-from botorch_delay.optimizers.rules import CertifyingUCB
 from botorch_delay.optimizers.run import Fitting, exclusive
 
 

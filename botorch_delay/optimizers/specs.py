@@ -30,9 +30,10 @@ from botorch_delay.elimination.rounds import GeometricRounds, HorizonRounds
 from botorch_delay.exceptions import BotorchDelayError, StorageError
 from botorch_delay.gp.kernels import build_kernel, covariance, describe_kernel, hyperparameters
 from botorch_delay.gp.surrogate import Hyperparameters, Learned
+from botorch_delay.optimizers.certifying import CertifyingUCB
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
 from botorch_delay.optimizers.rule_model import Censor, Hallucinate, Ignore
-from botorch_delay.optimizers.rules import UCB, BotorchRule, CertifyingUCB, ThompsonSampling
+from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
 
 _PLAIN = (bool, int, float, str, type(None))
 # Between so many points a kernel that cannot be rebuilt is evaluated, to know it again.

@@ -2,6 +2,7 @@
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -271,5 +272,20 @@ def test_a_run_ends_when_the_recommended_point_is_good_enough():
     assert report.certificate.gap <= 1.0
     assert len(opt.trials) == len(report.evaluations) < 60
     assert float(f.max() - f[opt.recommend().index]) <= report.certificate.gap
+    assert report.certificate == opt.certificate
     with ThreadPoolExecutor(1) as pool, pytest.raises(NotSupportedError, match="norm bound"):
         run(index(bd.UCB(1.0)), objective, pool, 5, 1, until_gap=1.0, progress=False)
+
+
+def test_a_run_goes_on_where_answers_in_flight_take_back_that_it_is_good_enough(monkeypatch):
+    gaps, real = iter([9.0, 0.5, 9.0, 9.0, 0.5, 0.5]), bd.AcquisitionOptimizer.certificate.fget
+    monkeypatch.setattr(
+        bd.AcquisitionOptimizer,
+        "certificate",
+        property(lambda opt: replace(real(opt), gap=next(gaps))),
+    )
+    opt = choosers(2.0)["certifying"]()
+    with ThreadPoolExecutor(1) as pool:
+        report = run(opt, lambda x: float(x.sum()), pool, 60, 1, until_gap=1.0, progress=False)
+    assert report.certificate.gap == 0.5
+    assert len(opt.trials) == 3

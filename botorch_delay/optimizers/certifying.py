@@ -1,0 +1,86 @@
+"""The rule that plays the upper bound of a certificate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from botorch_delay import validation
+from botorch_delay.confidence.anytime import PLAYED_RIDGES, noise_energy
+from botorch_delay.exceptions import InputError
+from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.optimizers.rule_model import RuleModel
+from botorch_delay.optimizers.rules import Rule, Score
+
+
+@dataclass(frozen=True)
+class CertifyingUCB(Rule):
+    """The upper confidence bound that a certificate rests on, so that asks tighten what it bills.
+
+    It is the least over two ridges a, in the place of the noise variance, of ``mu + b sigma`` with
+
+        b^2 = C^2 + rho_m s^2 / a - y' (K + a I)^-1 y,
+
+    as proved in :mod:`botorch_delay.confidence.anytime`; pending points count in sigma alone where
+    they are hallucinated. A rule with a fixed factor settles on one point, whose gap is then billed
+    at every ask; this one asks elsewhere until the bound itself has fallen there.
+
+    Args:
+        norm_bound: C, a bound on the RKHS norm of f, above 0.
+        noise_std: s, the sub-Gaussian scale of the noise, above 0.
+        delta: failure probability of the bound, in (0, 1).
+
+    Raises:
+        InputError: if an argument is out of its range, or the kernel is learned.
+    """
+
+    norm_bound: float
+    noise_std: float
+    delta: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("norm_bound", "noise_std"):
+            object.__setattr__(self, name, validation.positive(getattr(self, name), name))
+        object.__setattr__(self, "delta", validation.probability(self.delta, "delta"))
+
+    def surrogates(self, surrogate: Surrogate) -> Sequence[Surrogate]:
+        """One for each ridge."""
+        if surrogate.learned:
+            raise InputError(f"{self!r} bounds a norm; pass covar_module and noise_var.")
+        least = surrogate.noise_var
+        ridges = [max((ridge * self.noise_std) ** 2, least) for ridge in PLAYED_RIDGES]
+        return [replace(surrogate, noise_var=ridge) for ridge in dict.fromkeys(ridges)]
+
+    def score(self, model: RuleModel) -> Tensor:
+        """The bound at every candidate, ``N``."""
+        bounds = [
+            view.answers.at_candidates.mean
+            + factor * view.with_pending.at_candidates.variance.sqrt()
+            for view, factor in zip(model.views, self._factors(model), strict=True)
+        ]
+        return torch.stack(bounds).amin(dim=0)
+
+    def function(self, model: RuleModel, starts: Tensor) -> Score:
+        """The bound, ``n x d`` to ``n``."""
+        parts = [
+            (view.answers.anywhere, view.with_pending.anywhere, factor)
+            for view, factor in zip(model.views, self._factors(model), strict=True)
+        ]
+
+        def bound(X: Tensor) -> Tensor:
+            bounds = [mean.mean(X) + b * spread.variance(X).sqrt() for mean, spread, b in parts]
+            return torch.stack(bounds).amin(dim=0)
+
+        return bound
+
+    def _factors(self, model: RuleModel) -> Iterator[float]:
+        """B of every view; that of a norm of 0 where the answers contradict the norm."""
+        for view in model.views:
+            share = self.noise_std**2 / view.answers.surrogate.noise_var
+            square = self.norm_bound**2 + noise_energy(model.asks, self.delta) * share
+            least = noise_energy(0, self.delta) * share
+            yield math.sqrt(max(square - view.answers.explained, least))
