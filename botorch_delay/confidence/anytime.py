@@ -22,6 +22,12 @@ missing and why. (iii) The left side is quadratic in f, with the least value
 y'(K_S + a I)^-1 y at mu: so ``||f - mu||_V <= b`` where ``||g||_V^2 = ||g||_k^2 + ||g_S||^2 / a``.
 (iv) sigma^2(x, x') is the reproducing kernel of that norm: ``|g(x)| <= ||g||_V sigma(x)``. QED
 
+"Before" is meant in the order of the asks: each noise is sub-Gaussian given those of all earlier
+asks, as independent noises are in any order. Where noises are so only in the order in which they
+are drawn, which answers that come out of order need not respect, the same holds for m the number of
+asks that had been made when the last answer of S came: by then at most m noises had been drawn,
+those of S among them, and rho_m grows with m. Certificates use that m.
+
 b falls as the norm is explained, and a ridge far above s^2 takes away most of what the noise costs
 while sigma hardly changes where little is known: 2.5 instead of 12 after 100 answers on the paper's
 problem, where the self-normalised bound has 30. No union over points, rounds or times is taken.
@@ -91,6 +97,9 @@ class Ellipsoids:
         noise_std: s.
         asks: how many asks have been made; at least up to the last one answered.
         delta: failure probability of all that is said, at all times.
+
+    Values come in the precision of the domain: in single precision their rounding counts as noise,
+    far below any scale of noise that such values can show.
     """
 
     @torch.no_grad()

@@ -114,18 +114,19 @@ def largest_on_box(
     bounds: Tensor,
     tolerance: float,
 ) -> float:
-    """An upper bound on the supremum over a box of a function that is Lipschitz in the distance.
+    """An upper bound on the supremum over a box of any g that is bounded from the points of a net.
 
-    Cells are halved, those first that may hold the largest values: a centre's value plus ``slope``
-    times the distance of the farthest corner bounds all that is in its cell.
+    That is ``g(x) <= value(z) + slope d_k(x, z)`` for all x and z of the box: value need be neither
+    g nor Lipschitz itself. Cells are halved, those first that may hold the largest values: a
+    centre's value plus ``slope`` times the distance of the farthest corner bounds g in its cell.
 
     Args:
-        value: at ``n x d`` points, ``n``.
-        slope: its Lipschitz constant in the kernel's distance.
+        value: at ``n x d`` points in double precision, ``n``.
+        slope: of g, as above.
         covar_module: as in :func:`nets`.
         bounds: ``2 x d``, the box.
-        tolerance: how far the bound may be above the largest value found, as a share of it; more
-            where that would take more than ``MAX_CELLS`` cells.
+        tolerance: how far the bound may be above the largest value at a centre, as a share of it;
+            more where that would take more than ``MAX_CELLS`` cells.
 
     Raises:
         NotSupportedError: if the kernel's distance is not known.
@@ -134,7 +135,7 @@ def largest_on_box(
     centres, half = box.mean(dim=0, keepdim=True), 0.5 * (box[1] - box[0]).unsqueeze(0)
     best, settled, looked = -math.inf, -math.inf, 0
     while True:
-        found = value(centres.to(bounds)).to(box)
+        found = value(centres.to(bounds.device)).to(box)
         ends = found + slope * _measure(covar_module, half, box)[0]
         best = max(best, float(found.max()))
         enough = best + tolerance * abs(best)

@@ -22,8 +22,8 @@ for each round, if delays obey u_T and no trial fails or is given up: the delay 
 times. E is what 4 times the half-widths that the rounds come to exceed the rates above by, times
 their asks: those were taken with the whole set and every design point answered. The sum of all
 bills as they are priced now bounds the regret without B, W or E; what ``certificate`` says is
-tighter (:mod:`botorch_delay.optimizers.certificate`). The theorem says nothing where F B >= D T:
-any asks cost at most D T.
+usually less (:mod:`botorch_delay.optimizers.certificate`). The theorem says nothing where
+F B >= D T: any asks cost at most D T.
 
 W stays at the prices that the rule took off the sum. Priced anew it would be smaller, and the bound
 with that sum in its place is not proved.

@@ -20,8 +20,13 @@ x* has ``U(x*) >= f(x*) >= f(z) >= L(z)`` for all z, so it is among those x. QED
 The gap of a point r is the same with one ask, at r. With all ridges instead of a few nothing
 smaller follows from ``||f||^2 <= C^2`` and ``||y - f||^2 <= rho_m s^2`` where both can be strict:
 Lagrange multipliers of two convex quadratics then attain the maximum of a linear functional, and
-their ratio is a (0 or infinite where one vanishes), their size what makes b of it. So bills of
-single asks from the same answers, whose maxima are taken one by one, are never less in sum.
+their ratio is a (0 or infinite where one vanishes), their size what makes b of it. So with all
+ridges bills of single asks from the same answers, whose maxima are taken one by one, are never less
+in sum; with those in use that is not proved, and no case was seen.
+
+m in rho_m is the number of asks that had been made when the last answer in use came. The noises of
+these answers had been drawn by then, and no more than m in all; rho_m grows with m. So it makes no
+difference in which order noises are drawn, and asks that tell nothing cost nothing.
 
 On a box each x of a cell around z has ``f(x) <= f(z) + C d_k(x, z)``, so that ``T C`` times the
 cell's radius in the kernel's distance is added to the functional at z; cells are halved until the
@@ -71,6 +76,7 @@ class Certificate:
         refuted: whether the answers contradict what it rests on; then nothing is certified.
         norm_at_least: the least RKHS norm of a function with such answers.
         delta: failure probability of all of this together.
+        recommended: the point that ``gap`` is of; None before an answer, and in the past.
         norm_bound: C, that it rests on.
         noise_std: s, likewise.
         asks: how many it is of.
@@ -85,6 +91,7 @@ class Certificate:
     refuted: bool
     norm_at_least: float
     delta: float
+    recommended: tuple[float, ...] | None
     norm_bound: float
     noise_std: float
     asks: int
@@ -146,7 +153,9 @@ def certify(
     told = [trial for trial in trials if trial.value is not None]
     used = [trial for trial in told if not is_noisier(trial, constants.noise_std)]
     answers = Answers.of(domain, sign, used)
-    ellipsoids = Ellipsoids(kernel, answers, constants.noise_std, len(trials), delta)
+    known_by = max((trial.answered_step or 0 for trial in used), default=0)
+    scale = constants.noise_std * (1.0 + ROUNDING)  # of answers that are no noisier
+    ellipsoids = Ellipsoids(kernel, answers, scale, known_by, delta)
     norm, bound = ellipsoids.norm_at_least, constants.norm_bound
     largest = _Largest(ellipsoids, domain, kernel, bound)
     refuted = norm > bound or largest.refuted
@@ -158,7 +167,8 @@ def certify(
         if recommended is not None:
             gap = largest.excess(recommended.unsqueeze(0), torch.ones(1).to(recommended))
     return Certificate(
-        *(regret, gap, refuted, norm, delta, bound, constants.noise_std, len(trials), len(used)),
+        *(regret, gap, refuted, norm, delta, _coordinates(recommended)),
+        *(bound, constants.noise_std, len(trials), len(used)),
         proved=True,
         assumptions=_assumptions(constants, len(told) - len(used), trials),
         made=f"from {len(used)} answers to {len(trials)} asks, attached results left out: "
@@ -197,6 +207,10 @@ class _Largest:
             return max(float(at(self._rivals).max()), 0.0)
         slope = self._norm_bound * float(counts.sum())
         return max(largest_on_box(at, slope, self._kernel, self._domain.bounds, SLACK), 0.0)
+
+
+def _coordinates(x: Tensor | None) -> tuple[float, ...] | None:
+    return None if x is None else tuple(x.tolist())
 
 
 def _distinct(group: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -264,7 +278,8 @@ def plausible(
     gap = float((f.amax(dim=1) - f[:, 0]).quantile(1.0 - delta))
     asks, answers = counts
     return Certificate(
-        *(math.inf, gap, False, 0.0, delta, math.inf, math.inf, asks, answers),
+        *(math.inf, gap, False, 0.0, delta, _coordinates(recommended)),
+        *(math.inf, math.inf, asks, answers),
         proved=False,
         assumptions=(
             "the learned kernel, noise and warping are right, which nothing proves",
