@@ -142,7 +142,7 @@ def _squared(model: Any, X: Array, y: Array) -> float:
 def _svm(values: Values) -> Any:
     from sklearn.svm import SVC
 
-    return SVC(**values)
+    return SVC(**values, random_state=0)
 
 
 def _sgd(values: Values) -> Any:
@@ -161,7 +161,9 @@ def _kernel_ridge(values: Values) -> Any:
 def _svr(values: Values) -> Any:
     from sklearn.svm import SVR
 
-    return SVR(**values, max_iter=20_000)
+    model = SVR(**values, max_iter=20_000)
+    model.random_state = 0  # it takes none, and draws from the global generator
+    return model
 
 
 def _sgd_regression(values: Values) -> Any:
