@@ -21,8 +21,6 @@ def test_a_loss_on_its_box(name):
     assert noisy.evaluate_true(point) == value
     assert (exact.noise_std, exact.highest) == (0.0, noisy.highest)
     assert noisy.noise_std == pytest.approx(0.05 * TRAININGS[name].spread)
-    whole = [dim for dim, column in enumerate(TRAININGS[name].columns.values()) if column.whole]
-    assert whole == list(exact.domain.discrete_dims)
 
 
 def test_the_loss_is_scikit_learn_s_own():
