@@ -84,8 +84,8 @@ def test_the_optimum_is_away_from_the_centre():
     quadratic = function_on_box("log-quadratic10")
     assert quadratic.highest == 6.0
     assert quadratic.evaluate_true(best) == pytest.approx(6.0)
-    away = at(best.x + torch.eye(10, dtype=torch.double)[9])  # of weight 10
-    assert quadratic.evaluate_true(away) == pytest.approx(-1.0, abs=1e-6)
+    away = at(best.x - 0.5 * torch.eye(10, dtype=torch.double)[9])  # of weight 10
+    assert quadratic.evaluate_true(away) == pytest.approx(-math.log10(10 * 0.5**2), abs=1e-6)
 
 
 @pytest.mark.parametrize("name", COCO)
