@@ -83,7 +83,8 @@ class Maximizer:
     def update(self) -> None:
         """Count all trials, with the present surrogate and candidates, where that is not done."""
         surrogate = self._fitting.surrogate
-        if not self.model.behind and self.model.surrogate is surrogate:
+        model = self.model
+        if not (model.behind or model.is_outgrown) and model.surrogate is surrogate:
             return
         candidates = None if self._active is None else self._active.spread
         if candidates is not None:
@@ -94,7 +95,7 @@ class Maximizer:
             candidates = self._spread
         if self._domain.count is None and self._fitting.fitted_to > MANY_ANSWERS:
             candidates = candidates[::2]
-        self.model.restart(surrogate, candidates)
+        model.restart(surrogate, candidates)
         self._order = None
 
     def choose(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from statistics import fmean
 from typing import ClassVar
 
 import torch
@@ -15,11 +16,17 @@ from botorch_delay.domains.generators import generator_for
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp import sample_paths
 from botorch_delay.gp.averages import Averages
+from botorch_delay.gp.candidate_covariance import MAX_FOLDED
 from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.sample_paths import PriorPaths
+from botorch_delay.gp.subset import MOST_POINTS, representative
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Suggestion, Trial, TrialState
+
+# How many answers are added to the points in use before they are chosen anew.
+RENEWED_EVERY = 256
+_ABANDONED = TrialState.ABANDONED
 
 
 class Pending:
@@ -157,11 +164,70 @@ class RuleModel:
         self._asked = Averages(surrogate, candidates) if self.pending.hallucinates else None
         self.feasibility = Feasibility(self._ledger.trials, self.key, exact=self._exact)
         self.running = Counter(self.key(trial) for trial in self._ledger.running())
+        self._renewal, self._left_out = self._present_renewal, set()
+        if self._renewal:
+            self._left_out = self._without()
         for trial in self._ledger.trials:
             self._count(trial)
         for result in self._ledger.attached:
             self._count_attached(result)
         self.behind = False
+
+    @property
+    def is_outgrown(self) -> bool:
+        """Whether points that are left out are to be chosen again, by :meth:`restart`."""
+        return self._renewal != self._present_renewal
+
+    @property
+    def _present_renewal(self) -> int:
+        """How many times points were chosen that are left out; 0 while none are.
+
+        Only where the kernel is learned, which nothing is claimed with, and unless posteriors cost
+        no more with more answers anyway.
+        """
+        if not self.surrogate.learned or (self.finite and len(self.candidates) <= MAX_FOLDED):
+            return 0
+        answers = self._ledger.answer_count + len(self._ledger.attached)
+        return answers // RENEWED_EVERY if answers > MOST_POINTS else 0
+
+    def _without(self) -> set[int]:
+        """The keys of the points that are left out, a function of the trials so far.
+
+        They are chosen among the points all of whose trials were settled when the last multiple of
+        ``RENEWED_EVERY`` answers was reached: between two renewals points are only added, and a run
+        that was resumed knows the same ones.
+        """
+        results = [*self._ledger.attached, *self._ledger.trials]
+        steps = sorted(r.answered_step for r in results if r.value is not None)
+        last = steps[self._renewal * RENEWED_EVERY - 1]
+        values: dict[int, list[float]] = {}
+        points: dict[int, Tensor] = {}
+        later = set()
+        for result in results:
+            key, step = self.key(result), result.answered_step
+            if step is None or step > last or getattr(result, "state", None) is _ABANDONED:
+                later.add(key)
+            else:
+                value = self._sign * result.value if result.value is not None else -torch.inf
+                values.setdefault(key, []).append(value)
+                points[key] = result.x
+        keys = [key for key in values if key not in later]
+        if not keys:
+            return set()
+        X = self.surrogate.inputs(torch.stack([points[key] for key in keys]))
+        y = X.new_tensor([fmean(values[key]) for key in keys])
+        kept = representative(X / self.surrogate.covar_module.lengthscale, y)
+        return set(keys).difference(keys[row] for row in kept.tolist())
+
+    def _use(self, key: int) -> None:
+        """Count a point that was left out, of which something happens."""
+        self._left_out.discard(key)
+        for trial in self._ledger.trials:
+            if self.key(trial) == key:
+                self._count(trial)
+        for result in self._ledger.attached:
+            if self.key(result) == key:
+                self._count_attached(result)
 
     @property
     def mean(self) -> Tensor:
@@ -231,7 +297,10 @@ class RuleModel:
         if not self.behind:
             self.feasibility.add(trial)
             self.running[self.key(trial)] += 1
-            self._count(trial)
+            if self.key(trial) in self._left_out:
+                self._use(self.key(trial))
+            else:
+                self._count(trial)
 
     def settled(self, trial: Trial) -> None:
         """A trial was answered, failed or abandoned."""
@@ -264,6 +333,8 @@ class RuleModel:
     def _count(self, trial: Trial) -> None:
         """Enter a trial where its state says that it counts, and take it out elsewhere."""
         key, x = self.key(trial), trial.x
+        if key in self._left_out:
+            return
         counted = trial.state is not TrialState.ABANDONED
         value = self.pending.value(trial) if counted else None
         if value is not None:
@@ -279,6 +350,8 @@ class RuleModel:
     def _count_attached(self, result: Attached) -> None:
         key, source = self.key(result), -1 - result.id
         self.feasibility.know(key, result)
+        if key in self._left_out:
+            return
         self.answers.put(key, source, result.x, self._sign * result.value, None)
         if self._asked is not None:
             self._asked.put(key, source, result.x, None, None)
