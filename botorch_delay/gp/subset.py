@@ -35,9 +35,11 @@ def representative(X: Tensor, y: Tensor, n: int = MOST_POINTS) -> Tensor:
     chosen[order[: n // 3]] = True
     away = torch.cdist(X, X[order[:CENTRES]]).amin(dim=1)
     chosen[away.masked_fill(chosen, torch.inf).argsort(stable=True)[: n // 3]] = True
-    away = torch.cdist(X, X[chosen]).amin(dim=1)
+    squares = X.square().sum(dim=1)
+    away = torch.cdist(X, X[chosen]).amin(dim=1).square()
     for _ in range(n - int(chosen.sum())):
         row = away.argmax()
         chosen[row] = True
-        away = torch.minimum(away, (X - X[row]).square().sum(dim=1).sqrt())
+        away = torch.minimum(away, squares + squares[row] - 2.0 * (X @ X[row]))
+        away[row] = -torch.inf
     return chosen.nonzero().flatten()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from statistics import fmean
 from typing import ClassVar
 
 import torch
@@ -134,6 +133,8 @@ class RuleModel:
 
     surrogate: Surrogate
     candidates: Tensor
+    _key_of: dict[int, int]  # by trials' ids, and -1 - id of results from elsewhere
+    _left_out: set[int]  # keys of points that posteriors go without
 
     def __init__(
         self,
@@ -159,7 +160,7 @@ class RuleModel:
         self.prior_deviation = prior.max().sqrt().item()
         self._paths: PriorPaths | None = None
         self._paths_at = 0
-        self._keys = PointKeys()
+        self._keys, self._key_of = PointKeys(), {}
         self.answers = Averages(surrogate, candidates)
         self._asked = Averages(surrogate, candidates) if self.pending.hallucinates else None
         self.feasibility = Feasibility(self._ledger.trials, self.key, exact=self._exact)
@@ -201,7 +202,6 @@ class RuleModel:
         steps = sorted(r.answered_step for r in results if r.value is not None)
         last = steps[self._renewal * RENEWED_EVERY - 1]
         values: dict[int, list[float]] = {}
-        points: dict[int, Tensor] = {}
         later = set()
         for result in results:
             key, step = self.key(result), result.answered_step
@@ -210,12 +210,11 @@ class RuleModel:
             else:
                 value = self._sign * result.value if result.value is not None else -torch.inf
                 values.setdefault(key, []).append(value)
-                points[key] = result.x
         keys = [key for key in values if key not in later]
         if not keys:
             return set()
-        X = self.surrogate.inputs(torch.stack([points[key] for key in keys]))
-        y = X.new_tensor([fmean(values[key]) for key in keys])
+        X = self.surrogate.inputs(torch.stack([self.point(key) for key in keys]))
+        y = X.new_tensor([sum(values[key]) / len(values[key]) for key in keys])
         kept = representative(X / self.surrogate.covar_module.lengthscale, y)
         return set(keys).difference(keys[row] for row in kept.tolist())
 
@@ -248,7 +247,12 @@ class RuleModel:
 
     def key(self, place: Trial | Attached) -> int:
         """The key of a point."""
-        return self._keys.of(place.x) if place.index is None else place.index
+        if place.index is not None:
+            return place.index
+        source = place.id if isinstance(place, Trial) else -1 - place.id
+        if source not in self._key_of:
+            self._key_of[source] = self._keys.of(place.x)
+        return self._key_of[source]
 
     def point(self, key: int) -> Tensor:
         """The point with a key, ``d``."""
