@@ -31,7 +31,8 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
 * ``gp``: ``kernels.covariance``; ``factors.Factor``; ``posterior.Data``, answers averaged per
   point, and ``posterior.Posterior``, at any points; ``candidates.CandidatePosterior``, kept up to
   date on fixed ones; ``averages.Averages``, answers that come and go; ``surrogate.Surrogate``,
-  kernel, noise and units; ``warping.Warping``, of values where the kernel is learned;
+  kernel, noise and units; ``warping.Warping``, of values where the kernel is learned, and
+  ``subset.representative``, the points that a learned posterior of very many is made of;
   ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
 * ``history``: ``events.Event``, what a run is replayed from; ``trials.Trial`` and
   ``trials.Ledger``, the record; ``answers.Answers``, columns of the record;
@@ -39,8 +40,8 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   the file.
 * ``domains``: ``space.Space``, named parameters, makes a ``finite.FiniteDomain`` or a
   ``box.BoxDomain``, whose ``columns.Columns`` is all that translates between names and numbers
-  (``Domain.params`` and ``Domain.point``); ``tables.read_rows`` reads CSV files. Beside it ``delays`` (laws; ``upper_bound`` is u_T),
-  ``validation`` and ``exceptions``.
+  (``Domain.params`` and ``Domain.point``); ``tables.read_rows`` reads CSV files. Beside it
+  ``delays`` (laws; ``upper_bound`` is u_T), ``validation`` and ``exceptions``.
 
 The way of an answer. ``Optimizer.tell`` checks it and makes an ``Event`` of it. ``Run._apply``,
 through which a loaded file goes as well, enters it in the ``Ledger`` and hands the trial to

@@ -152,8 +152,9 @@ def optuna_study(url: str, workers: int, killed: int, trials: int, seconds: floa
         for process in processes:
             process.start()
         draw = random.Random(0)
+        half = seconds * trials / (2.0 * workers)
         for victim in draw.sample(processes, killed):
-            time.sleep(draw.expovariate(1.0 / seconds))
+            time.sleep(draw.uniform(0.0, 2.0 * half / killed))
             os.kill(victim.pid, signal.SIGKILL)
         for process in processes:
             process.join()
@@ -250,7 +251,8 @@ def dask_workers(workers: int, trials: int, seconds: float, processes: int = 8) 
 
     dask.config.set({"distributed.worker.daemon": False})
     space = bd.Space({name: bd.Float(0.0, 1.0) for name in COLUMNS})
-    opt = bd.BPEDelayOptimizer(space, trials, seed=1, minimize=True)
+    exploit = bd.Exploit(repeat_pending=False)  # what is out twice at once is an accident then
+    opt = bd.BPEDelayOptimizer(space, trials, exploit=exploit, seed=1, minimize=True)
     with (
         tempfile.TemporaryDirectory() as folder,
         LocalCluster(

@@ -1,7 +1,7 @@
 """Hundreds of workers in simulation, with the method's own processor time on the clock.
 
-    PYTHONPATH=tests python -m speed.many_workers --workers 16,64 --seconds 60 --problems hartmann6 \
-        --methods bpe-delay,random --out runs.jsonl
+    PYTHONPATH=tests python -m speed.many_workers --workers 16,64 --methods bpe-delay,random \
+        --problems hartmann6,mixed8 --out runs.jsonl
     PYTHONPATH=tests python -m speed.many_workers --report runs.jsonl
 
 Every run has ten asks per worker and is a line of the file, written when it ends; what is in the
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from speed.clocks import PeakMemory, percentile
 
 from botorch_delay import BoxDomain
 from botorch_delay.benchmarks import simulate
@@ -28,6 +27,7 @@ from botorch_delay.benchmarks.clocks import Clock
 from botorch_delay.benchmarks.functions import PROBLEMS, function_on_box
 from botorch_delay.benchmarks.methods import METHODS
 from botorch_delay.benchmarks.problems import BoxProblem, Problem
+from speed.clocks import PeakMemory, percentile
 
 ASKS_PER_WORKER = 10
 COLUMNS = {
@@ -145,7 +145,9 @@ def main() -> None:
     old = chosen.out.read_text().splitlines() if chosen.out.exists() else []
     known = [json.loads(line) for line in old]
     lists = (chosen.problems, chosen.workers, chosen.seconds, chosen.methods, chosen.seeds)
-    for problem, workers, seconds, method, seed in itertools.product(*(v.split(",") for v in lists)):
+    for problem, workers, seconds, method, seed in itertools.product(
+        *(v.split(",") for v in lists)
+    ):
         cell = {"problem": problem, "workers": int(workers), "seconds": float(seconds)}
         cell |= {"method": method, "seed": int(seed)}
         if any(cell.items() <= run.items() for run in known):
