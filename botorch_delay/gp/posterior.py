@@ -190,8 +190,8 @@ class Posterior:
         with torch.no_grad():
             nearness = covariance(self._kernel, self.data.X, inputs).amax(dim=1)
         data = self.data.at(nearness.topk(n).indices.sort().values)
-        units = {"inputs": self._inputs, "offset": self._offset, "scale": self._scale}
-        return Posterior(self._kernel, data, **units)
+        offset, scale = self._offset, self._scale
+        return Posterior(self._kernel, data, inputs=self._inputs, offset=offset, scale=scale)
 
     @cached_property
     def _factored(self) -> tuple[Tensor, Tensor]:

@@ -198,9 +198,9 @@ class RuleModel:
         ``RENEWED_EVERY`` answers was reached: between two renewals points are only added, and a run
         that was resumed knows the same ones.
         """
-        results = [*self._ledger.attached, *self._ledger.trials]
-        steps = sorted(r.answered_step for r in results if r.value is not None)
-        last = steps[self._renewal * RENEWED_EVERY - 1]
+        results: list[Trial | Attached] = [*self._ledger.attached, *self._ledger.trials]
+        answered = (r.answered_step for r in results if r.value is not None)
+        last = sorted(step for step in answered if step is not None)[self._renewal * RENEWED_EVERY - 1]
         values: dict[int, list[float]] = {}
         later = set()
         for result in results:
