@@ -262,7 +262,8 @@ class _Simulation:
             if workers is None:
                 self.now = float(number)
             elif len(self.due) >= workers:
-                self.now = max(self.now, self.due[0][0])
+                when = max if self.clock.together else min
+                self.now = max(self.now, when(time for time, *_ in self.due))
             self.deliver()
             if self.seconds_left <= 0.0:
                 break

@@ -200,7 +200,8 @@ class RuleModel:
         """
         results: list[Trial | Attached] = [*self._ledger.attached, *self._ledger.trials]
         answered = (r.answered_step for r in results if r.value is not None)
-        last = sorted(step for step in answered if step is not None)[self._renewal * RENEWED_EVERY - 1]
+        steps = sorted(step for step in answered if step is not None)
+        last = steps[self._renewal * RENEWED_EVERY - 1]
         values: dict[int, list[float]] = {}
         later = set()
         for result in results:
