@@ -1,8 +1,8 @@
 """Hyperparameters by maximum a posteriori: lengthscales of a Matern 5/2 kernel, mean and noise.
 
 The optimum is that of BoTorch's ``fit_gpytorch_mll`` with the same priors. Searched for with a
-gradient in closed form, in logarithms (noise that may be 1e-7 or 1 is found from afar), from several
-starts, it takes a tenth of the time.
+gradient in closed form, in logarithms (noise that may be 1e-7 or 1 is found from afar), from
+several starts, it takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Fit:
 
     Attributes:
         lengthscale: one per column.
-        noise_var: of the answers whose noise is not known; nan if it is of all.
+        noise_var: None where all are known.
         mean: the constant mean.
         loss: minus the logarithm of the posterior density, up to a constant.
     """
 
     lengthscale: np.ndarray
-    noise_var: float
+    noise_var: float | None
     mean: float
     loss: float
 
@@ -99,7 +99,7 @@ class Objective:
         d = self._columns
         try:
             scale, distance, decay, factor, alpha, mean = self._solve(theta)
-        except LinAlgError:
+        except (LinAlgError, ValueError):  # ValueError if it is not finite
             return np.inf, np.zeros_like(theta)
         loss = 0.5 * float((self._y - mean) @ alpha) + float(np.log(np.diag(factor)).sum())
         inverse = cho_solve((factor, True), np.eye(len(alpha)), check_finite=False)
@@ -156,6 +156,6 @@ def fit(
         )
         if not np.isfinite(found.fun) or (best is not None and found.fun >= best.loss):
             continue
-        noise = float(np.exp(found.x[d])) if len(start) > d else np.nan
+        noise = float(np.exp(found.x[d])) if len(start) > d else None
         best = Fit(np.exp(found.x[:d]), noise, objective.mean(found.x), float(found.fun))
     return best

@@ -18,10 +18,10 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.domains.finite import Domain, Encoding
 from botorch_delay.exceptions import FitWarning, InputError, InputTypeError, StorageError
-from botorch_delay.gp.fitting import LENGTHSCALES, MOST_ITERATIONS, LogNormal, Objective, fit
+from botorch_delay.gp.fitting import LENGTHSCALES, MOST_ITERATIONS, Fit, LogNormal, Objective, fit
 from botorch_delay.gp.kernels import build_kernel, describe_kernel, hyperparameters
 from botorch_delay.gp.posterior import Data, Posterior
-from botorch_delay.gp.warping import WARPINGS, Warping
+from botorch_delay.gp.warping import WARPINGS, Warping, spread_weights
 from botorch_delay.history.answers import Answers
 
 logger = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ class Surrogate:
         """This surrogate with the scale of the values ``y`` (``m``), where it has none yet."""
         if self.scaled or len(y) < MIN_ANSWERS_TO_FIT:
             return self
-        offset, scale = _standardization(self.warping(y), y)
+        offset, scale = _standardization(self.warping(y), torch.ones_like(y), y)
         return replace(self, offset=offset, scale=scale, scaled=True)
 
     @property
@@ -288,7 +288,7 @@ class Surrogate:
         except (KeyError, TypeError, ValueError) as error:
             raise StorageError(f"The stored hyperparameters are malformed: {error}.") from error
         scaled = record["scaled"] is True
-        return replace(_of_values(kernel, domain, **numbers), scaled=scaled, warping=warping)
+        return replace(_with_kernel(kernel, domain, **numbers), scaled=scaled, warping=warping)
 
 
 def fit_surrogate(
@@ -320,32 +320,24 @@ def fit_surrogate(
     # A search takes a hundred steps on a few hundred answers: the CPU takes them sooner than a
     # device that is waited for at each.
     told = answers.y.cpu().double()
-    warping = WARPINGS[warp](told)
-    y = warping(told)
-    offset, scale = _standardization(y, domain.like)
     scales, noises = _priors(domain, warm_start)
-    floor = exact_noise(domain.like)
-    own = floor if exact else warm_start.noise_var if warm_start else math.exp(NOISE_LOC)
-    own = max(own, LEAST_NOISE * floor)
-    prior = _learned(scales.mode, domain, own, offset, scale)
+    least = LEAST_NOISE * exact_noise(domain.like)
+    own = warm_start.noise_var if warm_start else math.exp(NOISE_LOC)
+    own = exact_noise(domain.like) if exact else max(own, least)
+    prior = _learned(scales.mode, domain, own)
+    X = prior.inputs(answers.X).cpu().double()
+    weight = spread_weights(X)
+    warping = WARPINGS[warp](told, weight)
+    y = warping(told)
+    offset, scale = _standardization(y, weight, domain.like)
+    prior = replace(prior, offset=offset, scale=scale)
     if len(y) < MIN_ANSWERS_TO_FIT:
         return replace(prior, scaled=False)
-    rows = _subset(len(y), seed)
-    known = None
+    prior = replace(prior, warping=warping)
+    noise_var = answers.noise_var.to(y) * warping.slope(told).square() / scale**2
     if exact:
-        known = torch.full_like(y, own)
-    elif not bool(answers.noise_var.isnan().any()):
-        known = answers.noise_var.to(y) * warping.slope(told).square() / scale**2
-    X = prior.inputs(answers.X[rows.to(answers.X.device)]).cpu().double()
-    standard = ((y - offset) / scale)[rows]
-    noise = None if known is None else known[rows].numpy()
-    objective = Objective(X.numpy(), standard.numpy(), noise, scales, noises)
-    start, least = np.log(scales.mode), LEAST_NOISE * floor
-    starts = (
-        [np.append(start, np.log(v)) for v in (own, *START_NOISES)] if noise is None else [start]
-    )
-    steps = MAX_ITERATIONS if len(y) > MANY_ANSWERS else MOST_ITERATIONS
-    found = fit(objective, starts, least, steps)
+        noise_var = torch.full_like(y, own)
+    found = _fit(X, (y - offset) / scale, noise_var, (scales, noises), own, least, seed)
     if found is None:
         kept = "the previous ones stay" if previous is not None else "the priors' modes are used"
         warnings.warn(
@@ -353,12 +345,42 @@ def fit_surrogate(
             FitWarning,
             stacklevel=2,
         )
-        return previous or replace(prior, warping=warping)
-    own = own if noise is not None else found.noise_var
-    fitted = _learned(found.lengthscale, domain, own, offset + scale * found.mean, scale)
-    fitted = replace(fitted, warping=warping)
+        return previous or prior
+    fitted = _learned(found.lengthscale, domain, found.noise_var or own)
+    fitted = replace(fitted, offset=offset + scale * found.mean, scale=scale, warping=warping)
     logger.info("fitted to %d answers: %s", len(y), fitted.hyperparameters())
     return fitted
+
+
+def _fit(
+    X: Tensor,
+    y: Tensor,
+    noise_var: Tensor,
+    priors: tuple[LogNormal, LogNormal],
+    noise: float,
+    least: float,
+    seed: int,
+) -> Fit | None:
+    """The best of some fits, to a random subset where there are many answers.
+
+    Args:
+        X: normalised inputs, ``n x d``.
+        y: standardised values, ``n``.
+        noise_var: of the values, ``n``; the noise is learned unless all are known.
+        priors: of lengthscales and noise.
+        noise: where fits begin, among others.
+        least: noise that is learned.
+        seed: of the subset.
+    """
+    steps = MAX_ITERATIONS if len(y) > MANY_ANSWERS else MOST_ITERATIONS
+    rows = _subset(len(y), seed)
+    known = None if bool(noise_var.isnan().any()) else noise_var[rows].numpy()
+    start = np.log(priors[0].mode)
+    starts = [start]
+    if known is None:
+        starts = [np.append(start, np.log(begin)) for begin in (noise, *START_NOISES)]
+    objective = Objective(X[rows].numpy(), y[rows].numpy(), known, *priors)
+    return fit(objective, starts, least, steps)
 
 
 def _priors(domain: Domain, warm_start: Hyperparameters | None) -> tuple[LogNormal, LogNormal]:
@@ -375,18 +397,16 @@ def _priors(domain: Domain, warm_start: Hyperparameters | None) -> tuple[LogNorm
     )
 
 
-def _learned(
-    lengthscale: np.ndarray, domain: Domain, noise_var: float, offset: float, scale: float
-) -> Surrogate:
+def _learned(lengthscale: np.ndarray, domain: Domain, noise_var: float) -> Surrogate:
     kernel = MaternKernel(nu=2.5, ard_num_dims=len(lengthscale)).to(domain.like)
     kernel.lengthscale = domain.like.new_tensor(lengthscale)
-    return _of_values(kernel.requires_grad_(False).eval(), domain, noise_var, offset, scale)
+    return _with_kernel(kernel.requires_grad_(False).eval(), domain, noise_var)
 
 
-def _of_values(
-    kernel: Kernel, domain: Domain, noise_var: float, offset: float, scale: float
+def _with_kernel(
+    kernel: Kernel, domain: Domain, noise_var: float, offset: float = 0.0, scale: float = 1.0
 ) -> Surrogate:
-    """The surrogate of a domain's values with a learned kernel."""
+    """A learned surrogate of a domain's values."""
     encoding = domain.encoding
     origin, top = encoding.bounds(domain.bounds)
     width = top - origin
@@ -404,11 +424,13 @@ def _subset(n: int, seed: int) -> Tensor:
     return torch.randperm(n, generator=generator)[:MANY_ANSWERS].sort().values
 
 
-def _standardization(y: Tensor, like: Tensor) -> tuple[float, float]:
-    """Mean and deviation; a deviation of 1 where the values are equal up to rounding of a dtype."""
+def _standardization(y: Tensor, weight: Tensor, like: Tensor) -> tuple[float, float]:
+    """Mean and deviation of weighted values; 1 where they are equal up to rounding of a dtype."""
     if len(y) == 0:
         return 0.0, 1.0
-    offset = y.mean().item()
-    scale = y.std().item() if len(y) > 1 else 0.0
+    share = weight / weight.sum()
+    offset = float(share @ y)
+    free = 1.0 - float(share @ share)  # 1 - 1/n if they weigh alike
+    scale = math.sqrt(float(share @ (y - offset) ** 2) / free) if len(y) > 1 else 0.0
     rounding = 16 * torch.finfo(like.dtype).eps * y.abs().max().item()
     return offset, scale if scale > rounding else 1.0
