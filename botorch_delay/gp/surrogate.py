@@ -35,7 +35,8 @@ NOISE_SPREAD = 1.0
 # The log-normal prior of the noise variance of standardised values: from exact evaluations, which
 # BoTorch's own prior and floor of 1e-4 would not trust, to noise as large as the values.
 NOISE_LOC, NOISE_SCALE = -8.0, 3.0
-# Where a fit begins beside that prior: values that have as much noise may look exact at first.
+# Where fits begin, the better one wins: few answers are explained by short lengthscales without
+# noise as by long ones with it.
 START_NOISES = (1e-6, 0.1)
 # The least that is learned, as a share of the noise of exact evaluations.
 LEAST_NOISE = 0.1
@@ -311,7 +312,7 @@ def fit_surrogate(
     Args:
         domain: whose bounding box normalises inputs, and whose encoding is used.
         answers: to fit to.
-        seed: for the random restarts of a fit that fails at first.
+        seed: of the choice of answers, where there are too many to fit to all.
         previous: kept, with a :class:`FitWarning`, if the fit fails.
         warm_start: modes of the priors, instead of the usual ones.
         exact: whether evaluations are exact; their noise is a jitter, and not learned.
@@ -337,7 +338,8 @@ def fit_surrogate(
     noise_var = answers.noise_var.to(y) * warping.slope(told).square() / scale**2
     if exact:
         noise_var = torch.full_like(y, own)
-    found = _fit(X, (y - offset) / scale, noise_var, (scales, noises), own, least, seed)
+    begin = START_NOISES if warm_start is None else (own,)
+    found = _fit(X, (y - offset) / scale, noise_var, (scales, noises), begin, least, seed)
     if found is None:
         kept = "the previous ones stay" if previous is not None else "the priors' modes are used"
         warnings.warn(
@@ -357,7 +359,7 @@ def _fit(
     y: Tensor,
     noise_var: Tensor,
     priors: tuple[LogNormal, LogNormal],
-    noise: float,
+    begin: Sequence[float],
     least: float,
     seed: int,
 ) -> Fit | None:
@@ -368,8 +370,8 @@ def _fit(
         y: standardised values, ``n``.
         noise_var: of the values, ``n``; the noise is learned unless all are known.
         priors: of lengthscales and noise.
-        noise: where fits begin, among others.
-        least: noise that is learned.
+        begin: noise variances that fits begin with.
+        least: the least noise variance that is learned.
         seed: of the subset.
     """
     steps = MAX_ITERATIONS if len(y) > MANY_ANSWERS else MOST_ITERATIONS
@@ -378,7 +380,7 @@ def _fit(
     start = np.log(priors[0].mode)
     starts = [start]
     if known is None:
-        starts = [np.append(start, np.log(begin)) for begin in (noise, *START_NOISES)]
+        starts = [np.append(start, np.log(max(noise, least))) for noise in begin]
     objective = Objective(X[rows].numpy(), y[rows].numpy(), known, *priors)
     return fit(objective, starts, least, steps)
 
