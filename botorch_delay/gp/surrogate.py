@@ -18,7 +18,14 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.domains.finite import Domain, Encoding
 from botorch_delay.exceptions import FitWarning, InputError, InputTypeError, StorageError
-from botorch_delay.gp.fitting import LENGTHSCALES, MOST_ITERATIONS, Fit, LogNormal, Objective, fit
+from botorch_delay.gp.hyperparameters import (
+    LENGTHSCALES,
+    MOST_ITERATIONS,
+    Fit,
+    LogNormal,
+    Objective,
+    fit,
+)
 from botorch_delay.gp.kernels import build_kernel, describe_kernel, hyperparameters
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.warping import WARPINGS, Warping, spread_weights

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad
 
-from botorch_delay.gp.fitting import LogNormal, Objective, fit
+from botorch_delay.gp.hyperparameters import LogNormal, Objective, fit
 
 rng = np.random.default_rng(0)
 X = rng.random((12, 2))
