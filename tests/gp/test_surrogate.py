@@ -42,6 +42,13 @@ def predict(surrogate, X, y, noise_var, at):
     return surrogate.posterior(surrogate.data(answers(X, y, noise_var))).at(at)
 
 
+@pytest.fixture
+def alike(monkeypatch):
+    """Every answer counts alike, crowded or not."""
+    monkeypatch.setattr(module, "spread_weights", lambda X: X.new_ones(len(X)))
+
+
+@pytest.mark.usefixtures("alike")
 def test_it_is_botorch_s_model_with_a_matern_kernel():
     ours = predict(fit(), X, Y, NONE, POINTS)
     bounds = torch.stack([POINTS.amin(dim=0), POINTS.amax(dim=0)])
@@ -62,6 +69,19 @@ def test_it_is_botorch_s_model_with_a_matern_kernel():
     torch.testing.assert_close(
         ours.variance, expected.variance.flatten().detach(), rtol=1e-2, atol=1e-2
     )
+
+
+def test_the_scale_is_that_of_places_and_not_of_answers():
+    """However many answers crowd at one place, it counts as one."""
+    crowd = X[:1] + 1e-3 * normal(40, 2)
+    few = fit(
+        torch.cat([X, crowd[:5]]), torch.cat([Y, Y[:1].expand(5)]), NONE.new_full((30,), math.nan)
+    )
+    many = fit(
+        torch.cat([X, crowd]), torch.cat([Y, Y[:1].expand(40)]), NONE.new_full((65,), math.nan)
+    )
+    assert many.scale == pytest.approx(few.scale, rel=0.02)
+    assert torch.cat([Y, Y[:1].expand(40)]).std().item() < 0.9 * few.scale
 
 
 def test_a_fixed_surrogate_changes_nothing():
@@ -165,6 +185,7 @@ def guarded(randn):
     return draw
 
 
+@pytest.mark.usefixtures("alike")
 def test_a_fit_that_fails_keeps_the_last_good_one(monkeypatch):
     previous = fit()
 
@@ -177,6 +198,7 @@ def test_a_fit_that_fails_keeps_the_last_good_one(monkeypatch):
     assert torch.isfinite(covariance(fallback.covar_module, X, X)).all()
 
 
+@pytest.mark.usefixtures("alike")
 def test_a_fit_to_many_answers_takes_a_subset(monkeypatch):
     monkeypatch.setattr("botorch_delay.gp.surrogate.MANY_ANSWERS", 40)
     domain = FiniteDomain(scattered(60))
