@@ -448,8 +448,7 @@ def _searched(config: Mapping[str, Any]) -> list[tuple[Keys, sample.Domain]]:
 
 
 def _parameter(domain: sample.Domain) -> Float | Int | Choice:
-    sampler = domain.get_sampler()
-    step = None
+    step, sampler = None, domain.get_sampler()
     if isinstance(sampler, sample.Quantized):
         step, sampler = sampler.q, sampler.sampler
     log = isinstance(sampler, sample.LogUniform)

@@ -284,7 +284,7 @@ def test_a_domain_without_a_space_has_names_and_numbers():
         ({}, "missing"),
         ({"a": 0.5, "n": 1}, r"\['c'\] missing"),
         ({"a": 0.5, "n": 1, "c": "x", "d": 1}, r"\['d'\] unknown"),
-        ({"a": 1.5}, "a must be a number from 0.0 to 1.0 in steps of 0.25, got 1.5"),
+        ({"a": 1.5}, "a must be a number from 0 to 1 in steps of 0.25, got 1.5"),
         ({"a": 0.3}, "in steps of 0.25"),
         ({"a": math.nan}, "a must be finite, got nan"),
         ({"a": "0.5"}, "a must be a number, got str"),
