@@ -40,7 +40,7 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   the file.
 * ``domains``: ``space.Space``, named parameters, makes a ``finite.FiniteDomain`` or a
   ``box.BoxDomain``, whose ``columns.Columns`` is all that translates between names and numbers
-  (``Domain.params`` and ``Domain.point``). Beside it ``delays`` (laws; ``upper_bound`` is u_T),
+  (``Domain.params`` and ``Domain.point``); ``tables.read_rows`` reads CSV files. Beside it ``delays`` (laws; ``upper_bound`` is u_T),
   ``validation`` and ``exceptions``.
 
 The way of an answer. ``Optimizer.tell`` checks it and makes an ``Event`` of it. ``Run._apply``,

@@ -176,8 +176,8 @@ class Optimizer(ReadableRun, ABC):
     def mark_failed(self, trial: Trial | int, reason: str = "") -> None:
         """The trial crashed: no answer will come, and the point may be at fault.
 
-        The point stays counted in sigma and is asked again at most twice, then it is taken
-        out of the domain.
+        The point stays counted in sigma. It may be asked again, at most twice, as a design point
+        is; then it is taken out of the domain.
 
         Raises:
             TrialError: if the trial is unknown, foreign or not running.

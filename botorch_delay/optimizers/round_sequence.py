@@ -32,9 +32,10 @@ from botorch_delay.optimizers.stragglers import EarlyClose
 
 logger = logging.getLogger(__name__)
 
-# A trial that holds a round up is reported when it has been out so many times the design's size,
-# and would be expected to have come with such a probability.
-OVERDUE, SURELY = 4, 0.95
+# A trial that holds a round up is reported once it has been out for OVERDUE times as many asks as
+# the design has points, where one like it would have come back with probability SURELY.
+OVERDUE = 4
+SURELY = 0.95
 
 
 class RoundSequence:
@@ -69,7 +70,9 @@ class RoundSequence:
         self.resets = self.designed = self.out_of_round = 0
         self.closed_at = -1
         self.feasibility = Feasibility(key=self.active.key, exact=config.exact)
-        self._judged: ActiveSet | None = None  # what a round leaves, until its end is applied
+        # What close() found, until its event is applied: bounds are not made twice. A replay makes
+        # the same of the event (ActiveSet.after_record).
+        self._judged: ActiveSet | None = None
         factor = config.straggler_factor
         self._early = None if factor is None else EarlyClose(factor, config.domain.like)
 
@@ -229,7 +232,11 @@ class RoundSequence:
             record.active_before,
             record.active_after,
         )
-        return {"record": record.describe(), "left": active.left_of(self.active), "last": last}
+        return {
+            "record": record.describe(),
+            "left": active.difference_from(self.active),
+            "last": last,
+        }
 
     def reset(self, current: OpenRound) -> dict[str, Any]:
         """Going on with every feasible point, as the data of an event.
@@ -267,7 +274,7 @@ class RoundSequence:
 
     def apply_close(self, current: OpenRound, data: Mapping[str, Any]) -> None:
         """Apply the end of a round as it was decided, here or elsewhere."""
-        active, self._judged = self._judged, None  # it is made where it happens now
+        active, self._judged = self._judged, None
         record, last = RoundRecord.read(data["record"]), flag(data["last"])
         known = all(trial_id < len(self._ledger) for trial_id in record.trial_ids)
         whole_design = last or record.design_size == current.design_size
