@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_solve, cholesky
@@ -65,6 +66,17 @@ class Fit:
     loss: float
 
 
+class _Solved(NamedTuple):
+    """Of a covariance: 1 / lengthscale^2, scaled distances and their decay, its Cholesky factor."""
+
+    scale: np.ndarray
+    distance: np.ndarray
+    decay: np.ndarray
+    factor: np.ndarray
+    alpha: np.ndarray  # its inverse times the values less the mean
+    mean: float
+
+
 class Objective:
     """Minus the logarithm of the posterior density of the hyperparameters' logarithms.
 
@@ -76,6 +88,9 @@ class Objective:
         known: noise variances, ``n``; None to learn one for all.
         lengthscale: prior, one column each.
         noise: prior of the noise variance.
+
+    Attributes:
+        columns: d.
     """
 
     def __init__(
@@ -87,16 +102,16 @@ class Objective:
         noise: LogNormal,
     ) -> None:
         self._y, self._known, self._priors = y, known, (lengthscale, noise)
-        self._columns = X.shape[1]
+        self.columns = X.shape[1]
         self._squares = (X.T[:, :, None] - X.T[:, None, :]) ** 2
 
     def mean(self, theta: np.ndarray) -> float:
         """The constant mean there."""
-        return self._solve(theta)[-1]
+        return self._solve(theta).mean
 
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """The loss and its slope; infinite where the covariance has no factor."""
-        d = self._columns
+        d = self.columns
         try:
             scale, distance, decay, factor, alpha, mean = self._solve(theta)
         except (LinAlgError, ValueError):  # ValueError if it is not finite
@@ -115,8 +130,8 @@ class Objective:
             slope[part] += steeper
         return loss, slope
 
-    def _solve(self, theta: np.ndarray) -> tuple:
-        scale = np.exp(-2.0 * theta[: self._columns])
+    def _solve(self, theta: np.ndarray) -> _Solved:
+        scale = np.exp(-2.0 * theta[: self.columns])
         distance = np.sqrt(5.0 * np.tensordot(scale, self._squares, 1))
         decay = np.exp(-distance)
         matrix = (1.0 + distance + distance**2 / 3.0) * decay
@@ -125,7 +140,8 @@ class Objective:
         factor = cholesky(matrix, lower=True, check_finite=False)
         solved = cho_solve((factor, True), np.stack([self._y, np.ones_like(self._y)], axis=1))
         mean = float(solved[:, 0].sum() / solved[:, 1].sum())
-        return scale, distance, decay, factor, solved[:, 0] - mean * solved[:, 1], mean
+        alpha = solved[:, 0] - mean * solved[:, 1]
+        return _Solved(scale, distance, decay, factor, alpha, mean)
 
 
 def fit(
@@ -143,7 +159,7 @@ def fit(
         max_iterations: of each start.
     """
     best: Fit | None = None
-    d = objective._columns
+    d = objective.columns
     for start in starts:
         limits = [LENGTHSCALES] * d + [(least_noise, LARGEST_NOISE)] * (len(start) - d)
         found = minimize(

@@ -139,8 +139,8 @@ def half_rank(y: Tensor, weight: Tensor) -> Warping:
     values, place = np.unique(y.detach().cpu().double().numpy(), return_inverse=True)
     if len(values) < MIN_VALUES:
         return Warping()
-    share = np.bincount(place, weight.cpu().double().numpy())
-    share /= share.sum()
+    counted = np.bincount(place, weight.cpu().double().numpy())
+    share = counted / counted.sum()
     upto = np.cumsum(share)
     median = float(values[np.searchsorted(upto, 0.5 - ROUNDING)])
     better = values >= median

@@ -284,8 +284,9 @@ class Audit:
     def _plays(self) -> str:
         """What decides the run, where its horizon has room for no design point but the first."""
         config, asks = self._config, self._config.horizon
-        exploits = config.rule is not None and config.budget_factor is None
-        if not exploits or asks is None or config.fraction * (asks - 1) >= 1.0:
+        if config.rule is None or config.budget_factor is not None or asks is None:
+            return ""
+        if config.fraction * (asks - 1) >= 1.0:
             return ""
         known = config.rule.published.get(type(config.pending).__name__)
         rule = f"{known}, {config.rule!r}" if known else f"{config.rule!r}"
