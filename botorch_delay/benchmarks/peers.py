@@ -310,11 +310,13 @@ class _Server:
         line = ""
         with suppress(BrokenPipeError):
             request = {"run": run, "call": call, "arguments": arguments}
-            print(json.dumps(request), file=self.process.stdin, flush=True)
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
             line = self.process.stdout.readline()
         if not line:
             self.errors.seek(0)
             last = self.errors.read().decode(errors="replace")[-MOST_ERRORS:]
+            self.end()
             raise RunError(f"The process that serves another library died: {last}")
         answer = json.loads(line)
         if "error" in answer:
