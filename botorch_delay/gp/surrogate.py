@@ -91,8 +91,9 @@ class Learned:
     """A Matern 5/2 kernel and noise that are learned from the answers.
 
     They are fitted again whenever the answers have grown by a fifth, by maximum a posteriori, and
-    so is a monotone warping of the values: what is modelled are warped values. Means and ends of
-    intervals are mapped back where users see them, as quantiles.
+    so is a monotone warping of the values: what is modelled are warped values. In the distribution
+    that warping and units follow, answers whose inputs differ by about a tenth of a side count as
+    one. Means and ends of intervals are mapped back where users see them, as quantiles.
 
     Args:
         warm_start: what another study has learned, ``other.hyperparameters``: where learning
