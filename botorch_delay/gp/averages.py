@@ -26,6 +26,7 @@ class _Point:
         self._sums = (Fraction(0), Fraction(0), Fraction(0), Fraction(0))
         self._row: tuple[float, float, float] | None = None
         self._energy: float | None = None
+        self._first: tuple[bool, int] | None = None
 
     def count(self, value: float, noise_var: float, sign: int) -> None:
         """Add an answer to the sums, or take it off where ``sign`` is -1."""
@@ -36,7 +37,7 @@ class _Point:
             total + sign * term for total, term in zip(self._sums, terms, strict=True)
         )
         self._sums = precisions, values, energies, squares
-        self._row = self._energy = None
+        self._row = self._energy = self._first = None
 
     @property
     def row(self) -> tuple[float, float, float]:
@@ -57,7 +58,9 @@ class _Point:
     @property
     def first(self) -> tuple[bool, int]:
         """Where it comes among others: attached results (below 0) first, then trials by id."""
-        return min((source >= 0, abs(source)) for source in self.answers)
+        if self._first is None:
+            self._first = min((source >= 0, abs(source)) for source in self.answers)
+        return self._first
 
 
 class Averages:
