@@ -28,6 +28,7 @@ from botorch_delay.gp.hyperparameters import (
 )
 from botorch_delay.gp.kernels import build_kernel, describe_kernel, hyperparameters
 from botorch_delay.gp.posterior import Data, Posterior
+from botorch_delay.gp.subset import MOST_POINTS, representative
 from botorch_delay.gp.warping import WARPINGS, Warping, spread_weights
 from botorch_delay.history.answers import Answers
 
@@ -201,11 +202,17 @@ class Surrogate:
         return ratio / self.scale
 
     def data(self, answers: Answers) -> Data:
-        """Answers in units of g; where the noise of one is not known it has the surrogate's own."""
+        """Answers in units of g; where the noise of one is not known it has the surrogate's own.
+
+        Where the kernel is learned and there are very many points, those that say most.
+        """
         known = answers.noise_var.to(answers.y) * self.warping.slope(answers.y).square()
         noise = torch.where(known.isnan(), self.noise_var, known / self.scale**2)
         standard = (self.warping(answers.y) - self.offset) / self.scale
-        return Data.averaged(self.inputs(answers.X), standard, noise, answers.group)
+        data = Data.averaged(self.inputs(answers.X), standard, noise, answers.group)
+        if not self.learned or len(data) <= MOST_POINTS:
+            return data
+        return data.at(representative(data.X / self.covar_module.lengthscale, data.y))
 
     def warped(self, value: float) -> float:
         """One value of the user's, to be maximised, in the units of this surrogate's values."""
