@@ -32,8 +32,8 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   point, and ``posterior.Posterior``, at any points; ``candidates.CandidatePosterior``, kept up to
   date on fixed ones; ``averages.Averages``, answers that come and go; ``surrogate.Surrogate``,
   kernel, noise and units; where they are learned ``hyperparameters.fit``, ``warping.Warping``, of
-  the values, and ``subset.representative``, the points that a learned posterior of very many is
-  made of; ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
+  the values, and ``subset.representative``, the points that a posterior of very many is made of;
+  ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
 * ``history``: ``events.Event``, what a run is replayed from; ``trials.Trial`` and
   ``trials.Ledger``, the record; ``answers.Answers``, columns of the record;
   ``point_status.Feasibility``, failures and repeats; ``states.check_state`` and ``sqlite.save``,
