@@ -26,7 +26,12 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.design.ascent import largest_and_tied, lowest_of_largest, tie_tolerance
+from botorch_delay.design.ascent import (
+    largest_and_tied,
+    lowest_of_largest,
+    lowest_tied,
+    tie_tolerance,
+)
 from botorch_delay.exceptions import ExhaustedDesignError, NumericsError
 from botorch_delay.gp.candidate_covariance import BLOCK, MAX_FOLDED, CandidateCovariance
 from botorch_delay.gp.candidates import Answer, CandidatePosterior
@@ -217,8 +222,7 @@ class _Tracked:
         """So many picks by the rule; the host looks at them only when all are made."""
         made = []
         for _ in range(n):
-            _, tied = largest_and_tied(self._open_variance())
-            made.append(tied.byte().argmax().unsqueeze(0))
+            made.append(lowest_tied(self._open_variance()))
             self._add(made[-1])
         picks: list[int] = torch.cat(made).tolist() if made else []
         _check_finite(self.variance.max())
@@ -319,7 +323,8 @@ class _Lazy:
         indices = torch.tensor(list(self._counts), dtype=torch.long)
         noise = self._noise / self._upper.new_tensor(list(self._counts.values()))
         data = Data.single(self._points[indices], torch.zeros_like(noise), noise)
-        self._given_picks = Posterior(self._kernel, data, before=self._given_picks)
+        labels = list(self._counts.items())
+        self._given_picks = Posterior(self._kernel, data, labels=labels, before=self._given_picks)
         return self._given_picks
 
     def _screen(self) -> _Shortlist:

@@ -328,12 +328,13 @@ def fit_surrogate(
     told = answers.y.cpu()
     warping = WARPINGS[warp](told)
     y = warping(told)
-    kernel, likelihood = _prior_modules(domain, warm_start, domain.like)
+    like = domain.like
+    kernel, likelihood = _prior_modules(domain, warm_start, y)
     own = exact_noise(y) if exact else likelihood.noise.item()
     offset, scale = _standardization(y)
     prior = _learned(kernel, domain, own, offset, scale)
     if len(y) < MIN_ANSWERS_TO_FIT:
-        return replace(prior, scaled=False)
+        return replace(prior, covar_module=kernel.to(like), scaled=False)
     rows = _subset(len(y), seed)
     standard = ((y[rows] - offset) / scale).unsqueeze(-1)
     known = None
@@ -353,14 +354,14 @@ def fit_surrogate(
             FitWarning,
             stacklevel=2,
         )
-        return previous or replace(prior, warping=warping)
+        return previous or replace(prior, covar_module=kernel.to(like), warping=warping)
     noise = own if known is not None else model.likelihood.noise.item()
-    kernel = copy.deepcopy(model.covar_module).requires_grad_(False).eval().to(domain.like)
+    kernel = copy.deepcopy(model.covar_module).requires_grad_(False).eval()
     constant = model.mean_module.constant.item()
     fitted = _learned(kernel, domain, noise, offset + scale * constant, scale)
     fitted = replace(fitted, warping=warping)
     logger.info("fitted to %d answers: %s", len(y), fitted.hyperparameters())
-    return fitted
+    return replace(fitted, covar_module=kernel.to(like))
 
 
 def _prior_modules(

@@ -182,10 +182,10 @@ class RuleModel:
 
     def key(self, place: Trial | Attached) -> int:
         """The key of a point."""
-        return self._keys.of(place.x) if place.index is None else place.index
+        return self._keys.of(place.point) if place.index is None else place.index
 
     def point(self, key: int) -> Tensor:
-        """The point with a key, ``d``."""
+        """The point with a key, ``d``; of a box on the CPU."""
         return self.candidates[key] if key >= 0 else self._keys.point(key)
 
     def generator(self) -> torch.Generator:
@@ -196,7 +196,7 @@ class RuleModel:
         """Paths of the prior: exact ones on small sets, at points from elsewhere as well."""
         points = self.candidates
         if self.finite and self._keys.points:
-            points = torch.cat([points, torch.stack(self._keys.points)])
+            points = torch.cat([points, torch.stack(self._keys.points).to(points.device)])
         if self._paths is None or self._paths_at != len(points):
             kernel, inputs = self.surrogate.covar_module, self.surrogate.inputs(points)
             exact = self.finite and len(self.candidates) <= sample_paths.MAX_EXACT_POINTS
@@ -208,11 +208,13 @@ class RuleModel:
         """Points that count as pending, ``p x e`` in inputs of the surrogate; None without any."""
         if self._asked is None:
             return None
-        points = [t.x for t in self._ledger.running()]
+        points = [t.point for t in self._ledger.running()]
         known = {self.key(t) for t in self._ledger.trials if t.state is not TrialState.FAILED}
         failed = sorted(key for key in self.feasibility.suspects if key not in known)
         points += [self._asked.point(key) for key in failed]
-        return self.surrogate.inputs(torch.stack(points)) if points else None
+        if not points:
+            return None
+        return self.surrogate.inputs(torch.stack(points).to(self.candidates.device))
 
     def width_at(self, choice: Suggestion) -> float | None:
         """Sigma at the point that is about to be asked, where the rule adds it up; else None."""
@@ -220,7 +222,7 @@ class RuleModel:
             return None
         if choice.x is None:
             return self.deviation[choice.index].item()
-        inputs = self.surrogate.inputs(choice.x.unsqueeze(0))
+        inputs = self.surrogate.inputs(choice.x.unsqueeze(0).to(self.candidates.device))
         return self.with_pending.anywhere.at(inputs).deviation.item()
 
     def asked(self, trial: Trial, width: float | None = None) -> None:
@@ -263,7 +265,7 @@ class RuleModel:
 
     def _count(self, trial: Trial) -> None:
         """Enter a trial where its state says that it counts, and take it out elsewhere."""
-        key, x = self.key(trial), trial.x
+        key, x = self.key(trial), trial.point
         counted = trial.state is not TrialState.ABANDONED
         value = self.pending.value(trial) if counted else None
         if value is not None:
@@ -279,6 +281,6 @@ class RuleModel:
     def _count_attached(self, result: Attached) -> None:
         key, source = self.key(result), -1 - result.id
         self.feasibility.know(key, result)
-        self.answers.put(key, source, result.x, self._sign * result.value, None)
+        self.answers.put(key, source, result.point, self._sign * result.value, None)
         if self._asked is not None:
-            self._asked.put(key, source, result.x, None, None)
+            self._asked.put(key, source, result.point, None, None)
