@@ -38,7 +38,6 @@ from botorch_delay.history.trials import Trial as Trial
 from botorch_delay.history.trials import TrialState as TrialState
 from botorch_delay.optimizers import AcquisitionOptimizer as AcquisitionOptimizer
 from botorch_delay.optimizers import BPEDelayOptimizer as BPEDelayOptimizer
-from botorch_delay.optimizers import Epoch as Epoch
 from botorch_delay.optimizers import Forecast as Forecast
 from botorch_delay.optimizers import Optimizer as Optimizer
 from botorch_delay.optimizers import Prediction as Prediction

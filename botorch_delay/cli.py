@@ -22,11 +22,16 @@ logger = logging.getLogger(__name__)
 # What argparse takes for a number and not for an option: -1e-3, -inf and -0,5 as well as -1.
 _NEGATIVE = re.compile(r"^-(\d+[.,]?\d*|[.,]\d+)(e[-+]?\d+)?$|^-(inf|nan)", re.IGNORECASE)
 
-_SUITES = (
-    "quick: draws of Gaussian processes, a minute or two; full: every problem, delay and method, "
-    "for many machines; hpo: real tuning tables with 4 and 16 workers; paper: what reproduce "
-    "repeats; list: the problems, delays and methods there are"
-)
+_SUITES = {
+    "quick": "draws of Gaussian processes, a minute or two",
+    "boxes": "test functions and real trainings on boxes with 4, 16 and 64 workers, kept for tests",
+    "boxes-development": "others of these, to choose defaults on",
+    "coco": "functions of COCO, numbers and integers, also with noise",
+    "hpo": "real tuning tables with 4, 16 and 64 workers",
+    "full": "every problem and delay, for many machines",
+    "paper": "what reproduce repeats",
+    "list": "the problems, delays and methods there are",
+}
 
 # Calls that messages of the library name, and the commands of other names.
 _CALL = re.compile(
@@ -120,14 +125,21 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--seed", type=int, default=0, help="of split and search (default 0)")
     demo.add_argument("--store", type=Path, help="a file to commit to, and to resume from")
     demo.add_argument("--out", type=Path, help="a PNG file to draw to")
+    demo.add_argument(
+        "--race",
+        type=int,
+        metavar="SEEDS",
+        help="instead: against others on recorded trainings, so many times; see --out, --trials",
+    )
 
     reproduce = add("reproduce", _reproduce, "repeat the paper's experiments, draw its figures")
     reproduce.add_argument("--out", type=Path, default=Path("reproduction"), help="a folder")
     reproduce.add_argument("--quick", action="store_true", help="small, in half a minute")
     reproduce.add_argument("--workers", type=int, help="processes (default: one per core)")
 
+    suites = "; ".join(f"{name}: {words}" for name, words in _SUITES.items())
     bench = add("bench", _bench, "problems, delays and methods side by side")
-    bench.add_argument("suite", choices=["quick", "full", "hpo", "paper", "list"], help=_SUITES)
+    bench.add_argument("suite", choices=list(_SUITES), help=suites)
     bench.add_argument("--out", type=Path, help="a folder (default: bench- and the suite)")
     for choice in ("problems", "delays", "methods"):
         bench.add_argument(f"--{choice}", metavar="NAME,NAME", help="only these; see bench list")
@@ -210,8 +222,11 @@ def _id(text: str) -> int:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    from botorch_delay.demo import run_demo
+    from botorch_delay.demo import run_demo, run_race
 
+    if arguments.race is not None:
+        print(run_race(seeds=arguments.race, trials=arguments.trials, picture=arguments.out))
+        return 0
     result = run_demo(
         workers=arguments.workers,
         trials=arguments.trials,

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.parameters import Choice, text_of, value_of
+from botorch_delay.domains.tables import as_number, read_rows
 from botorch_delay.exceptions import InputError, OutsideWarning
 from botorch_delay.history.trials import Attached, Trial
 from botorch_delay.optimizers import Optimizer
@@ -25,30 +26,6 @@ from botorch_delay.optimizers.reading import table_columns
 # How many values, and lines with errors, are listed.
 MAX_LISTED = 8
 _WITHOUT_VALUE = ("running", "failed", "abandoned")
-
-
-def read_text(file: Path) -> str:
-    """The text in a file.
-
-    Raises:
-        InputError: if it cannot be read, or is not in UTF-8.
-    """
-    try:
-        return file.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
-    except OSError as error:
-        raise InputError(f"Cannot read {file}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{file} is not text in UTF-8; a spreadsheet saves it so as 'CSV UTF-8'."
-        ) from error
-
-
-def as_number(text: str) -> float | None:
-    """The number in a text; None if there is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def read_number(text: str, what: str) -> float:
@@ -207,31 +184,17 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
 
 def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """The rows of a CSV file by their line and, for each, its cells by their columns."""
-    lines = read_text(path).splitlines()
-    separator = max(",;\t", key=(lines or [""])[0].count)
-    reader = csv.reader(lines, delimiter=separator)
-    header = [name.strip() for name in next(_parsed(reader, path), [])]
+    rows = read_rows(path)
+    _, header = next(rows, (0, []))
     for name in needed:
         if header.count(name) != 1:
             raise InputError(
                 f"{path} must begin with a line of column names, among them once {name!r}; got "
                 f"{', '.join(header) or 'nothing'}."
             )
-    for row in _parsed(reader, path):
-        if len(row) > len(header):
+    for line, cells in rows:
+        if len(cells) > len(header):
             raise InputError(
-                f"{path}, line {reader.line_num}: expected {len(header)} cells, got {len(row)}."
+                f"{path}, line {line}: expected {len(header)} cells, got {len(cells)}."
             )
-        cells = [cell.strip() for cell in row]
-        if separator != ",":
-            cells = [cell.replace(",", ".") for cell in cells]
-        if any(cells):
-            yield reader.line_num, dict(zip_longest(header, cells, fillvalue=""))
-
-
-def _parsed(reader: Any, path: Path) -> Iterator[list[str]]:
-    """The rows of a CSV reader; an InputError where the file is no table."""
-    try:
-        yield from reader
-    except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num}, is not CSV: {error}.") from error
+        yield line, dict(zip_longest(header, cells, fillvalue=""))

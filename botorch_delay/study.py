@@ -41,6 +41,7 @@ from botorch_delay import validation
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, text_of
 from botorch_delay.domains.space import MAX_ARMS, Space
+from botorch_delay.domains.tables import read_text
 from botorch_delay.exceptions import InputError, NoAnswerError
 from botorch_delay.history.point_status import MAX_FAILURES, Feasibility, PointStatus
 from botorch_delay.history.trials import Attached, Trial, TrialState
@@ -76,10 +77,8 @@ def read_space(path: str | os.PathLike[str]) -> Space:
     """
     file = Path(path)
     try:
-        described = tomllib.loads(file.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"Cannot read {file}: {error.strerror}.") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        described = tomllib.loads(read_text(file))
+    except tomllib.TOMLDecodeError as error:
         raise InputError(f"{file} is not TOML: {error}.") from error
     tables, arms = described.pop("parameters", {}), described.pop("arms", None)
     try:

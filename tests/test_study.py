@@ -475,7 +475,7 @@ def test_init_says_what_it_understood(command, tmp_path):
     assert out.splitlines()[:3] == [
         "s.db: a box of temperature, dose, time, stir rate, acid, wet",
         "  temperature: a whole number from 20 to 80 °C",
-        "  dose: a number from 0.1 to 10.0 with 2 significant digits at most, by its logarithm",
+        "  dose: a number from 0.1 to 10 with 2 significant digits at most, by its logarithm",
     ]
 
 

@@ -16,9 +16,11 @@ from botorch_delay.benchmarks.results import (
     Results,
     compare,
     final_regrets,
+    lost_cells,
     markdown_table,
     methods_of,
     number,
+    ratios,
     read_results,
     wins,
 )
@@ -36,9 +38,11 @@ def bench(
 ) -> Results:
     """Simulate a suite, or go on where an earlier call was stopped, and write tables and report.
 
-    Every run that is done is kept in a file of its own; to have one simulated anew, delete it. The
-    report covers all runs in the folder, also those of other choices of problems, delays, methods
-    and seeds, and those that were copied there from a folder of the same suite.
+    Every run that is done is kept in a file of its own; to have one simulated anew, delete it. What
+    needs a package that is not installed is left out, and a run that fails does not end the others:
+    the report names both, and the next call tries these again. The report covers all runs in the
+    folder, also those of other choices of problems, delays, methods and seeds, and those that were
+    copied there from a folder of the same suite.
 
     Args:
         suite: what is compared.
@@ -47,23 +51,25 @@ def bench(
         progress: whether to show a progress bar.
 
     Raises:
-        MissingExtraError: without Matplotlib or pandas, or where a problem or method needs a
-            package that is not installed.
+        MissingExtraError: without Matplotlib or pandas, or where every problem or every method
+            needs a package that is not installed.
         InputError: if no method can be used on any of the problems, the folder cannot be
-            written or holds another benchmark, or a registered object cannot be sent to a worker
-            process.
+            written or holds another benchmark, no run is done, or a registered object cannot be
+            sent to a worker process.
         RunError: if a worker process dies; every run that was done is kept.
     """
-    wanted = run_suite(suite, folder, workers=workers, progress=progress)
+    wanted, lacking = run_suite(suite, folder, workers=workers, progress=progress)
     results = read_results(folder)
     done = results.runs[[*Cell._fields]].itertuples(index=False, name=None)
     missing = len(set(wanted) - set(done))
     figures = draw_figures(folder / "figures", results)
-    results.report.write_text("\n".join(_report(results, suite, missing, figures)))
+    results.report.write_text("\n".join(_report(results, suite, missing, lacking, figures)))
     return results
 
 
-def _report(results: Results, suite: Suite, missing: int, figures: Sequence[Path]) -> list[str]:
+def _report(
+    results: Results, suite: Suite, missing: int, lacking: Sequence[str], figures: Sequence[Path]
+) -> list[str]:
     """The report in Markdown: losses as plain as wins."""
     runs = results.runs
     done = f"{len(runs):,} runs"
@@ -75,6 +81,7 @@ def _report(results: Results, suite: Suite, missing: int, figures: Sequence[Path
         f"{done}. {suite.steps} asks in each; seeds {runs['seed'].min()} to {runs['seed'].max()}.",
         "",
         *(f"* {line}" for line in results.made),
+        *(f"* **left out**, {words}" for words in lacking),
         "",
         "Within a seed every method sees the same noise and delays. Brackets hold the "
         f"{LEVEL:.0%} bootstrap interval of the paired difference to `{REFERENCE}`: **below 0 the "
@@ -82,7 +89,8 @@ def _report(results: Results, suite: Suite, missing: int, figures: Sequence[Path
         "intervals are too narrow; n is stated where some seeds are missing. Cumulative regret is "
         "charged when a point is asked. A point is recommended by the posterior mean of all "
         "answers; `tpe` and `optuna-gp` recommend the best noisy answer, and with `-by-model` the "
-        "posterior mean chooses from the same asks. An oracle is told every answer at once.",
+        "posterior mean chooses from the same asks; SMAC, HEBO, "
+        "DeepHyper and Vizier do as `tpe`. An oracle is told every answer at once.",
         "",
         f"## {REFERENCE} against the others",
         "",
@@ -90,6 +98,20 @@ def _report(results: Results, suite: Suite, missing: int, figures: Sequence[Path
         "decided; cells with a single common seed are left out.",
         "",
         *wins(runs),
+        "",
+        f"## {REFERENCE} as a ratio to the others",
+        "",
+        f"The geometric mean over cells of the mean regret of `{REFERENCE}` as a ratio to that of "
+        f"the other on their common seeds, with its {LEVEL:.0%} bootstrap interval (seeds drawn "
+        "anew in every cell): **below 1 it has less regret**. A mean below a millionth of the "
+        "cell's largest counts as that much. `-exact` boxes have no noise, `-box` ones noise of "
+        "5 % of the spread of the values.",
+        "",
+        *ratios(runs),
+        "",
+        f"Cells that `{REFERENCE}` loses decidedly, by its paired difference, and the ratio there:",
+        "",
+        *lost_cells(runs),
         "",
     ]
     for problem, here in runs.groupby("problem", sort=False):

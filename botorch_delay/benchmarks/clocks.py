@@ -32,6 +32,7 @@ class Clock:
         workers: how many evaluations run at once, each worker asking again as soon as it is done.
             An evaluation takes as long as the problem says; where it says nothing, a log-normal
             time with median 1 and a logarithm of standard deviation 1.
+        together: workers wait until all of them are done, as a loop of batches does.
         lost: share of the asks that are never answered; with a law.
         failed: share of the asks that fail when their answer would have come; with a law.
 
@@ -41,6 +42,7 @@ class Clock:
 
     law: DelayLaw | None = None
     workers: int | None = None
+    together: bool = False
     lost: float = 0.0
     failed: float = 0.0
 
@@ -54,6 +56,8 @@ class Clock:
                 "A clock needs either a law of delays, with shares that are lost or fail, or a "
                 "number of workers."
             )
+        if self.together and self.workers is None:
+            raise InputError("Only workers can wait for each other; give their number.")
         if self.workers is not None:
             validation.whole(self.workers, "workers", 1)
 
@@ -114,4 +118,5 @@ DELAYS: dict[str, Clock] = {
     "lost-10": Clock(PoissonDelay(10.0), lost=0.1),
     "failed-5": Clock(PoissonDelay(10.0), failed=0.05),
     **{f"workers-{count}": Clock(workers=count) for count in (4, 16, 64)},
+    "batches-4": Clock(workers=4, together=True),
 }

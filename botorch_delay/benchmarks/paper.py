@@ -16,6 +16,7 @@ from botorch_delay.benchmarks.methods import BETA, XI, B
 from botorch_delay.benchmarks.results import LEVEL, Array, Estimate, markdown_table, read_results
 from botorch_delay.benchmarks.runs import read_run, run_file, run_suite
 from botorch_delay.benchmarks.suites import PAPER, Cell, Suite
+from botorch_delay.exceptions import RunError
 
 __all__ = ["Reproduction", "Verdict", "reproduce"]
 
@@ -107,9 +108,11 @@ def reproduce(
     Raises:
         MissingExtraError: without Matplotlib or pandas.
         InputError: if the folder cannot be written, or holds another suite.
-        RunError: if a worker process dies.
+        RunError: if a worker process dies, or a run fails.
     """
-    cells = run_suite(suite, folder, workers=workers, progress=progress)
+    cells, lacking = run_suite(suite, folder, workers=workers, progress=progress)
+    if lacking:
+        raise RunError("; ".join(lacking))
     results = read_results(folder)
     regrets = _read_regrets(folder, suite, cells)
     found = Reproduction(results.report, _draw(folder, suite, regrets), verdicts_on(regrets))

@@ -8,13 +8,22 @@ told the value and does not know of the move. On a box it gets the box.
 
 from __future__ import annotations
 
+import atexit
+import itertools
+import json
 import math
+import os
+import subprocess
+import sys
+import tempfile
 import warnings
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,8 +33,18 @@ from botorch_delay.benchmarks.clocks import Clock
 from botorch_delay.benchmarks.problems import Point, Problem
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain, FiniteDomain
-from botorch_delay.exceptions import NoAnswerError, NotSupportedError
+from botorch_delay.exceptions import (
+    InputError,
+    MissingExtraError,
+    NoAnswerError,
+    NotSupportedError,
+    RunError,
+)
 from botorch_delay.optimizers import RandomOptimizer
+
+MOST_ERRORS = 2000  # characters of what a process wrote before it died
+SERVER = Path(__file__).with_name("peer_server.py")
+PYTHON = "BOTORCH_DELAY_PYTHON_"  # and a module in capitals: the variable that names its Python
 
 
 class Parameter(NamedTuple):
@@ -222,3 +241,143 @@ class OptunaSampler(PeerSampler):
                 yield
         finally:
             logging.set_verbosity(verbosity)
+
+
+def python_of(module: str, need: str) -> str:
+    """The Python that has a module: by ``BOTORCH_DELAY_PYTHON_MODULE``, else this one.
+
+    Args:
+        module: such as "vizier", hence ``BOTORCH_DELAY_PYTHON_VIZIER``.
+        need: what needs it, for messages.
+
+    Raises:
+        MissingExtraError: if this Python does not have it and no other is named.
+        InputError: if the Python that is named does not have it.
+    """
+    variable = f"{PYTHON}{module.upper()}"
+    if python := os.environ.get(variable):
+        code = f"from importlib.util import find_spec as f; raise SystemExit(not f({module!r}))"
+        try:
+            found = subprocess.run([python, "-I", "-c", code], check=False).returncode == 0  # noqa: S603
+        except OSError:
+            found = False
+        if not found:
+            raise InputError(f"{variable} must name a Python that has {module}, got {python}.")
+        return python
+    try:
+        validation.installed(module, need)
+    except MissingExtraError as error:
+        raise MissingExtraError(
+            f"{error} Or name the Python of another environment in {variable}."
+        ) from None
+    return sys.executable
+
+
+class _Server:
+    """A process that serves runs of other libraries; it ends when its input does."""
+
+    of: ClassVar[dict[str, _Server]] = {}  # by Python; libraries take long to import
+
+    def __init__(self, python: str) -> None:
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed at the end
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        self.process = subprocess.Popen(  # noqa: S603
+            [python, "-I", str(SERVER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            env=os.environ | threads,
+        )
+        self.numbers = itertools.count()
+        atexit.register(self.end)
+
+    @classmethod
+    def running(cls, python: str) -> _Server:
+        """The process of a Python; a new one if there is none or it died."""
+        if python not in cls.of or cls.of[python].process.poll() is not None:
+            cls.of[python] = cls(python)
+        return cls.of[python]
+
+    def call(self, run: int, call: str, **arguments: Any) -> Any:
+        """The answer of a call.
+
+        Raises:
+            RunError: if the library raises an error, or the process died.
+        """
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        line = ""
+        with suppress(BrokenPipeError):
+            request = {"run": run, "call": call, "arguments": arguments}
+            print(json.dumps(request), file=self.process.stdin, flush=True)
+            line = self.process.stdout.readline()
+        if not line:
+            self.errors.seek(0)
+            last = self.errors.read().decode(errors="replace")[-MOST_ERRORS:]
+            self.end()
+            raise RunError(f"The process that serves another library died: {last}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RunError(f"Another library raised an error:\n{answer['error']}")
+        return answer["answer"]
+
+    def close(self, run: int) -> None:
+        """A run is over."""
+        with suppress(RunError, ValueError):  # of a process that ended
+            self.call(run, "close")
+
+    def end(self) -> None:
+        """End the process."""
+        atexit.unregister(self.end)
+        with suppress(BrokenPipeError):
+            self.process.communicate()
+        self.errors.close()
+
+
+class ServedSampler(PeerSampler):
+    """An optimizer of another library, in a process of its own.
+
+    Args:
+        peer: its name in ``peer_server.PEERS``.
+        module: that the process needs.
+        problem: to be searched; the peer is told whether its values are exact.
+        clock: not told.
+        steps: how many asks there will be, of which the peer is told.
+        seed: of the optimizer.
+        options: of :class:`PeerSampler`.
+
+    Raises:
+        MissingExtraError: where no Python has the module.
+        InputError: if the Python that is named does not have it.
+        NotSupportedError: on a box with constraints.
+        RunError: if the library raises an error, as asks and answers do.
+    """
+
+    def __init__(
+        self,
+        peer: str,
+        module: str,
+        problem: Problem,
+        clock: Clock,
+        steps: int,
+        seed: int,
+        **options: Any,
+    ) -> None:
+        super().__init__(problem, seed, **options)
+        self._server = _Server.running(python_of(module, f"The method {peer} needs {module}"))
+        self._run = next(self._server.numbers)
+        self._constant = {n: 0.0 for n, p in self.parameters.items() if p.low == p.high}
+        searched = {n: p for n, p in self.parameters.items() if n not in self._constant}
+        told = {"seed": seed % 2**31, "steps": steps, "exact": problem.noise_std == 0.0}
+        self._server.call(self._run, "open", peer=peer, parameters=searched, **told)
+        weakref.finalize(self, self._server.close, self._run)
+
+    def suggest(self) -> Mapping[str, float]:
+        """Ask the process."""
+        suggested: dict[str, float] = self._server.call(self._run, "suggest")
+        return self._constant | suggested
+
+    def report(self, number: int, y: float | None) -> None:
+        """Tell the process."""
+        self._server.call(self._run, "report", number=number, y=y)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from gpytorch.kernels import Kernel
@@ -154,6 +154,18 @@ class TableProblem(FiniteProblem):
         return self.stored[at].item(), self.durations[at].item()
 
 
+class Spread(NamedTuple):
+    """What is known of the values of f over a box.
+
+    Attributes:
+        lowest: the smallest, or an estimate of it from above.
+        std: their standard deviation.
+    """
+
+    lowest: float
+    std: float
+
+
 class BoxProblem(Problem):
     """A function on a box with a known maximum, observed with Gaussian noise; kernels are learned.
 
@@ -163,6 +175,7 @@ class BoxProblem(Problem):
         highest: its maximum.
         noise_share: the noise's standard deviation as a share of that of f over the box, at
             least 0.
+        spread: of f over the box; from 4,096 values if None.
 
     Raises:
         InputError: if the share is negative, or f exceeds its maximum somewhere.
@@ -176,19 +189,25 @@ class BoxProblem(Problem):
         function: Callable[[Tensor], Tensor],
         highest: float,
         noise_share: float,
+        *,
+        spread: Spread | None = None,
     ) -> None:
         self.domain = domain
         self.function = function
         self.highest = validation.real(highest, "highest")
-        sobol = SobolEngine(domain.dim, scramble=True, seed=0)
-        unit = sobol.draw(SPREAD_POINTS, dtype=torch.double).to(domain.like)
-        values = function(domain.from_unit(unit))
+        self.lowest, std = spread or self._spread()
+        self.noise_std = validation.nonnegative(noise_share, "noise_share") * std
+
+    def _spread(self) -> Spread:
+        sobol = SobolEngine(self.domain.dim, scramble=True, seed=0)
+        unit = sobol.draw(SPREAD_POINTS, dtype=torch.double).to(self.domain.like)
+        values = self.function(self.domain.from_unit(unit))
         if values.max() > self.highest + 1e-6 * values.std():
             raise InputError(
-                f"highest must be the maximum of f, got {highest}; f takes {values.max().item()}."
+                f"highest must be the maximum of f, got {self.highest}; f takes "
+                f"{values.max().item()}."
             )
-        self.lowest = values.min().item()
-        self.noise_std = validation.nonnegative(noise_share, "noise_share") * values.std().item()
+        return Spread(values.min().item(), values.std().item())
 
     def evaluate_true(self, point: Point) -> float:
         """F without noise at a point."""

@@ -29,6 +29,13 @@ MEASURES = {
     "cumulative regret": "cumulative_regret",
     "regret of the recommended point": "recommended_regret",
 }
+# What is summed up over cells: the mean regret of all asks has the ratio of the cumulative one.
+SUMMARIES = {
+    "recommended point": "recommended_regret",
+    "best point evaluated": "best_regret",
+    "mean of all asks": "cumulative_regret",
+}
+LEAST = 1e-6  # of the largest mean regret in a cell: a smaller one counts as that much
 
 Array = NDArray[np.float64]
 # By problem and delay: a table with a row per seed and a column per method.
@@ -83,7 +90,8 @@ def read_results(folder: Path) -> Results:
         shown = shown.drop(columns="point").rename(columns={"regret": "recommended_regret"})
         curve = shown.assign(**cell, cumulative_regret=cumulative[shown["asks"] - 1])
         curves.append(curve[[*cell, "asks", "time", "cumulative_regret", "recommended_regret"]])
-        rows.append(curves[-1].iloc[-1].to_dict() | _costs(asks))
+        best = {"best_regret": asks["regret"].min()}
+        rows.append(curves[-1].iloc[-1].to_dict() | best | _costs(asks))
     results = Results(
         folder,
         pd.DataFrame(rows),
@@ -205,6 +213,76 @@ def wins(runs: pd.DataFrame) -> list[str]:
             rows.append([method, *row])
     header = [text for measure in MEASURES for text in (f"{measure}: less", "more", "not decided")]
     return markdown_table(["against", *header], rows)
+
+
+def ratios(runs: pd.DataFrame) -> list[str]:
+    """By kind of problem and method: geometric means over cells of the reference's share."""
+    rows = []
+    for kind, here in runs.groupby(runs["problem"].map(kind_of), sort=False):
+        for method in methods_of(here):
+            found = [_pairs(here, column, method) for column in SUMMARIES.values()]
+            if found[0]:
+                means = map(geometric_mean, found)
+                shown = (f"{number(e.mean)} [{number(e.low)}, {number(e.high)}]" for e in means)
+                rows.append([kind, method, len(found[0]), *shown])
+    return markdown_table(["problems", "against", "cells", *SUMMARIES], rows)
+
+
+def lost_cells(runs: pd.DataFrame) -> list[str]:
+    """A row per method and measure: the cells in which the reference decidedly has more regret."""
+    rows = []
+    for method in methods_of(runs):
+        for label, column in SUMMARIES.items():
+            pairs = _pairs(runs, column, method)
+            lost = [
+                f"{' '.join(cell)} {number(float(_ratio(ours.mean(), theirs.mean(), least)))}"
+                for cell, (ours, theirs, least) in pairs.items()
+                if bootstrap(theirs - ours).below
+            ]
+            if lost:
+                rows.append([method, label, f"{len(lost)} of {len(pairs)}", ", ".join(lost)])
+    return markdown_table(["against", "measure", "cells", "which"], rows) if rows else ["None."]
+
+
+def kind_of(problem: str) -> str:
+    """The words after the last dash where they say how a function is asked; else the family."""
+    kind = problem.rpartition("-")[2]
+    return kind if kind in ("exact", "box", "arms") else problem.partition("-")[0]
+
+
+# By problem and delay: regrets of the reference and of another method on common seeds, and the
+# smallest mean that counts.
+Pairs = Mapping[tuple[str, str], tuple[Array, Array, float]]
+
+
+def _pairs(runs: pd.DataFrame, column: str, method: str) -> Pairs:
+    found = {}
+    if method != REFERENCE:
+        for cell, part in runs.groupby(["problem", "delay"], sort=False):
+            final = part.pivot(index="seed", columns="method", values=column)
+            ours, theirs = paired(final, REFERENCE, method)
+            if len(ours):
+                found[cell] = ours, theirs, LEAST * float(final.mean().max())
+    return found
+
+
+def _ratio(ours: Array | float, theirs: Array | float, least: float) -> Array:
+    """Of two means, which are at least so much; 1 where both are 0."""
+    tiny = max(least, np.finfo(float).tiny)
+    return np.maximum(ours, tiny) / np.maximum(theirs, tiny)
+
+
+def geometric_mean(pairs: Pairs) -> Estimate:
+    """Over cells, of ratios of means, with an interval from seeds drawn anew in each cell."""
+    rng = np.random.default_rng(0)
+    logs, drawn, fewest = [], [], min(len(ours) for ours, *_ in pairs.values())
+    for ours, theirs, least in pairs.values():
+        rows = rng.integers(len(ours), size=(RESAMPLES, len(ours)))
+        logs.append(np.log(_ratio(ours.mean(), theirs.mean(), least)))
+        drawn.append(np.log(_ratio(ours[rows].mean(axis=1), theirs[rows].mean(axis=1), least)))
+    low, high = np.quantile(np.mean(drawn, axis=0), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    mean, low, high = np.exp([np.mean(logs), low, high]).tolist()
+    return Estimate(mean, low, high, fewest)
 
 
 def methods_of(runs: pd.DataFrame) -> list[str]:

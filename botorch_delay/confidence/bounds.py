@@ -36,7 +36,8 @@ class Evidence:
         data: the answers, in units of the values.
         noise_ratio: 1 / lambda, the largest over the answers.
         delta: probability with which any of the bounds may fail, on either side.
-        points: at how many points the bounds hold at once, on a finite set.
+        points: at how many points of a finite set the bounds hold at once; 1 on a box, where a
+            union over points needs a net.
         box: ``2 x d``, where bounds hold at every point of a box; else None.
         counts: how many values the columns of the box have that only take some.
     """
@@ -165,9 +166,9 @@ class Confidence(ABC):
     def missing_on_box(self, covar_module: Kernel) -> str | None:
         """Why Theorem 2's regret bound does not follow from these bounds on a box; None if it does.
 
-        The bounds themselves may hold all the same.
+        A class says None only if its bounds hold at every point of ``Evidence.box`` at once.
         """
-        return None
+        return f"{type(self).__name__} does not say that its bounds hold at every point of a box."
 
 
 @dataclass(frozen=True, repr=False)
@@ -203,6 +204,10 @@ class FixedBeta(Confidence):
         return HalfWidth(math.sqrt(self.beta), rounded_up=False, words=words)
 
     adaptive = fixed_design
+
+    def missing_on_box(self, covar_module: Kernel) -> str | None:
+        """Nothing beyond what is missing anywhere."""
+        return None
 
     def __repr__(self) -> str:
         return f"FixedBeta({self.beta:g})"

@@ -277,6 +277,7 @@ class _Lazy:
         self._counts: dict[int, int] = {}  # how often each candidate was picked
         self._shortlist: _Shortlist | None = None
         self._given_picks: Posterior | None = None
+        self._given = 0  # how many picks that posterior counts
 
     @property
     def mask(self) -> Tensor | None:
@@ -323,11 +324,13 @@ class _Lazy:
     @property
     def _posterior(self) -> Posterior:
         """Given the picks, whose values do not matter."""
-        indices = torch.tensor(list(self._counts), dtype=torch.long)
-        noise = self._noise / self._upper.new_tensor(list(self._counts.values()))
-        data = Data.single(self._points[indices], torch.zeros_like(noise), noise)
-        labels = list(self._counts.items())
-        self._given_picks = Posterior(self._kernel, data, labels=labels, before=self._given_picks)
+        if self._given_picks is None or self._given < self._adds:
+            indices = torch.tensor(list(self._counts), dtype=torch.long)
+            noise = self._noise / self._upper.new_tensor(list(self._counts.values()))
+            data = Data.single(self._points[indices], torch.zeros_like(noise), noise)
+            labels, before = list(self._counts.items()), self._given_picks
+            self._given_picks = Posterior(self._kernel, data, labels=labels, before=before)
+            self._given = self._adds
         return self._given_picks
 
     def _screen(self) -> _Shortlist:
@@ -335,10 +338,11 @@ class _Lazy:
         bounds = self._open_bounds()
         top = threshold = bounds.max()
         _check_finite(top)
-        least = min(SHORTLIST_MIN, int((bounds > 0.0).sum()))
+        least, share = min(SHORTLIST_MIN, int((bounds > 0.0).sum())), SHORTLIST_SHARE
         while True:
             # Where bounds fell by more than the share, the largest is further down.
-            threshold = torch.minimum(threshold, top) * (1.0 - SHORTLIST_SHARE)
+            threshold = torch.minimum(threshold, top) * (1.0 - share)
+            share = min(1.25 * share, 0.5)  # every step computes some variances anew
             reach = (bounds >= threshold).nonzero().flatten()
             stale = reach[self._fresh[reach] < self._adds]
             self._refresh(stale)

@@ -206,7 +206,8 @@ class BoxDomain(Domain):
         X = low + U * (high - low)
         for dim in self.log_dims:
             X[:, dim].exp_()
-        X = X.clamp(*self.bounds)  # rounding must not leave the box
+        X = X.clamp(*self.bounds)  # rounding must not leave the box, and the ends are what they are
+        X = X.where(U > 0.0, self.bounds[0]).where(U < 1.0, self.bounds[1])
         for dim, values in self.lists.items():
             if dim in self.log_dims:
                 cell = torch.bucketize(U[:, dim].contiguous(), _log_edges(values))

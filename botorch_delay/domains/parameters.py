@@ -128,8 +128,8 @@ class _Number(Parameter):
     @property
     def summary(self) -> str:
         """The allowed values in words."""
-        steps = "" if self.step in (None, 1) else f" in steps of {self.step}"
-        return f"a number from {self.low} to {self.high}{steps}"
+        steps = "" if self.step in (None, 1) else f" in steps of {text_of(self.step)}"
+        return f"a number from {text_of(self.low)} to {text_of(self.high)}{steps}"
 
     def decode(self, number: float) -> Any:
         """The value for a column's number; a number that stands for no value as it is."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import numbers
 import os
@@ -18,6 +17,7 @@ from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, value_of
+from botorch_delay.domains.tables import read_rows
 from botorch_delay.exceptions import InputError, InputTypeError
 
 MAX_ARMS = 1_000_000
@@ -309,14 +309,7 @@ def _rows(table: Any) -> list[dict[str, Any]]:
 
 def _read_csv(file: Path) -> list[dict[str, Any]]:
     """The arms of a CSV file: a header of names, then one row for each arm."""
-    try:
-        text = file.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
-    except OSError as error:
-        raise InputError(f"Cannot read {file}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not text in UTF-8: {error}.") from error
-    lines = [line for line in csv.reader(text.splitlines()) if any(map(str.strip, line))] or [[]]
-    names, *cells = [[cell.strip() for cell in line] for line in lines]
+    names, *cells = [row for _, row in read_rows(file)] or [[]]
     if not cells or not all(isinstance(value_of(name), str) for name in names):
         raise InputError(f"{file}: expected a header of names, and at least one arm.")
     if "" in names or len(set(names)) < len(names):

@@ -244,7 +244,7 @@ class ActiveSet(ABC):
         """
 
     @abstractmethod
-    def left_of(self, before: ActiveSet) -> list[Any]:
+    def difference_from(self, before: ActiveSet) -> list[Any]:
         """What :meth:`after_record` needs beside the record of a round, JSON-ready.
 
         Args:
@@ -262,7 +262,7 @@ class ActiveSet(ABC):
 
         Args:
             record: of the round.
-            left: what :meth:`left_of` gave.
+            left: what :meth:`difference_from` gave.
             judged: gives what the round was judged with.
 
         Raises:

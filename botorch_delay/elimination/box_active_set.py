@@ -317,7 +317,7 @@ class BoxActiveSet(ActiveSet):
         make_width = partial(self.half_width, surrogate, evidence, bounds)
         return Condition(number, surrogate.posterior(evidence), make_width, cutoff)
 
-    def left_of(self, before: ActiveSet) -> list[list[float]]:
+    def difference_from(self, before: ActiveSet) -> list[list[float]]:
         """A point that is known to be inside."""
         return [] if self.anchors is None else self.anchors.tolist()
 

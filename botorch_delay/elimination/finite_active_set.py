@@ -238,7 +238,7 @@ class FiniteActiveSet(ActiveSet):
         within = Evidence.under(surrogate, evidence, bounds.delta, bounds.points)
         return bounds.confidence.fixed_design(within)
 
-    def left_of(self, before: ActiveSet) -> list[int]:
+    def difference_from(self, before: ActiveSet) -> list[int]:
         """The eliminated rows."""
         assert before.rows is not None
         rows: list[int] = before.rows[~torch.isin(before.rows, self._rows)].tolist()

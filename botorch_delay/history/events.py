@@ -16,7 +16,7 @@ share the trials of another system.
 | noted | the user's notes changed | ``digest`` of them |
 | fitted | kernel and noise were learned | ``surrogate``, ``answers`` |
 | opened | the first round began | |
-| closed | a round ended | ``record``, ``left`` (of the active set), ``last`` |
+| closed | a round ended | ``record``, ``left`` (rows taken out, or a point inside), ``last`` |
 | reset | no active point could be asked | ``whole`` (the domain became active again) |
 | reserved | a design point is left to another process | ``x``, ``point`` |
 | tested | the least norm of the answers was found | ``norm``, ``answers`` |
@@ -24,7 +24,7 @@ share the trials of another system.
 | base | a call of a wrapped optimizer | its ``events``, ``fed`` (trial that it was told of) |
 
 An ask has a ``price``, too, where a regret budget is kept, and a ``width`` where
-:class:`~botorch_delay.optimizers.rules.Censor` adds up widths.
+:class:`~botorch_delay.optimizers.rule_model.Censor` adds up widths.
 """
 
 from __future__ import annotations

@@ -87,9 +87,9 @@ class DelayGenerationNode(ExternalGenerationNode):
 
     Running trials are pending, and so are abandoned ones, as everywhere in Ax: their arms are not
     suggested again, and a round waits for a design point among them. Of one that will never come
-    back mark the trial failed: it is not pending, and its arm is suggested again at most twice. A
-    trial that is complete without data for the objective frees its arm; data that arrive later
-    are used. So does one that was stopped early, whose data are not used.
+    back mark the trial failed: it is not pending, and its arm may be suggested again, at most
+    twice. A trial that is complete without data for the objective frees its arm; data that arrive
+    later are used. So does one that was stopped early, whose data are not used.
 
     Arms of other nodes, or attached by hand, are results obtained elsewhere: used once their
     trials are complete, and no part of the horizon.
@@ -294,7 +294,7 @@ class _ExperimentRun(EngineRun):
             state = _STATES[trial.status]
             self.stopped_early |= trial.status is TrialStatus.EARLY_STOPPED
             kept = (generated.gen_metadata or {}).get(KEY)
-            record = self.own(kept, running=state is TrialState.RUNNING)
+            record = self.record_of(kept, running=state is TrialState.RUNNING)
             number = 2 * place + 1 if record is None else record["number"]
             if record is not None:
                 self.next_number = max(self.next_number, number + 2)
@@ -311,9 +311,9 @@ class _ExperimentRun(EngineRun):
                     noise_var = sem**2 if math.isfinite(sem) and sem > 0.0 else None
             if record is not None:
                 more = {"noise_var": noise_var, "reason": trial.status_reason or ""}
-                yield self.asked(record, state, value, **more)
+                yield self.past_ask(record, state, value, **more)
             elif state is TrialState.COMPLETED:
-                result = self.result(number, arm.parameters, value)
+                result = self.past_result(number, arm.parameters, value)
                 if result is not None:
                     yield result
 

@@ -150,8 +150,8 @@ class EngineRun:
         """The point of a record, ``d``."""
         return self.domain.like.new_tensor(record["x"])
 
-    def own(self, record: Any, *, running: bool) -> Mapping[str, Any] | None:
-        """A trial's record if it is of this run; warns once of a running trial whose is not."""
+    def record_of(self, record: Any, *, running: bool) -> Mapping[str, Any] | None:
+        """A record if it is of this run; warns once of a running trial with one of another run."""
         if not isinstance(record, Mapping):
             return None
         if record.get("run") == self.key:
@@ -165,15 +165,15 @@ class EngineRun:
             )
         return None
 
-    def asked(
+    def past_ask(
         self, record: Mapping[str, Any], state: TrialState, value: float | None = None, **more: Any
     ) -> PastTrial:
-        """A trial that was asked here, as the replica takes it; ``more`` as for ``settled``."""
+        """A trial that was asked here, as the replica takes it; ``more`` as for ``with_end``."""
         point = self.point(record)
         running = PastTrial(record["number"], point, TrialState.RUNNING, record=record["ask"])
-        return self.settled(running, state, value, **more)
+        return self.with_end(running, state, value, **more)
 
-    def settled(
+    def with_end(
         self, past: PastTrial, state: TrialState, value: float | None = None, **more: Any
     ) -> PastTrial:
         """A trial with what became of it; one whose answer cannot be used has failed.
@@ -193,7 +193,7 @@ class EngineRun:
             self.ended.add(past.number)
         return replace(past, state=state, value=value, **more)
 
-    def result(
+    def past_result(
         self, number: int, params: Mapping[str, Any], value: float | None, **more: Any
     ) -> PastTrial | None:
         """A result obtained elsewhere, from any parameters; None, with a warning, if unusable."""

@@ -67,8 +67,8 @@ class DelaySampler(BaseSampler):
     """BPE-Delay for Optuna's studies with one objective.
 
     ``study.optimize`` with any ``n_jobs``, ``study.ask`` and ``study.tell``, and many processes on
-    one storage. Running trials are pending points. A trial that fails has its point asked again
-    at most twice; a pruned one frees its point and its value is not used. Where a regret
+    one storage. Running trials are pending points. The point of a failed trial may be asked
+    again, at most twice; a pruned one frees its point and its value is not used. Where a regret
     bound needs their answers, design points that were pruned or lost are asked again too.
 
     Parameters of the relative search space are chosen together: those that every completed trial
@@ -315,9 +315,9 @@ class _StudyRun(EngineRun):
                         state = TrialState.ABANDONED  # something else was evaluated
                 elif trial.number in lost:
                     state = TrialState.ABANDONED
-                yield self.asked(record, state, trial.values[0] if is_complete else None)
+                yield self.past_ask(record, state, trial.values[0] if is_complete else None)
             elif is_complete:
-                result = self.result(trial.number, trial.params, trial.values[0])
+                result = self.past_result(trial.number, trial.params, trial.values[0])
                 if result is not None:
                     yield result
 
@@ -329,7 +329,7 @@ class _StudyRun(EngineRun):
         record = trial.system_attrs.get(ATTRIBUTE)
         if not isinstance(record, dict) or record.get("number") != trial.number:
             return None
-        return self.own(record, running=trial.state is Theirs.RUNNING)
+        return self.record_of(record, running=trial.state is Theirs.RUNNING)
 
     def _lost(self, trials: Iterable[FrozenTrial]) -> set[int]:
         """Numbers of the running trials whose worker is lost."""

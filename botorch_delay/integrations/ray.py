@@ -60,8 +60,8 @@ class DelaySearch(Searcher):
     at any depth; everything else in it is passed on to the trials. The horizon is
     ``TuneConfig(num_samples=...)``; with ``num_samples=-1`` no end is planned.
 
-    A trial that ends with a result is an answer, one that raised has failed (its point is
-    suggested again at most twice), and one that Tune dropped before it reported is abandoned. A
+    A trial that ends with a result is an answer, one that raised has failed (its point may be
+    suggested again, at most twice), and one that Tune dropped before it reported is abandoned. A
     metric that is no finite number counts as a failure. The answer is what was reported last: a
     scheduler that stops trials early makes it depend on the values so far, which the guarantee
     does not allow, and which Tune does not tell a searcher.
@@ -209,7 +209,7 @@ class DelaySearch(Searcher):
                     return None  # whether points stay out is for these trials to say
                 logger.warning("no further suggestions: %s", error)
                 return FINISHED
-            self._trials[trial_id] = run.asked(record, TrialState.RUNNING)
+            self._trials[trial_id] = run.past_ask(record, TrialState.RUNNING)
         return run.params(self._trials[trial_id].x)
 
     def on_trial_complete(
@@ -225,23 +225,23 @@ class DelaySearch(Searcher):
         value = None if error or not result else result.get(str(self._metric))
         if past is None and result and value is not None:
             config = {key.removeprefix("config/"): found for key, found in result.items()}
-            past = run.result(number, run.named(config), value)
+            past = run.past_result(number, run.named(config), value)
         elif past is not None and past.state is TrialState.FAILED and value is not None:
             self._trials[f"{trial_id} failed"] = past
             again = PastTrial(number, past.x, TrialState.RUNNING)
-            past = run.settled(again, TrialState.COMPLETED, value)
+            past = run.with_end(again, TrialState.COMPLETED, value)
         elif past is None or past.state in (TrialState.COMPLETED, TrialState.FAILED):
             logger.info("trial %s is unknown, or has ended already", trial_id)
             return
         elif error:
             reason = "The trial raised an error; see Tune's error.txt."
-            past = run.settled(past, TrialState.FAILED, reason=reason)
+            past = run.with_end(past, TrialState.FAILED, reason=reason)
         elif value is not None:
-            past = run.settled(past, TrialState.COMPLETED, value)
+            past = run.with_end(past, TrialState.COMPLETED, value)
         else:
             if result:
                 logger.warning("trial %s ended without reporting %r", trial_id, self._metric)
-            past = run.settled(past, TrialState.ABANDONED)
+            past = run.with_end(past, TrialState.ABANDONED)
         if past is not None:
             self._trials[trial_id] = past
             run.replica.sync([past])
@@ -272,7 +272,7 @@ class DelaySearch(Searcher):
             self._evaluated.append((parameters, value))
             return
         run, number = self._synced(), len(self._trials)
-        past = run.result(number, run.named(parameters), value)
+        past = run.past_result(number, run.named(parameters), value)
         if past is not None:
             self._trials[f"evaluated {number}"] = past
             run.replica.sync([past])
@@ -448,8 +448,7 @@ def _searched(config: Mapping[str, Any]) -> list[tuple[Keys, sample.Domain]]:
 
 
 def _parameter(domain: sample.Domain) -> Float | Int | Choice:
-    sampler = domain.get_sampler()
-    step = None
+    step, sampler = None, domain.get_sampler()
     if isinstance(sampler, sample.Quantized):
         step, sampler = sampler.q, sampler.sampler
     log = isinstance(sampler, sample.LogUniform)

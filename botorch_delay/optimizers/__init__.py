@@ -9,12 +9,11 @@ from botorch_delay.optimizers.queued import QueuedOptimizer
 from botorch_delay.optimizers.random import RandomOptimizer
 from botorch_delay.optimizers.recommendation import Prediction, Recommendation, Replicates
 from botorch_delay.optimizers.replica import PastTrial, Replica
-from botorch_delay.optimizers.threds import Epoch, ThreDSOptimizer
+from botorch_delay.optimizers.threds import ThreDSOptimizer
 
 __all__ = [
     "AcquisitionOptimizer",
     "BPEDelayOptimizer",
-    "Epoch",
     "Forecast",
     "Optimizer",
     "PastTrial",

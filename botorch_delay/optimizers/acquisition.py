@@ -49,7 +49,7 @@ class AcquisitionOptimizer(Optimizer):
 
     Without new answers ``Ignore`` with a rule that is not random asks the same point again.
     An abandoned trial is not pending any more. One that failed stays counted, except under
-    ``Ignore``; its point is asked again at most twice.
+    ``Ignore``; its point may be asked again, at most twice.
 
     Args:
         domain: a finite action set, a box, or a :class:`Space`.

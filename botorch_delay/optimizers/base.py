@@ -176,8 +176,8 @@ class Optimizer(ReadableRun, ABC):
     def mark_failed(self, trial: Trial | int, reason: str = "") -> None:
         """The trial crashed: no answer will come, and the point may be at fault.
 
-        The point stays counted in sigma and is asked again at most twice, then it is taken
-        out of the domain.
+        The point stays counted in sigma. It may be asked again, at most twice, as a design point
+        is; then it is taken out of the domain.
 
         Raises:
             TrialError: if the trial is unknown, foreign or not running.
@@ -257,7 +257,9 @@ class Optimizer(ReadableRun, ABC):
             result.id if isinstance(result, Attached) else validation.whole(result, "result", 0)
         )
         known = [own for own in self._ledger.attached if own.id == number]
-        if not known or (isinstance(result, Attached) and not torch.equal(known[0].point, result.point)):
+        if not known or (
+            isinstance(result, Attached) and not torch.equal(known[0].point, result.point)
+        ):
             ids = ", ".join(str(own.id) for own in self._ledger.attached[:20]) or "none"
             raise InputError(f"There is no attached result {number} here; known ids: {ids}.")
         reason = _text(reason)

@@ -40,6 +40,7 @@ from botorch_delay.optimizers.exploit import (
     WithinBudget,
     as_exploit,
 )
+from botorch_delay.optimizers.following import design_point_before, is_news, placed
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.maximizer import Maximizer
 from botorch_delay.optimizers.round_sequence import RoundSequence
@@ -399,15 +400,15 @@ class BPEDelayOptimizer(Optimizer):
             if event.kind == "fitted":
                 news = event.data["answers"] > self._fitting.fitted_to
             else:
-                news = self._rounds.is_news(event, finished=self._finished)
+                news = is_news(self._rounds, event, finished=self._finished)
             if news:
                 self._replay([event])
         X, rounds = self._domain.like.new_tensor([asked.data["x"]]), self._rounds
         if not bool(self._domain.contains(X)):
             raise InputError(f"x must be a point of the domain, got {asked.data['x']}.")
-        while (missing := rounds.missing(asked.data)) is not None:
+        while (missing := design_point_before(rounds, asked.data)) is not None:
             self._happen("reserved", data=missing)
-        data = rounds.place(asked.data, rounds.active.key_of(X[0]), finished=self._finished)
+        data = placed(rounds, asked.data, finished=self._finished)
         self._replay([replace(asked, trial=len(self._ledger), data=data)])
         return self._ledger[-1]
 

@@ -174,7 +174,8 @@ class BoundsConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_type(self.confidence, Confidence, "confidence", "FixedBeta or RKHSConfidence")
+        expected = "a Confidence, such as FixedBeta or RKHSConfidence"
+        _check_type(self.confidence, Confidence, "confidence", expected)
         self._fill(delta=validation.probability(self.delta, "delta"))
 
 

@@ -269,7 +269,9 @@ class Maximizer:
         assert isinstance(domain, BoxDomain)
         X = torch.stack(self.model.answers.best(NEAREST)).repeat_interleave(AROUND, dim=0)
         drawn = torch.randn(len(X), domain.dim + 1, generator=generator, dtype=torch.double).to(X)
-        X, drawn = torch.cat([X, drawn], dim=1).to(domain.bounds.device).tensor_split([domain.dim], 1)
+        X, drawn = (
+            torch.cat([X, drawn], dim=1).to(domain.bounds.device).tensor_split([domain.dim], 1)
+        )
         distance = LOCAL_REACH * 10.0 ** -drawn[:, :1].abs()
         moved = domain.from_unit((domain.to_unit(X) + distance * drawn[:, 1:]).clamp(0.0, 1.0))
         for dim in domain.lists:

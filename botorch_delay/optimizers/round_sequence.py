@@ -11,18 +11,13 @@ from typing import Any
 from botorch_delay.elimination.active_set import ActiveSet, RoundBounds
 from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.elimination.closing import RoundAnswers, close_round, everything_left
-from botorch_delay.elimination.open_round import (
-    NO_SLOT,
-    WAITING_SLOT,
-    OpenRound,
-    Outstanding,
-)
+from botorch_delay.elimination.open_round import WAITING_SLOT, OpenRound, Outstanding
 from botorch_delay.elimination.rounds import Departure, RoundRecord
 from botorch_delay.exceptions import ExhaustedDesignError, NoAnswerError, StorageError
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
-from botorch_delay.history.events import Event, flag
+from botorch_delay.history.events import flag
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Trial
 from botorch_delay.optimizers.config import BPEConfig
@@ -37,11 +32,10 @@ from botorch_delay.optimizers.stragglers import EarlyClose
 
 logger = logging.getLogger(__name__)
 
-# How many slots may be missing below one that was served elsewhere.
-FURTHEST_SLOT = 10_000
-# A trial that holds a round up is reported when it has been out so many times the design's size,
-# and would be expected to have come with such a probability.
-OVERDUE, SURELY = 4, 0.95
+# A trial that holds a round up is reported once it has been out for OVERDUE times as many asks as
+# the design has points, where one like it would have come back with probability SURELY.
+OVERDUE = 4
+SURELY = 0.95
 
 
 class RoundSequence:
@@ -76,7 +70,9 @@ class RoundSequence:
         self.resets = self.designed = self.out_of_round = 0
         self.closed_at = -1
         self.feasibility = Feasibility(key=self.active.key, exact=config.exact)
-        self._judged: ActiveSet | None = None  # what a round leaves, until its end is applied
+        # What close() found, until its event is applied: bounds are not made twice. A replay makes
+        # the same of the event (ActiveSet.after_record).
+        self._judged: ActiveSet | None = None
         factor = config.straggler_factor
         self._early = None if factor is None else EarlyClose(factor, config.domain.like)
 
@@ -206,19 +202,6 @@ class RoundSequence:
         of_round = delta / self.round_rule.share(number)
         return RoundBounds(config.confidence, of_round, delta, points, config.proves, config.sign)
 
-    def is_news(self, event: Event, *, finished: bool) -> bool:
-        """Whether what an ask elsewhere decided of the rounds has yet to happen here.
-
-        Args:
-            event: of the other run.
-            finished: whether this one was ended.
-        """
-        if event.kind == "opened":
-            return self.open is None and not finished
-        return self.open is not None and (
-            event.kind != "closed" or event.data["record"]["number"] == self.open.number
-        )
-
     def close(self, *, last: bool) -> dict[str, Any]:
         """The end of the open round, as the data of an event.
 
@@ -249,7 +232,11 @@ class RoundSequence:
             record.active_before,
             record.active_after,
         )
-        return {"record": record.describe(), "left": active.left_of(self.active), "last": last}
+        return {
+            "record": record.describe(),
+            "left": active.difference_from(self.active),
+            "last": last,
+        }
 
     def reset(self, current: OpenRound) -> dict[str, Any]:
         """Going on with every feasible point, as the data of an event.
@@ -261,49 +248,6 @@ class RoundSequence:
         """
         everything_left(self.active, self.feasibility, current.number)
         return {"whole": self.feasible.is_empty}
-
-    def missing(self, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-        """A design point before that of an ask made elsewhere, as the data of an event, or None.
-
-        It waits to be asked: its trial is not known yet, or never came to be. A slot that is
-        further away than any run leaves them is none: a damaged event must not cost hours.
-        """
-        current, slot = self.open, asked["slot"]
-        if current is None or asked["round"] != current.number:
-            return None
-        if not len(current.slots) < slot <= len(current.slots) + FURTHEST_SLOT:
-            return None
-        try:
-            found = self.active.suggestion(current.next_key(), current.number, slot)
-        except ExhaustedDesignError:
-            return None
-        point = self._config.domain.like[found.index] if found.x is None else found.x
-        return {"x": point.tolist(), "point": found.index}
-
-    def place(self, asked: Mapping[str, Any], key: int, *, finished: bool) -> dict[str, Any]:
-        """The data of an ask made elsewhere, with the round and slot that it has here.
-
-        Args:
-            asked: its data there.
-            key: of its point.
-            finished: whether the run was ended.
-
-        Raises:
-            StorageError: if no round is open and the run was not ended.
-        """
-        current, number, slot = self.open, asked["round"], asked["slot"]
-        data = dict(asked) | {"point": self.active.suggestion(key, 1, 0).index}
-        if current is None:
-            if not finished:
-                raise StorageError("The ask that opened the first round is missing.")
-            # It was asked elsewhere while the last ask was out.
-            return data | {"round": len(self.records), "slot": NO_SLOT}
-        if number < current.number or (number == current.number and slot < 0):
-            return data
-        fits = number == current.number and slot <= len(current.slots)
-        fits = fits and current.admits(slot, key)
-        # One that does not fit comes on top of the design, as while a round waits.
-        return data | {"round": current.number, "slot": slot if fits else WAITING_SLOT}
 
     def begin(self) -> None:
         """Apply that a round opened: the first, or one after the end of a run that goes on."""
@@ -330,7 +274,7 @@ class RoundSequence:
 
     def apply_close(self, current: OpenRound, data: Mapping[str, Any]) -> None:
         """Apply the end of a round as it was decided, here or elsewhere."""
-        active, self._judged = self._judged, None  # it is made where it happens now
+        active, self._judged = self._judged, None
         record, last = RoundRecord.read(data["record"]), flag(data["last"])
         known = all(trial_id < len(self._ledger) for trial_id in record.trial_ids)
         whole_design = last or record.design_size == current.design_size

@@ -366,7 +366,7 @@ class Run:
         """Take in that a result from elsewhere does not count."""
 
     def _extended(self, before: int) -> None:
-        """Take in that more asks are planned than so many."""
+        """Take in that more asks are planned than ``before``."""
 
     def _decided(self, event: Event) -> None:
         """Take in an event of another kind.

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -68,7 +70,7 @@ def describe_part(part: Any, points: Tensor | None = None) -> Any:
         options = {key: _plain(value) for key, value in part.options.items()}
         return {"class": kind.__name__, "factory": part.name, "options": options}
     if _PARTS.get(kind.__name__) is not kind:  # by its full name, which is on no list
-        attributes = {key: _plain(value) for key, value in vars(part).items()}
+        attributes = {name: _plain(getattr(part, name)) for name in _attributes(part)}
         return {"class": f"{kind.__module__}.{kind.__qualname__}", "arguments": attributes}
     arguments = {name: describe_part(getattr(part, name)) for name in _ARGUMENTS[kind.__name__]}
     return {"class": kind.__name__, "arguments": arguments}
@@ -86,8 +88,18 @@ def _describe_kernel(kernel: Kernel, points: Tensor | None) -> dict[str, Any]:
     return record
 
 
+def _attributes(part: Any) -> list[str]:
+    """What an object of the user's own class was made with, but for what it has computed since."""
+    named = [entry.name for entry in fields(part)] if is_dataclass(part) else []
+    kept = [name for name in getattr(part, "__dict__", {}) if name not in named]
+    computed = (cached_property, property)
+    return named + [n for n in kept if not isinstance(getattr(type(part), n, None), computed)]
+
+
 def _plain(value: Any) -> Any:
-    """An option as it is if it is a plain value, else a name for it in a list."""
+    """A plain value as it is, a part of this library as its record, else a name in a list."""
+    if _PARTS.get(type(value).__name__) is type(value):
+        return describe_part(value)
     return value if isinstance(value, _PLAIN) else [type(value).__name__]
 
 

@@ -46,35 +46,11 @@ from botorch_delay.history.trials import Suggestion, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import ThreDSConfig
 from botorch_delay.optimizers.recommendation import intervals
-from botorch_delay.optimizers.run import exclusive
 
 # The share of the first interval by which decisions may err in the first epoch.
 SLACK = 0.2
 MAX_LEVELS = 4
 BOX_POINTS = 4096
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """A closed epoch.
-
-    Attributes:
-        number: counted from 1.
-        lower: a, the lower end of the interval for max f, in the user's units and sign.
-        upper: b.
-        threshold: tau.
-        regions: how many regions were searched.
-        accepted: how many nodes were found to exceed the threshold.
-        asks: how many asks it took.
-    """
-
-    number: int
-    lower: float
-    upper: float
-    threshold: float
-    regions: int
-    accepted: int
-    asks: int
 
 
 @dataclass
@@ -84,6 +60,7 @@ class _Search:
     Attributes:
         a: lower end of the interval.
         b: upper end.
+        epoch: its number, from 1.
         regions: of this epoch.
         place: which region is searched.
         found: accepted nodes of this epoch.
@@ -96,6 +73,7 @@ class _Search:
 
     a: float
     b: float
+    epoch: int = 1
     regions: list[int] = field(default_factory=lambda: [1])
     place: int = 0
     found: list[int] = field(default_factory=list)
@@ -188,7 +166,6 @@ class ThreDSOptimizer(Optimizer):
         super()._start()
         low, high = sorted(self._sign * end for end in self._ends)
         self._search = _Search(low, high)
-        self._records: list[Epoch] = []
         # A partial, for a copy of this optimizer looks things up in its own copy.
         self._feasibility = Feasibility(key=functools.partial(_row_of, self._row_at))
 
@@ -207,17 +184,6 @@ class ThreDSOptimizer(Optimizer):
         """Where the algorithm takes the best value to lie, in the user's units and sign."""
         low, high = sorted((self._sign * self._search.a, self._sign * self._search.b))
         return low, high
-
-    @property
-    def epochs(self) -> list[Epoch]:
-        """The closed epochs."""
-        return list(self._records)
-
-    @property
-    @exclusive
-    def regions(self) -> list[Tensor]:
-        """The regions of this epoch, each a LongTensor of rows, increasing."""
-        return [self._rows(node).sort().values for node in self._search.regions]
 
     @property
     def guarantee(self) -> Guarantee:
@@ -257,7 +223,7 @@ class ThreDSOptimizer(Optimizer):
             else:
                 index = int(candidates[lowest_of_largest(mean + half)])
                 break
-        number, slot = len(self._records) + 1, len(search.trials)
+        number, slot = search.epoch, len(search.trials)
         if self._domain.count is not None:
             return Suggestion(index, round=number, slot=slot)
         return Suggestion(None, round=number, slot=slot, x=self._on_host[index])
@@ -307,18 +273,7 @@ class ThreDSOptimizer(Optimizer):
         if search.place < len(search.regions):
             return
         threshold = (search.a + search.b) / 2.0
-        low, high = sorted((self._sign * search.a, self._sign * search.b))
-        self._records.append(
-            Epoch(
-                number=len(self._records) + 1,
-                lower=low,
-                upper=high,
-                threshold=self._sign * threshold,
-                regions=len(search.regions),
-                accepted=len(search.found),
-                asks=len(self._ledger) - search.begin,
-            )
-        )
+        search.epoch += 1
         if search.found:
             search.a = threshold - self._slack()
             search.regions = search.found

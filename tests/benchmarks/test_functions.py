@@ -1,5 +1,6 @@
 import math
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ from oracle import kernel_function
 from botorch_delay import BoxDomain
 from botorch_delay.benchmarks import PROBLEMS, BoxProblem, paper_problem
 from botorch_delay.benchmarks.functions import (
+    COCO,
     LENGTHSCALE,
     TABLES,
     TEST_FUNCTIONS,
@@ -73,6 +75,40 @@ def test_the_maximum_is_where_it_is_known_to_be():
     assert function_on_box("ackley5").evaluate_true(zero) == pytest.approx(0.0, abs=1e-9)
     best = at(torch.tensor([math.pi, 2.275]).double())
     assert function_on_box("branin").evaluate_true(best) == pytest.approx(-0.397887, abs=1e-5)
+
+
+def test_the_optimum_is_away_from_the_centre():
+    shift = at(torch.linspace(-12.0, 9.0, 5).double())
+    assert function_on_box("shifted-ackley5").evaluate_true(shift) == pytest.approx(0.0, abs=1e-9)
+    best = at(0.2 + 0.5 * torch.linspace(0.0, 1.0, 10).double())
+    quadratic = function_on_box("log-quadratic10")
+    assert quadratic.evaluate_true(best) == pytest.approx(quadratic.highest) == pytest.approx(6.0)
+    away = at(best.x + torch.eye(10, dtype=torch.double)[9])  # of weight 10
+    assert quadratic.evaluate_true(away) == pytest.approx(-1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", COCO)
+def test_coco_s_functions(name):
+    cocoex = pytest.importorskip("cocoex")
+    problems = [PROBLEMS[f"bbob-{name}-exact"](seed) for seed in (0, 1)]
+    for seed, problem in enumerate(problems):
+        function = cocoex.BareProblem("bbob", COCO[name], 5, seed + 1)
+        best = at(torch.tensor(function.best_parameter()).double())
+        assert problem.evaluate_true(best) == pytest.approx(problem.highest)
+        assert problem.noise_std == 0.0
+    assert problems[0].highest != problems[1].highest
+    here = Path.cwd()
+    mixed = PROBLEMS[f"mixint-{name}-box"](16)
+    assert Path.cwd() == here
+    assert {dim: len(values) for dim, values in mixed.domain.lists.items()} == {
+        0: 2,
+        1: 4,
+        2: 8,
+        3: 16,
+    }
+    assert mixed.noise_std > 0.0
+    twin = PROBLEMS[f"mixint-{name}-box"](1)  # of the same instance
+    assert twin.highest == mixed.highest > mixed.lowest
 
 
 def test_noise_is_added():

@@ -8,6 +8,7 @@ from botorch_delay.benchmarks import METHODS, Clock, paper_problem, simulate
 from botorch_delay.benchmarks.functions import gp_draw
 from botorch_delay.benchmarks.methods import FACTORS
 from botorch_delay.delays import PoissonDelay
+from botorch_delay.exceptions import MissingExtraError
 
 STEPS = 6
 CLOCK = Clock(PoissonDelay(1.0), lost=0.1, failed=0.1)
@@ -21,8 +22,10 @@ made = cache(lambda kind: PROBLEMS[kind]())
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_can_be_simulated(name, kind):
     method = METHODS[name]
-    if method.package:
-        pytest.importorskip(method.package)
+    try:
+        method.check_installed()
+    except MissingExtraError as error:
+        pytest.skip(str(error))
     problem = made(kind)
     if not method.applies(problem, CLOCK):
         assert ({"kernel", "norm"} & set(method.needs) and kind in ("arms", "box")) or (

@@ -1,12 +1,102 @@
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from small_problems import arms, box
 
 from botorch_delay import BoxDomain
-from botorch_delay.benchmarks import METHODS, BoxProblem, FiniteProblem
+from botorch_delay.benchmarks import METHODS, BoxProblem, FiniteProblem, peers
 from botorch_delay.benchmarks.clocks import DELAYS
-from botorch_delay.benchmarks.peers import Parameter, search_space
-from botorch_delay.exceptions import MissingExtraError, NoAnswerError, NotSupportedError
+from botorch_delay.benchmarks.peers import SERVER, Parameter, ServedSampler, python_of, search_space
+from botorch_delay.exceptions import (
+    InputError,
+    MissingExtraError,
+    NoAnswerError,
+    NotSupportedError,
+    RunError,
+)
+
+# A peer of the standard library alone, which says what it was told.
+STUB = f"""
+import os, sys
+from importlib.util import module_from_spec, spec_from_file_location
+spec = spec_from_file_location("peer_server", {str(SERVER)!r})
+server = module_from_spec(spec)
+spec.loader.exec_module(server)
+
+class Stub:
+    def __init__(self, parameters, **told):
+        print("what a library prints is no answer")
+        self.parameters, self.told, self.answers = parameters, told, []
+    def suggest(self):
+        if None in self.answers:
+            raise ValueError(f"told {{self.told}}, {{sorted(self.parameters)}}, {{self.answers}}")
+        if len(self.answers) == 3:
+            print("out of memory", file=sys.stderr, flush=True)
+            os._exit(1)
+        return {{name: high for name, (low, high, log, levels) in self.parameters.items()}}
+    def report(self, number, y):
+        self.answers.append(y)
+
+server.PEERS["stub"] = Stub
+server.serve()
+"""
+
+
+@pytest.fixture
+def stub(tmp_path, monkeypatch):
+    """Makes a sampler of the stub; its process ends with the test."""
+    (tmp_path / "stub.py").write_text(STUB)
+    monkeypatch.setattr(peers, "SERVER", tmp_path / "stub.py")
+    monkeypatch.setattr(peers._Server, "of", {})
+    yield lambda problem: ServedSampler("stub", "json", problem, DELAYS["none"], 8, 5)
+    for server in peers._Server.of.values():
+        server.end()
+
+
+def test_a_peer_in_another_process_is_asked_and_told(stub):
+    first, second = stub(box()), stub(arms())
+    assert first._server is second._server
+    assert first.ask().x.tolist() == [1.0, 9.0, 2.0, 3.0]
+    assert second.ask().index == len(arms().points) - 1
+    first.tell(0, -2.5)
+    first.mark_failed(first.ask().id)
+    with pytest.raises(RunError, match=r"'seed': 5, 'steps': 8, 'exact': False.*\[-2.5, None\]"):
+        first.ask()
+    assert second.ask().id == 1  # a run that failed leaves the others as they are
+
+
+def test_a_process_that_died_is_replaced(stub):
+    sampler = stub(box())
+    for number in range(3):
+        sampler.tell(sampler.ask().id, float(number))
+    with pytest.raises(RunError, match=r"died: (?s:.)*out of memory"):
+        sampler.ask()
+    assert stub(box()).ask().id == 0
+
+
+def test_the_python_of_a_peer(monkeypatch):
+    assert python_of("json", "A test needs json") == sys.executable
+    monkeypatch.setattr("botorch_delay.validation.find_spec", lambda name: None)
+    variable = "BOTORCH_DELAY_PYTHON_VIZIER"
+    with pytest.raises(MissingExtraError, match=rf"pip install 'google-vizier.*{variable}"):
+        python_of("vizier", "A test needs vizier")
+    for wrong in (sys.executable + "-not-there", "/bin/false"):
+        monkeypatch.setenv(variable, wrong)
+        with pytest.raises(InputError, match=f"{variable} must name a Python that has vizier"):
+            python_of("vizier", "A test needs vizier")
+    monkeypatch.setenv("BOTORCH_DELAY_PYTHON_JSON", sys.executable)
+    assert python_of("json", "A test needs json") == sys.executable
+
+
+def test_the_served_peers_are_registered():
+    served = {name: method for name, method in METHODS.items() if method.served}
+    assert set(served) == {"smac", "smac-black-box", "hebo", "deephyper", "vizier"}
+    text = Path(SERVER).read_text()
+    for name, method in served.items():
+        assert f'"{name}": ' in text
+        assert f"{method.package}" in text
 
 
 def tpe(problem, name="tpe"):

@@ -170,8 +170,8 @@ class Scripted:
 class Planned(Clock):
     """Waits and states as they are planned."""
 
-    def __init__(self, waits, workers=None, states=None):
-        super().__init__(NoDelay() if workers is None else None, workers)
+    def __init__(self, waits, workers=None, states=None, together=False):
+        super().__init__(NoDelay() if workers is None else None, workers, together)
         object.__setattr__(self, "plan", (waits, states or ["answered"] * len(waits)))
 
     def draw(self, steps, seed):
@@ -202,6 +202,15 @@ def test_workers_ask_when_one_is_free():
     assert run.told == 5
     assert run.recommendations[-1].time == 12.0
     assert run.recommendations[-1].regret == 2.0  # row 3 of 0 to 5
+
+
+def test_workers_that_wait_for_each_other_ask_in_batches():
+    sampler = Scripted(line(), [0, 1, 2, 3])
+    clock = Planned([5.0, 2.0, 1.0, 9.0], workers=2, together=True)
+    run = simulate(sampler, line(), clock, 4, recommend_every=4)
+    assert [ask.time for ask in run.asks] == [0.0, 0.0, 5.0, 5.0]
+    assert [what for what, _ in sampler.log] == ["ask", "ask", "tell", "tell"] * 2
+    assert run.recommendations[-1].time == 14.0
 
 
 def test_workers_that_end_together_are_told_before_the_next_ask():

@@ -160,6 +160,14 @@ def test_bad_bounds(bounds, error, message):
         BoxDomain(torch.tensor(bounds, dtype=torch.double))
 
 
+def test_the_ends_of_the_unit_cube_are_the_ends_of_the_box():
+    # exp(log(1e-6)) is 1.0000000000000004e-06.
+    low, high = torch.tensor([1e-6, 0.1, -0.3]).double(), torch.tensor([7e-3, 0.7, 0.1]).double()
+    domain = BoxDomain(torch.stack([low, high]), log_dims=[0, 1])
+    unit = torch.stack([torch.zeros(3), torch.ones(3)]).double()
+    assert domain.from_unit(unit).tolist() == [low.tolist(), high.tolist()]
+
+
 def test_the_unit_cube_and_back():
     domain = box(discrete_dims={1: [16, 32]}, log_dims=[0])
     unit = scattered(50, 4)

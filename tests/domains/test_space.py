@@ -218,6 +218,16 @@ def test_arms_come_from_rows_frames_and_files(tmp_path):
     assert rows.tolist() == [2, 1, 0]
 
 
+def test_a_file_of_arms_may_have_semicolons_and_decimal_commas(tmp_path):
+    file = tmp_path / "arms.csv"
+    file.write_text("acid; dose\ncitric, pure;0,5\nmalic;1\n", encoding="utf-8")
+    domain = Space.arms(file).domain
+    assert domain.table(domain.points) == [
+        {"acid": "citric, pure", "dose": 0.5},
+        {"acid": "malic", "dose": 1.0},
+    ]
+
+
 def test_words_that_look_like_numbers_stay_words_in_a_file(tmp_path):
     file = tmp_path / "arms.csv"
     file.write_text("\ufeffcode, dose\n007,1\n12a,2\n\n", encoding="utf-8")
@@ -284,7 +294,7 @@ def test_a_domain_without_a_space_has_names_and_numbers():
         ({}, "missing"),
         ({"a": 0.5, "n": 1}, r"\['c'\] missing"),
         ({"a": 0.5, "n": 1, "c": "x", "d": 1}, r"\['d'\] unknown"),
-        ({"a": 1.5}, "a must be a number from 0.0 to 1.0 in steps of 0.25, got 1.5"),
+        ({"a": 1.5}, "a must be a number from 0 to 1 in steps of 0.25, got 1.5"),
         ({"a": 0.3}, "in steps of 0.25"),
         ({"a": math.nan}, "a must be finite, got nan"),
         ({"a": "0.5"}, "a must be a number, got str"),

@@ -61,24 +61,26 @@ def test_a_record_counts_where_name_space_settings_and_direction_are_the_same(va
     record = json.loads(json.dumps(make_run().ask(7)))
     run = make_run(**VARIATIONS[variation])
     for _ in range(2):
-        assert run.own(record, running=True) == (record if variation == "same" else None)
+        assert run.record_of(record, running=True) == (record if variation == "same" else None)
     assert len(caplog.records) == (variation != "same")
-    assert run.own("nothing", running=True) is None
+    assert run.record_of("nothing", running=True) is None
 
 
 def test_a_run_is_made_again_from_records_and_results(caplog):
     first, second = make_run(), make_run()
     records = [first.ask(number) for number in range(4)]
     done = [
-        first.result(10, {"x": 1.5, "kind": "a", "more": 3}, 2.0),
-        first.asked(records[0], TrialState.COMPLETED, 1.0, noise_var=0.25),
-        first.asked(records[1], TrialState.COMPLETED, math.inf),
-        first.asked(records[2], TrialState.ABANDONED),
-        first.asked(records[3], TrialState.RUNNING),
+        first.past_result(10, {"x": 1.5, "kind": "a", "more": 3}, 2.0),
+        first.past_ask(records[0], TrialState.COMPLETED, 1.0, noise_var=0.25),
+        first.past_ask(records[1], TrialState.COMPLETED, math.inf),
+        first.past_ask(records[2], TrialState.ABANDONED),
+        first.past_ask(records[3], TrialState.RUNNING),
     ]
     assert first.ended == {10, 0, 1}
     assert (
-        first.result(11, {"x": 0.5}, 2.0) is first.result(12, {"x": 0.5, "kind": "z"}, 2.0) is None
+        first.past_result(11, {"x": 0.5}, 2.0)
+        is first.past_result(12, {"x": 0.5, "kind": "z"}, 2.0)
+        is None
     )
     assert "trial 11 is not used" in caplog.text
     for run in (first, second):

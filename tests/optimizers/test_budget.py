@@ -331,6 +331,15 @@ class Own(bd.Confidence):
         return self._known.adaptive(evidence)
 
 
+def test_bounds_of_a_user_s_own_claim_nothing_on_a_box_unless_they_say_so():
+    box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
+    opt = bd.BPEDelayOptimizer(
+        box, 20, covar_module=se(), noise_var=NOISE**2, confidence=Own(1.0), exploit=None
+    )
+    assert not opt.guarantee.holds
+    assert any("Own does not say" in line for line in opt.guarantee.missing)
+
+
 def test_bounds_of_a_user_s_own_have_a_budget_where_they_name_their_constants():
     problem, norm = random_problem(0)
     both = [optimizer(problem, norm), optimizer(problem, norm, confidence=Own(norm))]

@@ -1,6 +1,7 @@
 """Parts as records, and back."""
 
 import json
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -48,6 +49,40 @@ def test_a_part_comes_back_from_json(part):
 
 def test_every_part_that_is_listed_is_tried_here():
     assert {type(part) for part in PARTS} == set(specs._PARTS.values())
+
+
+class Doubtful(bd.UCB):
+    """A rule of a user's own, which keeps what it has computed as its base class does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slotted(bd.UCB):
+    other: float = 0.0
+
+
+class Borrowed(Doubtful):
+    def __init__(self, known):
+        super().__init__(known.beta)
+        object.__setattr__(self, "known", known)
+
+
+@pytest.mark.parametrize("part", [Doubtful(2.0), Slotted(2.0, 3.0), Borrowed(bd.UCB(2.0))])
+def test_a_part_of_one_s_own_is_known_by_what_it_was_made_with(part):
+    before = json.dumps(describe_part(part))
+    _ = part.factor  # computed once, and kept
+    assert json.dumps(describe_part(part)) == before
+    assert describe_part(Slotted(2.0, 4.0)) != describe_part(Slotted(2.0, 3.0))
+    assert describe_part(Borrowed(bd.UCB(2.0))) != describe_part(Borrowed(bd.FixedBeta(2.0)))
+
+
+def test_a_study_with_a_rule_of_one_s_own_is_saved_again_and_goes_on(tmp_path):
+    path, options = tmp_path / "study.db", {"covar_module": se(), "noise_var": 1e-2}
+    opt = bd.AcquisitionOptimizer(bd.FiniteDomain(POINTS), rule=Doubtful(2.0), **options)
+    for number in range(3):
+        opt.tell(opt.ask(), float(number))
+        opt.save(path)
+    again = bd.load(path, rule=Doubtful(2.0))
+    assert again.ask().index == opt.ask().index
 
 
 @pytest.mark.parametrize("value", [None, True, 3, 0.25, "all"])

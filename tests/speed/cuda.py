@@ -235,9 +235,7 @@ def design_asks_on(device: torch.device, n: int, steps: int) -> Row:
     )
 
 
-def elimination_on(
-    device: torch.device, name: str, n: int, answered: int, repeats: int
-) -> Row:
+def elimination_on(device: torch.device, name: str, n: int, answered: int, repeats: int) -> Row:
     """Bounds at every candidate and what they leave active, against the solves that they need."""
     rule = CONFIDENCES[name]
     here = uniform(n, 6)
@@ -249,7 +247,9 @@ def elimination_on(
         points[rows], wave(points[rows]), torch.full_like(points[rows, 0], NOISE_VAR)
     )
     eliminate(kernel, evidence, points[:5000], rule)  # whatever a device does only once
-    ours = [_timed(device, lambda: eliminate(kernel, evidence, points, rule)) for _ in range(repeats)]
+    ours = [
+        _timed(device, lambda: eliminate(kernel, evidence, points, rule)) for _ in range(repeats)
+    ]
     _, lower, upper, _ = eliminate(kernel, evidence, points, rule)
     factor, _ = factorize(covariance(kernel, evidence.X, evidence.X), evidence.noise_var)
     right = covariance(kernel, evidence.X, points[: BATCH_SIZES[-1]])

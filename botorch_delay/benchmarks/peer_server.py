@@ -1,0 +1,282 @@
+"""Optimizers of other libraries, served over standard input and output, in JSON lines.
+
+It is run by its path with the Python of an environment that has the library, and imports nothing
+of this package. A request is an object with the number of a run, a call and its arguments:
+``open``, ``suggest``, ``report`` or ``close``; every one is answered by ``{"answer": ...}`` or
+``{"error": traceback}``. Values are to be maximised, None is a failed evaluation; a parameter is
+its lower and upper end, whether it is searched by its logarithm, and whether it is the number of a
+"category" or of an "integer" value (else it is empty).
+"""
+
+# ruff: noqa: D102  # what methods do is said in Peer and above
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+Parameters = Mapping[str, tuple[float, float, bool, str]]
+Values = Mapping[str, Any]
+
+
+class Peer:
+    """An optimizer of a library.
+
+    Args:
+        parameters: by name.
+        seed: of the optimizer.
+        steps: how many suggestions there will be.
+        exact: whether values are without noise.
+    """
+
+    def __init__(self, parameters: Parameters, *, seed: int, steps: int, exact: bool) -> None:
+        raise NotImplementedError
+
+    def suggest(self) -> Values:
+        """The values of the parameters that come next."""
+        raise NotImplementedError
+
+    def report(self, number: int, y: float | None) -> None:
+        """Take in the value of a suggestion, counted from 0."""
+        raise NotImplementedError
+
+
+class Smac(Peer):
+    """SMAC's facade of that name; trials that run are in its run history, and not asked again.
+
+    A crash costs as much as the worst answer: of an infinite cost, its default, models get no data.
+    """
+
+    facade = "HyperparameterOptimizationFacade"
+
+    def __init__(self, parameters: Parameters, *, seed: int, steps: int, exact: bool) -> None:
+        import smac
+        from ConfigSpace import Categorical, ConfigurationSpace, Float, Integer
+
+        space = ConfigurationSpace(seed=seed)
+        for name, (low, high, log, levels) in parameters.items():
+            if levels == "category":
+                space.add(Categorical(name, list(range(int(high) + 1))))
+            elif levels:
+                space.add(Integer(name, (int(low), int(high))))
+            else:
+                space.add(Float(name, (low, high), log=log))
+        self.folder = tempfile.TemporaryDirectory()
+        scenario = smac.Scenario(
+            space,
+            deterministic=exact,
+            n_trials=steps,
+            seed=seed,
+            output_directory=self.folder.name,
+        )
+        facade = getattr(smac, self.facade)
+        self.optimizer = facade(scenario, _never_called, overwrite=True, logging_level=False)
+        self.trials: list[Any] = []
+        self.worst = 0.0
+
+    def suggest(self) -> Values:
+        self.trials.append(self.optimizer.ask())
+        return dict(self.trials[-1].config)
+
+    def report(self, number: int, y: float | None) -> None:
+        from smac.runhistory.dataclasses import TrialValue
+        from smac.runhistory.enumerations import StatusType
+
+        if y is None:
+            value = TrialValue(cost=self.worst, status=StatusType.CRASHED)
+        else:
+            value = TrialValue(cost=-y)
+            self.worst = max(self.worst, -y)
+        self.optimizer.tell(self.trials[number], value)
+
+
+class SmacBlackBox(Smac):
+    """Its facade for few evaluations, with a Gaussian process."""
+
+    facade = "BlackBoxFacade"
+
+
+class Hebo(Peer):
+    """HEBO; it has no way to be told of pending points, nor of failures."""
+
+    def __init__(self, parameters: Parameters, *, seed: int, steps: int, exact: bool) -> None:
+        from hebo.design_space.design_space import DesignSpace
+        from hebo.optimizers.hebo import HEBO
+
+        space: list[dict[str, Any]] = []
+        for name, (low, high, log, levels) in parameters.items():
+            if levels == "category":
+                space.append(
+                    {"name": name, "type": "cat", "categories": list(range(int(high) + 1))}
+                )
+            else:
+                kind = "int" if levels else "pow" if log else "num"
+                space.append({"name": name, "type": kind, "lb": low, "ub": high})
+                if log:
+                    space[-1]["base"] = 10
+        self.optimizer = HEBO(DesignSpace().parse(space), scramble_seed=seed)
+        self.trials: list[Any] = []
+
+    def suggest(self) -> Values:
+        self.trials.append(self.optimizer.suggest(n_suggestions=1))
+        return self.trials[-1].iloc[0].to_dict()
+
+    def report(self, number: int, y: float | None) -> None:
+        import numpy
+
+        if y is not None:
+            self.optimizer.observe(self.trials[number], numpy.array([[-y]]))
+
+
+class DeepHyper(Peer):
+    """DeepHyper's CBO; it keeps what it suggested, and is told of it out of order."""
+
+    def __init__(self, parameters: Parameters, *, seed: int, steps: int, exact: bool) -> None:
+        from deephyper.hpo import CBO, HpProblem
+
+        problem = HpProblem()
+        for name, (low, high, log, levels) in parameters.items():
+            if levels == "category":
+                problem.add_hyperparameter(list(range(int(high) + 1)), name)
+            elif levels:
+                problem.add_hyperparameter((int(low), int(high)), name)
+            else:
+                kind = "log-uniform" if log else "uniform"
+                problem.add_hyperparameter((float(low), float(high), kind), name)
+        self.folder = tempfile.TemporaryDirectory()
+        self.optimizer = CBO(problem, log_dir=self.folder.name, random_state=seed, verbose=0)
+        self.trials: list[Any] = []
+
+    def suggest(self) -> Values:
+        self.trials += self.optimizer.ask(1)
+        return self.trials[-1]
+
+    def report(self, number: int, y: float | None) -> None:
+        self.optimizer.tell([(self.trials[number], "F_failed" if y is None else y)])
+
+
+class Vizier(Peer):
+    """Vizier's GP-UCB-PE, told at every ask which trials are active."""
+
+    def __init__(self, parameters: Parameters, *, seed: int, steps: int, exact: bool) -> None:
+        import jax
+        from vizier import pyvizier as vz
+        from vizier._src.algorithms.designers.gp_ucb_pe import VizierGPUCBPEBandit
+
+        self.vz = vz
+        problem = vz.ProblemStatement()
+        root = problem.search_space.root
+        for name, (low, high, log, levels) in parameters.items():
+            if levels == "category":
+                root.add_categorical_param(name, [str(n) for n in range(int(high) + 1)])
+            elif levels:
+                root.add_int_param(name, int(low), int(high))
+            else:
+                scale = vz.ScaleType.LOG if log else vz.ScaleType.LINEAR
+                root.add_float_param(name, low, high, scale_type=scale)
+        goal = vz.ObjectiveMetricGoal.MAXIMIZE
+        problem.metric_information.append(vz.MetricInformation("y", goal=goal))
+        self.optimizer = VizierGPUCBPEBandit(problem, rng=jax.random.PRNGKey(seed))
+        self.active: dict[int, Any] = {}
+        self.completed: list[Any] = []
+        self.asked = 0
+
+    def suggest(self) -> Values:
+        from vizier.algorithms import ActiveTrials, CompletedTrials
+
+        completed, self.completed = CompletedTrials(self.completed), []
+        self.optimizer.update(completed, ActiveTrials(list(self.active.values())))
+        (suggestion,) = self.optimizer.suggest(1)
+        self.active[self.asked] = suggestion.to_trial(self.asked + 1)
+        self.asked += 1
+        return {name: float(value.value) for name, value in suggestion.parameters.items()}
+
+    def report(self, number: int, y: float | None) -> None:
+        trial = self.active.pop(number)
+        if y is None:
+            trial.complete(self.vz.Measurement(), infeasibility_reason="failed")
+        else:
+            trial.complete(self.vz.Measurement({"y": y}))
+        self.completed.append(trial)
+
+
+PEERS: dict[str, type[Peer]] = {
+    "smac": Smac,
+    "smac-black-box": SmacBlackBox,
+    "hebo": Hebo,
+    "deephyper": DeepHyper,
+    "vizier": Vizier,
+}
+
+
+def _never_called(config: Any, seed: int = 0) -> float:
+    raise AssertionError("evaluations are made elsewhere")
+
+
+def _plain(value: Any) -> float:
+    """What JSON does not know: numbers of NumPy."""
+    number: float = value.item()
+    return number
+
+
+def _seed(seed: int) -> None:
+    """The global generators that libraries draw from."""
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed % 2**32)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)
+
+
+class Server:
+    """Runs by number, each of a peer."""
+
+    def __init__(self) -> None:
+        self.runs: dict[int, Peer] = {}
+        self.seeds: dict[int, int] = {}
+
+    def open(self, run: int, peer: str, seed: int, **options: Any) -> None:
+        _seed(seed)
+        self.runs[run] = PEERS[peer](seed=seed, **options)
+        self.seeds[run] = seed
+
+    def suggest(self, run: int) -> Values:
+        self.seeds[run] += 1
+        _seed(self.seeds[run])
+        return self.runs[run].suggest()
+
+    def report(self, run: int, number: int, y: float | None) -> None:
+        self.runs[run].report(number, y)
+
+    def close(self, run: int) -> None:
+        self.runs.pop(run, None)
+        self.seeds.pop(run, None)
+
+
+def serve() -> None:
+    """Answer until the input ends; what libraries print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    server = Server()
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            call = getattr(server, request["call"])
+            answer = {"answer": call(request["run"], **request["arguments"])}
+        except Exception:
+            answer = {"error": traceback.format_exc()}
+        print(json.dumps(answer, default=_plain), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    serve()

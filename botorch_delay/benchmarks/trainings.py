@@ -1,0 +1,259 @@
+"""Losses of real trainings, cross-validated on data sets that scikit-learn carries."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from botorch_delay import validation
+from botorch_delay.benchmarks.problems import BoxProblem, Spread
+from botorch_delay.domains.box import BoxDomain
+
+Array = NDArray[np.float64]
+Values = Mapping[str, float]
+
+FOLDS = 3
+# Of losses that explode, as a multiple of the loss of a constant prediction.
+MOST = 10.0
+KEPT = 4096  # evaluations of a training that are not repeated in a process
+
+
+@dataclass(frozen=True)
+class Column:
+    """A number that a training is given.
+
+    Attributes:
+        low: its lower end.
+        high: its upper end.
+        log: whether its logarithm is searched.
+        whole: whether it is a whole number.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """A loss on a box.
+
+    Attributes:
+        data: the loader of scikit-learn that gives inputs and targets, which are standardised.
+        model: an estimator of scikit-learn from the values of the columns.
+        loss: of a fitted model on held-out inputs and targets.
+        columns: by name.
+        lowest_loss: the smallest that a search found: 400 or 600 Sobol points, and as many around
+            the best of these, ever closer.
+        highest_loss: of the Sobol points.
+        spread: standard deviation of the losses of these points.
+    """
+
+    data: str
+    model: Callable[[Values], Any]
+    loss: Callable[[Any, Array, Array], float]
+    columns: Mapping[str, Column]
+    lowest_loss: float
+    highest_loss: float
+    spread: float
+
+    def domain(self) -> BoxDomain:
+        """The box."""
+        columns = list(self.columns.values())
+        bounds = [[column.low for column in columns], [column.high for column in columns]]
+        return BoxDomain(
+            torch.tensor(bounds, dtype=torch.double),
+            names=list(self.columns),
+            log_dims=[dim for dim, column in enumerate(columns) if column.log],
+            discrete_dims={
+                dim: list(range(int(column.low), int(column.high) + 1))
+                for dim, column in enumerate(columns)
+                if column.whole
+            },
+        )
+
+    @lru_cache(maxsize=KEPT)  # noqa: B019  # there is one of each training, for good
+    def __call__(self, *values: float) -> float:
+        """The mean loss over the folds, which are the same in every call."""
+        from sklearn.model_selection import KFold
+
+        named = dict(zip(self.columns, values, strict=True))
+        X, y = _data(self.data)
+        losses = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it did not converge is what the loss says
+            with np.errstate(all="ignore"):
+                for train, held in KFold(FOLDS, shuffle=True, random_state=0).split(X):
+                    try:
+                        fitted = self.model(named).fit(X[train], y[train])
+                        losses.append(self.loss(fitted, X[held], y[held]))
+                    except (ValueError, FloatingPointError):  # weights that are not finite
+                        losses.append(MOST)
+        return float(np.nan_to_num(losses, nan=MOST).clip(max=MOST).mean())
+
+
+def training_on_box(name: str, seed: int = 0, *, noise_share: float) -> BoxProblem:
+    """A training's loss, negated, without noise on its box, the same for every seed.
+
+    Raises:
+        MissingExtraError: without scikit-learn.
+    """
+    validation.installed("sklearn", "Losses of real trainings need scikit-learn")
+    training = TRAININGS[name]
+
+    def value(X: Tensor) -> Tensor:
+        return X.new_tensor([-training(*row) for row in X.tolist()])
+
+    spread = Spread(-training.highest_loss, training.spread)
+    return BoxProblem(training.domain(), value, -training.lowest_loss, noise_share, spread=spread)
+
+
+@lru_cache
+def _data(loader: str) -> tuple[Array, Array]:
+    from sklearn import datasets
+
+    X, y = getattr(datasets, f"load_{loader}")(return_X_y=True)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    return X, (y - y.mean()) / y.std() if loader == "diabetes" else y
+
+
+def _error(model: Any, X: Array, y: Array) -> float:
+    return float((model.predict(X) != y).mean())
+
+
+def _log_loss(model: Any, X: Array, y: Array) -> float:
+    chosen = model.predict_proba(X)[np.arange(len(y)), y]
+    return float(-np.log(chosen.clip(min=1e-15)).mean())
+
+
+def _squared(model: Any, X: Array, y: Array) -> float:
+    return float(np.square(model.predict(X) - y).mean())
+
+
+def _svm(values: Values) -> Any:
+    from sklearn.svm import SVC
+
+    return SVC(**values)
+
+
+def _sgd(values: Values) -> Any:
+    from sklearn.linear_model import SGDClassifier
+
+    fixed = {"loss": "log_loss", "learning_rate": "constant", "max_iter": 20, "tol": None}
+    return SGDClassifier(**fixed, **values, random_state=0)
+
+
+def _kernel_ridge(values: Values) -> Any:
+    from sklearn.kernel_ridge import KernelRidge
+
+    return KernelRidge(kernel="rbf", **values)
+
+
+def _svr(values: Values) -> Any:
+    from sklearn.svm import SVR
+
+    return SVR(**values, max_iter=20_000)
+
+
+def _sgd_regression(values: Values) -> Any:
+    from sklearn.linear_model import SGDRegressor
+
+    fixed = {"penalty": "elasticnet", "max_iter": 20, "tol": None}
+    return SGDRegressor(**fixed, **values, random_state=0)
+
+
+def _boosting(values: Values) -> Any:
+    from sklearn.ensemble import GradientBoostingRegressor
+
+    whole = {name: int(values[name]) for name in ("n_estimators", "max_depth")}
+    return GradientBoostingRegressor(**{**values, **whole}, random_state=0)
+
+
+def _perceptron(values: Values) -> Any:
+    from sklearn.neural_network import MLPClassifier
+
+    rest = {name: value for name, value in values.items() if name != "width"}
+    fixed = {"solver": "sgd", "batch_size": 25, "max_iter": 20}
+    width = int(values["width"])
+    return MLPClassifier((width,), **fixed, **rest, random_state=0)
+
+
+TRAININGS: dict[str, Training] = {
+    "svm": Training(
+        "breast_cancer",
+        _svm,
+        _error,
+        {"C": Column(1e-3, 1e4, log=True), "gamma": Column(1e-6, 10.0, log=True)},
+        *(0.0210804, 0.3726, 0.1594),
+    ),
+    "sgd": Training(
+        "breast_cancer",
+        _sgd,
+        _log_loss,
+        {"alpha": Column(1e-8, 1.0, log=True), "eta0": Column(1e-5, 100.0, log=True)},
+        *(0.0818323, 7.894, 1.099),
+    ),
+    "kernel-ridge": Training(
+        "diabetes",
+        _kernel_ridge,
+        _squared,
+        {"alpha": Column(1e-8, 100.0, log=True), "gamma": Column(1e-5, 10.0, log=True)},
+        *(0.48473, 10.0, 1.523),
+    ),
+    "svr": Training(
+        "diabetes",
+        _svr,
+        _squared,
+        {
+            "C": Column(1e-3, 1e3, log=True),
+            "gamma": Column(1e-5, 10.0, log=True),
+            "epsilon": Column(1e-3, 2.0, log=True),
+        },
+        *(0.477538, 2.134, 0.2332),
+    ),
+    "sgd-regression": Training(
+        "diabetes",
+        _sgd_regression,
+        _squared,
+        {
+            "alpha": Column(1e-7, 10.0, log=True),
+            "eta0": Column(1e-5, 1.0, log=True),
+            "l1_ratio": Column(0.0, 1.0),
+            "power_t": Column(0.0, 1.0),
+        },
+        *(0.502332, 10.0, 1.39),
+    ),
+    "boosting": Training(
+        "diabetes",
+        _boosting,
+        _squared,
+        {
+            "learning_rate": Column(1e-3, 1.0, log=True),
+            "n_estimators": Column(2, 60, whole=True),
+            "max_depth": Column(1, 6, whole=True),
+            "subsample": Column(0.2, 1.0),
+        },
+        *(0.0, 1.0, 1.0),
+    ),
+    "perceptron": Training(
+        "iris",
+        _perceptron,
+        _log_loss,
+        {
+            "learning_rate_init": Column(1e-4, 1.0, log=True),
+            "alpha": Column(1e-6, 10.0, log=True),
+            "momentum": Column(0.0, 0.99),
+            "width": Column(2, 32, whole=True),
+        },
+        *(0.0, 1.0, 1.0),
+    ),
+}

@@ -1,0 +1,61 @@
+"""Text and tables in files, as people and spreadsheets write them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+from botorch_delay.exceptions import InputError
+
+
+def read_text(file: Path) -> str:
+    """The text in a file.
+
+    Raises:
+        InputError: if it cannot be read, or is not in UTF-8.
+    """
+    try:
+        return file.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
+    except OSError as error:
+        raise InputError(f"Cannot read {file}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{file} is not text in UTF-8; a spreadsheet saves it so as 'CSV UTF-8'."
+        ) from error
+
+
+def read_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV file that are not empty, as stripped cells, each with its line's number.
+
+    Cells stand between commas, semicolons or tabs, whichever the first line has most of. Where it
+    is not commas, a number may have a decimal comma.
+
+    Raises:
+        InputError: if the file cannot be read, or is no table.
+    """
+    lines = read_text(file).splitlines()
+    separator = max(",;\t", key=(lines or [""])[0].count)
+    reader = csv.reader(lines, delimiter=separator)
+    try:
+        for row in reader:
+            cells = [cell.strip() for cell in row]
+            if separator != ",":
+                cells = [_with_point(cell) for cell in cells]
+            if any(cells):
+                yield reader.line_num, cells
+    except csv.Error as error:
+        raise InputError(f"{file}, line {reader.line_num}, is not CSV: {error}.") from error
+
+
+def as_number(text: str) -> float | None:
+    """The number in a text; None if there is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _with_point(cell: str) -> str:
+    pointed = cell.replace(",", ".")
+    return cell if as_number(pointed) is None else pointed
