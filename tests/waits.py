@@ -96,7 +96,7 @@ MODES = {
         lambda: bd.BPEDelayOptimizer(box(), 60, **given()), ask=20, most=75
     ),
     "box, rounds, kernel learned": Mode(
-        lambda: bd.BPEDelayOptimizer(box(), 60), ask=20, most=110, attached=30
+        lambda: bd.BPEDelayOptimizer(box(), 60), ask=20, most=150, attached=30
     ),
     "box, Thompson samples": Mode(
         lambda: bd.AcquisitionOptimizer(box(), **given(rule=bd.ThompsonSampling(n_features=64))),

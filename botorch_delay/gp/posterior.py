@@ -241,8 +241,9 @@ class Posterior:
         """The posterior at ``n x d`` points, in bounded memory beyond the result.
 
         That is one tensor of 7 n numbers, 56 MB for 1,000,000 points in double, a few pieces of
-        ``rows_per_chunk``, 32 MiB each on CUDA, and m squared for the factor. Costs ``O(n m^2)``, twice as much with ``weights``, which ``noise_norm`` and ``penalty``
-        need. Differentiable in ``X`` where it requires gradients.
+        ``rows_per_chunk``, 32 MiB each on CUDA, and m squared for the factor. It costs
+        ``O(n m^2)``, twice as much with ``weights``, which ``noise_norm`` and ``penalty`` need.
+        Differentiable in ``X`` where it requires gradients.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and X.requires_grad):
             inputs = X if self._inputs is None else self._inputs(X)

@@ -42,8 +42,13 @@ TINY = {
     "ask": {"side": 8, "steps": 40, "delay": 5},
     "optuna": {"finished": 5, "steps": 2, "running": 2},
     "cuda": {
-        **{"n_candidates": 5000, "n_middle": 400, "n_small": 60, "n_picks": 8},
-        **{"answered": 12, "steps": 2, "repeats": 1},
+        "n_candidates": 5000,
+        "n_middle": 400,
+        "n_small": 60,
+        "n_picks": 8,
+        "answered": 12,
+        "steps": 2,
+        "repeats": 1,
     },
 }
 
