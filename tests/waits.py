@@ -95,8 +95,11 @@ MODES = {
     "box, rounds, kernel given": Mode(
         lambda: bd.BPEDelayOptimizer(box(), 60, **given()), ask=20, most=75
     ),
-    "box, rounds, kernel learned": Mode(
-        lambda: bd.BPEDelayOptimizer(box(), 60), ask=20, most=150, attached=30
+    "box, rule, kernel learned": Mode(
+        lambda: bd.AcquisitionOptimizer(box()), ask=20, most=60, attached=30
+    ),
+    "box, rounds, kernel learned": Mode(  # one for each step of a climb in what a round has left
+        lambda: bd.BPEDelayOptimizer(box(), 60), ask=28, most=110, attached=30
     ),
     "box, Thompson samples": Mode(
         lambda: bd.AcquisitionOptimizer(box(), **given(rule=bd.ThompsonSampling(n_features=64))),
