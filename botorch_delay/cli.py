@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import logging
 import os
@@ -38,6 +39,8 @@ _CALL = re.compile(
     r"(?:opt\.)?\b(attach|correct|extend|tell|mark_failed|mark_abandoned|recommend)\(([^()]*)\)"
 )
 _COMMANDS = {"mark_failed": "fail", "mark_abandoned": "abandon", "recommend": "show"}
+
+Command = Callable[[argparse.Namespace], int]
 
 # A command that Ctrl-C stopped, as shells count it.
 INTERRUPTED = 130
@@ -114,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"botorch-delay {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, command: Callable[[argparse.Namespace], int], text: str) -> _Parser:
+    def add(name: str, command: Command, text: str) -> _Parser:
         added = commands.add_parser(name, help=text, description=text)
         added.set_defaults(command=command)
         return added
@@ -154,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_study_commands(add: Callable[..., _Parser]) -> None:
     """The commands on a study in a file."""
 
-    def on_study(name: str, command: Callable[[argparse.Namespace], int], text: str) -> _Parser:
+    def on_study(name: str, command: Command, text: str) -> _Parser:
         added = add(name, command, text)
         added.add_argument("study", type=Path, help="the study's file")
         added.add_argument("--json", action="store_true", help="for scripts")
@@ -331,88 +334,126 @@ def _init(arguments: argparse.Namespace) -> int:
     return _print(arguments, made, text)
 
 
-def _ask(arguments: argparse.Namespace) -> int:
-    from botorch_delay.optimizers import editing
+def _edits(change: Callable[[argparse.Namespace, Any], tuple[object, str]]) -> Command:
+    """A command that opens the study, changes it, saves it, and tells what it did."""
+
+    @functools.wraps(change)
+    def command(arguments: argparse.Namespace) -> int:
+        from botorch_delay.optimizers import editing
+
+        with editing(arguments.study) as optimizer:
+            told = change(arguments, optimizer)
+        return _print(arguments, *told)
+
+    return command
+
+
+@_edits
+def _ask(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
     from botorch_delay.study import describe_trial, format_trials
 
     if arguments.n < 1:
         raise InputError(f"-n must be at least 1, got {arguments.n}.")
-    with editing(arguments.study) as optimizer:
-        asked = optimizer.ask(arguments.n)
-        trials = [describe_trial(trial) for trial in asked]
-        units = optimizer.domain.columns.units
+    trials = [describe_trial(trial) for trial in opt.ask(arguments.n)]
     hint = f"hand in results: botorch-delay tell {arguments.study} ID RESULT"
-    text = f"{format_trials(trials, units=units)}\n{hint}"
-    return _print(arguments, trials, text)
+    return trials, f"{format_trials(trials, units=opt.domain.columns.units)}\n{hint}"
 
 
-def _tell(arguments: argparse.Namespace) -> int:
+@_edits
+def _tell(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
     from botorch_delay.entries import read_number
-
-    value, noise_var = read_number(arguments.value, "The result"), arguments.noise_var
-    return _settle(arguments, lambda opt: opt.tell(arguments.id, value, noise_var=noise_var))
-
-
-def _fail(arguments: argparse.Namespace) -> int:
-    return _settle(arguments, lambda opt: opt.mark_failed(arguments.id, arguments.reason))
-
-
-def _abandon(arguments: argparse.Namespace) -> int:
-    return _settle(arguments, lambda opt: opt.mark_abandoned(arguments.id))
-
-
-def _correct(arguments: argparse.Namespace) -> int:
-    from botorch_delay.entries import read_number
-
-    text, reason = arguments.value, arguments.reason
-    value = None if text.lower() == "none" else read_number(text, "The result")
-    return _settle(arguments, lambda opt: opt.correct(arguments.id, value, reason))
-
-
-def _settle(arguments: argparse.Namespace, change: Callable[[Any], None]) -> int:
-    from botorch_delay.optimizers import editing
-    from botorch_delay.study import describe_trial, format_settled
-
-    with editing(arguments.study) as optimizer:
-        change(optimizer)
-        trial = optimizer.trials[arguments.id]
-        text = format_settled(optimizer, trial)
-    return _print(arguments, describe_trial(trial), text)
-
-
-def _attach(arguments: argparse.Namespace) -> int:
-    from botorch_delay.entries import params_of, read_number, warn_outside
-    from botorch_delay.optimizers import editing
 
     value = read_number(arguments.value, "The result")
-    with editing(arguments.study) as optimizer:
-        x = optimizer.domain.point(params_of(optimizer.domain, arguments.settings), outside=True)
-        optimizer.attach(x, value)
-        warn_outside(optimizer.domain, x)
-        number, words = optimizer.attached[-1].id, optimizer.domain.words(x)
-        count = len(optimizer.attached)
-    text = f"attached result {number}: {value:.12g} at {words} ({count} attached in all)"
-    return _print(arguments, {"id": number, "attached": count}, text)
+    opt.tell(arguments.id, value, noise_var=arguments.noise_var)
+    return _settled(arguments, opt)
 
 
-def _detach(arguments: argparse.Namespace) -> int:
-    from botorch_delay.optimizers import editing
+@_edits
+def _fail(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+    opt.mark_failed(arguments.id, arguments.reason)
+    return _settled(arguments, opt)
 
-    with editing(arguments.study) as optimizer:
-        optimizer.detach(arguments.id, arguments.reason)
-        count = len(optimizer.attached)
+
+@_edits
+def _abandon(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+    opt.mark_abandoned(arguments.id)
+    return _settled(arguments, opt)
+
+
+@_edits
+def _correct(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+    from botorch_delay.entries import read_number
+
+    text = arguments.value
+    value = None if text.lower() == "none" else read_number(text, "The result")
+    opt.correct(arguments.id, value, arguments.reason)
+    return _settled(arguments, opt)
+
+
+def _settled(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+    from botorch_delay.study import describe_trial, format_settled
+
+    trial = opt.trials[arguments.id]
+    return describe_trial(trial), format_settled(opt, trial)
+
+
+@_edits
+def _attach(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+    from botorch_delay.entries import params_of, read_number, warn_outside
+
+    value = read_number(arguments.value, "The result")
+    x = opt.domain.point(params_of(opt.domain, arguments.settings), outside=True)
+    opt.attach(x, value)
+    warn_outside(opt.domain, x)
+    number, count = opt.attached[-1].id, len(opt.attached)
+    told = f"{value:.12g} at {opt.domain.words(x)} ({count} attached in all)"
+    return {"id": number, "attached": count}, f"attached result {number}: {told}"
+
+
+@_edits
+def _detach(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+    opt.detach(arguments.id, arguments.reason)
+    count = len(opt.attached)
     text = f"attached result {arguments.id} is taken back ({count} attached in all)"
-    return _print(arguments, {"attached": count}, text)
+    return {"attached": count}, text
 
 
-def _extend(arguments: argparse.Namespace) -> int:
-    from botorch_delay.optimizers import editing
-
-    with editing(arguments.study) as optimizer:
-        optimizer.extend(arguments.horizon)
-        asked = len(optimizer.trials)
+@_edits
+def _extend(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+    opt.extend(arguments.horizon)
+    asked = len(opt.trials)
     text = f"{arguments.horizon} trials are planned now, {asked} of them are asked"
-    return _print(arguments, {"horizon": arguments.horizon, "asked": asked}, text)
+    return {"horizon": arguments.horizon, "asked": asked}, text
+
+
+@_edits
+def _note(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+    from botorch_delay.study import add_note
+
+    lines = add_note(opt, " ".join(arguments.text))
+    return lines, f"noted ({len(lines)} in all); show repeats it"
+
+
+@_edits
+def _finish(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+    opt.finish()
+    asked, running = len(opt.trials), len(opt.pending)
+    text = (
+        f"finished after {asked} trials, {running} of them still running: no more are asked, "
+        "results can still be told, and show has the recommendation"
+    )
+    return {"asked": asked, "running": running}, text
+
+
+@_edits
+def _import(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+    from botorch_delay.entries import import_results
+
+    new, known = import_results(opt, arguments.table)
+    text = f"{new} results attached"
+    if known:
+        text += f"; {known} others were left out: the study has them already"
+    return {"attached": new, "known": known}, text
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -423,28 +464,6 @@ def _show(arguments: argparse.Namespace) -> int:
     return _print(arguments, study, format_study(study))
 
 
-def _note(arguments: argparse.Namespace) -> int:
-    from botorch_delay.optimizers import editing
-    from botorch_delay.study import add_note
-
-    with editing(arguments.study) as optimizer:
-        lines = add_note(optimizer, " ".join(arguments.text))
-    return _print(arguments, lines, f"noted ({len(lines)} in all); show repeats it")
-
-
-def _finish(arguments: argparse.Namespace) -> int:
-    from botorch_delay.optimizers import editing
-
-    with editing(arguments.study) as optimizer:
-        optimizer.finish()
-        asked, running = len(optimizer.trials), len(optimizer.pending)
-    text = (
-        f"finished after {asked} trials, {running} of them still running: no more are asked, "
-        "results can still be told, and show has the recommendation"
-    )
-    return _print(arguments, {"asked": asked, "running": running}, text)
-
-
 def _export(arguments: argparse.Namespace) -> int:
     from botorch_delay.entries import write_results
     from botorch_delay.optimizers import load
@@ -452,18 +471,6 @@ def _export(arguments: argparse.Namespace) -> int:
     count = write_results(load(arguments.study), arguments.table)
     text = f"{arguments.table}: {count} trials and attached results"
     return _print(arguments, {"rows": count}, text)
-
-
-def _import(arguments: argparse.Namespace) -> int:
-    from botorch_delay.entries import import_results
-    from botorch_delay.optimizers import editing
-
-    with editing(arguments.study) as optimizer:
-        new, known = import_results(optimizer, arguments.table)
-    text = f"{new} results attached"
-    if known:
-        text += f"; {known} others were left out: the study has them already"
-    return _print(arguments, {"attached": new, "known": known}, text)
 
 
 def _plot(arguments: argparse.Namespace) -> int:

@@ -275,7 +275,8 @@ def serve() -> None:
             answer = {"answer": call(request["run"], **request["arguments"])}
         except Exception:
             answer = {"error": traceback.format_exc()}
-        print(json.dumps(answer, default=_plain), file=answers, flush=True)
+        answers.write(json.dumps(answer, default=_plain) + "\n")
+        answers.flush()
 
 
 if __name__ == "__main__":

@@ -310,7 +310,8 @@ class _Server:
         line = ""
         with suppress(BrokenPipeError):
             request = {"run": run, "call": call, "arguments": arguments}
-            print(json.dumps(request), file=self.process.stdin, flush=True)
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
             line = self.process.stdout.readline()
         if not line:
             self.errors.seek(0)
