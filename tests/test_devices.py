@@ -193,7 +193,7 @@ def test_every_public_class_that_holds_tensors_is_played_on_the_device():
     played = {"AcquisitionOptimizer", "BPEDelayOptimizer", "QueuedOptimizer", "RandomOptimizer"}
     played |= {"ThreDSOptimizer", "DelayedGP", "MaxVariance", "FantasyUpperConfidenceBound"}
     played |= {"BoxDomain", "FiniteDomain", "Space", "ActiveSet", "FiniteActiveSet", "Prediction"}
-    played |= {"Recommendation", "Replicates", "Trial", "Epoch", "BotorchRule", "Rule", "UCB"}
+    played |= {"Recommendation", "Replicates", "Trial", "BotorchRule", "Rule", "UCB"}
     played |= {"ThompsonSampling", "FixedBeta", "RKHSConfidence", "Confidence", "Learned"}
     played |= {"greedy_max_variance", "information_gain", "effective_dimension", "rkhs_bounds"}
     played |= {"load", "editing", "benchmarks", "Optimizer"}

@@ -89,7 +89,7 @@ def test_events_are_given_back_as_they_came(ledger):
         elif event.kind in ("completed", "failed", "abandoned"):
             again.settle(event)
         elif event.kind == "attached":
-            again.attach(event, line(5))
+            again.attach(event, bd.FiniteDomain(line(5)))
         else:
             again.append(event)
     assert list(again.events()) == events
