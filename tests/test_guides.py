@@ -31,7 +31,7 @@ def is_set_up(line):
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in ENGINES])
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
-    if page == "optuna":
+    if page in ("many_workers", "optuna"):
         pytest.importorskip("optuna")
     monkeypatch.chdir(tmp_path)
     # Taken out again afterwards: the benchmark's own tests may come later.

@@ -32,6 +32,7 @@ class Clock:
         workers: how many evaluations run at once, each worker asking again as soon as it is done.
             An evaluation takes as long as the problem says; where it says nothing, a log-normal
             time with median 1 and a logarithm of standard deviation 1.
+        mean: of log-normal times, in seconds, whatever the problem says; with workers.
         together: workers wait until all of them are done, as a loop of batches does.
         lost: share of the asks that are never answered; with a law.
         failed: share of the asks that fail when their answer would have come; with a law.
@@ -45,6 +46,7 @@ class Clock:
     together: bool = False
     lost: float = 0.0
     failed: float = 0.0
+    mean: float | None = None
 
     def __post_init__(self) -> None:
         total = validation.nonnegative(self.lost, "lost")
@@ -60,6 +62,8 @@ class Clock:
             raise InputError("Only workers can wait for each other; give their number.")
         if self.workers is not None:
             validation.whole(self.workers, "workers", 1)
+        if self.mean is not None:
+            validation.positive(self.mean, "mean")
 
     def draw(self, steps: int, seed: int) -> tuple[list[float], list[State]]:
         """How long each of ``steps`` asks takes, in steps or in time, and how it ends."""
@@ -68,6 +72,8 @@ class Clock:
             waits = check_delays(self.law.sample(steps, generator), steps)
         else:
             waits = torch.randn(steps, dtype=torch.double, generator=generator).exp()
+            if self.mean is not None:
+                waits *= self.mean / math.exp(0.5)
         ends: list[State] = [
             "lost" if u < self.lost else "failed" if u < self.lost + self.failed else "answered"
             for u in uniforms(steps, seed ^ _END_STREAM)

@@ -372,7 +372,7 @@ TESTING_BOXES = tuple(
     name
     for start in (
         *("michalewicz5", "beale2", "dixon-price5", "powell4", "shekel4", "styblinski-tang5"),
-        *("kernel-ridge", "svr", "sgd-regression", "boosting", "perceptron"),
+        *("kernel-ridge", "svr", "sgd-regression"),
     )
     for name in (f"{start}-exact", f"{start}-box")
 )

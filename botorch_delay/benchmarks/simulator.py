@@ -6,6 +6,8 @@ import heapq
 import time
 import warnings
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -130,6 +132,12 @@ class SimulationResult:
         """Cumulative regret without noise, charged when a point is asked, ``steps``."""
         return torch.tensor([ask.regret for ask in self.asks], dtype=torch.double).cumsum(0)
 
+    def utilization(self, workers: int) -> float:
+        """Share of the workers' time until the last ask in which they evaluated something."""
+        end = self.asks[-1].time
+        busy = sum(min(ask.time + ask.wait, end) - ask.time for ask in self.asks)
+        return busy / (workers * end) if end > 0.0 else 1.0
+
     @property
     def told(self) -> int:
         """How many answers arrived by the end."""
@@ -147,6 +155,8 @@ def simulate(
     *,
     recommend_every: int | None = None,
     instant: bool = False,
+    own_time: bool = False,
+    most_seconds: float | None = None,
 ) -> SimulationResult:
     """Ask ``steps`` times and tell every answer when it is due.
 
@@ -166,6 +176,9 @@ def simulate(
         recommend_every: asks between two recommendations, with one at the end in any case; None
             for no recommendation at all.
         instant: tell every answer at once, though workers stay busy: an oracle.
+        own_time: with workers, the processor time of asks and tells passes on the clock, in
+            seconds: one at a time, while workers that are done wait for their next point.
+        most_seconds: of processor time that asks and tells may take; then no more is asked.
 
     Raises:
         InputError: if an argument is malformed, or the optimizer's domain is another one.
@@ -183,7 +196,9 @@ def simulate(
         raise InputTypeError(f"delay must be a delay law or a clock, got {type(delay).__name__}.")
     if noise is not None:
         _check_noise(noise, steps)
-    run = _Simulation(optimizer, problem, clock, instant)
+    run = _Simulation(optimizer, problem, clock, instant, own_time)
+    if most_seconds is not None:
+        run.seconds_left = validation.positive(most_seconds, "most_seconds")
     run.draw(steps, seed, delays, noise)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OutlierWarning)  # whatever is simulated is no slip
@@ -217,9 +232,12 @@ def _check_noise(noise: Tensor, steps: int) -> None:
 class _Simulation:
     """One run: its clock, the answers to come, and what happened so far."""
 
-    def __init__(self, optimizer: Sampler, problem: Problem, clock: Clock, instant: bool) -> None:
+    def __init__(
+        self, optimizer: Sampler, problem: Problem, clock: Clock, instant: bool, own_time: bool
+    ) -> None:
         self.optimizer, self.problem, self.clock = optimizer, problem, clock
-        self.instant = instant
+        self.instant, self.own_time = instant, own_time and clock.workers is not None
+        self.seconds_left = float("inf")
         maximize = getattr(optimizer, "maximize", True)
         self.best = problem.highest if maximize else problem.lowest
         self.result = SimulationResult()
@@ -245,8 +263,10 @@ class _Simulation:
                 self.now = float(number)
             elif len(self.due) >= workers:
                 when = max if self.clock.together else min
-                self.now = when(time for time, *_ in self.due)
+                self.now = max(self.now, when(time for time, *_ in self.due))
             self.deliver()
+            if self.seconds_left <= 0.0:
+                break
             self.ask(number)
             if recommend_every and (number + 1) % recommend_every == 0 and number + 1 < steps:
                 self.recommend()
@@ -263,21 +283,20 @@ class _Simulation:
         return self.result
 
     def ask(self, number: int) -> None:
-        begin = time.perf_counter()
-        trial = self.optimizer.ask()
-        seconds = time.perf_counter() - begin
+        with self.timed() as spent:
+            trial = self.optimizer.ask()
         self.first = self.first or trial
         f = self.problem.evaluate_true(trial)
         value, duration = self.problem.observe(trial, self.normal[number], self.uniform[number])
         if self.noise is not None:
             value = f + self.noise[number]
         wait, end = self.waits[number], self.ends[number]
-        if duration is not None and self.clock.workers is not None:
+        if duration is not None and self.clock.workers is not None and self.clock.mean is None:
             wait = duration
         point = _place(trial)
         repeat = self.pending[point] > 0 and not self.instant
         self.result.asks.append(
-            Ask(self.now, point, value, abs(self.best - f), wait, repeat, seconds)
+            Ask(self.now, point, value, abs(self.best - f), wait, repeat, spent[0])
         )
         self.pending[point] += 1
         if end != "lost":
@@ -291,7 +310,7 @@ class _Simulation:
 
     def deliver(self) -> None:
         """Tell what is due."""
-        while self.due and self.due[0][0] <= self.now:
+        while self.due and self.due[0][0] <= self.now:  # later ones come due while some are told
             _, number, trial_id, end = heapq.heappop(self.due)
             self.pending[self.result.asks[number].point] -= 1
             if not self.instant:
@@ -299,13 +318,23 @@ class _Simulation:
 
     def tell(self, number: int, trial_id: int, end: State) -> None:
         ask = self.result.asks[number]
-        begin = time.perf_counter()
-        if end == "failed":
-            self.optimizer.mark_failed(trial_id)
-        else:
-            self.optimizer.tell(trial_id, ask.value)
-        ask.seconds_tell = time.perf_counter() - begin
-        ask.state = end
+        with self.timed() as spent:
+            if end == "failed":
+                self.optimizer.mark_failed(trial_id)
+            else:
+                self.optimizer.tell(trial_id, ask.value)
+        ask.seconds_tell, ask.state = spent[0], end
+
+    @contextmanager
+    def timed(self) -> Iterator[list[float]]:
+        """What the method takes: processor time where it passes on the clock, else real time."""
+        clock, spent = time.process_time if self.own_time else time.perf_counter, [0.0]
+        processor, begin = time.process_time(), clock()
+        yield spent
+        spent[0] = clock() - begin
+        self.seconds_left -= time.process_time() - processor
+        if self.own_time:
+            self.now += spent[0]
 
     def recommend(self) -> None:
         try:

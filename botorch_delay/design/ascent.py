@@ -31,6 +31,8 @@ FIRST_STEP = 0.1
 DRAWN_AT_ONCE = 8  # steps' random directions, for a device
 LARGEST_GROWTH = 3.0  # of a step after a gain
 SMALLEST_STEP = 1e-6
+# Of so many points, those nearest to where climbs begin, a learned bound is made.
+LOCAL_POINTS = 512
 # Of the prior variance: a variance that is not above it has no slope.
 FLOOR = 1e-12
 
@@ -231,7 +233,8 @@ class _Ascent:
 class BoundClimb:
     """``mu + factor * min(sigma, cap)`` under a learned kernel, with its slope in closed form.
 
-    Sigma counts for no more than at the starts. The kernel is Matern with nu = 5/2, of variance 1.
+    Sigma counts for no more than at the starts, near which climbs stay: of very many points those
+    near the starts count. The kernel is Matern with nu = 5/2, of variance 1.
 
     Args:
         surrogate: whose units and kernel count.
@@ -252,9 +255,12 @@ class BoundClimb:
         factor: float,
         starts: Tensor,
     ) -> None:
+        inputs = surrogate.inputs(starts)
+        shared, answers = design is answers, answers.near(inputs, LOCAL_POINTS)
+        design = answers if shared else design.near(inputs, LOCAL_POINTS)
         self._surrogate, self._answers, self._design = surrogate, answers, design
         self._factor = factor
-        cross = covariance(surrogate.covar_module, design.data.X, surrogate.inputs(starts))
+        cross = covariance(surrogate.covar_module, design.data.X, inputs)
         self.cap = self._deviation(cross)[0]
 
     def __call__(self, X: Tensor) -> Tensor:

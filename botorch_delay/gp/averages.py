@@ -25,6 +25,7 @@ class _Point:
         # Of precisions, their products with values, and their squares.
         self._sums = (Fraction(0), Fraction(0), Fraction(0))
         self._row: tuple[float, float, float] | None = None
+        self._first: tuple[bool, int] | None = None
 
     def count(self, value: float, noise_var: float, sign: int) -> None:
         """Add an answer to the sums, or take it off where ``sign`` is -1."""
@@ -33,7 +34,8 @@ class _Point:
         precisions, weighted, squares = (
             total + sign * Fraction(term) for total, term in zip(self._sums, terms, strict=True)
         )
-        self._sums, self._row = (precisions, weighted, squares), None
+        self._sums = (precisions, weighted, squares)
+        self._row = self._first = None
 
     @property
     def row(self) -> tuple[float, float, float]:
@@ -46,7 +48,9 @@ class _Point:
     @property
     def first(self) -> tuple[bool, int]:
         """Where it comes among others: attached results (below 0) first, then trials by id."""
-        return min((source >= 0, abs(source)) for source in self.answers)
+        if self._first is None:
+            self._first = min((source >= 0, abs(source)) for source in self.answers)
+        return self._first
 
 
 class Averages:

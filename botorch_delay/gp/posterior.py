@@ -68,6 +68,10 @@ class Data:
         """How many distinct points."""
         return len(self.y)
 
+    def at(self, rows: Tensor) -> Data:
+        """Some of the points: a LongTensor."""
+        return Data(self.X[rows], self.y[rows], self.noise_var[rows], self.spread[rows])
+
     @property
     def spread_ratio(self) -> float:
         """The largest spread / noise_var: 1 / lambda^2 where all answers share one noise."""
@@ -182,6 +186,20 @@ class Posterior:
     def __len__(self) -> int:
         """How many distinct points have answers."""
         return len(self.data.y)
+
+    def near(self, X: Tensor, n: int) -> Posterior:
+        """The posterior given no more than the ``n`` points nearest to some of ``X`` (``k x d``).
+
+        Near is what the kernel correlates; it is this posterior where there are no more.
+        """
+        if len(self) <= n:
+            return self
+        inputs = X if self._inputs is None else self._inputs(X)
+        with torch.no_grad():
+            nearness = covariance(self._kernel, self.data.X, inputs).amax(dim=1)
+        data = self.data.at(nearness.topk(n).indices.sort().values)
+        offset, scale = self._offset, self._scale
+        return Posterior(self._kernel, data, inputs=self._inputs, offset=offset, scale=scale)
 
     @cached_property
     def _factored(self) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from botorch_delay.design.ascent import lowest_of_largest, lowest_tied, maximize, snapped
+from botorch_delay.design.ascent import (
+    LOCAL_POINTS,
+    lowest_of_largest,
+    lowest_tied,
+    maximize,
+    snapped,
+)
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.active_set import ActiveSet
@@ -83,7 +89,8 @@ class Maximizer:
     def update(self) -> None:
         """Count all trials, with the present surrogate and candidates, where that is not done."""
         surrogate = self._fitting.surrogate
-        if not self.model.behind and self.model.surrogate is surrogate:
+        model = self.model
+        if not (model.behind or model.is_outgrown) and model.surrogate is surrogate:
             return
         candidates = None if self._active is None else self._active.spread
         if candidates is not None:
@@ -94,7 +101,7 @@ class Maximizer:
             candidates = self._spread
         if self._domain.count is None and self._fitting.fitted_to > MANY_ANSWERS:
             candidates = candidates[::2]
-        self.model.restart(surrogate, candidates)
+        model.restart(surrogate, candidates)
         self._order = None
 
     def choose(
@@ -179,22 +186,25 @@ class Maximizer:
         """Scores by which the candidates come one after the other in a random order.
 
         Before there is anything to learn from, a rule knows only which points are far from each
-        other. Those are the corners, where it is rarely worth to begin.
+        other. Those are the corners, where it is rarely worth to begin. The candidates of a box
+        are spread evenly, and so are the first hundreds of them (benchmarks/REPORT.md, "Many
+        workers").
         """
         pool = self.model.candidates
         if self._order is None:
             generator = generator_for(self._config.seed, 0, torch.device("cpu"))
             self._order = torch.randperm(len(pool), generator=generator).to(pool.device)
-        taken = torch.zeros_like(self._order, dtype=torch.bool)
-        asked = self._ledger.trials
+            self._taken, self._seen = torch.zeros_like(self._order), 0
+        asked = self._ledger.trials[self._seen :]
         if asked and self.model.finite:
             rows = torch.tensor([trial.index for trial in asked], device=pool.device)
-            taken.index_fill_(0, rows, True)
+            self._taken.index_fill_(0, rows, 1)
         elif asked:
             for x in torch.stack([trial.point for trial in asked]).to(pool.device):
-                taken |= (pool == x).all(dim=1)
+                self._taken.masked_fill_((pool == x).all(dim=1), 1)
+        self._seen = len(self._ledger)
         turn = (self._order - len(self._ledger)) % len(pool)
-        return -(turn + len(pool) * taken).to(pool)
+        return -(turn + len(pool) * self._taken).to(pool)
 
     def _allowed(self, active: ActiveSet | None) -> tuple[PointTest | None, Tensor]:
         """Where points may be asked, None if everywhere, and at which candidates."""
@@ -229,8 +239,9 @@ class Maximizer:
         """The best of the pool's best points after a climb."""
         model, pool, costly = self.model, self.model.candidates, self.rule.black_box
         assert isinstance(self._domain, BoxDomain)
-        # Fewer with many answers or a costly function, so that an ask takes no longer.
-        share = ANSWERS_FOR_MOST / max(len(model.answers.anywhere), ANSWERS_FOR_MOST)
+        # Fewer with many points or a costly function, so that an ask takes no longer.
+        points, asked = len(model.answers.anywhere), len(model.with_pending.anywhere)
+        share = ANSWERS_FOR_MOST / max(points, asked - LOCAL_POINTS, ANSWERS_FOR_MOST)
         climbs = FEWEST_CLIMBS if costly else max(int(MOST_CLIMBS * share), FEWEST_CLIMBS)
         climbs = min(climbs, len(scores))
         best, reach = scores.topk(climbs).indices, 1.0

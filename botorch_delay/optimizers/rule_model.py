@@ -15,11 +15,17 @@ from botorch_delay.domains.generators import generator_for
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp import sample_paths
 from botorch_delay.gp.averages import Averages
+from botorch_delay.gp.candidate_covariance import MAX_FOLDED
 from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.sample_paths import PriorPaths
+from botorch_delay.gp.subset import MOST_POINTS, representative
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Suggestion, Trial, TrialState
+
+# How many answers are added to the points in use before they are chosen anew.
+RENEWED_EVERY = 256
+_ABANDONED = TrialState.ABANDONED
 
 
 class Pending:
@@ -127,6 +133,8 @@ class RuleModel:
 
     surrogate: Surrogate
     candidates: Tensor
+    _key_of: dict[int, int]  # by trials' ids, and -1 - id of results from elsewhere
+    _left_out: set[int]  # keys of points that posteriors go without
 
     def __init__(
         self,
@@ -152,16 +160,75 @@ class RuleModel:
         self.prior_deviation = prior.max().sqrt().item()
         self._paths: PriorPaths | None = None
         self._paths_at = 0
-        self._keys = PointKeys()
+        self._keys, self._key_of = PointKeys(), {}
         self.answers = Averages(surrogate, candidates)
         self._asked = Averages(surrogate, candidates) if self.pending.hallucinates else None
         self.feasibility = Feasibility(self._ledger.trials, self.key, exact=self._exact)
         self.running = Counter(self.key(trial) for trial in self._ledger.running())
+        self._renewal, self._left_out = self._present_renewal, set()
+        if self._renewal:
+            self._left_out = self._without()
         for trial in self._ledger.trials:
             self._count(trial)
         for result in self._ledger.attached:
             self._count_attached(result)
         self.behind = False
+
+    @property
+    def is_outgrown(self) -> bool:
+        """Whether points that are left out are to be chosen again, by :meth:`restart`."""
+        return self._renewal != self._present_renewal
+
+    @property
+    def _present_renewal(self) -> int:
+        """How many times points were chosen that are left out; 0 while none are.
+
+        Only where the kernel is learned, which nothing is claimed with, and unless posteriors cost
+        no more with more answers anyway.
+        """
+        if not self.surrogate.learned or (self.finite and len(self.candidates) <= MAX_FOLDED):
+            return 0
+        answers = self._ledger.answer_count + len(self._ledger.attached)
+        return answers // RENEWED_EVERY if answers > MOST_POINTS else 0
+
+    def _without(self) -> set[int]:
+        """The keys of the points that are left out, a function of the trials so far.
+
+        They are chosen among the points all of whose trials were settled when the last multiple of
+        ``RENEWED_EVERY`` answers was reached: between two renewals points are only added, and a run
+        that was resumed knows the same ones.
+        """
+        results: list[Trial | Attached] = [*self._ledger.attached, *self._ledger.trials]
+        answered = (r.answered_step for r in results if r.value is not None)
+        steps = sorted(step for step in answered if step is not None)
+        last = steps[self._renewal * RENEWED_EVERY - 1]
+        values: dict[int, list[float]] = {}
+        later = set()
+        for result in results:
+            key, step = self.key(result), result.answered_step
+            if step is None or step > last or getattr(result, "state", None) is _ABANDONED:
+                later.add(key)
+            else:
+                value = self._sign * result.value if result.value is not None else -torch.inf
+                values.setdefault(key, []).append(value)
+        keys = [key for key in values if key not in later]
+        if not keys:
+            return set()
+        points = torch.stack([self.point(key) for key in keys])
+        X = self.surrogate.inputs(points.to(self.candidates.device))
+        y = X.new_tensor([sum(values[key]) / len(values[key]) for key in keys])
+        kept = representative(X / self.surrogate.covar_module.lengthscale, y)
+        return set(keys).difference(keys[row] for row in kept.tolist())
+
+    def _use(self, key: int) -> None:
+        """Count a point that was left out, of which something happens."""
+        self._left_out.discard(key)
+        for trial in self._ledger.trials:
+            if self.key(trial) == key:
+                self._count(trial)
+        for result in self._ledger.attached:
+            if self.key(result) == key:
+                self._count_attached(result)
 
     @property
     def mean(self) -> Tensor:
@@ -182,7 +249,12 @@ class RuleModel:
 
     def key(self, place: Trial | Attached) -> int:
         """The key of a point."""
-        return self._keys.of(place.point) if place.index is None else place.index
+        if place.index is not None:
+            return place.index
+        source = place.id if isinstance(place, Trial) else -1 - place.id
+        if source not in self._key_of:
+            self._key_of[source] = self._keys.of(place.point)
+        return self._key_of[source]
 
     def point(self, key: int) -> Tensor:
         """The point with a key, ``d``; of a box on the CPU."""
@@ -233,7 +305,10 @@ class RuleModel:
         if not self.behind:
             self.feasibility.add(trial)
             self.running[self.key(trial)] += 1
-            self._count(trial)
+            if self.key(trial) in self._left_out:
+                self._use(self.key(trial))
+            else:
+                self._count(trial)
 
     def settled(self, trial: Trial) -> None:
         """A trial was answered, failed or abandoned."""
@@ -266,6 +341,8 @@ class RuleModel:
     def _count(self, trial: Trial) -> None:
         """Enter a trial where its state says that it counts, and take it out elsewhere."""
         key, x = self.key(trial), trial.point
+        if key in self._left_out:
+            return
         counted = trial.state is not TrialState.ABANDONED
         value = self.pending.value(trial) if counted else None
         if value is not None:
@@ -281,6 +358,8 @@ class RuleModel:
     def _count_attached(self, result: Attached) -> None:
         key, source = self.key(result), -1 - result.id
         self.feasibility.know(key, result)
+        if key in self._left_out:
+            return
         self.answers.put(key, source, result.point, self._sign * result.value, None)
         if self._asked is not None:
             self._asked.put(key, source, result.point, None, None)

@@ -345,3 +345,39 @@ def test_a_value_far_from_all_others_is_no_slip():
     problem = FiniteProblem(scattered(30), values, 0.0)
     history = simulate(RandomOptimizer(problem.domain, exact=True), problem, NoDelay(), 30)
     assert history.value.max() == 90.0  # a warning would be an error here
+
+
+def test_own_processor_time_passes_on_the_clock(monkeypatch):
+    ticks = iter(range(10**6))
+    monkeypatch.setattr("botorch_delay.benchmarks.simulator.time.process_time", lambda: next(ticks))
+    clock = Clock(workers=2, mean=10.0)
+    made = RandomOptimizer(PROBLEM.domain, horizon=8)
+    history = simulate(made, PROBLEM, clock, 8, own_time=True)
+    asks = history.asks
+    assert [ask.seconds_ask for ask in asks] == [asks[0].seconds_ask] * 8
+    took = asks[0].seconds_ask
+    assert took >= 1.0
+    assert asks[1].time == asks[0].time + took  # one ask at a time
+    free = min(ask.time + ask.wait for ask in asks[:2])
+    assert asks[2].time >= free + 2 * took  # a tell and an ask
+    assert 0.0 < history.utilization(2) < 1.0
+    free_of_charge = simulate(RandomOptimizer(PROBLEM.domain, horizon=8), PROBLEM, clock, 8)
+    assert free_of_charge.utilization(2) == pytest.approx(1.0)
+    assert free_of_charge.asks[0].wait == asks[0].wait
+
+
+def test_a_simulation_ends_where_processor_time_does(monkeypatch):
+    ticks = iter(range(10**6))
+    monkeypatch.setattr("botorch_delay.benchmarks.simulator.time.process_time", lambda: next(ticks))
+    options = {"own_time": True, "most_seconds": 40.0, "recommend_every": 100}
+    made = RandomOptimizer(PROBLEM.domain, horizon=100)
+    history = simulate(made, PROBLEM, Clock(workers=2), 100, **options)
+    assert 2 < len(history.asks) < 40
+    assert history.told == len(history.asks)
+
+
+def test_durations_have_the_mean_that_is_asked_for():
+    waits, _ = Clock(workers=2, mean=60.0).draw(20_000, 0)
+    assert sum(waits) / len(waits) == pytest.approx(60.0, rel=0.05)
+    with pytest.raises(InputError):
+        Clock(workers=2, mean=0.0)

@@ -1,0 +1,52 @@
+"""Which of very many points a posterior is made of."""
+
+import pytest
+import torch
+from cases import generator, se
+
+from botorch_delay.gp.posterior import Data, Posterior
+from botorch_delay.gp.subset import CENTRES, representative
+
+
+@pytest.fixture
+def points():
+    X = torch.rand(200, 2, generator=generator(0), dtype=torch.double)
+    return X, -(X - 0.2).square().sum(dim=1)
+
+
+def test_few_points_are_all_kept(points):
+    X, y = points
+    assert representative(X, y, 200).tolist() == list(range(200))
+
+
+def test_the_best_their_neighbours_and_points_far_from_all_are_kept(points):
+    X, y = points
+    kept = representative(X, y, 30)
+    assert kept.tolist() == sorted(set(kept.tolist()))
+    assert len(kept) == 30
+    order = y.argsort(descending=True)
+    assert set(order[:10].tolist()) <= set(kept.tolist())
+    near = torch.cdist(X, X[order[:CENTRES]]).amin(dim=1)
+    near[order[:10]] = torch.inf
+    assert set(near.argsort()[:10].tolist()) <= set(kept.tolist())
+    reach = torch.cdist(X, X[kept]).amin(dim=1).max()
+    assert reach < 0.6 * torch.cdist(X, X[order[:30]]).amin(dim=1).max()
+
+
+def test_it_depends_on_the_values_not_on_the_rows(points):
+    X, y = points
+    shuffled = torch.randperm(200, generator=generator(1))
+    kept = set(representative(X, y, 30).tolist())
+    assert {int(shuffled[row]) for row in representative(X[shuffled], y[shuffled], 30)} == kept
+
+
+def test_a_posterior_near_some_points_is_that_of_the_nearest_ones(points):
+
+    X, y = points
+    whole = Posterior(se(0.3), Data.single(X, y, torch.full_like(y, 1e-2)))
+    at = torch.tensor([[0.1, 0.1], [0.9, 0.9]], dtype=torch.double)
+    assert whole.near(at, 200) is whole
+    nearest = torch.cdist(X, at).amin(dim=1).argsort()[:40].sort().values
+    expected = Posterior(se(0.3), whole.data.at(nearest))
+    assert torch.equal(whole.near(at, 40).mean(at), expected.mean(at))
+    assert torch.equal(whole.near(at, 40).variance(at), expected.variance(at))

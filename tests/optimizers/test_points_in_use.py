@@ -1,0 +1,106 @@
+"""With very many answers a learned posterior is made of chosen points."""
+
+import pytest
+import torch
+from cases import generator, se
+
+import botorch_delay as bd
+from botorch_delay.gp import surrogate as surrogates
+from botorch_delay.gp.subset import representative
+from botorch_delay.history.events import Event
+from botorch_delay.optimizers import rule_model, run
+
+BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+MOST, EVERY = 12, 6
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    monkeypatch.setattr(rule_model, "MOST_POINTS", MOST)
+    monkeypatch.setattr(rule_model, "RENEWED_EVERY", EVERY)
+    monkeypatch.setattr(run, "GROWTH_TO_REFIT", 100.0)  # one fit, which takes longest
+    choose = rule_model.representative
+    monkeypatch.setattr(rule_model, "representative", lambda X, y: choose(X, y, MOST))
+
+
+def f(x):
+    return -float((x - 0.4).square().sum())
+
+
+def make():
+    opt = bd.BPEDelayOptimizer(bd.BoxDomain(BOX), 200, seed=3)
+    X = torch.rand(40, 2, generator=generator(0), dtype=torch.double)
+    opt.attach(X, torch.tensor([f(x) for x in X], dtype=torch.double))
+    return opt
+
+
+def counted(opt):
+    model = opt._maximizer.model
+    return len(model.answers.keys), len(model._asked.keys)
+
+
+def test_as_many_points_count_however_many_answers_there_are():
+    opt = make()
+    for _ in range(2 * EVERY + 3):
+        pending = opt.ask(3)
+        answers, asked = counted(opt)
+        assert answers < MOST + EVERY + 3
+        assert asked <= answers + len(opt.pending)
+        for trial in pending[:2]:
+            opt.tell(trial, f(trial.x))
+    results = [*opt.attached, *(trial for trial in opt.trials if trial.value is not None)]
+    best = max(results, key=lambda result: result.value)
+    assert torch.equal(best.x, opt._maximizer.model.answers.best(1)[0])
+
+
+def test_a_run_that_was_resumed_asks_the_same_point():
+    opt = make()
+    for _ in range(EVERY + 2):
+        first, _ = opt.ask(2)
+        opt.tell(first, f(first.x))
+    other = bd.BPEDelayOptimizer(bd.BoxDomain(BOX), 200, seed=3)
+    other.load_state_dict(opt.state_dict())
+    for _ in range(3):
+        ours, theirs = opt.ask(), other.ask()
+        assert torch.allclose(ours.x, theirs.x, rtol=0.0, atol=1e-8)
+        opt.tell(ours, f(ours.x))
+        other.tell(theirs, f(theirs.x))
+    assert counted(opt) == counted(other)
+
+
+def test_a_point_that_was_left_out_counts_with_all_its_answers_when_it_is_asked_again():
+    opt = make()
+    opt.ask()
+    opt.ask()
+    model = opt._maximizer.model
+    key = min(model._left_out)
+    (before,) = [result for result in opt.attached if model.key(result) == key]
+    assert key not in model.answers.keys
+    point = {"x": before.x.tolist(), "point": None, "round": 1, "slot": -1}
+    opt._apply(Event("asked", 0.0, len(opt.trials), data=point))
+    assert key in model.answers.keys
+    assert key in model._asked.keys
+    sizes = counted(opt)
+    model.behind = True
+    opt.ask()
+    assert counted(opt) == (sizes[0], sizes[1] + 1)
+
+
+def test_a_given_kernel_leaves_nothing_out():
+
+    opt = bd.BPEDelayOptimizer(
+        bd.BoxDomain(BOX), 50, covar_module=se(), noise_var=1e-2, explore_fraction=0.005
+    )
+    X = torch.rand(30, 2, generator=generator(0), dtype=torch.double)
+    opt.attach(X, X.sum(dim=1))
+    opt.ask(2)
+    assert counted(opt)[0] == 30
+
+
+def test_a_recommendation_is_made_of_as_many_points(monkeypatch):
+    opt = make()
+    monkeypatch.setattr(surrogates, "MOST_POINTS", 20)
+    monkeypatch.setattr(surrogates, "representative", lambda X, y: representative(X, y, 20))
+    found = opt.recommend()
+    best = max(opt.attached, key=lambda result: result.value)
+    assert (found.x - best.x).norm() < 0.2
