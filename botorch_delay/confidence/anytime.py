@@ -107,10 +107,11 @@ class Ellipsoids:
         self, covar_module: Kernel, answers: Answers, noise_std: float, asks: int, delta: float
     ) -> None:
         answers = _most_answered(answers)
-        y = answers.y.double()
-        self._kernel = copy.deepcopy(covar_module).double()
-        evidence = Data.averaged(answers.X.double(), y, torch.ones_like(y), answers.group)
-        place = torch.searchsorted(answers.group.unique(), answers.group)
+        # On the CPU: an eigenvalue problem of a few hundred points, and sums for several ridges.
+        group, X, y = answers.group.cpu(), answers.X.cpu().double(), answers.y.cpu().double()
+        self._kernel = copy.deepcopy(covar_module).double().cpu()
+        evidence = Data.averaged(X, y, torch.ones_like(y), group)
+        place = torch.searchsorted(group.unique(), group)
         self._around = (y - evidence.y[place]).square().sum().item()
         self._X, self._root = evidence.X, evidence.noise_var.rsqrt()
         K = covariance(self._kernel, self._X, self._X)
@@ -153,11 +154,11 @@ class Ellipsoids:
             norm_bound: C.
         """
         parts = []
-        for part in points.split(rows_per_chunk(len(self._X), points)):
+        for part in points.cpu().split(rows_per_chunk(len(self._X), self._X)):
             nothing = part.new_zeros(0)
             excess = self._functionals(part.double(), self._X[:0], nothing, norm_bound)
             parts.append(torch.stack(excess))
-        lower, upper = torch.cat(parts, dim=1) if parts else points.new_zeros(2, 0).double()
+        lower, upper = torch.cat(parts, dim=1) if parts else self._X.new_zeros(2, 0)
         return lower, upper
 
     @torch.no_grad()
@@ -170,11 +171,12 @@ class Ellipsoids:
             counts: ``p``.
             norm_bound: C.
         """
+        asked = asked.cpu().double()
         parts = [
-            self._functionals(part.double(), asked.double(), counts.double(), norm_bound)[1]
-            for part in rivals.split(rows_per_chunk(len(self._X) + len(asked), rivals))
+            self._functionals(part.double(), asked, counts.cpu().double(), norm_bound)[1]
+            for part in rivals.cpu().split(rows_per_chunk(len(self._X) + len(asked), self._X))
         ]
-        return torch.cat(parts) if parts else rivals.new_zeros(0).double()
+        return torch.cat(parts) if parts else self._X.new_zeros(0)
 
     def _functionals(
         self, X: Tensor, asked: Tensor, counts: Tensor, norm_bound: float

@@ -135,7 +135,7 @@ def largest_on_box(
     centres, half = box.mean(dim=0, keepdim=True), 0.5 * (box[1] - box[0]).unsqueeze(0)
     best, settled, looked = -math.inf, -math.inf, 0
     while True:
-        found = value(centres.to(bounds.device)).to(box)
+        found = value(centres).to(box)
         ends = found + slope * _measure(covar_module, half, box)[0]
         best = max(best, float(found.max()))
         enough = best + tolerance * abs(best)

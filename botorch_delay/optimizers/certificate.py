@@ -163,7 +163,7 @@ def certify(
     if not refuted:
         asked = Answers.of(domain, sign, trials)
         _, first, counts = _distinct(asked.group)
-        regret = largest.excess(asked.X[first], counts) if len(trials) else 0.0
+        regret = largest.excess(asked.X.cpu()[first.cpu()], counts) if len(trials) else 0.0
         if recommended is not None:
             gap = largest.excess(recommended.unsqueeze(0), torch.ones(1).to(recommended))
     return Certificate(
@@ -193,7 +193,7 @@ class _Largest:
         self.refuted, self.where = False, "cells of the box"
         if domain.count is not None:
             lower, upper = ellipsoids.bounds(domain.like, norm_bound)
-            self._rivals = domain.like[upper >= lower.max()]
+            self._rivals = domain.like.cpu()[upper >= lower.max()]
             self.refuted = bool((lower > upper).any()) or not len(self._rivals)
             self.where = f"{len(self._rivals)} of {domain.count} points"
 
