@@ -31,8 +31,8 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
 * ``gp``: ``kernels.covariance``; ``factors.Factor``; ``posterior.Data``, answers averaged per
   point, and ``posterior.Posterior``, at any points; ``candidates.CandidatePosterior``, kept up to
   date on fixed ones; ``averages.Averages``, answers that come and go; ``surrogate.Surrogate``,
-  kernel, noise and units; ``warping.Warping``, of values where the kernel is learned, and
-  ``subset.representative``, the points that a learned posterior of very many is made of;
+  kernel, noise and units; where they are learned ``hyperparameters.fit``, ``warping.Warping``, of
+  the values, and ``subset.representative``, the points that a posterior of very many is made of;
   ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
 * ``history``: ``events.Event``, what a run is replayed from; ``trials.Trial`` and
   ``trials.Ledger``, the record; ``answers.Answers``, columns of the record;

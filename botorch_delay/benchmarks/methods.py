@@ -198,7 +198,9 @@ _SERVED = {
 }
 
 METHODS: dict[str, Method] = {
-    "bpe-delay": Method(bpe_delay, "BPE-Delay, the constructor's defaults"),
+    "bpe-delay": Method(
+        bpe_delay, "BPE-Delay, the constructor's defaults: GP-BUCB but for one ask in 200"
+    ),
     "bpe-delay-published": Method(
         published, "BPE-Delay as published, told the delay law", needs=("kernel", "law", "set")
     ),

@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+RETRIES = 5
 Parameters = Mapping[str, tuple[float, float, bool, str]]
 Values = Mapping[str, Any]
 
@@ -171,7 +172,7 @@ class Vizier(Peer):
         from vizier import pyvizier as vz
         from vizier._src.algorithms.designers.gp_ucb_pe import VizierGPUCBPEBandit
 
-        self.vz = vz
+        self.vz, self.names = vz, set(parameters)
         problem = vz.ProblemStatement()
         root = problem.search_space.root
         for name, (low, high, log, levels) in parameters.items():
@@ -194,7 +195,13 @@ class Vizier(Peer):
 
         completed, self.completed = CompletedTrials(self.completed), []
         self.optimizer.update(completed, ActiveTrials(list(self.active.values())))
-        (suggestion,) = self.optimizer.suggest(1)
+        for _ in range(RETRIES):
+            (suggestion,) = self.optimizer.suggest(1)
+            if set(suggestion.parameters) == self.names:  # values that are not finite are left out
+                break
+            print("no finite suggestion:", suggestion.parameters, file=sys.stderr, flush=True)
+        else:
+            raise ArithmeticError(f"Vizier suggests {suggestion.parameters}.")
         self.active[self.asked] = suggestion.to_trial(self.asked + 1)
         self.asked += 1
         return {name: float(value.value) for name, value in suggestion.parameters.items()}

@@ -34,13 +34,11 @@ class Column:
         low: its lower end.
         high: its upper end.
         log: whether its logarithm is searched.
-        whole: whether it is a whole number.
     """
 
     low: float
     high: float
     log: bool = False
-    whole: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,11 +72,6 @@ class Training:
             torch.tensor(bounds, dtype=torch.double),
             names=list(self.columns),
             log_dims=[dim for dim, column in enumerate(columns) if column.log],
-            discrete_dims={
-                dim: list(range(int(column.low), int(column.high) + 1))
-                for dim, column in enumerate(columns)
-                if column.whole
-            },
         )
 
     @lru_cache(maxsize=KEPT)  # noqa: B019  # there is one of each training, for good
@@ -142,7 +135,7 @@ def _squared(model: Any, X: Array, y: Array) -> float:
 def _svm(values: Values) -> Any:
     from sklearn.svm import SVC
 
-    return SVC(**values)
+    return SVC(**values, random_state=0)
 
 
 def _sgd(values: Values) -> Any:
@@ -161,7 +154,9 @@ def _kernel_ridge(values: Values) -> Any:
 def _svr(values: Values) -> Any:
     from sklearn.svm import SVR
 
-    return SVR(**values, max_iter=20_000)
+    model = SVR(**values, max_iter=20_000)
+    model.random_state = 0  # it takes none, and draws from the global generator
+    return model
 
 
 def _sgd_regression(values: Values) -> Any:
@@ -169,22 +164,6 @@ def _sgd_regression(values: Values) -> Any:
 
     fixed = {"penalty": "elasticnet", "max_iter": 20, "tol": None}
     return SGDRegressor(**fixed, **values, random_state=0)
-
-
-def _boosting(values: Values) -> Any:
-    from sklearn.ensemble import GradientBoostingRegressor
-
-    whole = {name: int(values[name]) for name in ("n_estimators", "max_depth")}
-    return GradientBoostingRegressor(**{**values, **whole}, random_state=0)
-
-
-def _perceptron(values: Values) -> Any:
-    from sklearn.neural_network import MLPClassifier
-
-    rest = {name: value for name, value in values.items() if name != "width"}
-    fixed = {"solver": "sgd", "batch_size": 25, "max_iter": 20}
-    width = int(values["width"])
-    return MLPClassifier((width,), **fixed, **rest, random_state=0)
 
 
 TRAININGS: dict[str, Training] = {
@@ -231,29 +210,5 @@ TRAININGS: dict[str, Training] = {
             "power_t": Column(0.0, 1.0),
         },
         *(0.502332, 10.0, 1.39),
-    ),
-    "boosting": Training(
-        "diabetes",
-        _boosting,
-        _squared,
-        {
-            "learning_rate": Column(1e-3, 1.0, log=True),
-            "n_estimators": Column(2, 60, whole=True),
-            "max_depth": Column(1, 6, whole=True),
-            "subsample": Column(0.2, 1.0),
-        },
-        *(0.0, 1.0, 1.0),
-    ),
-    "perceptron": Training(
-        "iris",
-        _perceptron,
-        _log_loss,
-        {
-            "learning_rate_init": Column(1e-4, 1.0, log=True),
-            "alpha": Column(1e-6, 10.0, log=True),
-            "momentum": Column(0.0, 0.99),
-            "width": Column(2, 32, whole=True),
-        },
-        *(0.0, 1.0, 1.0),
     ),
 }

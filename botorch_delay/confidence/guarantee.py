@@ -55,6 +55,8 @@ class Guarantee:
             corrected, with probability 1 - delta, in units of the values; None without valid
             bounds.
         budget: the terms of a regret budget, where there is one.
+        plays: the rule that decides the run, in words, where the horizon leaves room for no design
+            point but the first; empty elsewhere.
     """
 
     holds: bool
@@ -66,6 +68,7 @@ class Guarantee:
     waits_cost: float | None = None
     norm_at_least: float | None = None
     budget: BudgetTerms | None = None
+    plays: str = ""
 
     def __str__(self) -> str:
         times = "" if self.factor == 1.0 else f", at {self.factor:.3g} times the regret bound"
@@ -83,4 +86,5 @@ class Guarantee:
             else "No guarantee of the regret bound:"
         )
         lines = self.assumptions if self.holds else self.missing
-        return "\n".join([head, *(f"- {line}" for line in lines)])
+        played = [self.plays] if self.plays else []
+        return "\n".join([head, *(f"- {line}" for line in lines), *played])

@@ -10,35 +10,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import gpytorch
+import numpy as np
 import torch
-from botorch.exceptions.errors import ModelFittingError
-from botorch.exceptions.warnings import BotorchWarning, InputDataWarning
-from botorch.fit import fit_gpytorch_mll
-from botorch.models import SingleTaskGP
-from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
-from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import Kernel, MaternKernel, ScaleKernel
-from gpytorch.likelihoods import GaussianLikelihood
-from gpytorch.mlls import ExactMarginalLogLikelihood
-from gpytorch.priors import LogNormalPrior
-from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.finite import Domain, Encoding
 from botorch_delay.exceptions import FitWarning, InputError, InputTypeError, StorageError
+from botorch_delay.gp.hyperparameters import (
+    LENGTHSCALES,
+    MOST_ITERATIONS,
+    Fit,
+    LogNormal,
+    Objective,
+    fit,
+)
 from botorch_delay.gp.kernels import build_kernel, describe_kernel, hyperparameters
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.subset import MOST_POINTS, representative
-from botorch_delay.gp.warping import WARPINGS, Warping
+from botorch_delay.gp.warping import WARPINGS, Warping, spread_weights
 from botorch_delay.history.answers import Answers
 
 logger = logging.getLogger(__name__)
 
 # With fewer answers the priors alone decide.
 MIN_ANSWERS_TO_FIT = 3
-MAX_FITS = 5
 # Log-normal priors around what another study has learned: one standard deviation is a factor of
 # 1.6 in a lengthscale and 2.7 in the noise.
 LENGTHSCALE_SPREAD = 0.5
@@ -46,6 +43,11 @@ NOISE_SPREAD = 1.0
 # The log-normal prior of the noise variance of standardised values: from exact evaluations, which
 # BoTorch's own prior and floor of 1e-4 would not trust, to noise as large as the values.
 NOISE_LOC, NOISE_SCALE = -8.0, 3.0
+# Where fits begin, the better one wins: few answers are explained by short lengthscales without
+# noise as by long ones with it.
+START_NOISES = (1e-6, 0.1)
+# The least that is learned, as a share of the noise of exact evaluations.
+LEAST_NOISE = 0.1
 # With more answers a fit is to a random subset, in at most so many iterations, and samples of a box
 # have fewer points: an ask takes no longer and longer.
 MANY_ANSWERS = 300
@@ -90,8 +92,9 @@ class Learned:
     """A Matern 5/2 kernel and noise that are learned from the answers.
 
     They are fitted again whenever the answers have grown by a fifth, by maximum a posteriori, and
-    so is a monotone warping of the values: what is modelled are warped values. Means and ends of
-    intervals are mapped back where users see them, as quantiles.
+    so is a monotone warping of the values: what is modelled are warped values. In the distribution
+    that warping and units follow, answers whose inputs differ by about a tenth of a side count as
+    one. Means and ends of intervals are mapped back where users see them, as quantiles.
 
     Args:
         warm_start: what another study has learned, ``other.hyperparameters``: where learning
@@ -176,7 +179,7 @@ class Surrogate:
         """This surrogate with the scale of the values ``y`` (``m``), where it has none yet."""
         if self.scaled or len(y) < MIN_ANSWERS_TO_FIT:
             return self
-        offset, scale = _standardization(self.warping(y))
+        offset, scale = _standardization(self.warping(y), torch.ones_like(y), y)
         return replace(self, offset=offset, scale=scale, scaled=True)
 
     @property
@@ -301,7 +304,7 @@ class Surrogate:
         except (KeyError, TypeError, ValueError) as error:
             raise StorageError(f"The stored hyperparameters are malformed: {error}.") from error
         scaled = record["scaled"] is True
-        return replace(_learned(kernel, domain, **numbers), scaled=scaled, warping=warping)
+        return replace(_with_kernel(kernel, domain, **numbers), scaled=scaled, warping=warping)
 
 
 def fit_surrogate(
@@ -324,88 +327,103 @@ def fit_surrogate(
     Args:
         domain: whose bounding box normalises inputs, and whose encoding is used.
         answers: to fit to.
-        seed: for the random restarts of a fit that fails at first.
+        seed: of the choice of answers, where there are too many to fit to all.
         previous: kept, with a :class:`FitWarning`, if the fit fails.
         warm_start: modes of the priors, instead of the usual ones.
         exact: whether evaluations are exact; their noise is a jitter, and not learned.
         warp: how values are warped, a key of ``WARPINGS``.
     """
-    # A search takes hundreds of steps on a few hundred answers: the CPU takes them sooner than a
+    # A search takes a hundred steps on a few hundred answers: the CPU takes them sooner than a
     # device that is waited for at each.
-    told = answers.y.cpu()
-    warping = WARPINGS[warp](told)
+    told = answers.y.cpu().double()
+    scales, noises = _priors(domain, warm_start)
+    least = LEAST_NOISE * exact_noise(domain.like)
+    own = warm_start.noise_var if warm_start else math.exp(NOISE_LOC)
+    own = exact_noise(domain.like) if exact else max(own, least)
+    prior = _learned(scales.mode, domain, own)
+    X = prior.inputs(answers.X).cpu().double()
+    weight = spread_weights(X)
+    warping = WARPINGS[warp](told, weight)
     y = warping(told)
-    kernel, likelihood = _prior_modules(domain, warm_start, domain.like)
-    own = exact_noise(y) if exact else likelihood.noise.item()
-    offset, scale = _standardization(y)
-    prior = _learned(kernel, domain, own, offset, scale)
+    offset, scale = _standardization(y, weight, domain.like)
+    prior = replace(prior, offset=offset, scale=scale)
     if len(y) < MIN_ANSWERS_TO_FIT:
         return replace(prior, scaled=False)
-    rows = _subset(len(y), seed)
-    standard = ((y[rows] - offset) / scale).unsqueeze(-1)
-    known = None
+    prior = replace(prior, warping=warping)
+    noise_var = answers.noise_var.to(y) * warping.slope(told).square() / scale**2
     if exact:
-        known = torch.full_like(standard, own)
-    elif not bool(answers.noise_var.isnan().any()):
-        known = answers.noise_var * warping.slope(told).square() / scale**2
-        known = known[rows].to(y).unsqueeze(-1)
-    steps = MAX_ITERATIONS if len(y) > MANY_ANSWERS else None
-    try:
-        X = prior.inputs(answers.X[rows.to(answers.X.device)]).cpu()
-        model = _fit(X, standard, known, seed, domain, warm_start, steps)
-    except (ModelFittingError, RuntimeError, ValueError) as error:
+        noise_var = torch.full_like(y, own)
+    begin = START_NOISES if warm_start is None else (own,)
+    found = _fit(X, (y - offset) / scale, noise_var, (scales, noises), begin, least, seed)
+    if found is None:
         kept = "the previous ones stay" if previous is not None else "the priors' modes are used"
         warnings.warn(
-            f"Hyperparameters could not be fitted to {len(y)} answers ({error}); {kept}.",
+            f"Hyperparameters could not be fitted to {len(y)} answers; {kept}.",
             FitWarning,
             stacklevel=2,
         )
-        return previous or replace(prior, warping=warping)
-    noise = own if known is not None else model.likelihood.noise.item()
-    kernel = copy.deepcopy(model.covar_module).requires_grad_(False).eval().to(domain.like)
-    constant = model.mean_module.constant.item()
-    fitted = _learned(kernel, domain, noise, offset + scale * constant, scale)
-    fitted = replace(fitted, warping=warping)
+        return previous or prior
+    fitted = _learned(found.lengthscale, domain, found.noise_var or own)
+    fitted = replace(fitted, offset=offset + scale * found.mean, scale=scale, warping=warping)
     logger.info("fitted to %d answers: %s", len(y), fitted.hyperparameters())
     return fitted
 
 
-def _prior_modules(
-    domain: Domain, warm_start: Hyperparameters | None, points: Tensor
-) -> tuple[Kernel, GaussianLikelihood]:
-    """A Matern 5/2 kernel and a likelihood with their priors, where a fit begins.
+def _fit(
+    X: Tensor,
+    y: Tensor,
+    noise_var: Tensor,
+    priors: tuple[LogNormal, LogNormal],
+    begin: Sequence[float],
+    least: float,
+    seed: int,
+) -> Fit | None:
+    """The best of some fits, to a random subset where there are many answers.
 
     Args:
-        domain: whose columns are counted.
-        warm_start: modes of the priors, instead of the usual ones.
-        points: of the dtype and on the device of what is made.
+        X: normalised inputs, ``n x d``.
+        y: standardised values, ``n``.
+        noise_var: of the values, ``n``; the noise is learned unless all are known.
+        priors: of lengthscales and noise.
+        begin: noise variances that fits begin with.
+        least: the least noise variance that is learned.
+        seed: of the subset.
     """
+    steps = MAX_ITERATIONS if len(y) > MANY_ANSWERS else MOST_ITERATIONS
+    rows = _subset(len(y), seed)
+    known = None if bool(noise_var.isnan().any()) else noise_var[rows].numpy()
+    start = np.log(priors[0].mode)
+    starts = [start]
+    if known is None:
+        starts = [np.append(start, np.log(max(noise, least))) for noise in begin]
+    objective = Objective(X[rows].numpy(), y[rows].numpy(), known, *priors)
+    return fit(objective, starts, least, steps)
+
+
+def _priors(domain: Domain, warm_start: Hyperparameters | None) -> tuple[LogNormal, LogNormal]:
+    """Of lengthscales, BoTorch's in so many columns, and of noise; or around what was learned."""
     columns = domain.encoding.bounds(domain.bounds).shape[-1]
-    kernel = get_covar_module_with_dim_scaled_prior(columns, use_rbf_kernel=False)
-    kernel = kernel.to(points).eval()
-    likelihood = GaussianLikelihood(
-        noise_prior=LogNormalPrior(NOISE_LOC, NOISE_SCALE),
-        noise_constraint=GreaterThan(
-            exact_noise(points) / 10.0, transform=None, initial_value=math.exp(NOISE_LOC)
-        ),
-    ).to(points)
-    if warm_start is not None:
-        noise = likelihood.noise_covar
-        for module, name, spread, learned in (
-            (kernel, "lengthscale", LENGTHSCALE_SPREAD, warm_start.lengthscale),
-            (noise, "noise", NOISE_SPREAD, [warm_start.noise_var]),
-        ):
-            lowest = getattr(module, f"raw_{name}_constraint").lower_bound
-            mode = torch.maximum(points.new_tensor(learned), 1.01 * lowest.to(points))
-            prior = LogNormalPrior(mode.log() + spread**2, spread).to(points)
-            module.register_prior(f"{name}_prior", prior, name)
-            module.initialize(**{name: mode})
-    return kernel, likelihood
+    if warm_start is None:
+        loc = math.sqrt(2.0) + 0.5 * math.log(columns)
+        scales = LogNormal(np.full(columns, loc), math.sqrt(3.0))
+        return scales, LogNormal(np.array([NOISE_LOC]), NOISE_SCALE)
+    least = LEAST_NOISE * exact_noise(domain.like)
+    return (
+        LogNormal.around(np.maximum(warm_start.lengthscale, LENGTHSCALES[0]), LENGTHSCALE_SPREAD),
+        LogNormal.around(np.array([max(warm_start.noise_var, least)]), NOISE_SPREAD),
+    )
 
 
-def _learned(
-    kernel: Kernel, domain: Domain, noise_var: float, offset: float, scale: float
+def _learned(lengthscale: np.ndarray, domain: Domain, noise_var: float) -> Surrogate:
+    kernel = MaternKernel(nu=2.5, ard_num_dims=len(lengthscale)).to(domain.like)
+    kernel.lengthscale = domain.like.new_tensor(lengthscale)
+    return _with_kernel(kernel.requires_grad_(False).eval(), domain, noise_var)
+
+
+def _with_kernel(
+    kernel: Kernel, domain: Domain, noise_var: float, offset: float = 0.0, scale: float = 1.0
 ) -> Surrogate:
+    """A learned surrogate of a domain's values."""
     encoding = domain.encoding
     origin, top = encoding.bounds(domain.bounds)
     width = top - origin
@@ -423,72 +441,13 @@ def _subset(n: int, seed: int) -> Tensor:
     return torch.randperm(n, generator=generator)[:MANY_ANSWERS].sort().values
 
 
-def _standardization(y: Tensor) -> tuple[float, float]:
-    """Mean and deviation; a deviation of 1 where the values are equal up to rounding."""
+def _standardization(y: Tensor, weight: Tensor, like: Tensor) -> tuple[float, float]:
+    """Mean and deviation of weighted values; 1 where they are equal up to rounding of a dtype."""
     if len(y) == 0:
         return 0.0, 1.0
-    offset = y.mean().item()
-    scale = y.std().item() if len(y) > 1 else 0.0
-    rounding = 16 * torch.finfo(y.dtype).eps * y.abs().max().item()
+    share = weight / weight.sum()
+    offset = float(share @ y)
+    free = 1.0 - float(share @ share)  # 1 - 1/n if they weigh alike
+    scale = math.sqrt(float(share @ (y - offset) ** 2) / free) if len(y) > 1 else 0.0
+    rounding = 16 * torch.finfo(like.dtype).eps * y.abs().max().item()
     return offset, scale if scale > rounding else 1.0
-
-
-def _fit(
-    X: Tensor,
-    Y: Tensor,
-    Yvar: Tensor | None,
-    seed: int,
-    domain: Domain,
-    warm_start: Hyperparameters | None,
-    max_iterations: int | None,
-) -> SingleTaskGP:
-    """BoTorch's fit; after a failure from other start values, drawn from the priors.
-
-    BoTorch's own restarts draw from the global generators, which are not ours to touch.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    options = {} if max_iterations is None else {"options": {"maxiter": max_iterations}}
-    with (
-        warnings.catch_warnings(),
-        # Iterative solvers would make the fit random above 800 answers.
-        gpytorch.settings.max_cholesky_size(len(Y) + 1),
-    ):
-        warnings.simplefilter("ignore", InputDataWarning)
-        warnings.simplefilter("ignore", BotorchWarning)
-        warnings.simplefilter("ignore", NumericalWarning)
-        for attempt in range(MAX_FITS):
-            kernel, likelihood = _prior_modules(domain, warm_start, X)
-            model = SingleTaskGP(
-                X,
-                Y,
-                Yvar,
-                likelihood if Yvar is None else None,
-                covar_module=kernel.train(),
-                outcome_transform=None,
-            )
-            if attempt:
-                _draw_start(model, generator)
-            mll = ExactMarginalLogLikelihood(model.likelihood, model)
-            try:
-                fit_gpytorch_mll(mll, max_attempts=1, optimizer_kwargs=options)
-            except ModelFittingError:
-                if attempt == MAX_FITS - 1:
-                    raise
-            else:
-                break
-    return model.eval()
-
-
-def _draw_start(model: SingleTaskGP, generator: torch.Generator) -> None:
-    """Start values of lengthscales and noise from their log-normal priors."""
-    kernel = model.covar_module
-    for module, name, prior in (
-        (kernel, "lengthscale", kernel.lengthscale_prior),
-        (model.likelihood, "noise", getattr(model.likelihood.noise_covar, "noise_prior", None)),
-    ):
-        if prior is None:  # known noise
-            continue
-        current = getattr(module, name)
-        normal = torch.randn(current.shape, generator=generator, dtype=torch.double)
-        drawn = (prior.loc + prior.scale * normal.to(current)).exp()
-        module.initialize(**{name: drawn.clamp(0.05, 1e3)})

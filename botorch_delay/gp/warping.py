@@ -17,6 +17,10 @@ MIN_VALUES = 3
 MAX_KNOTS = 512
 # Of the logarithm that stretches the better half (Song et al. 2024, section 4.1 of the appendix).
 LOG_BASE = 1.5
+# Shares that differ by less are the same.
+ROUNDING = 1e-9
+# Answers are one crowd where their inputs differ by less, root mean square, in sides.
+CROWD = 0.1
 
 
 @dataclass(frozen=True)
@@ -105,8 +109,24 @@ def _segments(x: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
     return high - 1, high
 
 
-def half_rank(y: Tensor) -> Warping:
-    """Half-rank, then logarithm: Vizier's output warping (Song et al. 2024).
+def spread_weights(X: Tensor) -> Tensor:
+    """How much each answer counts in the distribution of values: one crowd as much as one point.
+
+    Answers crowd where values are good. Were each to count alike, the median would soon lie
+    among them, and all that is known of the rest would be its ranks.
+
+    Args:
+        X: inputs in units of the sides, ``n x d``.
+    """
+    others = X[:: max(len(X) // MAX_KNOTS, 1)]
+    exact = "donot_use_mm_for_euclid_dist"
+    distance = torch.cdist(X, others, compute_mode=exact) / (CROWD * X.shape[-1] ** 0.5)
+    crowd = torch.exp(-0.5 * distance**2).sum(dim=1) * (len(X) / max(len(others), 1))
+    return 1.0 / crowd.clamp_min(1.0)
+
+
+def half_rank(y: Tensor, weight: Tensor) -> Warping:
+    """Half-rank, then logarithm: Vizier's output warping (Song et al. 2024), of weighted answers.
 
     Values below the median are replaced by normal quantiles of their ranks, scaled to the spread
     of the better half, so that how bad a bad value is no longer counts. Then distances from the
@@ -114,30 +134,33 @@ def half_rank(y: Tensor) -> Warping:
 
     Args:
         y: values to be maximised, ``n``.
+        weight: what each counts, ``n``, above 0.
     """
-    values = np.unique(y.detach().cpu().double().numpy())
+    values, place = np.unique(y.detach().cpu().double().numpy(), return_inverse=True)
     if len(values) < MIN_VALUES:
         return Warping()
-    every = np.sort(y.detach().cpu().double().numpy())
-    median = float(np.median(every))
-    better = every[every >= median]
-    spread = float(np.sqrt(np.mean((better - median) ** 2)))
-    if spread == 0.0:  # more than half of the values are the best one
-        spread = float(np.std(every))
-    # The share of values below, ties counted half: 1/2 at the median.
-    below = (np.searchsorted(every, values, "left") + np.searchsorted(every, values, "right")) / 2
-    quantiles = median + spread * torch.special.ndtri(torch.from_numpy(below / len(every))).numpy()
-    ranked = np.where(values < median, np.minimum(quantiles, median), values)
+    counted = np.bincount(place, weight.cpu().double().numpy())
+    share = counted / counted.sum()
+    upto = np.cumsum(share)
+    median = float(values[np.searchsorted(upto, 0.5 - ROUNDING)])
+    better = values >= median
+    spread = float(np.sqrt(np.average((values[better] - median) ** 2, weights=share[better])))
+    if spread == 0.0:  # the best one is the median
+        spread = float(np.sqrt(np.average((values - median) ** 2, weights=share)))
+    # The share of values below, ties counted half: about 1/2 at the median.
+    quantiles = median + spread * torch.special.ndtri(torch.from_numpy(upto - share / 2)).numpy()
+    ranked = np.where(better, values, np.minimum(quantiles, median))
     distance = (ranked[-1] - ranked) / (ranked[-1] - ranked[0])
     warped = 0.5 - np.log1p(distance * (LOG_BASE - 1.0)) / np.log(LOG_BASE)
     return Warping.through(values, warped)
 
 
-def yeo_johnson(y: Tensor) -> Warping:
+def yeo_johnson(y: Tensor, weight: Tensor) -> Warping:
     """Yeo and Johnson's power transform of the standardised values, at its likeliest power.
 
     Args:
         y: values to be maximised, ``n``.
+        weight: not used.
     """
     # Not above: scipy.stats takes long to import.
     from scipy import stats
@@ -153,12 +176,12 @@ def yeo_johnson(y: Tensor) -> Warping:
     return Warping.through(values, warped)
 
 
-def identity(y: Tensor) -> Warping:
+def identity(y: Tensor, weight: Tensor) -> Warping:
     """Values as they are."""
     return Warping()
 
 
-WARPINGS: dict[str, Callable[[Tensor], Warping]] = {
+WARPINGS: dict[str, Callable[[Tensor, Tensor], Warping]] = {
     "half-rank": half_rank,
     "yeo-johnson": yeo_johnson,
     "none": identity,

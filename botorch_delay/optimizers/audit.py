@@ -278,7 +278,19 @@ class Audit:
             waits_cost=cost,
             norm_at_least=None if self._constants is None else self.norm,
             budget=terms,
+            plays=self._plays(),
         )
+
+    def _plays(self) -> str:
+        """What decides the run, where its horizon has room for no design point but the first."""
+        config, asks = self._config, self._config.horizon
+        if config.rule is None or config.budget_factor is not None or asks is None:
+            return ""
+        if config.fraction * (asks - 1) >= 1.0:
+            return ""
+        known = config.rule.published.get(type(config.pending).__name__)
+        rule = f"{known}, {config.rule!r}" if known else f"{config.rule!r}"
+        return f"One of the {asks} asks is a design point; the others play a rule: {rule}."
 
     def _budget_terms(self) -> BudgetTerms | None:
         if self._budget is None:

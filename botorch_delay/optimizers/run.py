@@ -110,7 +110,8 @@ class Fitting:
         answers = Answers.of(config.domain, config.sign, ledger.results())
         if self._worst_value is not None and 0 < len(answers) < MIN_ANSWERS_TO_FIT:
             worst = answers.y.new_tensor([config.sign * self._worst_value])
-            answers = replace(answers, y=torch.cat([answers.y[:1], worst]))
+            y = torch.cat([answers.y[:1], worst])
+            answers = replace(answers, X=answers.X[[0, 0]], y=y)
         return fit_surrogate(
             config.domain,
             answers,

@@ -319,7 +319,7 @@ def test_the_suites():
     assert not set(FULL.methods) & set(VARIANTS)
     assert {"tpe", "optuna-gp-by-model"} <= set(FULL.methods)
     assert not set(FULL.problems) & {"f1", "paper-1.0", "se-0.02-d4", "hpobench-car"}
-    assert len(FULL.problems) == 6 + 4 + 3 * 14 + 2 * 7 + 4 * 5 + 7
+    assert len(FULL.problems) == 6 + 4 + 3 * 14 + 2 * 5 + 4 * 5 + 7
     assert len(PAPER.cells()) == 2 * 3 * 6 * 10
     names = {"quick", "boxes", "boxes-development", "coco", "full", "hpo", "paper"}
     assert set(SUITES) == names

@@ -42,6 +42,13 @@ def predict(surrogate, X, y, noise_var, at):
     return surrogate.posterior(surrogate.data(answers(X, y, noise_var))).at(at)
 
 
+@pytest.fixture
+def alike(monkeypatch):
+    """Every answer counts alike, crowded or not."""
+    monkeypatch.setattr(module, "spread_weights", lambda X: X.new_ones(len(X)))
+
+
+@pytest.mark.usefixtures("alike")
 def test_it_is_botorch_s_model_with_a_matern_kernel():
     ours = predict(fit(), X, Y, NONE, POINTS)
     bounds = torch.stack([POINTS.amin(dim=0), POINTS.amax(dim=0)])
@@ -62,6 +69,16 @@ def test_it_is_botorch_s_model_with_a_matern_kernel():
     torch.testing.assert_close(
         ours.variance, expected.variance.flatten().detach(), rtol=1e-2, atol=1e-2
     )
+
+
+def test_the_scale_is_that_of_places_and_not_of_answers():
+    """However many answers crowd at one place, it counts as one."""
+    crowd = X[Y.argsort()[12]] + 1e-3 * normal(80).reshape(40, 2)
+    middle = Y.median().expand(40)
+    few, many = (fit(torch.cat([X, crowd[:n]]), torch.cat([Y, middle[:n]])) for n in (5, 40))
+    unweighted = [torch.cat([Y, middle[:n]]).std().item() for n in (5, 40)]
+    assert unweighted[1] < 0.75 * unweighted[0]
+    assert many.scale == pytest.approx(few.scale, rel=0.12)
 
 
 def test_a_fixed_surrogate_changes_nothing():
@@ -165,34 +182,11 @@ def guarded(randn):
     return draw
 
 
-@pytest.mark.parametrize("noise_var", [NONE, torch.full_like(NONE, 0.01)])
-def test_a_fit_that_fails_at_first_starts_anew_elsewhere(monkeypatch, noise_var):
-    original, starts = module.fit_gpytorch_mll, []
-
-    def fails_twice(mll, **options):
-        starts.append(mll.model.covar_module.lengthscale.tolist())
-        if len(starts) <= 2:
-            raise module.ModelFittingError
-        return original(mll, **options)
-
-    monkeypatch.setattr(module, "fit_gpytorch_mll", fails_twice)
-    fitted = fit(noise_var=noise_var)
-    assert len(starts) == 3
-    assert starts[0] != starts[1] != starts[2]
-    assert fitted.learned
-    first = list(starts)
-    starts.clear()
-    assert fit(noise_var=noise_var).hyperparameters() == fitted.hyperparameters()
-    assert starts == first
-
-
+@pytest.mark.usefixtures("alike")
 def test_a_fit_that_fails_keeps_the_last_good_one(monkeypatch):
     previous = fit()
 
-    def broken(*_):
-        raise RuntimeError("no")
-
-    monkeypatch.setattr(module, "_fit", broken)
+    monkeypatch.setattr(module, "fit", lambda *_: None)
     with pytest.warns(FitWarning, match="previous ones stay"):
         assert fit(previous=previous) is previous
     with pytest.warns(FitWarning, match="modes"):
@@ -201,6 +195,7 @@ def test_a_fit_that_fails_keeps_the_last_good_one(monkeypatch):
     assert torch.isfinite(covariance(fallback.covar_module, X, X)).all()
 
 
+@pytest.mark.usefixtures("alike")
 def test_a_fit_to_many_answers_takes_a_subset(monkeypatch):
     monkeypatch.setattr("botorch_delay.gp.surrogate.MANY_ANSWERS", 40)
     domain = FiniteDomain(scattered(60))

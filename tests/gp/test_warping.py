@@ -10,17 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from botorch_delay.gp.warping import MAX_KNOTS, WARPINGS, Warping, half_rank, yeo_johnson
+from botorch_delay.gp.warping import MAX_KNOTS, WARPINGS, Warping, spread_weights
 
 values = st.lists(st.floats(-1e9, 1e9, allow_nan=False, width=32), min_size=1, max_size=40).map(
     lambda numbers: torch.tensor(numbers, dtype=torch.double)
 )
 
 
+def fitted(kind, y):
+    """The warping of values that count alike."""
+    return WARPINGS[kind](y, torch.ones_like(y))
+
+
 @pytest.mark.parametrize("kind", WARPINGS)
 @given(y=values)
 def test_the_order_of_values_stays(kind, y):
-    warped = WARPINGS[kind](y)(y)
+    warped = fitted(kind, y)(y)
     order = y.argsort()
     assert bool(torch.isfinite(warped).all())
     assert bool((warped[order].diff() >= 0.0).all())
@@ -29,7 +34,7 @@ def test_the_order_of_values_stays(kind, y):
 @pytest.mark.parametrize("kind", WARPINGS)
 def test_values_come_back(kind):
     y = torch.randn(60, generator=torch.Generator().manual_seed(0), dtype=torch.double).exp()
-    warping = WARPINGS[kind](y)
+    warping = fitted(kind, y)
     beyond = torch.cat([y, torch.tensor([y.min() - 3.0, y.max() + 3.0], dtype=torch.double)])
     torch.testing.assert_close(warping.inverse(warping(beyond)), beyond, rtol=1e-9, atol=1e-9)
 
@@ -42,19 +47,51 @@ def test_half_rank_by_hand():
     ranked = np.array([lowest, lower, 2.0, 3.0, 5.0])
     distance = (5.0 - ranked) / (5.0 - lowest)
     expected = 0.5 - np.log(1.0 + 0.5 * distance) / np.log(1.5)
-    np.testing.assert_allclose(half_rank(y)(y).numpy(), expected, rtol=1e-12)
+    np.testing.assert_allclose(fitted("half-rank", y)(y).numpy(), expected, rtol=1e-12)
+
+
+def test_an_answer_that_weighs_twice_is_two_of_its_value():
+    y = torch.tensor([-7.0, 2.0, 3.0, 5.0, 8.0, 2.0], dtype=torch.double)
+    weight = torch.tensor([1.0, 2.0, 1.0, 1.0, 1.0], dtype=torch.double)
+    once, twice = WARPINGS["half-rank"](y[:5], weight), fitted("half-rank", y)
+    torch.testing.assert_close(once(y), twice(y))
+
+
+def test_a_crowd_counts_as_one_point():
+    """Nine answers at one place and three far apart; of very many as well, from some of them."""
+    apart = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], dtype=torch.double)
+    crowd = torch.tensor([[1.0, 1.0]], dtype=torch.double).repeat(9, 1)
+    weight = spread_weights(torch.cat([apart, crowd]))
+    np.testing.assert_allclose(weight, [1.0] * 3 + [1 / 9] * 9, rtol=1e-6)
+    many = spread_weights(torch.cat([apart, crowd.repeat(300, 1)]))
+    np.testing.assert_allclose(many[3:].sum(), 1.0, rtol=0.1)
+    assert spread_weights(apart[:0]).tolist() == []
+
+
+def test_answers_near_the_best_leave_the_rest_apart():
+    """The more answers crowd near the best, the less would be left of all other values."""
+    X = torch.linspace(0.0, 1.0, 11, dtype=torch.double).unsqueeze(-1)
+    X = torch.cat([X, torch.linspace(0.49, 0.51, 40, dtype=torch.double).unsqueeze(-1)])
+    y = -(X - 0.5).abs().squeeze(-1)
+    alike, spread = (WARPINGS["half-rank"](y, w) for w in (torch.ones_like(y), spread_weights(X)))
+    middle = y.new_tensor([-0.3, -0.1, 0.0])
+    shares = [
+        ((w(middle)[1] - w(middle)[0]) / (w(middle)[2] - w(middle)[0])).item()
+        for w in (alike, spread)
+    ]
+    assert shares[0] < 0.2 < 0.4 < shares[1]
 
 
 def test_how_bad_the_worst_value_is_does_not_count():
     y = torch.tensor([-1e3, -7.0, 2.0, 3.0, 5.0], dtype=torch.double)
     worse = y.clone()
     worse[0] = -1e12
-    torch.testing.assert_close(half_rank(y)(y), half_rank(worse)(worse))
+    torch.testing.assert_close(fitted("half-rank", y)(y), fitted("half-rank", worse)(worse))
 
 
 def test_yeo_johnson_makes_a_skewed_sample_symmetric():
     y = torch.randn(400, generator=torch.Generator().manual_seed(1), dtype=torch.double).exp()
-    warped = yeo_johnson(y)(y)
+    warped = fitted("yeo-johnson", y)(y)
     assert abs(stats.skew(warped.numpy())) < 0.5 < 1.5 < stats.skew(y.numpy())
     # scipy's own map of the same standardised values.
     standard = Standardize(1)(y.unsqueeze(-1))[0].squeeze(-1).numpy() * np.sqrt(400 / 399)
@@ -72,15 +109,15 @@ def test_slopes_are_those_of_the_segments():
 
 def test_the_identity_without_values_to_tell_from():
     y = torch.tensor([1.0, 1.0, 4.0], dtype=torch.double)
-    for kind in WARPINGS.values():
-        assert kind(y) == kind(y[:0]) == Warping()
+    for kind in WARPINGS:
+        assert fitted(kind, y) == fitted(kind, y[:0]) == Warping()
     assert Warping()(y) is y
     assert Warping().slope(y).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_of_many_values_some_are_knots():
     y = torch.randn(3000, generator=torch.Generator().manual_seed(2), dtype=torch.double)
-    warping = half_rank(y)
+    warping = fitted("half-rank", y)
     assert len(warping.values) <= MAX_KNOTS
     assert warping.values[0] == y.min()
     assert warping.values[-1] == y.max()
@@ -88,7 +125,7 @@ def test_of_many_values_some_are_knots():
 
 @given(y=values)
 def test_a_record_gives_the_same_map(y):
-    warping = half_rank(y)
+    warping = fitted("half-rank", y)
     assert Warping.rebuild(warping.describe()) == warping
 
 

@@ -1,0 +1,177 @@
+"""Hyperparameters by maximum a posteriori: lengthscales of a Matern 5/2 kernel, mean and noise.
+
+The optimum is that of BoTorch's ``fit_gpytorch_mll`` with the same priors. Searched for with a
+gradient in closed form, in logarithms (noise that may be 1e-7 or 1 is found from afar), from
+several starts, it takes a tenth of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_solve, cholesky
+from scipy.optimize import minimize
+
+# Lengthscales stay above BoTorch's bound and where they still make a difference, in sides.
+LENGTHSCALES = (2.5e-2, 1e4)
+LARGEST_NOISE = 1e2
+MOST_ITERATIONS = 200
+
+
+@dataclass(frozen=True)
+class LogNormal:
+    """A log-normal prior.
+
+    Attributes:
+        loc: mean of the logarithm, one number or one per column.
+        scale: standard deviation of the logarithm.
+    """
+
+    loc: np.ndarray
+    scale: float
+
+    @classmethod
+    def around(cls, mode: np.ndarray, scale: float) -> LogNormal:
+        """The prior with a mode."""
+        return cls(np.log(mode) + scale**2, scale)
+
+    @property
+    def mode(self) -> np.ndarray:
+        """Where the density is largest."""
+        return np.exp(self.loc - self.scale**2)
+
+    def loss(self, log: np.ndarray) -> tuple[float, np.ndarray]:
+        """Minus the logarithm of the density, up to a constant, and its slope in the logarithm."""
+        away = (log - self.loc) / self.scale
+        return float((0.5 * away**2 + log).sum()), away / self.scale + 1.0
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What was found.
+
+    Attributes:
+        lengthscale: one per column.
+        noise_var: None where all are known.
+        mean: the constant mean.
+        loss: minus the logarithm of the posterior density, up to a constant.
+    """
+
+    lengthscale: np.ndarray
+    noise_var: float | None
+    mean: float
+    loss: float
+
+
+class _Solved(NamedTuple):
+    """Of a covariance: 1 / lengthscale^2, scaled distances and their decay, its Cholesky factor."""
+
+    scale: np.ndarray
+    distance: np.ndarray
+    decay: np.ndarray
+    factor: np.ndarray
+    alpha: np.ndarray  # its inverse times the values less the mean
+    mean: float
+
+
+class Objective:
+    """Minus the logarithm of the posterior density of the hyperparameters' logarithms.
+
+    The constant mean is the best one at every value of the others.
+
+    Args:
+        X: ``n x d``.
+        y: ``n``.
+        known: noise variances, ``n``; None to learn one for all.
+        lengthscale: prior, one column each.
+        noise: prior of the noise variance.
+
+    Attributes:
+        columns: d.
+    """
+
+    def __init__(
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        known: np.ndarray | None,
+        lengthscale: LogNormal,
+        noise: LogNormal,
+    ) -> None:
+        self._y, self._known, self._priors = y, known, (lengthscale, noise)
+        self.columns = X.shape[1]
+        self._squares = (X.T[:, :, None] - X.T[:, None, :]) ** 2
+
+    def mean(self, theta: np.ndarray) -> float:
+        """The constant mean there."""
+        return self._solve(theta).mean
+
+    def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """The loss and its slope; infinite where the covariance has no factor."""
+        d = self.columns
+        try:
+            scale, distance, decay, factor, alpha, mean = self._solve(theta)
+        except (LinAlgError, ValueError):  # ValueError if it is not finite
+            return np.inf, np.zeros_like(theta)
+        loss = 0.5 * float((self._y - mean) @ alpha) + float(np.log(np.diag(factor)).sum())
+        inverse = cho_solve((factor, True), np.eye(len(alpha)), check_finite=False)
+        outer = 0.5 * (inverse - np.outer(alpha, alpha))
+        pull = outer * (5.0 / 3.0) * (1.0 + distance) * decay
+        slope = np.empty_like(theta)
+        slope[:d] = scale * np.tensordot(self._squares, pull, 2)
+        if self._known is None:
+            slope[d] = np.exp(theta[d]) * np.trace(outer)
+        for prior, part in zip(self._priors, (slice(0, d), slice(d, None)), strict=True):
+            more, steeper = prior.loss(theta[part])
+            loss += more
+            slope[part] += steeper
+        return loss, slope
+
+    def _solve(self, theta: np.ndarray) -> _Solved:
+        scale = np.exp(-2.0 * theta[: self.columns])
+        distance = np.sqrt(5.0 * np.tensordot(scale, self._squares, 1))
+        decay = np.exp(-distance)
+        matrix = (1.0 + distance + distance**2 / 3.0) * decay
+        noise = np.exp(theta[-1]) if self._known is None else self._known
+        matrix[np.diag_indices_from(matrix)] += noise
+        factor = cholesky(matrix, lower=True, check_finite=False)
+        solved = cho_solve((factor, True), np.stack([self._y, np.ones_like(self._y)], axis=1))
+        mean = float(solved[:, 0].sum() / solved[:, 1].sum())
+        alpha = solved[:, 0] - mean * solved[:, 1]
+        return _Solved(scale, distance, decay, factor, alpha, mean)
+
+
+def fit(
+    objective: Objective,
+    starts: Sequence[np.ndarray],
+    least_noise: float,
+    max_iterations: int = MOST_ITERATIONS,
+) -> Fit | None:
+    """The best of the optima that the starts lead to; None if none leads anywhere.
+
+    Args:
+        objective: what is minimised.
+        starts: logarithms of lengthscales and, where it is learned, of the noise variance.
+        least_noise: variance.
+        max_iterations: of each start.
+    """
+    best: Fit | None = None
+    d = objective.columns
+    for start in starts:
+        limits = [LENGTHSCALES] * d + [(least_noise, LARGEST_NOISE)] * (len(start) - d)
+        found = minimize(
+            objective,
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=np.log(limits),
+            options={"maxiter": max_iterations},
+        )
+        if not np.isfinite(found.fun) or (best is not None and found.fun >= best.loss):
+            continue
+        noise = float(np.exp(found.x[d])) if len(start) > d else None
+        best = Fit(np.exp(found.x[:d]), noise, objective.mean(found.x), float(found.fun))
+    return best

@@ -1,0 +1,57 @@
+"""Maximum a posteriori: slopes, several starts, and what there is without a factor."""
+
+import numpy as np
+import pytest
+from scipy.optimize import check_grad
+
+from botorch_delay.gp.hyperparameters import LogNormal, Objective, fit
+
+rng = np.random.default_rng(0)
+X = rng.random((12, 2))
+Y = np.sin(5 * X).sum(axis=1) + 0.1 * rng.standard_normal(12)
+SCALES = LogNormal(np.full(2, 1.8), 1.7)
+NOISE = LogNormal(np.array([-8.0]), 3.0)
+
+
+def objective(y=Y, known=None):
+    return Objective(X, y, known, SCALES, NOISE)
+
+
+@pytest.mark.parametrize("known", [None, np.full(12, 0.01)])
+def test_slopes_are_those_of_differences(known):
+    function = objective(known=known)
+    for theta in ([-1.0, 0.5, -3.0], [0.2, -1.3, -9.0], [1.0, 1.0, 0.3]):
+        at = np.array(theta[:2] if known is not None else theta)
+        error = check_grad(lambda t: function(t)[0], lambda t: function(t)[1], at)
+        assert error < 1e-4 * np.linalg.norm(function(at)[1])
+
+
+def test_the_mean_is_the_likeliest():
+    theta = np.array([-1.0, 0.5, -3.0])
+    at = objective().mean(theta)
+    best = objective(Y - at)(theta)[0]
+    assert objective(Y - at).mean(theta) == pytest.approx(0.0, abs=1e-12)
+    assert best == pytest.approx(objective()(theta)[0])
+
+
+def test_the_best_of_several_starts_wins():
+    """From lengthscales that explain nothing all is noise; from others hardly anything is."""
+    y = np.sin(40 * X[:, 0])
+    starts = [np.array(start) for start in ([4.0, 4.0, 0.0], [-3.0, 0.0, -14.0])]
+    alone = [fit(objective(y), [start], 1e-7) for start in starts]
+    assert abs(alone[0].loss - alone[1].loss) > 0.1
+    both = fit(objective(y), starts, 1e-7)
+    assert both.loss == min(found.loss for found in alone)
+
+
+def test_without_a_factor_there_is_nothing():
+    bad = objective(known=np.full(12, np.nan))
+    assert fit(bad, [np.zeros(2)], 1e-7) is None
+    assert fit(objective(known=np.full(12, -2.0)), [np.zeros(2)], 1e-7) is None
+
+
+def test_a_prior_around_a_mode_has_it():
+    prior = LogNormal.around(np.array([0.3, 2.0]), 0.5)
+    np.testing.assert_allclose(prior.mode, [0.3, 2.0])
+    _, slope = prior.loss(np.log([0.3, 2.0]))
+    np.testing.assert_allclose(slope, 0.0, atol=1e-12)
