@@ -100,7 +100,8 @@ def run(
     The objective returns one finite number. With a :class:`~botorch_delay.Space` it gets the
     parameters: as keywords if its signature takes all of them by name, as ``objective(lr, layers)``
     and ``objective(**params)`` do, else as one dict, ``objective(params)``. Without a space it gets
-    the point, a CPU tensor of shape ``d``. What it raises, and anything else that it returns,
+    the point, a tensor of shape ``d`` on the CPU, also where the optimizer's are on a CUDA device:
+    workers may be processes. What it raises, and anything else that it returns,
     becomes a failed trial with its message. Failed points are asked again as the optimizer decides,
     within ``n_trials``. Several optimizers can share one executor: call this in a thread for each.
 

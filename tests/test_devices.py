@@ -1,5 +1,7 @@
 """The same on a CUDA device as on the CPU; on a simulated device where there is no other."""
 
+import copy
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -186,36 +188,109 @@ def test_points_on_the_wrong_device_are_refused_in_one_line(entry):
     assert "\n" not in str(error.value)
 
 
-def waits(opt, gpu, n):
-    """How often each ask and each tell waited for the device, with three in flight."""
-    asks, tells, running = [], [], []
-    for _ in range(n):
-        gpu.clear()
-        running.append(opt.ask())
-        asks.append(gpu.count())
-        if len(running) > 3:
-            trial = running.pop(0)
-            value = quadratic(trial.x.cpu())
-            gpu.clear()
-            opt.tell(trial, value)
-            tells.append(gpu.count())
-    return asks, tells
+def test_every_public_class_that_holds_tensors_is_played_on_the_device():
+    """The rest hold numbers; the optimizers' modes are those of the golden traces and above."""
+    played = {"AcquisitionOptimizer", "BPEDelayOptimizer", "QueuedOptimizer", "RandomOptimizer"}
+    played |= {"ThreDSOptimizer", "DelayedGP", "MaxVariance", "FantasyUpperConfidenceBound"}
+    played |= {"BoxDomain", "FiniteDomain", "Space", "ActiveSet", "FiniteActiveSet", "Prediction"}
+    played |= {"Recommendation", "Replicates", "Trial", "BotorchRule", "Rule", "UCB"}
+    played |= {"ThompsonSampling", "FixedBeta", "RKHSConfidence", "Confidence", "Learned"}
+    played |= {"greedy_max_variance", "information_gain", "effective_dimension", "rkhs_bounds"}
+    played |= {"load", "editing", "benchmarks", "Optimizer"}
+    numbers = {"exceptions", "Guarantee", "ConstantDelay", "DelayLaw", "GeometricDelay", "NoDelay"}
+    numbers |= {"PoissonDelay", "SubExponentialDelay", "Choice", "Float", "Int", "GeometricRounds"}
+    numbers |= {"HorizonRounds", "RoundRecord", "round_lengths", "Hyperparameters", "TrialState"}
+    numbers |= {"EmpiricalDelay", "Forecast", "Straggler", "Exploit", "WithinBudget", "Censor"}
+    numbers |= {"Hallucinate", "Ignore", "Pending"}
+    assert played | numbers == set(bd.__all__)
+    assert not played & numbers
 
 
-# The smallest sets keep a covariance after a few answers, the others rows.
-@pytest.mark.parametrize("n", [60, 2_000])
-def test_an_ask_on_candidates_waits_for_the_device_a_few_times(device, n):
-    if device is None:
-        pytest.skip("only a simulated device counts")
-    opt = bd.AcquisitionOptimizer(points("cuda", n), covar_module=se().cuda(), noise_var=NOISE)
-    asks, tells = waits(opt, device, 25)
-    assert sorted(asks)[-3] <= 4  # once or twice all is made anew
-    assert max(tells) == 0
+def told(device, domain, **options):
+    """A short run: what it says at its end."""
+    kernel = se().to(device)
+    opt = bd.BPEDelayOptimizer(domain(device), 14, covar_module=kernel, noise_var=NOISE, **options)
+    asked(opt, 8)
+    return opt
 
 
-def test_a_kernel_is_learned_on_the_cpu(device):
-    if device is None:
-        pytest.skip("only a simulated device counts")
-    asks, tells = waits(bd.BPEDelayOptimizer(points("cuda"), horizon=40), device, 8)
-    assert max(asks) < 60  # 1,041 on the device: two for each step of each fit
-    assert max(tells) <= 1
+READINGS = {
+    "recommend": lambda opt: opt.recommend().x,
+    "recommend, active": lambda opt: opt.recommend(among="active").x,
+    "predict": lambda opt: opt.predict(opt.domain.bounds).mean,
+    "stopping_gap": lambda opt: torch.tensor(opt.stopping_gap()),
+    "replicates": lambda opt: torch.stack([found.x for found in opt.replicates()]),
+    "trials": lambda opt: torch.stack([trial.x for trial in opt.trials]),
+    "active_set": lambda opt: opt.active_set.contains(opt.domain.bounds),
+    "round_that_eliminated": lambda opt: opt.round_that_eliminated(opt.trials[0].x.unsqueeze(0)),
+    "table": lambda opt: torch.tensor([row["x0"] for row in opt.table()]),
+    "deep copy": lambda opt: copy.deepcopy(opt).ask().x,
+    "pickled trial": lambda opt: pickle.loads(pickle.dumps(opt.trials[0])).x,
+}
+
+
+@pytest.mark.parametrize("domain", [points, box])
+def test_what_is_read_of_a_run_is_the_same(domain):
+    runs = {device: told(device, domain) for device in ("cpu", "cuda")}
+    for name, reading in READINGS.items():
+        here, there = (reading(runs[device]) for device in ("cpu", "cuda"))
+        torch.testing.assert_close(there.cpu(), here, rtol=1e-6, atol=1e-6, msg=name)
+        assert there.device.type == ("cpu" if name in ("stopping_gap", "table") else "cuda"), name
+
+
+def test_results_attached_and_taken_back():
+    found = []
+    for device in ("cpu", "cuda"):
+        opt = told(device, box)
+        X = scattered(3).to(device)
+        opt.attach(X, X[:, 0])
+        opt.detach(opt.attached[1])
+        assert opt.attached[0].x.device.type == opt.detached[0].x.device.type == device
+        found.append(opt.ask().x.cpu())
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)
+
+
+def test_a_queue_and_an_edited_file(tmp_path):
+    found = []
+    for device in ("cpu", "cuda"):
+        options = {"covar_module": se().to(device), "noise_var": NOISE}
+        queued = bd.QueuedOptimizer(bd.AcquisitionOptimizer(points(device), **options))
+        asked(queued, 6)
+        path = tmp_path / f"{device}.db"
+        queued.save(path)
+        with bd.editing(path, device=device) as opt:
+            found.append([opt.ask().index for _ in range(3)])
+            assert opt.trials[-1].x.device.type == device
+    assert found[0] == found[1]
+
+
+def test_bounds_and_information_of_single_functions():
+    X = scattered(12)
+    found = []
+    for device in ("cpu", "cuda"):
+        kernel, there = se().to(device), X.to(device)
+        bounds = bd.rkhs_bounds(
+            *(kernel, there[:6], there[:6, 0], there),
+            noise_var=NOISE,
+            norm_bound=1.0,
+            noise_std=0.1,
+            delta=0.1,
+        )
+        known = kernel, there, NOISE
+        numbers = torch.tensor([bd.information_gain(*known), bd.effective_dimension(*known)])
+        found.append([*(end.cpu() for end in bounds), numbers])
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_benchmark_on_the_device():
+    found = []
+    for device in ("cpu", "cuda"):
+        X = scattered(40).to(device)
+        problem = bd.benchmarks.FiniteProblem(
+            X, (6.0 * X).sin().sum(dim=1), 0.1, covar_module=se().to(device)
+        )
+        method = bd.benchmarks.METHODS["gp-bucb"]
+        clock = bd.benchmarks.DELAYS["none"]
+        optimizer = method.make(problem, clock, 8, 0)
+        found.append(bd.benchmarks.simulate(optimizer, problem, clock, 8).index.tolist())
+    assert found[0] == found[1]

@@ -92,15 +92,16 @@ def norm_at_least(
     Returns:
         In units of the values; 0 where any norm will do.
     """
-    seen, first = np.unique(answers.group.cpu(), return_index=True)
+    # On the CPU: an eigenvalue problem of a few hundred points, and sums for several ridges.
+    group, X, y = answers.group.cpu(), answers.X.cpu().double(), answers.y.cpu().double()
+    seen, first = np.unique(group, return_index=True)
     if len(seen) > MAX_NORM_POINTS:
-        kept = torch.from_numpy(seen[first.argsort()[:MAX_NORM_POINTS]]).to(answers.group)
-        answers = answers.at(torch.isin(answers.group, kept).to(answers.X.device))
-    y = answers.y.double()
-    evidence = Data.averaged(answers.X.double(), y, torch.ones_like(y), answers.group)
-    place = torch.searchsorted(answers.group.unique(), answers.group)
+        kept = torch.isin(group, torch.from_numpy(seen[first.argsort()[:MAX_NORM_POINTS]]))
+        group, X, y = group[kept], X[kept], y[kept]
+    evidence = Data.averaged(X, y, torch.ones_like(y), group)
+    place = torch.searchsorted(group.unique(), group)
     within = (y - evidence.y[place]).square().sum().item()
-    K = covariance(copy.deepcopy(covar_module).double(), evidence.X, evidence.X)
+    K = covariance(copy.deepcopy(covar_module).double().cpu(), evidence.X, evidence.X)
     root = evidence.noise_var.rsqrt()  # of the number of answers at each point
     values, vectors = torch.linalg.eigh(root.unsqueeze(-1) * K * root)
     squares = (vectors.T @ (root * evidence.y)).square()

@@ -28,6 +28,7 @@ from botorch_delay.gp.surrogate import Surrogate
 
 TIE_TOLERANCE = 1e-8
 FIRST_STEP = 0.1
+DRAWN_AT_ONCE = 8  # steps' random directions, for a device
 LARGEST_GROWTH = 3.0  # of a step after a gain
 SMALLEST_STEP = 1e-6
 # Of so many points, those nearest to where climbs begin, a learned bound is made.
@@ -60,8 +61,13 @@ def lowest_of_largest(scores: Tensor, scale: float = 0.0) -> int:
         scores: ``n``.
         scale: the size of what the scores are made of, where they may cancel.
     """
+    return int(lowest_tied(scores, scale))
+
+
+def lowest_tied(scores: Tensor, scale: float = 0.0) -> Tensor:
+    """The same as a LongTensor of shape 1, for which no device is waited for."""
     # argmax returns the first of equal entries: the lowest index among the ties.
-    return int(largest_and_tied(scores, scale)[1].byte().argmax())
+    return largest_and_tied(scores, scale)[1].byte().argmax().unsqueeze(0)
 
 
 @runtime_checkable
@@ -138,8 +144,14 @@ class _Ascent:
         self.values, self._slope = _evaluate(function, domain, self.X)
         self._step = torch.full_like(self.values, FIRST_STEP)
         self._blocked = torch.zeros_like(self.values, dtype=torch.bool)
-        self._fixed = sorted(domain.lists)
+        self._listed: Tensor | None = None  # columns with lists of values, bool d
+        if domain.lists:
+            listed = [dim in domain.lists for dim in range(domain.dim)]
+            self._listed = torch.tensor(listed, device=starts.device)
+        self._any_blocked = False
+        self._drawn: list[Tensor] = []  # directions of the next steps
         self._constrained = bool(domain.constraints) or domain.feasible is not None
+        self._edged = self._constrained or inside is not None
 
     @property
     def is_stuck(self) -> bool:
@@ -151,18 +163,23 @@ class _Ascent:
         V, slope, step, tiny = self._V, self._slope, self._step, torch.finfo(self.values.dtype).tiny
         direction = slope / slope.abs().amax(dim=1, keepdim=True).clamp_min(tiny)
         moved = (V + step.unsqueeze(1) * direction).clamp(self._lowest, self._highest)
+        blocked, looks = self._blocked, []
+        if self._edged and not self._any_blocked:
+            looks.append(blocked.any())
         if enough:
             promised = self.values + (slope * (moved - V)).sum(dim=1)
-            if not bool(promised.max() > self.values.max() + enough):
-                return False
-        blocked = self._blocked
-        if (self._constrained or self._inside is not None) and bool(blocked.any()):
-            drawn = torch.randn(V.shape, generator=self._generator, dtype=torch.double).to(V)
-            drawn[:, self._fixed] = 0.0
-            direction = torch.where(blocked.unsqueeze(1), direction + drawn, direction)
+            looks.append(promised.max() > self.values.max() + enough)
+        seen = torch.stack(looks).tolist() if looks else []  # a device is waited for once
+        if enough and not seen.pop():
+            return False
+        self._any_blocked |= any(seen)
+        if self._any_blocked:
+            drawn = direction + self._random_directions()
+            direction = torch.where(blocked.unsqueeze(1), drawn, direction)
             moved = (V + step.unsqueeze(1) * direction).clamp(self._lowest, self._highest)
         proposal = self._domain.from_unit(moved)
-        proposal[:, self._fixed] = self.X[:, self._fixed]
+        if self._listed is not None:
+            proposal = torch.where(self._listed, self.X, proposal)
         better, allowed, found_slope = self._take(moved, proposal)
         move, bend = moved - V, slope - found_slope
         bent = (move * bend).sum(dim=1)
@@ -174,6 +191,21 @@ class _Ascent:
         self._step = torch.where(better, torch.minimum(size, longest), shorter)
         self._blocked = blocked | ~allowed
         return True
+
+    def _random_directions(self) -> Tensor:
+        """One for each start, ``n x d``; 0 in columns with lists of values."""
+        if not self._drawn:
+            V = self._V
+            # Drawn on the CPU and moved, those of several steps in one copy; where there are lists
+            # what is drawn for them comes between two steps.
+            count = DRAWN_AT_ONCE if V.is_cuda and self._listed is None else 1
+            several = [
+                torch.randn(V.shape, generator=self._generator, dtype=torch.double)
+                for _ in range(count)
+            ]
+            self._drawn = [*torch.stack(several).to(V)]
+        drawn = self._drawn.pop(0)
+        return drawn if self._listed is None else drawn.masked_fill(self._listed, 0.0)
 
     def redraw(self) -> None:
         """Draw a column with a list of values anew."""
@@ -275,11 +307,14 @@ class BoundClimb:
         named = {dim for dim, _ in encoding.categories}
         plain = [dim for dim in range(X.shape[1]) if dim not in named]
         slope = slope / self._surrogate.width
-        found = torch.zeros_like(X)
-        found[:, plain] = slope[:, : len(plain)]
+        if named:
+            found = torch.zeros_like(X)
+            for place, dim in enumerate(plain):  # rows of a list would be copied to a device
+                found[:, dim] = slope[:, place]
+            slope = found
         for dim in encoding.log_dims:
-            found[:, dim] /= X[:, dim]
-        return found
+            slope[:, dim] /= X[:, dim]
+        return slope
 
 
 def snapped(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:
@@ -340,11 +375,10 @@ def _evaluate(
 
 def _redraw(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:
     """One column with a list of values drawn anew, for every point."""
-    columns = sorted(domain.lists)
-    moved = X.clone()
-    which = torch.randint(len(columns), (len(X),), generator=generator)
-    for number, dim in enumerate(columns):
-        values = domain.lists[dim]
-        drawn = values[torch.randint(len(values), (len(X),), generator=generator).to(X.device)]
-        moved[:, dim] = torch.where((which == number).to(X.device), drawn, X[:, dim])
+    columns, moved = sorted(domain.lists), X.clone()
+    limits = [len(columns), *(len(domain.lists[dim]) for dim in columns)]
+    drawn = [torch.randint(limit, (len(X),), generator=generator) for limit in limits]
+    which, *rows = torch.stack(drawn).to(X.device)
+    for number, (dim, row) in enumerate(zip(columns, rows, strict=True)):
+        moved[:, dim] = torch.where(which == number, domain.lists[dim][row], X[:, dim])
     return moved

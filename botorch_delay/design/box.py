@@ -113,8 +113,10 @@ class BoxDesign:
 
     def _is_closed(self, X: Tensor) -> Tensor:
         closed = torch.zeros(len(X), dtype=torch.bool, device=X.device)
-        for key in self._closed:
-            closed |= (self._keys.point(key) == X).all(dim=1)
+        if self._closed:
+            points = torch.stack([self._keys.point(key) for key in self._closed])
+            for point in points.to(X.device):
+                closed |= (point == X).all(dim=1)
         return closed
 
     def variance(self, X: Tensor) -> Tensor:
@@ -125,7 +127,8 @@ class BoxDesign:
         """Count a point as picked, once more if it was already."""
         self._adds += 1
         self._counts[key] = count = self._counts.get(key, 0) + 1
-        inputs = self._surrogate.inputs(self._keys.point(key).unsqueeze(0)).squeeze(0)
+        point = self._keys.point(key).to(self._surrogate.origin.device)
+        inputs = self._surrogate.inputs(point.unsqueeze(0)).squeeze(0)
         pick = {key: (inputs, 0.0, self._surrogate.noise_var / count)}
         self._picks |= pick
         self._pool.update(pick)
@@ -139,7 +142,10 @@ class BoxDesign:
         noise = like.new_tensor([noise_var for _, _, noise_var in self._picks.values()])
         X = torch.stack(points) if points else like.new_empty(0, len(like))
         data = Data.single(X, torch.zeros_like(noise), noise)
-        return Posterior(surrogate.covar_module, data, inputs=surrogate.inputs, before=before)
+        labels = [(key, noise_var) for key, (_, _, noise_var) in self._picks.items()]
+        return Posterior(
+            surrogate.covar_module, data, inputs=surrogate.inputs, labels=labels, before=before
+        )
 
     def exclude(self, key: int, excluded: bool = True) -> None:
         """Keep a point from being picked, or allow it again; its past picks still count."""

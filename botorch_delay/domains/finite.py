@@ -7,6 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -43,7 +44,8 @@ class Encoding:
         named = {dim for dim, _ in self.categories}
         parts = [X[..., [i for i in range(X.shape[-1]) if i not in named]]]
         for dim, values in self.categories:
-            parts.append((X[..., dim : dim + 1] == X.new_tensor(values)).to(X))
+            named_here = _on_device(values, X.dtype, X.device)
+            parts.append((X[..., dim : dim + 1] == named_here).to(X))
         return torch.cat(parts, dim=-1)
 
     def bounds(self, bounds: Tensor) -> Tensor:
@@ -52,6 +54,12 @@ class Encoding:
         plain = bounds.shape[-1] - len(self.categories)
         ends[0, plain:], ends[1, plain:] = 0.0, 1.0
         return ends
+
+
+@lru_cache(maxsize=128)
+def _on_device(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The values as a tensor, made once: to copy them to a device waits for it."""
+    return torch.tensor(values, dtype=dtype, device=device)
 
 
 class Domain(ABC):
@@ -174,7 +182,7 @@ class PointKeys:
     """Whole numbers for points: rows of a finite domain, and -1, -2, ... as others are first met.
 
     Attributes:
-        points: those of keys -1, -2, and so on, each ``d``.
+        points: those of keys -1, -2, and so on, each ``d``, on the CPU.
     """
 
     def __init__(self) -> None:
@@ -183,14 +191,15 @@ class PointKeys:
 
     def of(self, x: Tensor) -> int:
         """The key of a point without a row (``d``), a new one if it is met for the first time."""
-        name = x.detach().cpu().numpy().tobytes()
+        here = x.detach().cpu()
+        name = here.numpy().tobytes()
         if name not in self._keys:
-            self.points.append(x.clone())
+            self.points.append(here.clone())
             self._keys[name] = -len(self.points)
         return self._keys[name]
 
     def point(self, key: int) -> Tensor:
-        """The point with a key below 0, ``d``."""
+        """The point with a key below 0, ``d``, on the CPU."""
         return self.points[-1 - key]
 
 

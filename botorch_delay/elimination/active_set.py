@@ -127,7 +127,7 @@ class ActiveSet(ABC):
 
     def key(self, located: Trial | Attached) -> int:
         """The key of the point of a trial, or of a result from elsewhere."""
-        return self.keys.of(located.x) if located.index is None else located.index
+        return self.keys.of(located.point) if located.index is None else located.index
 
     def key_of(self, x: Tensor) -> int:
         """The key of a point of the domain, ``d``."""

@@ -191,7 +191,9 @@ class BoxActiveSet(ActiveSet):
     def without(self, keys: Sequence[int]) -> BoxActiveSet:
         """The same set but for single points, which have no share in it."""
         points = [self.keys.point(key) for key in keys]
-        excluded = torch.stack(points) if points else self.domain.bounds[:0]
+        excluded = self.domain.bounds[:0]
+        if points:
+            excluded = torch.stack(points).to(excluded.device)
         if torch.equal(excluded, self._excluded):
             return self
         active = self._with(self.conditions, self.anchors, excluded)
@@ -384,7 +386,9 @@ class BoxActiveSet(ActiveSet):
 
     def _holds(self, X: Tensor) -> Tensor:
         inside = self.domain.contains(X)
-        if self.conditions and bool(inside.any()):
+        if self.conditions and X.is_cuda:  # to look which are inside would wait for the device
+            inside &= self._margin(X) >= 0.0
+        elif self.conditions and bool(inside.any()):
             rows = inside.nonzero().flatten()
             inside[rows] = self._margin(X[rows]) >= 0.0
         for x in self._excluded:

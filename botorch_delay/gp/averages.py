@@ -134,7 +134,8 @@ class Averages:
         """The posterior at the candidates."""
         if self._changed:
             points = {key: self._points[key] for key in sorted(self._changed)}
-            X = self._surrogate.inputs(torch.stack([point.x for point in points.values()]))
+            X = torch.stack([point.x for point in points.values()])
+            X = self._surrogate.inputs(X.to(self._surrogate.origin.device))
             self._at_candidates.update(
                 {
                     key: (x, *point.row[:2]) if point.answers else None
@@ -153,15 +154,20 @@ class Averages:
         last bit, which a search that climbs would otherwise magnify, and a new trial comes last.
         """
         if self._anywhere is None or not self._is_current:
-            points = [point for point in self._points.values() if point.answers]
-            points.sort(key=lambda point: point.first)
+            items = [(key, point) for key, point in self._points.items() if point.answers]
+            items.sort(key=lambda item: item[1].first)
+            points = [point for _, point in items]
             like = self._surrogate.origin
-            rows = like.new_tensor([point.row for point in points]).reshape(-1, 3)
-            X = like.new_empty(0, len(like))
+            X, rows = like.new_empty(0, len(like)), like.new_empty(0, 3)
             if points:
-                X = self._surrogate.inputs(torch.stack([point.x for point in points]))
+                X = torch.stack([point.x for point in points])
+                rows = X.new_tensor([point.row for point in points])
+                both = torch.cat([X, rows], dim=1).to(like.device)  # one copy of both
+                X, rows = both[:, :-3].contiguous(), both[:, -3:]
+                X = self._surrogate.inputs(X)
             data = Data(X, *rows.T.contiguous())
             kernel = self._surrogate.covar_module
-            self._anywhere = Posterior(kernel, data, before=self._anywhere)
+            labels = [(key, point.row[1]) for key, point in items]
+            self._anywhere = Posterior(kernel, data, labels=labels, before=self._anywhere)
             self._is_current = True
         return self._anywhere

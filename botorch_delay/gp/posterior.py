@@ -9,7 +9,8 @@ norm at most C splits into a bias of at most C sqrt(sigma^2 - z'Dz) and a noise 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -150,6 +151,8 @@ class Posterior:
             the same if None.
         offset: added to values.
         scale: the posterior is that of ``offset + scale * g``, and the data are of g.
+        labels: of the rows, equal where points and noise are: what the host compares, so that it
+            need not wait for a device.
         before: a posterior with the same kernel, whose leading rows may be the same.
 
     Attributes:
@@ -164,14 +167,19 @@ class Posterior:
         inputs: Callable[[Tensor], Tensor] | None = None,
         offset: float = 0.0,
         scale: float = 1.0,
+        labels: Sequence[Hashable] = (),
         before: Posterior | None = None,
     ) -> None:
-        self.data = data
+        self.data, self._labels = data, labels
         self._kernel, self._inputs = covar_module, inputs
         self._offset, self._scale = offset, scale
         self._blocks = data.y.new_empty(0, 0)  # rows of the factor that were made before
         if before is not None:
-            same = _leading(before.data.X, data.X, before.data.noise_var, data.noise_var)
+            same = 0
+            for own, other in zip(labels, before._labels, strict=False):
+                if own != other:
+                    break
+                same += 1
             whole = min(same, len(before._blocks)) // BLOCK * BLOCK
             self._blocks = before._blocks[:whole, :whole]
 
@@ -250,8 +258,10 @@ class Posterior:
     def at(self, X: Tensor, *, weights: bool = False) -> Moments:
         """The posterior at ``n x d`` points, in bounded memory beyond the result.
 
-        Costs ``O(n m^2)``, twice as much with ``weights``, which ``noise_norm`` and ``penalty``
-        need. Differentiable in ``X`` where it requires gradients.
+        That is one tensor of 7 n numbers, 56 MB for 1,000,000 points in double, a few pieces of
+        ``rows_per_chunk``, 32 MiB each on CUDA, and m squared for the factor. It costs
+        ``O(n m^2)``, twice as much with ``weights``, which ``noise_norm`` and ``penalty`` need.
+        Differentiable in ``X`` where it requires gradients.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and X.requires_grad):
             inputs = X if self._inputs is None else self._inputs(X)
@@ -304,8 +314,10 @@ class Posterior:
         """
         m, X = len(self), self.data.X
         relative = (m + 1) * torch.finfo(X.dtype).eps
-        largest = prior_variance(self._kernel, X).max().item() if m else 0.0
-        least = self.noise_var.min().item() if m else torch.inf
+        largest, least = 0.0, math.inf
+        if m:
+            prior = prior_variance(self._kernel, X)
+            largest, least = torch.stack([prior.max(), self.noise_var.min()]).tolist()
         if relative * largest > 0.1 * least:
             warn_lost_accuracy(
                 f"A noise variance of {least:.1e} is within rounding in {X.dtype}; "
@@ -320,6 +332,7 @@ class Posterior:
         m, known, X = len(self), len(self._blocks), self.data.X
         factor = self.data.y.new_zeros(m, m)
         factor[:known, :known] = self._blocks
+        failed = []
         for start in range(known, m, BLOCK):
             rows = slice(start, start + BLOCK)
             K = covariance(self._kernel, X[rows], X[: start + BLOCK])
@@ -329,15 +342,7 @@ class Posterior:
                 left = torch.linalg.solve_triangular(above, K[:, :start].mT, upper=False).mT
                 factor[rows, :start] = left
                 corner = corner - left @ left.mT
-            found, info = torch.linalg.cholesky_ex(corner)
-            if bool(info.any()):
-                return None
-            factor[rows, rows] = found
-        return factor
-
-
-def _leading(X1: Tensor, X2: Tensor, noise1: Tensor, noise2: Tensor) -> int:
-    """How many leading rows of two data have the same points and noise."""
-    n = min(len(X1), len(X2))
-    same = (X1[:n] == X2[:n]).all(dim=1) & (noise1[:n] == noise2[:n])
-    return n if bool(same.all()) else int((~same).byte().argmax())
+            factor[rows, rows], info = torch.linalg.cholesky_ex(corner)
+            failed.append(info)
+        # A look at each would wait for a device; what follows a failure is not used.
+        return None if failed and bool(torch.stack(failed).any()) else factor

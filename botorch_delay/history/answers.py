@@ -21,7 +21,8 @@ class Answers:
         y: their values, ``n``; NaN for a trial that has none.
         noise_var: of each the known noise variance, NaN where none is known, ``n``; in double
             precision, on the CPU.
-        group: a number for each, the same where points are equal: a LongTensor ``n``.
+        group: a number for each, the same where points are equal: a LongTensor ``n``; of
+            points of a box on the CPU.
     """
 
     X: Tensor
@@ -51,8 +52,8 @@ class Answers:
             group = torch.tensor(rows, dtype=torch.long, device=like.device)
             X = like[group]
         else:
-            X = torch.stack([result.x for result in results]) if results else like[:0]
-            group = same_points(X)
+            X = torch.stack([result.point for result in results]) if results else like[:0]
+            group, X = same_points(X), X.to(like.device)
         return cls(X, sign * values.to(like), noise_var, group)
 
 

@@ -49,8 +49,27 @@ class Correction:
     corrected_at: float
 
 
+class _Placed:
+    """What lies at a point."""
+
+    __slots__ = ()
+    source: Tensor
+    index: int | None
+    device: torch.device
+
+    @property
+    def x(self) -> Tensor:
+        """The point, a tensor of shape ``d``; a new one each time, free to be changed."""
+        return self.point.to(self.device, copy=True)
+
+    @property
+    def point(self) -> Tensor:
+        """The same as it is kept, not to be written to; on a box on the CPU, which compares it."""
+        return self.source if self.source.dim() == 1 else self.source[self.index]
+
+
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Trial:
+class Trial(_Placed):
     """One ask and what became of it; optimizers make them.
 
     It is read-only to its holder and kept up to date by the optimizer that handed it out. A copy
@@ -60,6 +79,7 @@ class Trial:
         id: counted from 0.
         source: ``N x d``, of which the point is row ``index``, or the point itself, ``d``: of many
             trials each would else have a tensor of its own.
+        device: where ``x`` is put.
         columns: what the point's numbers stand for.
         index: row of the point in a finite domain; None on a box.
         round: counted from 1.
@@ -77,6 +97,7 @@ class Trial:
 
     id: int
     source: Tensor
+    device: torch.device
     columns: Columns
     index: int | None
     round: int
@@ -92,14 +113,9 @@ class Trial:
     corrections: tuple[Correction, ...] = ()
 
     @property
-    def x(self) -> Tensor:
-        """The point, a tensor of shape ``d``; a new one each time, free to be changed."""
-        return self._own.clone()
-
-    @property
     def params(self) -> dict[str, Any]:
         """The point's values by name: a space's own, else the numbers of the columns."""
-        return self.columns.params(self._own)
+        return self.columns.params(self.point)
 
     @property
     def delay(self) -> int | None:
@@ -108,17 +124,13 @@ class Trial:
             return None
         return self.answered_step - 1 - self.id
 
-    @property
-    def _own(self) -> Tensor:
-        return self.source if self.source.dim() == 1 else self.source[self.index]
-
     def _become(self, **values: Any) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Trial, tuple((values | {"source": self.x}).values())
+        return Trial, tuple((values | {"source": self.point.clone()}).values())
 
     def __repr__(self) -> str:
         value = "" if self.value is None else f", value={self.value:g}"
@@ -129,11 +141,12 @@ class Trial:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Attached:
+class Attached(_Placed):
     """A result that was obtained elsewhere.
 
     Attributes:
-        x: the point, a tensor of shape ``d``; it need not lie in the domain.
+        source: the point, ``d``; it need not lie in the domain.
+        device: where ``x`` is put.
         index: its row in a finite domain, or None.
         value: its value, in the user's sign.
         id: counted from 0, those that were detached included.
@@ -144,7 +157,8 @@ class Attached:
         noise_var: None, for it is not known.
     """
 
-    x: Tensor
+    source: Tensor
+    device: torch.device
     index: int | None
     value: float
     id: int = 0
@@ -217,7 +231,7 @@ class Ledger:
             if isinstance(entry, Event):
                 yield entry
             elif isinstance(entry, Trial):
-                x, row = entry._own.tolist(), entry.index
+                x, row = entry.point.tolist(), entry.index
                 place = {"x": x, "point": row, "round": entry.round, "slot": entry.slot}
                 yield Event("asked", entry.asked_at, entry.id, data=place)
             else:
@@ -266,9 +280,10 @@ class Ledger:
         if event.trial != number:
             raise StorageError(f"trial {event.trial} was asked after {number} others.")
         index = None if data["point"] is None else whole(data["point"])
-        source = domain.like.new_tensor(data["x"]) if index is None else domain.like
+        source = _point(domain, data["x"]) if index is None else domain.like
         place = whole(data["round"], 1), whole(data["slot"], -2)
-        trial = Trial(number, source, domain.columns, index, *place, asked_at=event.time)
+        device, columns = domain.like.device, domain.columns
+        trial = Trial(number, source, device, columns, index, *place, asked_at=event.time)
         self.trials.append(trial)
         self._running[number] = trial
         self._events.append(trial if len(data) == 4 else event)
@@ -341,12 +356,12 @@ class Ledger:
             raise StorageError(f"trial {event.trial} is {event.kind} and was never asked.")
         return self.trials[event.trial]
 
-    def attach(self, event: Event, like: Tensor) -> Attached:
-        """Append a result obtained elsewhere."""
+    def attach(self, event: Event, domain: Domain) -> Attached:
+        """Append a result obtained elsewhere; its point has the columns of the domain."""
         assert event.value is not None
-        x, number = like.new_tensor(event.data["x"]), len(self.attached) + len(self.detached)
-        row, asked = event.data["point"], len(self.trials)
-        self.attached.append(Attached(x, row, event.value, number, event.time, asked))
+        x, number = _point(domain, event.data["x"]), len(self.attached) + len(self.detached)
+        place = x, domain.like.device, event.data["point"]
+        self.attached.append(Attached(*place, event.value, number, event.time, len(self.trials)))
         self._events.append(event)
         self._widen(event.value)
         return self.attached[-1]
@@ -373,7 +388,7 @@ class Ledger:
 
     def repeated(self, last: int) -> int:
         """How many of the last so many attached results had been attached before."""
-        results = [(*result.x.tolist(), result.value) for result in self.attached]
+        results = [(*result.point.tolist(), result.value) for result in self.attached]
         return last - len(set(results)) + len(set(results[:-last]))
 
     def find(self, trial: Trial | int) -> Trial:
@@ -443,6 +458,15 @@ class Ledger:
         return [*self.answered(), *self.attached]
 
 
+def _point(domain: Domain, x: Any) -> Tensor:
+    """A point, ``d``, where it is kept: of a box on the CPU, so that to compare it waits for none.
+
+    Points of a set lie with its rows.
+    """
+    device = "cpu" if domain.count is None else domain.like.device
+    return torch.tensor(x, dtype=domain.like.dtype, device=device)
+
+
 def _as_id(value: Any) -> int:
     try:
         if isinstance(value, bool):
@@ -458,5 +482,5 @@ def _as_id(value: Any) -> int:
 def _same_ask(own: Trial, other: Trial) -> bool:
     return own is other or (
         (own.index, own.round, own.asked_at) == (other.index, other.round, other.asked_at)
-        and torch.equal(own._own.cpu(), other._own.cpu())
+        and torch.equal(own.point.cpu(), other.point.cpu())
     )

@@ -257,7 +257,9 @@ class Optimizer(ReadableRun, ABC):
             result.id if isinstance(result, Attached) else validation.whole(result, "result", 0)
         )
         known = [own for own in self._ledger.attached if own.id == number]
-        if not known or (isinstance(result, Attached) and not torch.equal(known[0].x, result.x)):
+        if not known or (
+            isinstance(result, Attached) and not torch.equal(known[0].point, result.point)
+        ):
             ids = ", ".join(str(own.id) for own in self._ledger.attached[:20]) or "none"
             raise InputError(f"There is no attached result {number} here; known ids: {ids}.")
         reason = _text(reason)

@@ -7,7 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from botorch_delay.design.ascent import LOCAL_POINTS, lowest_of_largest, maximize, snapped
+from botorch_delay.design.ascent import (
+    LOCAL_POINTS,
+    lowest_of_largest,
+    lowest_tied,
+    maximize,
+    snapped,
+)
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.active_set import ActiveSet
@@ -134,7 +140,7 @@ class Maximizer:
             own_scale = self.rule.black_box or blind
             return lowest_of_largest(scores, 0.0 if own_scale else model.prior_deviation)
         if blind:
-            return model.candidates[scores.argmax()].clone()
+            return model.candidates.index_select(0, scores.argmax().unsqueeze(0)).squeeze(0)
         return self._climb(scores, may_ask, allowed)
 
     def confirm(self, active: ActiveSet | None = None) -> int | Tensor | None:
@@ -189,9 +195,13 @@ class Maximizer:
             generator = generator_for(self._config.seed, 0, torch.device("cpu"))
             self._order = torch.randperm(len(pool), generator=generator).to(pool.device)
             self._taken, self._seen = torch.zeros_like(self._order), 0
-        for trial in self._ledger.trials[self._seen :]:
-            at = (pool == trial.x).all(dim=1) if trial.index is None else trial.index
-            self._taken[at] = 1
+        asked = self._ledger.trials[self._seen :]
+        if asked and self.model.finite:
+            rows = torch.tensor([trial.index for trial in asked], device=pool.device)
+            self._taken.index_fill_(0, rows, 1)
+        elif asked:
+            for x in torch.stack([trial.point for trial in asked]).to(pool.device):
+                self._taken.masked_fill_((pool == x).all(dim=1), 1)
         self._seen = len(self._ledger)
         turn = (self._order - len(self._ledger)) % len(pool)
         return -(turn + len(pool) * self._taken).to(pool)
@@ -209,10 +219,11 @@ class Maximizer:
         for keys in (closed + avoided, closed):
             rows = [key for key in keys if key >= 0]
             points = [model.point(key) for key in keys if key < 0]
+            taken = torch.stack(points).to(pool.device) if points else pool[:0]
 
-            def may_ask(X: Tensor, points: list[Tensor] = points) -> Tensor:
+            def may_ask(X: Tensor, taken: Tensor = taken) -> Tensor:
                 free = everywhere.new_ones(len(X)) if inside is None else inside(X)
-                for x in points:
+                for x in taken:
                     free = free & ~(x == X).all(dim=1)
                 return free
 
@@ -257,7 +268,7 @@ class Maximizer:
             enough=0.0 if costly else ENOUGH * model.prior_deviation,
         )
         found = torch.where(torch.isfinite(found), found, reached)
-        return X[lowest_of_largest(found)].clone()
+        return X.index_select(0, lowest_tied(found)).squeeze(0)
 
     def _near_the_best(self, may_ask: PointTest | None) -> Tensor:
         """Points around the answered ones with the best answers, ``n x d``.
@@ -269,6 +280,9 @@ class Maximizer:
         assert isinstance(domain, BoxDomain)
         X = torch.stack(self.model.answers.best(NEAREST)).repeat_interleave(AROUND, dim=0)
         drawn = torch.randn(len(X), domain.dim + 1, generator=generator, dtype=torch.double).to(X)
+        X, drawn = (
+            torch.cat([X, drawn], dim=1).to(domain.bounds.device).tensor_split([domain.dim], 1)
+        )
         distance = LOCAL_REACH * 10.0 ** -drawn[:, :1].abs()
         moved = domain.from_unit((domain.to_unit(X) + distance * drawn[:, 1:]).clamp(0.0, 1.0))
         for dim in domain.lists:
@@ -290,7 +304,7 @@ class Maximizer:
             return rows.tolist(), model.mean[rows], model.deviation[rows]
         if not keys:
             return [], model.mean[:0], model.mean[:0]
-        X = torch.stack([model.point(key) for key in keys])
+        X = torch.stack([model.point(key) for key in keys]).to(model.candidates.device)
         allowed = self._domain.contains(X)
         if active is not None and active.inside is not None:
             allowed &= active.inside(X)

@@ -235,7 +235,7 @@ class ReadableRun(Run, ABC):
         results: list[Trial | Attached] = [*self._ledger.trials, *self._ledger.attached]
         for result in results:
             trial = result if isinstance(result, Trial) else None
-            values = self._domain.params(result.x)
+            values = self._domain.params(result.point)
             said = trial.corrections if trial else ()
             cells = (
                 trial.state.value if trial else "attached",
@@ -288,7 +288,7 @@ class ReadableRun(Run, ABC):
         if results := ledger.results():
             best = best_of(results, key=lambda result: result.value or 0.0)
             who = f"trial {best.id}" if isinstance(best, Trial) else "attached"
-            lines.append(f"best result so far: {best.value:g} ({who}), {domain.words(best.x)}")
+            lines.append(f"best result so far: {best.value:g} ({who}), {domain.words(best.point)}")
         return "\n".join(lines)
 
     @abstractmethod

@@ -139,7 +139,7 @@ def replicates(trials: Iterable[Trial], attached: Sequence[Attached]) -> list[Re
     if not places:
         return []
     members: dict[int, list[Trial | Attached]] = {}
-    groups = same_points(torch.stack([place.x for place in places])).tolist()
+    groups = same_points(torch.stack([place.point for place in places])).tolist()
     for group, place in zip(groups, places, strict=True):
         members.setdefault(group, []).append(place)
     found = [_summary(group) for group in members.values()]
@@ -151,4 +151,4 @@ def _summary(members: Sequence[Trial | Attached]) -> Replicates:
     n, first = len(values), members[0]
     mean = fmean(values) if n else None
     error = stdev(values) / math.sqrt(n) if n > 1 else None
-    return Replicates(first.x.clone(), first.index, n, len(members) - n, mean, error)
+    return Replicates(first.x, first.index, n, len(members) - n, mean, error)

@@ -214,7 +214,8 @@ class RuleModel:
         keys = [key for key in values if key not in later]
         if not keys:
             return set()
-        X = self.surrogate.inputs(torch.stack([self.point(key) for key in keys]))
+        points = torch.stack([self.point(key) for key in keys])
+        X = self.surrogate.inputs(points.to(self.candidates.device))
         y = X.new_tensor([sum(values[key]) / len(values[key]) for key in keys])
         kept = representative(X / self.surrogate.covar_module.lengthscale, y)
         return set(keys).difference(keys[row] for row in kept.tolist())
@@ -252,11 +253,11 @@ class RuleModel:
             return place.index
         source = place.id if isinstance(place, Trial) else -1 - place.id
         if source not in self._key_of:
-            self._key_of[source] = self._keys.of(place.x)
+            self._key_of[source] = self._keys.of(place.point)
         return self._key_of[source]
 
     def point(self, key: int) -> Tensor:
-        """The point with a key, ``d``."""
+        """The point with a key, ``d``; of a box on the CPU."""
         return self.candidates[key] if key >= 0 else self._keys.point(key)
 
     def generator(self) -> torch.Generator:
@@ -267,7 +268,7 @@ class RuleModel:
         """Paths of the prior: exact ones on small sets, at points from elsewhere as well."""
         points = self.candidates
         if self.finite and self._keys.points:
-            points = torch.cat([points, torch.stack(self._keys.points)])
+            points = torch.cat([points, torch.stack(self._keys.points).to(points.device)])
         if self._paths is None or self._paths_at != len(points):
             kernel, inputs = self.surrogate.covar_module, self.surrogate.inputs(points)
             exact = self.finite and len(self.candidates) <= sample_paths.MAX_EXACT_POINTS
@@ -279,11 +280,13 @@ class RuleModel:
         """Points that count as pending, ``p x e`` in inputs of the surrogate; None without any."""
         if self._asked is None:
             return None
-        points = [t.x for t in self._ledger.running()]
+        points = [t.point for t in self._ledger.running()]
         known = {self.key(t) for t in self._ledger.trials if t.state is not TrialState.FAILED}
         failed = sorted(key for key in self.feasibility.suspects if key not in known)
         points += [self._asked.point(key) for key in failed]
-        return self.surrogate.inputs(torch.stack(points)) if points else None
+        if not points:
+            return None
+        return self.surrogate.inputs(torch.stack(points).to(self.candidates.device))
 
     def width_at(self, choice: Suggestion) -> float | None:
         """Sigma at the point that is about to be asked, where the rule adds it up; else None."""
@@ -291,7 +294,7 @@ class RuleModel:
             return None
         if choice.x is None:
             return self.deviation[choice.index].item()
-        inputs = self.surrogate.inputs(choice.x.unsqueeze(0))
+        inputs = self.surrogate.inputs(choice.x.unsqueeze(0).to(self.candidates.device))
         return self.with_pending.anywhere.at(inputs).deviation.item()
 
     def asked(self, trial: Trial, width: float | None = None) -> None:
@@ -337,7 +340,7 @@ class RuleModel:
 
     def _count(self, trial: Trial) -> None:
         """Enter a trial where its state says that it counts, and take it out elsewhere."""
-        key, x = self.key(trial), trial.x
+        key, x = self.key(trial), trial.point
         if key in self._left_out:
             return
         counted = trial.state is not TrialState.ABANDONED
@@ -357,6 +360,6 @@ class RuleModel:
         self.feasibility.know(key, result)
         if key in self._left_out:
             return
-        self.answers.put(key, source, result.x, self._sign * result.value, None)
+        self.answers.put(key, source, result.point, self._sign * result.value, None)
         if self._asked is not None:
-            self._asked.put(key, source, result.x, None, None)
+            self._asked.put(key, source, result.point, None, None)

@@ -157,7 +157,8 @@ class ThompsonSampling(Rule):
 
     On up to 5,000 points paths are exact. Above, the prior part is a random Fourier feature
     expansion and the update by answers is exact (decoupled sampling, Wilson et al. 2020);
-    this needs an RBF or a Matern kernel, possibly scaled.
+    this needs an RBF or a Matern kernel, possibly scaled. What is random is drawn on the CPU: a
+    seed gives the same samples on every device, but for rounding.
 
     Args:
         beta: the posterior covariance is multiplied by it; 1 is plain Thompson sampling,

@@ -310,7 +310,7 @@ class Run:
         elif event.kind in SETTLED:
             self._settled(self._ledger.settle(event))
         elif event.kind == "attached":
-            self._attached(self._ledger.attach(event, self._domain.like))
+            self._attached(self._ledger.attach(event, self._domain))
         elif event.kind in ("corrected", "detached"):
             if self._fitting is not None:
                 self._fitting.forget()

@@ -226,7 +226,7 @@ class ThreDSOptimizer(Optimizer):
         number, slot = search.epoch, len(search.trials)
         if self._domain.count is not None:
             return Suggestion(index, round=number, slot=slot)
-        return Suggestion(None, round=number, slot=slot, x=self._points[index])
+        return Suggestion(None, round=number, slot=slot, x=self._on_host[index])
 
     def _discretize(self) -> Tensor:
         """The points that are played on, ``N x d``."""
@@ -336,4 +336,4 @@ class ThreDSOptimizer(Optimizer):
 
 def _row_of(row_at: Mapping[tuple[float, ...], int], trial: Trial) -> int:
     """The row of a trial's point among those that are played on."""
-    return row_at[tuple(trial.x.tolist())] if trial.index is None else trial.index
+    return row_at[tuple(trial.point.tolist())] if trial.index is None else trial.index

@@ -28,7 +28,7 @@ def ledger_of(rows, source=None):
 
 def test_columns_of_a_finite_set():
     ledger = ledger_of([3, 0, 5, 3])
-    attached = [Attached(x=POINTS[5].clone(), index=5, value=7.0)]
+    attached = [Attached(POINTS[5].clone(), POINTS.device, index=5, value=7.0)]
     answers = Answers.of(FiniteDomain(POINTS), -1.0, [*ledger.answered(), *attached])
     assert [trial.id for trial in ledger.answered()] == [0, 2, 3]
     assert len(answers) == 4
@@ -43,7 +43,7 @@ def test_columns_of_a_finite_set():
 def test_results_outside_of_the_set_are_grouped_by_their_points():
     ledger = ledger_of([3, 0, 3])
     elsewhere = torch.tensor([2.0, 2.0], dtype=torch.double)
-    attached = [Attached(x=elsewhere, index=None, value=1.0)]
+    attached = [Attached(elsewhere, elsewhere.device, index=None, value=1.0)]
     answers = Answers.of(FiniteDomain(POINTS), 1.0, [*ledger.answered(), *attached])
     assert torch.equal(answers.X, torch.stack([POINTS[3], POINTS[3], elsewhere]))
     assert answers.group[0] == answers.group[1] != answers.group[2]

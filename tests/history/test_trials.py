@@ -69,7 +69,8 @@ def test_trials_are_found_by_object_and_by_id(ledger):
 def everything(ledger):
     """One event of each kind that trials tell, and others."""
     settle(ledger, 1, "failed", reason="x")
-    ledger.attach(Event("attached", 3.0, value=1.0, data={"x": [0.0], "point": 0}), line(5))
+    attached = Event("attached", 3.0, value=1.0, data={"x": [0.0], "point": 0})
+    ledger.attach(attached, bd.FiniteDomain(line(5)))
     settle(ledger, 0, "abandoned")
     ledger.append(Event("noted", 4.0, data={"digest": "0"}))
     settle(ledger, 0, "completed", 0.25, noise_var=0.5)
@@ -88,7 +89,7 @@ def test_events_are_given_back_as_they_came(ledger):
         elif event.kind in ("completed", "failed", "abandoned"):
             again.settle(event)
         elif event.kind == "attached":
-            again.attach(event, line(5))
+            again.attach(event, bd.FiniteDomain(line(5)))
         else:
             again.append(event)
     assert list(again.events()) == events

@@ -104,25 +104,25 @@ def eliminate_alone(
     rows = torch.randperm(n_candidates, generator=torch.Generator().manual_seed(1))[:answered]
     y = wave(points[rows])
     evidence = Data.single(points[rows], y, torch.full_like(y, NOISE_VAR))
-    _eliminate(kernel, evidence, points[:5000], rule)
+    eliminate(kernel, evidence, points[:5000], rule)
     with PeakMemory() as memory:
-        _eliminate(kernel, evidence, points, rule)
+        eliminate(kernel, evidence, points, rule)
     factor, _ = factorize(covariance(kernel, evidence.X, evidence.X), evidence.noise_var)
     chunks = [chunk for chunk in CHUNKS if chunk < 2 * n_candidates]
     right = {chunk: covariance(kernel, evidence.X, points[:chunk]) for chunk in chunks}
     twice, few = rule in TWICE, min(n_candidates, max(CHUNKS))
-    chunk = fastest({chunk: partial(_solves, factor, right[chunk], few, twice) for chunk in chunks})
+    chunk = fastest({chunk: partial(solves, factor, right[chunk], few, twice) for chunk in chunks})
     found = interleaved(
         {
-            "ours": partial(_eliminate, kernel, evidence, points, rule),
-            "solves": partial(_solves, factor, right[chunk], n_candidates, twice),
+            "ours": partial(eliminate, kernel, evidence, points, rule),
+            "solves": partial(solves, factor, right[chunk], n_candidates, twice),
         },
         repeats,
     )
     posterior, lower, upper, stay = found["ours"].result
     part = slice(0, n_candidates, max(n_candidates // SAMPLE, 1))
     dense = _dense_posterior(kernel, evidence, points[part], posterior, part)
-    half = _width(rule, kernel, evidence, n_candidates).at(dense)
+    half = width_of(rule, kernel, evidence, n_candidates).at(dense)
     cutoff = lower.max()
     clear = (dense.mean + half - cutoff).abs() > VALUES_WITHIN
     checks = (
@@ -140,23 +140,23 @@ def eliminate_alone(
     }
 
 
-def _width(rule: Confidence, kernel: Kernel, evidence: Data, n: int) -> HalfWidth:
+def width_of(rule: Confidence, kernel: Kernel, evidence: Data, n: int) -> HalfWidth:
     """Of the bounds of one of ten rounds, at so many candidates."""
     return rule.fixed_design(Evidence(kernel, evidence, NOISE_VAR**-0.5, 0.1 / 20, n))
 
 
-def _eliminate(
+def eliminate(
     kernel: Kernel, evidence: Data, points: Tensor, rule: Confidence
 ) -> tuple[Moments, Tensor, Tensor, Tensor]:
     """As an optimizer closes a round: the posterior, both bounds, and what stays."""
-    width = _width(rule, kernel, evidence, len(points))
+    width = width_of(rule, kernel, evidence, len(points))
     posterior = Posterior(kernel, evidence).at(points, weights=width.needs_weights)
     half = width.at(posterior)
     lower, upper = posterior.mean - half, posterior.mean + half
     return posterior, lower, upper, surviving(lower, upper)
 
 
-def _solves(factor: Tensor, right: Tensor, n: int, twice: bool) -> None:
+def solves(factor: Tensor, right: Tensor, n: int, twice: bool) -> None:
     """The solves alone: of kernel values that are there already, the same in every chunk."""
     chunk = right.shape[1]
     for start in range(0, n, chunk):

@@ -1,19 +1,46 @@
-"""The design on a CUDA device against the traffic that the plain form cannot do without."""
+"""Designs, asks and elimination on a CUDA device, against BoTorch there and the memory's speed.
+
+    python tests/speed/run.py --case cuda
+
+takes a few minutes on one device. The floor of a design is the traffic that its plain form cannot
+do without: the rows of all picks so far are read once per pick.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+from botorch.acquisition.analytic import UpperConfidenceBound
+from botorch.optim.optimize import optimize_acqf
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.design.greedy import GreedyDesign
+from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.finite import FiniteDomain
+from botorch_delay.domains.generators import seeded
+from botorch_delay.gp.factors import factorize
+from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Data, Posterior
-from speed.peers import NOISE_VAR, squared_exponential, uniform
+from botorch_delay.optimizers import AcquisitionOptimizer, BPEDelayOptimizer
+from botorch_delay.optimizers.rules import UCB
+from speed.bounds import CONFIDENCES, TWICE, eliminate, solves, width_of
+from speed.designs import BATCH_SIZES, agreed, botorch_pick
+from speed.loops import BETA
+from speed.peers import (
+    NOISE_VAR,
+    botorch_at_its_best,
+    single_task_gp,
+    squared_exponential,
+    uniform,
+    wave,
+)
 from speed.rows import (
     BYTES,
     VALUES_WITHIN,
@@ -25,27 +52,48 @@ from speed.rows import (
 )
 
 SAMPLE = 1000
+RATE_BYTES = 2**31  # that a copy moves, to measure the memory's speed
 SINGLE_WITHIN = 1e-3  # of variances in single precision, where the prior's is 1
 LIMITS = {torch.float64: 3.0, torch.float32: 2.0}  # seconds
 
 
-def cuda(*, n_candidates: int, n_picks: int, n_small: int, repeats: int) -> list[Row]:
-    """A design in six dimensions on the device, in double and single precision.
+def cuda(
+    *,
+    n_candidates: int,
+    n_middle: int,
+    n_small: int,
+    n_picks: int,
+    answered: int,
+    steps: int,
+    repeats: int,
+) -> list[Row]:
+    """Designs in six dimensions in double and single precision, asks, and elimination.
 
     Args:
-        n_candidates: N.
+        n_candidates: N of the largest design, and of elimination.
+        n_middle: N of another one; on so many, CPU and device are compared.
+        n_small: N of the smallest one, and of asks.
         n_picks: n.
-        n_small: candidates of the problem on which CPU and device are compared.
+        answered: answers before the asks, and those of elimination.
+        steps: asks that are timed.
         repeats: of each design.
     """
     if not torch.cuda.is_available():
         return [Row("skipped: there is no CUDA device", None)]
     device = torch.device("cuda")
-    moved = copy_rate(device)
+    rate = copy_rate(device)
     rows = []
-    for dtype in LIMITS:
-        rows += design_on(device, dtype, moved, n_candidates, n_picks, n_small, repeats)
-    return rows
+    for n in (n_small, n_middle, n_candidates):
+        compared = min(n_middle, n)
+        for dtype in LIMITS:
+            found = design_on(device, dtype, rate, n, n_picks, compared, repeats)
+            judged = n == n_candidates
+            rows += found if judged else [replace(row, reach=None) for row in found]
+        rows.append(against_botorch_on(device, n, n_picks))
+    rows.append(index_method_on(device, n_small, answered, steps))
+    rows.append(design_asks_on(device, n_small, steps))
+    rows += [elimination_on(device, name, n_candidates, answered, repeats) for name in CONFIDENCES]
+    return rows + learned_box_on(device, answered, steps)
 
 
 def design_on(
@@ -108,8 +156,155 @@ def design_on(
     ]
 
 
-def copy_rate(device: torch.device, n_bytes: int = 2**31, repeats: int = 10) -> float:
+def against_botorch_on(device: torch.device, n: int, n_picks: int) -> Row:
+    """The design against BoTorch's loop on the device, of which three picks are timed."""
+    points = uniform(n, 6).to(device)
+    kernel = squared_exponential(0.5, points)
+    seconds = _timed(device, lambda: _design(kernel, points, n_picks))
+    picks, _ = _design(kernel, points, n_picks)
+    some = sorted({max(n_picks * share // 4, 1) for share in (1, 2, 3)})
+    theirs, chosen = [], []
+    with botorch_at_its_best():
+        for k in some:
+            pick = partial(botorch_pick, kernel, points, picks[:k], BATCH_SIZES[-1])
+            x = pick()
+            theirs.append(_timed(device, pick))
+            chosen.append(agreed(kernel, points, picks, k, x))
+    return Row(
+        f"design of {n_picks} points among {n:,}",
+        seconds,
+        peer=n_picks * statistics.fmean(theirs),
+        against=f"BoTorch's loop on the device, max_batch_size={BATCH_SIZES[-1]}",
+        checks=(same_picks("picks", chosen, [picks[k] for k in some]),),
+        note=f"{len(some)} picks of the peer were timed and scaled to {n_picks}",
+    )
+
+
+def index_method_on(device: torch.device, n: int, answered: int, steps: int) -> Row:
+    """An ask and a tell of GP-BUCB against a BoTorch model built anew that scores every arm."""
+    points = uniform(n, 2).to(device)
+    kernel, values = squared_exponential(0.1, points), wave(points).tolist()
+    told, rest = list(range(0, n, max(n // answered, 1))), []
+    opt = AcquisitionOptimizer(
+        FiniteDomain(points), covar_module=kernel, noise_var=NOISE_VAR, rule=UCB(BETA)
+    )
+    opt.attach(points[told], points.new_tensor([values[row] for row in told]))
+    opt.posterior()
+    ours, theirs, wrong = [], [], 0
+
+    def ask_and_tell() -> None:
+        trial = opt.ask()
+        assert trial.index is not None
+        opt.tell(trial, values[trial.index])
+        rest.append(trial.index)
+
+    def scored() -> Tensor:
+        rows = told + rest
+        y = points.new_tensor([values[row] for row in rows])
+        model = single_task_gp(kernel, points[rows], y)
+        return UpperConfidenceBound(model, beta=BETA)(points.unsqueeze(1))
+
+    with botorch_at_its_best():
+        for _ in range(steps):
+            scores = scored()
+            theirs.append(_timed(device, lambda: scored().argmax().item()))
+            ours.append(_timed(device, ask_and_tell))
+            slack = VALUES_WITHIN * max(scores.abs().max().item(), 1.0)
+            wrong += scores[rest[-1]].item() < scores.max().item() - slack
+    return Row(
+        f"ask and tell after {len(told):,} answers on {n:,} points",
+        statistics.median(ours),
+        peer=statistics.median(theirs),
+        against="SingleTaskGP built anew, UpperConfidenceBound of all arms, on the device",
+        checks=(Check("picks", float(wrong)),),
+    )
+
+
+def design_asks_on(device: torch.device, n: int, steps: int) -> Row:
+    """The ask of a design point."""
+    points = uniform(n, 2).to(device)
+    given = {"covar_module": squared_exponential(0.1, points), "noise_var": NOISE_VAR}
+    opt = BPEDelayOptimizer(FiniteDomain(points), steps**2, exploit=None, **given)
+    found = [_timed(device, opt.ask) for _ in range(steps)]
+    picks = _design(given["covar_module"], points, steps)[0]
+    asked = [trial.index for trial in opt.trials if trial.index is not None]
+    return Row(
+        f"ask of a design point on {n:,} points",
+        statistics.median(found),
+        checks=(same_picks("picks made at once", asked, picks),),
+    )
+
+
+def elimination_on(device: torch.device, name: str, n: int, answered: int, repeats: int) -> Row:
+    """Bounds at every candidate and what they leave active, against the solves that they need."""
+    rule = CONFIDENCES[name]
+    here = uniform(n, 6)
+    rows = slice(0, n, max(n // answered, 1))
+    part = slice(0, n, max(n // SAMPLE, 1))
+    points = here.to(device)
+    kernel = squared_exponential(0.5, points)
+    evidence = Data.single(
+        points[rows], wave(points[rows]), torch.full_like(points[rows, 0], NOISE_VAR)
+    )
+    eliminate(kernel, evidence, points[:5000], rule)  # whatever a device does only once
+    ours = [
+        _timed(device, lambda: eliminate(kernel, evidence, points, rule)) for _ in range(repeats)
+    ]
+    _, lower, upper, _ = eliminate(kernel, evidence, points, rule)
+    factor, _ = factorize(covariance(kernel, evidence.X, evidence.X), evidence.noise_var)
+    right = covariance(kernel, evidence.X, points[: BATCH_SIZES[-1]])
+    theirs = _timed(device, lambda: solves(factor, right, n, rule in TWICE))
+    known = Data.single(here[rows], wave(here[rows]), torch.full_like(here[rows, 0], NOISE_VAR))
+    kernel = squared_exponential(0.5, here)
+    bounds = width_of(rule, kernel, known, n)
+    moments = Posterior(kernel, known).at(here[part], weights=bounds.needs_weights)
+    half = bounds.at(moments)
+    return Row(
+        f"{name}, {len(known)} answers, {n:,} candidates",
+        statistics.median(ours),
+        peer=theirs,
+        against="the triangular solves alone, on the device",
+        checks=(
+            same_values("lower, on the CPU", lower[part].cpu(), moments.mean - half),
+            same_values("upper, on the CPU", upper[part].cpu(), moments.mean + half),
+        ),
+    )
+
+
+def learned_box_on(device: torch.device, answered: int, steps: int) -> list[Row]:
+    """Asks on a box with a learned kernel, against ``optimize_acqf`` there and against the CPU."""
+    X = uniform(answered, 4)
+    y = -(X - 0.3).square().sum(dim=1)
+
+    def asks(on: torch.device) -> tuple[float, float]:
+        opt = AcquisitionOptimizer(BoxDomain(torch.stack([X.new_zeros(4), X.new_ones(4)]).to(on)))
+        opt.attach(X.to(on), y.to(on))
+        first = _timed(on, opt.ask)
+        return first, statistics.median(_timed(on, opt.ask) for _ in range(steps))
+
+    known, values = X.to(device), y.to(device)
+    bounds = torch.stack([known.new_zeros(4), known.new_ones(4)])
+
+    def searched() -> Tensor:
+        model = single_task_gp(squared_exponential(0.5, known), known, values)
+        function = UpperConfidenceBound(model, beta=BETA)
+        return optimize_acqf(function, bounds, q=1, num_restarts=10, raw_samples=512)[0]
+
+    here, there = asks(torch.device("cpu")), asks(device)
+    with botorch_at_its_best(), seeded(0, device), torch.enable_grad():
+        searched()
+        theirs = _timed(device, searched)
+    work = f"learned box, {answered} answers in 4 columns"
+    return [
+        Row(f"{work}: ask", there[1], peer=theirs, against="optimize_acqf on the device, no fit"),
+        Row(f"{work}: ask", there[1], peer=here[1], against="the same on the CPU"),
+        Row(f"{work}: ask that fits", there[0], peer=here[0], against="the same on the CPU"),
+    ]
+
+
+def copy_rate(device: torch.device, repeats: int = 10) -> float:
     """Bytes per second that a copy on the device reads and writes, the best of some."""
+    n_bytes = RATE_BYTES
     source = torch.zeros(n_bytes // 8, dtype=torch.double, device=device)
     target = torch.empty_like(source)
 

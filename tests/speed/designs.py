@@ -58,11 +58,11 @@ def against_botorch(*, n_candidates: int, n_picks: int, every: int, repeats: int
     with botorch_at_its_best():
         sizes = [size for size in BATCH_SIZES if size < 2 * n_candidates]
         batch = fastest(
-            {size: partial(_botorch_pick, kernel, points, middle, size) for size in sizes}, 2
+            {size: partial(botorch_pick, kernel, points, middle, size) for size in sizes}, 2
         )
 
         def botorch_loop() -> list[Tensor]:
-            return [_botorch_pick(kernel, points, picks[:k], batch) for k in some]
+            return [botorch_pick(kernel, points, picks[:k], batch) for k in some]
 
         found = interleaved(
             {
@@ -72,7 +72,7 @@ def against_botorch(*, n_candidates: int, n_picks: int, every: int, repeats: int
             repeats,
         )
         chosen = [
-            _agreed(kernel, points, picks, k, x)
+            agreed(kernel, points, picks, k, x)
             for k, x in zip(some, found["botorch"].result, strict=True)
         ]
         model = single_task_gp(kernel, points[picks], points.new_zeros(n_picks))
@@ -102,13 +102,13 @@ def _botorch_model(kernel: Kernel, points: Tensor, picks: list[int]) -> SingleTa
     return single_task_gp(kernel, points[picks], points.new_zeros(len(picks)))
 
 
-def _botorch_pick(kernel: Kernel, points: Tensor, picks: list[int], batch: int) -> Tensor:
+def botorch_pick(kernel: Kernel, points: Tensor, picks: list[int], batch: int) -> Tensor:
     """The next point of BoTorch's loop, ``1 x d``."""
     deviation = PosteriorStandardDeviation(_botorch_model(kernel, points, picks))
     return optimize_acqf_discrete(deviation, q=1, choices=points, max_batch_size=batch)[0]
 
 
-def _agreed(kernel: Kernel, points: Tensor, picks: list[int], k: int, x: Tensor) -> int:
+def agreed(kernel: Kernel, points: Tensor, picks: list[int], k: int, x: Tensor) -> int:
     """Our k-th pick where BoTorch's point has the same variance up to a tie, else BoTorch's."""
     theirs = int((points == x).all(dim=1).byte().argmax())
     pair = points[[picks[k], theirs]]

@@ -94,8 +94,24 @@ CASES: dict[str, Case] = {
     ),
     "cuda": Case(
         cuda,
-        {"n_candidates": 1_000_000, "n_picks": 1000, "n_small": 20_000, "repeats": 3},
-        {"n_candidates": 20_000, "n_picks": 100, "n_small": 5000, "repeats": 3},
+        {
+            "n_candidates": 1_000_000,
+            "n_middle": 20_000,
+            "n_small": 2500,
+            "n_picks": 1000,
+            "answered": 500,
+            "steps": 30,
+            "repeats": 3,
+        },
+        {
+            "n_candidates": 20_000,
+            "n_middle": 5000,
+            "n_small": 500,
+            "n_picks": 100,
+            "answered": 50,
+            "steps": 5,
+            "repeats": 3,
+        },
     ),
 }
 

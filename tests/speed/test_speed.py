@@ -41,7 +41,15 @@ TINY = {
     "elimination": {"n_candidates": 2000, "answered": 20, "repeats": 1},
     "ask": {"side": 8, "steps": 40, "delay": 5},
     "optuna": {"finished": 5, "steps": 2, "running": 2},
-    "cuda": {"n_candidates": 5000, "n_picks": 10, "n_small": 400, "repeats": 1},
+    "cuda": {
+        "n_candidates": 5000,
+        "n_middle": 400,
+        "n_small": 60,
+        "n_picks": 8,
+        "answered": 12,
+        "steps": 2,
+        "repeats": 1,
+    },
 }
 
 
@@ -92,7 +100,6 @@ def test_the_device_case_on_the_cpu(dtype):
     rows = device_rows(dtype)
     assert [row.correct for row in rows] == [True, True]
     assert rows[0].unit != rows[1].unit == BYTES
-    assert cuda.copy_rate(torch.device("cpu"), 2**16, 2) > 0.0
 
 
 def test_without_optuna_its_case_is_skipped(monkeypatch):
@@ -114,12 +121,18 @@ def test_without_a_device_the_case_is_skipped(monkeypatch):
     assert (row.ours, row.met, row.correct) == (None, None, None)
 
 
-@pytest.mark.heavy
 @pytest.mark.cuda
-def test_the_device_case_on_the_device():
-    rows = measure("cuda")
-    assert [row.correct for row in rows] == [True] * 4
-    assert all(row.ours > 0 for row in rows)
+@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.InputDataWarning")
+def test_the_command_measures_on_the_device(tiny, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cuda, "RATE_BYTES", 2**16)
+    monkeypatch.setattr(cuda, "SAMPLE", 50)
+    assert run.main(["--quick", "--out", str(tmp_path), "--case", "cuda"]) == 0
+    with (tmp_path / "speed.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 22
+    assert all(float(row["ours"]) >= 0.0 for row in rows)
+    assert {row["correct"] for row in rows[:-3]} == {"yes"}
+    assert "BoTorch's loop on the device" in capsys.readouterr().out
 
 
 def test_a_wrong_pick_of_the_design_is_noticed(monkeypatch):
