@@ -20,6 +20,7 @@ import signal
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -61,13 +62,22 @@ def evaluations(folder: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda evaluation: evaluation["began"])
 
 
-def figures(folder: str, workers: int, values: Iterable[float]) -> dict[str, Any]:
-    """Results lost, points in two places at once, and how busy the workers were."""
+def figures(
+    folder: str, workers: int, values: Iterable[float], *, told: str = "ended"
+) -> dict[str, Any]:
+    """Results lost, points in two places at once, and how busy the workers were.
+
+    Args:
+        folder: of the notes.
+        workers: how many there were.
+        values: what the engine has kept.
+        told: the note after which it must have a result.
+    """
     noted = evaluations(folder)
     ended = [e for e in noted if "ended" in e]
     begin, last = noted[0]["began"], max(e["began"] for e in noted)
     busy = sum(min(e["ended"], last) - min(e["began"], last) for e in ended)
-    kept = list(values)
+    lost = Counter(e["value"] for e in noted if told in e) - Counter(values)
     twins = sum(
         a["point"] == b["point"]
         for number, a in enumerate(ended)
@@ -77,7 +87,7 @@ def figures(folder: str, workers: int, values: Iterable[float]) -> dict[str, Any
     return {
         "evaluated": len(ended),
         "cut off": len(noted) - len(ended),
-        "lost": len(ended) - len(kept),
+        "lost": lost.total(),
         "twice at once": twins,
         "evaluating": round(busy / (workers * (last - begin)), 3),
         "seconds": round(last - begin, 1),
@@ -129,6 +139,7 @@ def optuna_worker(url: str, trials: int, seconds: float, folder: str) -> None:
         with costs.open("a") as file:
             file.write(json.dumps(spent) + "\n")
         study.tell(trial, evaluate(point, seconds, folder))
+        _note(folder, f"{os.getpid()}-{threading.get_ident()}", {"told": True})
 
 
 def optuna_study(url: str, workers: int, killed: int, trials: int, seconds: float) -> dict:
@@ -162,7 +173,7 @@ def optuna_study(url: str, workers: int, killed: int, trials: int, seconds: floa
         lines = [line for p in Path(folder).glob("costs-*") for line in p.read_text().splitlines()]
         costs = [json.loads(line) for line in lines]
         wall, cpu, fits = zip(*costs, strict=True)
-        found = figures(folder, workers, [trial.value for trial in told])
+        found = figures(folder, workers, [trial.value for trial in told], told="told")
         codes = [process.exitcode for process in processes]
         return found | {
             "killed": codes.count(-signal.SIGKILL),
@@ -222,7 +233,7 @@ def ray_cluster(workers: int, trials: int, seconds: float, nodes: int = 4) -> di
         found = figures(folder, workers, told)
         known = sum(t.value is not None for t in search.optimizer.trials)
         found |= {"known to the searcher": known, "errors": len(results.errors)}
-        found |= {"seconds": round(wall, 1), "nodes left": len([*ray.nodes()]) - 2}
+        found |= {"seconds": round(wall, 1)}
     ray.shutdown()
     cluster.shutdown()
     return found

@@ -1,6 +1,7 @@
 """Engines with some workers, of which some are killed; ``many_workers`` plays more of them."""
 
 import importlib.util
+import random
 
 import pytest
 
@@ -12,7 +13,11 @@ def play(engine, *sizes, **options):
     import many_workers
 
     name = {"optuna": "optuna_study", "ray": "ray_cluster", "dask": "dask_workers"}[engine]
-    found = getattr(many_workers, name)(*sizes, **options)
+    state = random.getstate()  # Dask draws from it for names and ports
+    try:
+        found = getattr(many_workers, name)(*sizes, **options)
+    finally:
+        random.setstate(state)
     assert found["lost"] == 0
     assert found["twice at once"] == 0
     return found
