@@ -5,7 +5,10 @@ from botorch_delay import exceptions as exceptions
 from botorch_delay.acquisition import FantasyUpperConfidenceBound as FantasyUpperConfidenceBound
 from botorch_delay.acquisition import MaxVariance as MaxVariance
 from botorch_delay.confidence.bounds import Confidence as Confidence
+from botorch_delay.confidence.bounds import Constants as Constants
+from botorch_delay.confidence.bounds import Evidence as Evidence
 from botorch_delay.confidence.bounds import FixedBeta as FixedBeta
+from botorch_delay.confidence.bounds import HalfWidth as HalfWidth
 from botorch_delay.confidence.bounds import RKHSConfidence as RKHSConfidence
 from botorch_delay.confidence.bounds import rkhs_bounds as rkhs_bounds
 from botorch_delay.confidence.guarantee import Guarantee as Guarantee
@@ -57,6 +60,7 @@ from botorch_delay.optimizers.rule_model import Censor as Censor
 from botorch_delay.optimizers.rule_model import Hallucinate as Hallucinate
 from botorch_delay.optimizers.rule_model import Ignore as Ignore
 from botorch_delay.optimizers.rule_model import Pending as Pending
+from botorch_delay.optimizers.rule_model import RuleModel as RuleModel
 from botorch_delay.optimizers.rules import UCB as UCB
 from botorch_delay.optimizers.rules import BotorchRule as BotorchRule
 from botorch_delay.optimizers.rules import Rule as Rule

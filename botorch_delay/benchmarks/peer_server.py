@@ -199,7 +199,7 @@ class Vizier(Peer):
             (suggestion,) = self.optimizer.suggest(1)
             if set(suggestion.parameters) == self.names:  # values that are not finite are left out
                 break
-            print("no finite suggestion:", suggestion.parameters, file=sys.stderr, flush=True)
+            sys.stderr.write(f"no finite suggestion: {suggestion.parameters}\n")
         else:
             raise ArithmeticError(f"Vizier suggests {suggestion.parameters}.")
         self.active[self.asked] = suggestion.to_trial(self.asked + 1)

@@ -15,7 +15,8 @@ class BudgetTerms:
         factor: F.
         plan: B, what BPE-Delay's own regret bound is for its plan on the whole set, no wait in it.
         bound: ``max(F B, B')``, where B' is B with the bounds' smaller share of delta.
-        waits: W, the bills of asks while a round waited, or of points again, as priced when asked.
+        waits_cost: W, the bills of asks while a round waited, or of points again, as priced when
+            asked.
         excess: E, what rounds on the active set have come to beyond the plan.
         trivial: D T, what any asks can cost at most.
     """
@@ -23,7 +24,7 @@ class BudgetTerms:
     factor: float
     plan: float
     bound: float
-    waits: float
+    waits_cost: float
     excess: float
     trivial: float
 
@@ -73,7 +74,7 @@ class Guarantee:
     def __str__(self) -> str:
         times = "" if self.factor == 1.0 else f", at {self.factor:.3g} times the regret bound"
         if self.budget is not None:
-            total = self.budget.bound + self.budget.waits + self.budget.excess
+            total = self.budget.bound + self.budget.waits_cost + self.budget.excess
             times += f", {total:.6g} for the run so far"
         elif self.waits and self.waits_cost is not None:
             times += (

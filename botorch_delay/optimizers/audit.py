@@ -238,7 +238,7 @@ class Audit:
             factor *= _geometric_factor(config.geometric.growth)
         waits, cost = 0, None
         if terms is not None and self._budget is not None:
-            factor, waits, cost = terms.factor, self._budget.waiting, terms.waits
+            factor, waits, cost = terms.factor, self._budget.waits, terms.waits_cost
             assumptions.append(of_budget(terms))
         elif self._constants is not None and self._rounds.round_rule.on_arrival:
             waits, cost = self._waits()

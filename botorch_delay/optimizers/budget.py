@@ -72,8 +72,8 @@ class Budget:
         bound: B, in units of the values.
         own_bound: B'.
         trivial: D T, what any sequence of asks may cost.
-        waits: W so far.
-        waiting: how many asks W is of.
+        waits_cost: W so far.
+        waits: how many asks W is of.
     """
 
     def __init__(self, config: BPEConfig, rule: RoundRule) -> None:
@@ -86,7 +86,7 @@ class Budget:
         self._surrogate, self._confidence = surrogate, confidence
         self._constants = constants
         self._largest = constants.norm_bound * _widest(surrogate, domain.like)
-        self.waits, self.waiting = 0.0, 0
+        self.waits_cost, self.waits = 0.0, 0
         self._rows: list[int] = []
         self.plan(rule, ())
         self.restart(())
@@ -155,7 +155,7 @@ class Budget:
             rate = rate if half is None else min(rate, 4.0 * half)
             excess += size * max(rate - planned, 0.0)
         bound = max(self._factor * self.bound, self.own_bound)
-        return BudgetTerms(self._factor, self.bound, bound, self.waits, excess, self.trivial)
+        return BudgetTerms(self._factor, self.bound, bound, self.waits_cost, excess, self.trivial)
 
     def tell(self, trial: Trial) -> None:
         """A trial was answered."""
@@ -184,7 +184,7 @@ class Budget:
         sizes = [*self._sizes[number - 1 : -1], 2 * self._horizon]
         future = _charge(sizes, self._rates[number - 1 :], done, left)
         spent = self.certified + self.price(row)
-        return spent + future - self.waits <= self._factor * self.bound
+        return spent + future - self.waits_cost <= self._factor * self.bound
 
     def price(self, row: int) -> float:
         """What an ask of a point is charged at most: a bound on its regret."""
@@ -202,8 +202,8 @@ class Budget:
         self._rows.append(row)
         self._caps.append(price)
         if waiting:
-            self.waits += price
-            self.waiting += 1
+            self.waits_cost += price
+            self.waits += 1
 
     def _bills(self) -> Tensor:
         lower = self.bounds.lower

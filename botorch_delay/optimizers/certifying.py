@@ -66,13 +66,10 @@ class CertifyingUCB(Rule):
 
     def function(self, model: RuleModel, starts: Tensor) -> Score:
         """The bound, ``n x d`` to ``n``."""
-        parts = [
-            (view.answers.anywhere, view.with_pending.anywhere, factor)
-            for view, factor in zip(model.views, self._factors(model), strict=True)
-        ]
+        parts = list(zip(model.views, self._factors(model), strict=True))
 
         def bound(X: Tensor) -> Tensor:
-            bounds = [mean.mean(X) + b * spread.variance(X).sqrt() for mean, spread, b in parts]
+            bounds = [view.mean_at(X) + factor * view.deviation_at(X) for view, factor in parts]
             return torch.stack(bounds).amin(dim=0)
 
         return bound

@@ -18,7 +18,7 @@ from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import spread_points
-from botorch_delay.exceptions import NumericsError
+from botorch_delay.exceptions import InputError, NumericsError
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
 from botorch_delay.history.point_status import nothing_to_ask
 from botorch_delay.history.trials import Ledger, Suggestion
@@ -133,12 +133,17 @@ class Maximizer:
         model, blind = self.model, self.model.is_blind
         scores = self._first_order() if blind else self.rule.score(model)
         may_ask, allowed = self._allowed(active)
+        if scores.shape != allowed.shape:
+            raise InputError(
+                f"The score of {self.rule!r} must have shape {tuple(allowed.shape)}, a number for "
+                f"each candidate; got {tuple(scores.shape)}."
+            )
         scores = scores.masked_fill(~allowed, -torch.inf)
         if not bool(torch.isfinite(scores.max())):
             name = self.rule.method(model)
             raise NumericsError(f"{name} is not finite at any point that may be asked.")
         if model.finite:
-            own_scale = self.rule.black_box or blind
+            own_scale = self.rule.own_scale or blind
             return lowest_of_largest(scores, 0.0 if own_scale else model.prior_deviation)
         if blind:
             return model.candidates.index_select(0, scores.argmax().unsqueeze(0)).squeeze(0)
@@ -238,7 +243,7 @@ class Maximizer:
 
     def _climb(self, scores: Tensor, may_ask: PointTest | None, allowed: Tensor) -> Tensor:
         """The best of the pool's best points after a climb."""
-        model, pool, costly = self.model, self.model.candidates, self.rule.black_box
+        model, pool, costly = self.model, self.model.candidates, self.rule.costly
         assert isinstance(self._domain, BoxDomain)
         # Fewer with many points or a costly function, so that an ask takes no longer.
         points, asked = len(model.answers.anywhere), len(model.with_pending.anywhere)

@@ -126,6 +126,15 @@ class View:
             return self.answers
         return self.asked
 
+    def mean_at(self, X: Tensor) -> Tensor:
+        """At points in the columns of the domain, ``n x d``, in units of the surrogate: ``n``."""
+        return self.answers.anywhere.mean(self.answers.surrogate.inputs(X))
+
+    def deviation_at(self, X: Tensor) -> Tensor:
+        """The same of the deviation, with pending points counted: ``n``."""
+        posterior = self.with_pending.anywhere
+        return posterior.variance(self.answers.surrogate.inputs(X)).sqrt()
+
 
 class RuleModel:
     """The posteriors of all trials so far, at candidates and at any points.
@@ -145,7 +154,8 @@ class RuleModel:
         candidates: ``N x d``: all points of a set, or where climbs on a box begin.
         prior_deviation: the largest at the candidates.
         is_blind: whether there are too few answers to learn a kernel from.
-        views: what the rule's surrogates see, the first of them in ``answers`` and the like.
+        views: what the rule's surrogates see.
+        answers: of the first view; give the mean.
         feasibility: which points may be asked.
         running: by key, how many trials are.
         behind: whether all trials are to be counted by :meth:`restart` before anything is read.
@@ -188,6 +198,7 @@ class RuleModel:
             View(Averages(each, candidates), Averages(each, candidates) if both else None)
             for each in surrogates
         ]
+        self.answers = self.views[0].answers
         self.feasibility = Feasibility(self._ledger.trials, self.key, exact=self._exact)
         self.running = Counter(self.key(trial) for trial in self._ledger.running())
         self._renewal, self._left_out = self._present_renewal, set()
@@ -270,10 +281,13 @@ class RuleModel:
         """At every candidate, with pending points counted: ``N``."""
         return self.with_pending.at_candidates.variance.sqrt()
 
-    @property
-    def answers(self) -> Averages:
-        """Of the first view: give the mean."""
-        return self.views[0].answers
+    def mean_at(self, X: Tensor) -> Tensor:
+        """At points of a box, ``n x d`` in its columns, in units of the surrogate: ``n``."""
+        return self.views[0].mean_at(X)
+
+    def deviation_at(self, X: Tensor) -> Tensor:
+        """At points of a box, ``n x d`` in its columns, with pending points counted: ``n``."""
+        return self.views[0].deviation_at(X)
 
     @property
     def with_pending(self) -> Averages:

@@ -43,12 +43,15 @@ class Rule(ABC):
     Attributes:
         published: under which names its combinations were published, by the ways in which
             pending points enter.
-        black_box: whether it is costly and has a scale of its own, not that of the values.
+        costly: whether it takes long to evaluate: climbs on a box are few then, and short.
+        own_scale: whether its values have another scale than the deviation, by which ties are
+            told.
         inflates: whether it uses the widths of ``Censor(inflate=True)``.
     """
 
     published: ClassVar[Mapping[str, str]] = {}
-    black_box: ClassVar[bool] = False
+    costly: ClassVar[bool] = False
+    own_scale: ClassVar[bool] = False
     inflates: ClassVar[bool] = False
 
     @property
@@ -67,11 +70,19 @@ class Rule(ABC):
 
     @abstractmethod
     def score(self, model: RuleModel) -> Tensor:
-        """Its value at every candidate of the model, ``N``."""
+        """Its value at every candidate of the model, ``N``: the largest is asked.
+
+        In units of the surrogate, where values are to be maximised whatever the user does. Where
+        the kernel is given it is called before there is any answer. Infinite values are passed
+        over.
+        """
 
     @abstractmethod
     def function(self, model: RuleModel, starts: Tensor) -> Score:
-        """What climbs on a box maximise, ``n x d`` to ``n``, differentiable.
+        """What climbs on a box maximise: points in the columns of the domain, ``n x d``, to ``n``.
+
+        It is differentiable, and :meth:`RuleModel.mean_at` and :meth:`RuleModel.deviation_at` take
+        such points.
 
         Args:
             model: what it sees.
@@ -153,7 +164,7 @@ class UCB(Rule):
         surrogate, factor = model.surrogate, self.factor + sum(model.widths)
         if surrogate.learned:
             return BoundClimb(surrogate, answers, design, factor, starts)
-        return lambda X: answers.mean(X) + factor * design.variance(X).sqrt()
+        return lambda X: model.mean_at(X) + factor * model.deviation_at(X)
 
 
 @dataclass(frozen=True)
@@ -270,7 +281,7 @@ class BotorchRule(Rule):
         True
     """
 
-    black_box = True
+    costly = own_scale = True
 
     def __init__(self, factory: Callable[..., AcquisitionFunction], **options: Any) -> None:
         if not callable(factory):
@@ -363,7 +374,7 @@ class BotorchRule(Rule):
         """The acquisition function, ``n x d`` to ``n``; without answers the deviation."""
         answers, surrogate = model.answers.anywhere, model.surrogate
         if not len(answers):
-            return lambda X: model.with_pending.anywhere.at(surrogate.inputs(X)).deviation
+            return model.deviation_at
         X, y, pending = answers.data.X, answers.data.y.unsqueeze(-1), model.pending_points()
         seed = int(torch.randint(2**31, (), generator=model.generator()))
         with _quietly(seed, X.device), torch.no_grad():

@@ -53,7 +53,7 @@ def test_what_is_certified_holds(factor, delay, seed):
     assert history.regret[-1].item() <= opt.certificate.regret
     assert int(problem.values.argmax()) in opt.active_set.indices
     assert not opt._budget.refuted
-    assert opt.certificate.regret <= factor * opt._budget.bound + opt._budget.waits + 1e-9
+    assert opt.certificate.regret <= factor * opt._budget.bound + opt._budget.waits_cost + 1e-9
 
 
 def test_with_constants_five_times_too_small_nothing_is_certified():
@@ -81,7 +81,7 @@ def test_where_the_budget_says_no_bpe_delay_plays():
     waiting = optimizer(problem, norm, 1.0)
     waiting.ask(HORIZON)  # no answer ever comes
     assert slots(waiting).count(-2) > 50
-    assert waiting._budget.waits > 0.0
+    assert waiting._budget.waits_cost > 0.0
 
 
 def test_every_price_is_what_the_documentation_says():

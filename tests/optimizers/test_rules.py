@@ -164,8 +164,17 @@ class LargestMean(bd.Rule):
         return model.mean
 
     def function(self, model, starts):
-        answers, inputs = model.answers.anywhere, model.surrogate.inputs
-        return lambda X: answers.mean(inputs(X))
+        return model.mean_at
+
+
+class InRows(LargestMean):
+    def score(self, model):
+        return model.mean.unsqueeze(0)
+
+
+def test_a_score_that_is_no_number_for_each_candidate_is_refused():
+    with pytest.raises(InputError, match="a number for each candidate; got \\(1, "):
+        make(InRows()).ask()
 
 
 def test_a_rule_of_one_s_own_is_played():
