@@ -261,7 +261,7 @@ FACTORS = {
     for source, variants in _GUARANTEES.items()
 }
 # The defaults with one ingredient switched off or put back to another value.
-_ABLATIONS: dict[str, tuple[dict[str, Any], str]] = {
+_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "design-only": ({"exploit": None}, "that never exploits"),
     "rho-0.1": ({"explore_fraction": 0.1}, "with a tenth of the asks exploring"),
     "rho-1": ({"explore_fraction": 1.0}, "exploiting only while it waits"),
@@ -297,7 +297,7 @@ VARIANTS = {
     },
     **{
         f"bpe-delay-{name}": Method(partial(bpe_delay, **options), f"BPE-Delay {words}")
-        for name, (options, words) in _ABLATIONS.items()
+        for name, (options, words) in _OPTIONS.items()
     },
 }
 METHODS |= VARIANTS
