@@ -48,23 +48,23 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
 
 The way of an answer. ``Optimizer.tell`` checks it and makes an ``Event`` of it. ``Run._apply``,
 through which a loaded file goes as well, enters it in the ``Ledger`` and hands the trial to
-``BPEDelayOptimizer._settled``, and this to the ``RoundSequence`` (is its design point settled, may
-its point be asked again?), to the ``RuleModel`` (whose ``Averages`` take it in), to the ``Budget``
-and to the ``Audit``. Two things are decided at once: whether the answers still fit ``norm_bound``,
-and after the last ask the end of the last round. All else waits for the next ``ask``, which calls
-``BPEDelayOptimizer._choose``: it lets the ``Fitting`` learn kernel and noise again if that is due.
-If the round is due, ``close_round`` makes bounds from its answers and returns a ``RoundRecord`` and
-the ``ActiveSet`` that they leave; the record, and how the set differs from the one before, are in
-an ``Event`` that is applied, and the next ``OpenRound`` begins. Only then a point is chosen: one to
-be asked again, the next design point, or the point of the ``Maximizer`` (within the ``Budget``, if
-there is one). The ask is an ``Event`` too: applied, it opens the trial in the ``Ledger``, takes its
-slot of the ``OpenRound``, whose design counts the point from then on, and enters the point without
-a value in the ``RuleModel``'s posterior ``with_pending``. That is what pending means. An answer
-that comes after its trial was abandoned (``Trial.late``) goes the same way, but serves no design
-point (where evaluations are exact it does): the rule, recommendations, and bounds from all answers
-use it. A correction (``Optimizer.correct``) goes the same way as an event of its own: every part
-counts the trial anew, and what was decided with the old answer stays, which the ``Audit`` holds
-against the claim.
+``BPEDelayOptimizer._apply_settled``, and this to the ``RoundSequence`` (is its design point
+settled, may its point be asked again?), to the ``RuleModel`` (whose ``Averages`` take it in), to
+the ``Budget`` and to the ``Audit``. Two things are decided at once: whether the answers still fit
+``norm_bound``, and after the last ask the end of the last round. All else waits for the next
+``ask``, which calls ``BPEDelayOptimizer._choose``: it lets the ``Fitting`` learn kernel and noise
+again if that is due. If the round is due, ``close_round`` makes bounds from its answers and returns
+a ``RoundRecord`` and the ``ActiveSet`` that they leave; the record, and how the set differs from
+the one before, are in an ``Event`` that is applied, and the next ``OpenRound`` begins. Only then a
+point is chosen: one to be asked again, the next design point, or the point of the ``Maximizer``
+(within the ``Budget``, if there is one). The ask is an ``Event`` too: applied, it opens the trial
+in the ``Ledger``, takes its slot of the ``OpenRound``, whose design counts the point from then on,
+and enters the point without a value in the ``RuleModel``'s posterior ``with_pending``. That is what
+pending means. An answer that comes after its trial was abandoned (``Trial.late``) goes the same
+way, but serves no design point (where evaluations are exact it does): the rule, recommendations,
+and bounds from all answers use it. A correction (``Optimizer.correct``) goes the same way as an
+event of its own: every part counts the trial anew, and what was decided with the old answer stays,
+which the ``Audit`` holds against the claim.
 
 Words. A trial is *running* or *pending* until it is *settled*: answered, failed or abandoned. To
 *tell* is to give a trial its answer, to *attach* to give a result that was never asked for here. A
@@ -75,18 +75,18 @@ first computes. A surrogate is *learned* or given; its units are those of ``Surr
 not those of the values. *Exact* evaluations have no noise.
 
 To add a rule: first see whether ``rules.BotorchRule`` plays it already. Else a subclass of
-``rules.Rule``, its name in ``specs.py``; its arguments are attributes of the same names,
-``costly`` and ``own_scale`` are set where they hold, and it sees a ``RuleModel``: the
-mean of ``answers``, the deviation of ``with_pending``. In ``benchmarks.methods`` a line makes it a
-variant that the benchmark compares. To add a confidence bound: a frozen dataclass in
-``confidence/bounds.py`` whose ``fixed_design`` and ``adaptive`` make a ``HalfWidth`` of
-``Evidence`` (``multiplier`` and ``slack`` suffice; ``words`` are for those who read a
-recommendation), its name in ``specs.py``; its ``assumptions`` are what it claims under, an empty
-``missing`` says that it is proved, ``missing_on_box`` what it lacks there, and with ``constants``
-it can be used by ``exploit.WithinBudget``, whose own bounds from all answers are made of these two
-numbers. To add a delay law: a subclass of ``delays.DelayLaw``, its name in ``specs.py``. To add an
-engine: see ``integrations``; to add an executor: ``workers.make_pool``. Names that users import are
-listed in ``__init__.pyi`` and in ``tests/test_exports.py``, parts that files can hold in
+``rules.Rule``, its name in ``specs.py``; its arguments are attributes of the same names, ``costly``
+and ``own_scale`` are set where they hold, and it sees a ``RuleModel``: the mean of ``answers``, the
+deviation of ``with_pending``. In ``benchmarks.methods`` a line makes it a variant that the
+benchmark compares. To add a confidence bound: a frozen dataclass in ``confidence/bounds.py`` whose
+``fixed_design`` and ``adaptive`` make a ``HalfWidth`` of ``Evidence`` (``multiplier`` and ``slack``
+suffice; ``words`` are for those who read a recommendation), its name in ``specs.py``; its
+``assumptions`` are what it claims under, an empty ``missing`` says that it is proved,
+``missing_on_box`` what it lacks there, and with ``constants`` it can be used by
+``exploit.WithinBudget``, whose own bounds from all answers are made of these two numbers. To add a
+delay law: a subclass of ``delays.DelayLaw``, its name in ``specs.py``. To add an engine: see
+``integrations``; to add an executor: ``workers.make_pool``. Names that users import are listed in
+``__init__.pyi`` and in ``tests/test_exports.py``, parts that files can hold in
 ``tests/optimizers/test_specs.py``.
 """
 

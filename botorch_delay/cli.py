@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
         "--race",
         type=int,
         metavar="SEEDS",
-        help="instead: against others on recorded trainings, so many times; see --out, --trials",
+        help="instead: race other methods on recorded trainings, SEEDS times (--out, --trials)",
     )
 
     reproduce = add("reproduce", _reproduce, "repeat the paper's experiments, draw its figures")
@@ -146,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--out", type=Path, help="a folder (default: bench- and the suite)")
     for choice in ("problems", "delays", "methods"):
         bench.add_argument(f"--{choice}", metavar="NAME,NAME", help="only these; see bench list")
-    bench.add_argument("--seeds", metavar="N or A-B", help="so many from 0, or from A to B")
+    bench.add_argument("--seeds", metavar="N or A-B", help="N seeds from 0, or from A to B")
     bench.add_argument("--steps", type=int, help="asks in a run")
     bench.add_argument("--workers", type=int, help="processes (default: one per core)")
 

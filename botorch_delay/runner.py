@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 # A pool that breaks this often without one result in between will not recover by itself.
 MAX_BREAKS_IN_A_ROW = 5
 
-# After so many times the answers it is looked again whether the recommended point is good enough.
+# When answers have grown by this factor, whether the recommended point is good enough is looked at.
 GROWTH_TO_CERTIFY = 1.05
 
 # Seconds after which to look for Ctrl-C and a lost cluster, if nothing returns.
@@ -133,7 +133,7 @@ def run(
         timeout: seconds that an evaluation may take, counted from when it runs; then its worker
             is killed, and the trial has failed. Only a ``pebble.ProcessPool`` can do that. Where
             durations depend on the values a timeout voids the guarantee of BPE-Delay's rounds.
-        max_failures: the run ends with an error once so many evaluations have failed and none has
+        max_failures: the run ends with an error once this many evaluations have failed and none has
             succeeded, earlier runs included; None to go on whatever happens.
         on_result: called with the optimizer and each trial that is settled. If it returns True no
             further point is asked, and the run ends when those in flight are settled.

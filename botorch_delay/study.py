@@ -123,7 +123,7 @@ def _parameter(name: str, table: Any) -> Parameter:
 
 
 def _steps(low: Any, high: Any, steps: Any, log: Any = False, unit: Any = None) -> Choice:
-    """So many numbers between two ends, at equal distances or ratios."""
+    """This many numbers between two ends, at equal distances or ratios."""
     check = validation.positive if log else validation.real
     ends, steps = (check(low, "low"), check(high, "high")), validation.whole(steps, "steps", 2)
     if not ends[0] < ends[1]:

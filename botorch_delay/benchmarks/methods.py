@@ -260,7 +260,7 @@ FACTORS = {
     source: {f"bpe-delay-{name}": factor for name, (factor, _) in variants.items()}
     for source, variants in _GUARANTEES.items()
 }
-# The defaults with one ingredient switched off or put back to another value.
+# The defaults with other options: one ingredient switched off, or another value of it.
 _OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "design-only": ({"exploit": None}, "that never exploits"),
     "rho-0.1": ({"explore_fraction": 0.1}, "with a tenth of the asks exploring"),

@@ -264,7 +264,7 @@ class Ellipsoid:
         self._squares = 0.0  # of answers around the mean at their point
 
     def tell(self, row: int, y: float, asks: int) -> None:
-        """Take in an answer at a candidate, to be maximised, that is of the first so many asks."""
+        """Take in an answer at a candidate, to be maximised, that is of one of the first asks."""
         count, mean = self._means.get(row, (0, 0.0))
         count, step = count + 1, y - mean
         mean += step / count

@@ -275,7 +275,7 @@ class RKHSConfidence(Confidence):
 
     @torch.no_grad()
     def fixed_design(self, evidence: Evidence) -> HalfWidth:
-        """Lemma 1 at so many points, or what ``uniform`` names on a box.
+        """Lemma 1 at this many points, or what ``uniform`` names on a box.
 
         On a box without answers it is ``C_k sqrt(k(x, x))``, which needs no probability.
 

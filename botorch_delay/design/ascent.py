@@ -31,7 +31,7 @@ FIRST_STEP = 0.1
 DRAWN_AT_ONCE = 8  # steps' random directions, for a device
 LARGEST_GROWTH = 3.0  # of a step after a gain
 SMALLEST_STEP = 1e-6
-# Of so many points, those nearest to where climbs begin, a learned bound is made.
+# A learned bound is made of this many points: those nearest to where climbs begin.
 LOCAL_POINTS = 512
 # Of the prior variance: a variance that is not above it has no slope.
 FLOOR = 1e-12

@@ -41,7 +41,7 @@ from botorch_delay.gp.posterior import Data, Moments, Posterior
 # Precisions that differ by less, as a share of the largest, are the same but for rounding; and what
 # rounding may do where picks without an answer are taken out.
 SAME, LARGEST_ERROR = 1e-12, 1e-8
-# The shortlist holds what is within this share of the largest variance, and at most so many.
+# The shortlist holds what is within this share of the largest variance, and at most this many.
 SHORTLIST_SHARE = 0.02
 SHORTLIST_MIN = 64
 SHORTLIST_MAX = 65_536
@@ -222,7 +222,7 @@ class _Tracked:
         self._add(torch.tensor([index], device=self.variance.device))
 
     def extend(self, n: int) -> list[int]:
-        """So many picks by the rule; the host looks at them only when all are made."""
+        """This many picks by the rule; the host looks at them only when all are made."""
         made = []
         for _ in range(n):
             made.append(lowest_tied(self._open_variance()))

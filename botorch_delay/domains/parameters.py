@@ -193,7 +193,7 @@ class Float(_Number):
         high: the upper end, included, not below ``low``.
         log: whether it is drawn and modelled by its logarithm; then ``low`` is above 0.
         step: only ``low``, ``low + step``, ... up to ``high`` are allowed; any number if None.
-        round: only numbers with so many significant digits are allowed, at most 15, as on a dial;
+        round: only numbers with this many significant digits are allowed, at most 15, as on a dial;
             with ``log``, and for ends that have no more digits. On other scales ``step`` does it.
         unit: of the values, for tables and pictures.
 
@@ -239,7 +239,7 @@ class Float(_Number):
         return self._place(self.low), self._place(self.high)
 
     def _place(self, number: float) -> int:
-        """Numbers of so many digits in their order: 0 is 1.0, before it comes 0.99."""
+        """Numbers of this many digits in their order: 0 is 1.0, before it comes 0.99."""
         if self.round is None:
             return super()._place(number)
         digits, exponent = f"{number:.{self.round - 1}e}".split("e")

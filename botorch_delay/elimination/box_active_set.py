@@ -45,7 +45,7 @@ from botorch_delay.history.events import finite
 POOL = 4096
 STARTS = 64
 # Whether a point is active takes time as the square of the answers. With many, in all rounds that
-# cut the box, a sample has half the points and is made of so many particles.
+# cut the box, a sample has half the points and is made of this many particles.
 FEW_PARTICLES = 512
 
 
@@ -375,7 +375,7 @@ class BoxActiveSet(ActiveSet):
 
     @property
     def _is_costly(self) -> bool:
-        """Whether its conditions are of so many answers that samples are made with less."""
+        """Whether its conditions are of too many answers for samples of full size."""
         return sum(len(condition.posterior) for condition in self.conditions) > MANY_ANSWERS
 
     def _margin(self, X: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from botorch_delay.history.events import whole
 
 logger = logging.getLogger(__name__)
 
-# Up to so many distinct points a round's bounds rest on a factorization, whatever else is at hand:
+# Up to this many points a round's bounds rest on a factorization, whatever else is at hand:
 # they then are the same to the last bit wherever they are computed again.
 MAX_FACTORIZED = 512
 

@@ -41,14 +41,14 @@ _LARGE = 0.02
 _HITS = 400
 
 # Above a plateau there may be few particles: go on until this share of the cloud is above it, for
-# at most so many rounds.
+# at most this many rounds.
 _ENOUGH = 1 / 8
 _ROUNDS = 64
 
 # A set below this share of the box is given up.
 _SMALLEST = 1e-30
 
-# The margin has a maximum below 0 if, over so many levels, the best particle is so many times
+# The margin has a maximum below 0 if, over this many levels, the best particle is this many times
 # nearer to the level than to 0.
 _FLAT = 1e3
 _FLAT_LEVELS = 8
@@ -58,13 +58,12 @@ _ACCEPTANCE = 0.3
 _STRIDES = 0.7
 
 # Walks per level, as many jumps, and in 2 dimensions one more of each. With these the volume varies
-# hardly more than with independent particles, in the tests. At the last level
-# there are so many times more, so that few points remain repeated and jumps settle how many are in
-# each piece.
+# hardly more than with independent particles, in the tests. At the last level there are more, by
+# this factor, so that few points remain repeated and jumps settle how many are in each piece.
 _MOVES = 3
 _LAST_SWEEPS = 4
 
-# Up to so many survivors per dimension span too little.
+# Up to this many survivors per dimension span too little.
 _FEW = 8
 
 # Of the walks, the share that redraws a single coordinate instead: without and with lists.

@@ -283,7 +283,7 @@ class OpenRound:
         )
 
     def answered(self, first: int | None) -> list[int]:
-        """Trials whose answers count, of the first so many slots or of all, increasing."""
+        """Trials whose answers count, of the first slots or of all, increasing."""
         slots = self.slots if first is None else self.slots[:first]
         return sorted(s.trials[-1] for s in slots if s.state is SlotState.ANSWERED)
 

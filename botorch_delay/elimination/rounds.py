@@ -38,7 +38,7 @@ def round_lengths(horizon: int, wait: float) -> tuple[list[int], list[int]]:
 
 
 def _lengths(horizon: int, wait: float, size: int, left: int) -> tuple[list[int], list[int]]:
-    """Those of the rounds after one of a size, which have so many asks."""
+    """Those of the rounds after one of a size, which have this many asks."""
     q: list[int] = []
     t: list[int] = []
     while left > 0:

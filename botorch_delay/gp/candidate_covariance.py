@@ -24,7 +24,7 @@ from torch import Tensor
 
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
-# Up to so many candidates their covariance is kept: N^2 numbers, 128 MiB in double.
+# Up to this many candidates their covariance is kept: N^2 numbers, 128 MiB in double.
 MAX_FOLDED = 4096
 # Rows of a block; in how many stripes it is folded at most, before the next one is full; and the
 # fewest rows of a stripe.

@@ -39,7 +39,7 @@ from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
 # From this many changes at once, as a share of the points, one factorization is cheaper.
 REBUILD_SHARE = 0.25
-# From so many distinct points, as a share of the candidates, a covariance is cheaper.
+# From this many distinct points, as a share of the candidates, a covariance is cheaper.
 SHARE_TO_FOLD = 1.0 / 16.0
 # A covariance is kept for noise variances above this share of the prior variance: their inverses
 # magnify its rounding.

@@ -41,7 +41,7 @@ CACHE_ELEMENTS = 2**18
 
 
 def rows_per_chunk(columns: int, like: Tensor) -> int:
-    """How many rows of so many columns to work on at a time, on the device of ``like``."""
+    """How many rows of this many columns to work on at a time, on the device of ``like``."""
     elements = CHUNK_ELEMENTS if like.is_cuda else CACHE_ELEMENTS
     return max(elements // max(columns, 1), 1)
 

@@ -48,8 +48,8 @@ NOISE_LOC, NOISE_SCALE = -8.0, 3.0
 START_NOISES = (1e-6, 0.1)
 # The least that is learned, as a share of the noise of exact evaluations.
 LEAST_NOISE = 0.1
-# With more answers a fit is to a random subset, in at most so many iterations, and samples of a box
-# have fewer points: an ask takes no longer and longer.
+# With more answers a fit is to a random subset, in at most MAX_ITERATIONS iterations, and samples
+# of a box have fewer points: an ask takes no longer and longer.
 MANY_ANSWERS = 300
 MAX_ITERATIONS = 30
 
@@ -401,7 +401,7 @@ def _fit(
 
 
 def _priors(domain: Domain, warm_start: Hyperparameters | None) -> tuple[LogNormal, LogNormal]:
-    """Of lengthscales, BoTorch's in so many columns, and of noise; or around what was learned."""
+    """Of lengthscales, BoTorch's in this many columns, and of noise; or around what was learned."""
     columns = domain.encoding.bounds(domain.bounds).shape[-1]
     if warm_start is None:
         loc = math.sqrt(2.0) + 0.5 * math.log(columns)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 # With fewer distinct values there is nothing to tell a shape from.
 MIN_VALUES = 3
-# Above so many knots every so-manieth is kept.
+# Above this many knots only every n-th is kept.
 MAX_KNOTS = 512
 # Of the logarithm that stretches the better half (Song et al. 2024, section 4.1 of the appendix).
 LOG_BASE = 1.5

@@ -123,7 +123,7 @@ class Feasibility:
 
 
 def nothing_to_ask(count: int, *, exact: bool = False) -> EmptyDomainError:
-    """The error where none of so many points may be asked."""
+    """The error where none of all points may be asked."""
     if exact:
         return EmptyDomainError(
             "No point is left to ask: evaluations are exact, so that a point with an answer or a "

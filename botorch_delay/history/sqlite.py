@@ -181,7 +181,7 @@ def _write(
 def _continues(
     db: sqlite3.Connection, stored: tuple[int, str], header: Mapping[str, Any], ledger: Ledger
 ) -> bool:
-    """Whether a file with so many events, and their digest, holds an earlier state of a run."""
+    """Whether a file with this many events, and their digest, holds an earlier state of a run."""
     count, digest = stored
     if count > ledger.event_count or ledger.digest(count) != digest:
         return False

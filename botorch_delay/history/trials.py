@@ -19,7 +19,7 @@ from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError, TrialError
 from botorch_delay.history.events import Event, brief, finite, whole
 
-# An answer is suspect if it lies so many standard deviations from at least so many others.
+# An answer is suspect if it lies this many standard deviations from at least this many others.
 FAR, ENOUGH_ANSWERS = 8.0, 8
 
 
@@ -242,7 +242,7 @@ class Ledger:
                 yield Event(trial.state.value, trial.answered_at, entry, trial.value, data)
 
     def digest(self, count: int) -> str:
-        """The digest of the first so many events, and of what the run is of."""
+        """The digest of the first ``count`` events, and of what the run is of."""
         known, link = self._linked if self._linked[0] <= count else (0, self._origin)
         self._link(link, count, (event.row() for event in self.events(known, count)))
         return self._linked[1].hex()
@@ -387,7 +387,7 @@ class Ledger:
         self._events.append(event)
 
     def repeated(self, last: int) -> int:
-        """How many of the last so many attached results had been attached before."""
+        """How many of the last ``count`` attached results had been attached before."""
         results = [(*result.point.tolist(), result.value) for result in self.attached]
         return last - len(set(results)) + len(set(results[:-last]))
 

@@ -187,25 +187,25 @@ class AcquisitionOptimizer(Optimizer):
         width = self._maximizer.model.width_at(choice)
         return choice if width is None else replace(choice, data={"width": width})
 
-    def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+    def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         width = data.get("width")
         self._maximizer.model.asked(trial, None if width is None else finite(width))
 
-    def _settled(self, trial: Trial) -> None:
+    def _apply_settled(self, trial: Trial) -> None:
         self._maximizer.model.settled(trial)
 
-    def _attached(self, result: Attached) -> None:
+    def _apply_attached(self, result: Attached) -> None:
         self._maximizer.model.attached(result)
 
-    def _corrected(self, trial: Trial, before: TrialState) -> None:
+    def _apply_corrected(self, trial: Trial, before: TrialState) -> None:
         self._maximizer.model.corrected(trial)
 
-    def _detached(self, result: Attached) -> None:
+    def _apply_detached(self, result: Attached) -> None:
         self._maximizer.model.detached(result)
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         rule = self.rule
         if isinstance(rule, CertifyingUCB):
             known = RKHSConfidence(rule.norm_bound, rule.noise_std)
-            return self._fitting.current(), known, rule.delta
-        return self._fitting.current(), FixedBeta(rule.interval_beta), 0.1
+            return self._fitting.upcoming(), known, rule.delta
+        return self._fitting.upcoming(), FixedBeta(rule.interval_beta), 0.1

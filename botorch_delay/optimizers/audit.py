@@ -134,7 +134,7 @@ class Audit:
                 self._broken[_FALSE_ROUND] = None
 
     def report_repeated(self, last: int) -> None:
-        """Warn where bounds rest on results of which the last so many were attached before."""
+        """Warn where bounds rest on results of which the last were attached before."""
         rests = self._config.proves and self._config.evidence == "all" and not self._config.exact
         repeats = self._ledger.repeated(last) if rests else 0
         if repeats:
@@ -147,7 +147,7 @@ class Audit:
             )
 
     def extended(self, before: int) -> None:
-        """Apply that more asks are planned than so many."""
+        """Apply that more asks are planned than before."""
         asks = len(self._ledger)
         if self._config.proves and (asks or self._rounds.open is not None):
             self._broken[
@@ -218,7 +218,7 @@ class Audit:
         return Ellipsoids(kernel, answers, scale, asks, config.delta).norm_at_least
 
     def take_test(self, norm: float, count: int) -> None:
-        """Apply that so many answers have called for a norm."""
+        """Apply that this many answers have called for a norm."""
         if self._config.proves:
             self.norm, self.tested = max(self.norm, norm), count
 

@@ -169,7 +169,7 @@ class Optimizer(ReadableRun, ABC):
         far = "" if answer is None else self._ledger.far(answer, than=found)
         data = {"reason": reason} if reason else {}
         self._apply(Event("corrected", time.time(), found.id, answer, data))
-        self._after_corrected(found)
+        self._decide_after_corrected(found)
         _warn_far(found, far)
 
     @exclusive
@@ -237,7 +237,7 @@ class Optimizer(ReadableRun, ABC):
         rows = self._domain.find(X).tolist()
         for point, row, value in zip(X.tolist(), rows, numbers, strict=True):
             self._happen("attached", value, {"x": point, "point": None if row < 0 else row})
-        self._after_attached(len(X))
+        self._decide_after_attached(len(X))
 
     @exclusive
     def detach(self, result: Attached | int, reason: str = "") -> None:
@@ -311,21 +311,21 @@ class Optimizer(ReadableRun, ABC):
 
     def _settle(self, trial: Trial, kind: str, value: float | None, data: dict[str, Any]) -> None:
         self._apply(Event(kind, time.time(), trial.id, value, data))
-        self._after_settled(trial)
+        self._decide_after_settled(trial)
 
     @abstractmethod
     def _choose(self) -> Suggestion:
         """The next point. Rounds close here and nowhere else, but for the last."""
 
-    def _after_settled(self, trial: Trial) -> None:
+    def _decide_after_settled(self, trial: Trial) -> None:
         """Decide what follows from a trial's end."""
 
-    def _after_corrected(self, trial: Trial) -> None:
+    def _decide_after_corrected(self, trial: Trial) -> None:
         """Decide what follows from another end of a trial."""
-        self._after_settled(trial)
+        self._decide_after_settled(trial)
 
-    def _after_attached(self, count: int) -> None:
-        """Say what there is to be said of the last so many attached results."""
+    def _decide_after_attached(self, count: int) -> None:
+        """Say what there is to be said of the last ``count`` attached results."""
 
     def _close_last(self) -> None:
         """Close what is open, at the end of the run."""

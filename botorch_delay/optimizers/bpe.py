@@ -218,12 +218,13 @@ class BPEDelayOptimizer(Optimizer):
         maximize: bool | None = None,
         minimize: bool | None = None,
     ) -> BPEDelayOptimizer:
-        """The mode with the least regret among those whose regret bound is proved.
+        """A regret bound that is proved beforehand, and on sets a certificate as the run goes on.
 
         On a finite set a rule plays :class:`WithinBudget`: with probability 1 - delta regret is at
         most 1.25 times BPE-Delay's own bound, plus what waits cost, and ``certificate`` bounds it
         at all times, which the rule, :class:`CertifyingUCB`, keeps small: with a norm bound of up
-        to twice the norm as well, and for more regret the larger the bound and the noise. On a box
+        to twice the norm as well, and for more regret the larger the bound and the noise. (The
+        least regret within the same bound has ``exploit=WithinBudget()``.) On a box
         a tenth of the asks are design points, so that regret is at most sqrt(10) times the bound of
         Theorem 2, plus what waits cost. On both the maximiser is never eliminated; nothing is
         assumed of the delays. ``guarantee`` has the assumptions.
@@ -401,10 +402,10 @@ class BPEDelayOptimizer(Optimizer):
         self._replay([replace(asked, trial=len(self._ledger), data=data)])
         return self._ledger[-1]
 
-    def _decided(self, event: Event) -> None:
+    def _apply_decided(self, event: Event) -> None:
         data, rounds, current = event.data, self._rounds, self._rounds.open
         if event.kind == "opened" and current is None and not self._finished:
-            rounds.begin()
+            rounds.apply_opened()
         elif event.kind == "closed" and current is not None:
             rounds.apply_close(current, data)
             self._finished |= rounds.open is None
@@ -415,48 +416,49 @@ class BPEDelayOptimizer(Optimizer):
         elif event.kind == "tested":
             self._audit.take_test(finite(data["norm"]), whole(data["answers"]))
         else:
-            super()._decided(event)
+            super()._apply_decided(event)
             if event.kind == "fitted" and current is not None:
                 current.use(self._fitting.surrogate)
         if self._maximizer is not None and event.kind in ("closed", "reset"):
             self._maximizer.use_active(rounds.active)
 
-    def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        extra = self._rounds.asked(trial)
+    def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+        if self._budget is not None:
+            waiting = self._rounds.bills_as_wait(trial)
+            self._budget.ask(row_of(trial), finite(data["price"]), waiting=waiting)
+        self._rounds.apply_asked(trial)
         if self._maximizer is not None:
             self._maximizer.model.asked(trial)
-        if self._budget is not None:
-            self._budget.ask(row_of(trial), finite(data["price"]), waiting=extra)
 
-    def _settled(self, trial: Trial) -> None:
-        self._rounds.settled(trial)
+    def _apply_settled(self, trial: Trial) -> None:
+        self._rounds.apply_settled(trial)
         if self._maximizer is not None:
             self._maximizer.model.settled(trial)
         if self._budget is not None and trial.state is TrialState.COMPLETED:
             self._budget.tell(trial)
         self._audit.settled(trial, finished=self._finished)
 
-    def _corrected(self, trial: Trial, before: TrialState) -> None:
-        self._rounds.settled(trial)
+    def _apply_corrected(self, trial: Trial, before: TrialState) -> None:
+        self._rounds.apply_settled(trial)
         if self._maximizer is not None:
             self._maximizer.model.corrected(trial)
         self._audit.amended(trial, before, finished=self._finished)
         if self._budget is not None:
             self._budget.restart(self._ledger.answered())
 
-    def _detached(self, result: Attached) -> None:
-        self._rounds.detached(result)
+    def _apply_detached(self, result: Attached) -> None:
+        self._rounds.apply_detached(result)
         if self._maximizer is not None:
             self._maximizer.model.detached(result)
         self._audit.detached(result)
 
-    def _extended(self, before: int) -> None:
+    def _apply_extended(self, before: int) -> None:
         self._audit.extended(before)
-        sizes = self._rounds.extend()
+        sizes = self._rounds.apply_extended()
         if self._budget is not None:
             self._budget.plan(self._rounds.round_rule, sizes)
 
-    def _after_settled(self, trial: Trial) -> None:
+    def _decide_after_settled(self, trial: Trial) -> None:
         if self._audit.is_test_due:
             found = {"norm": self._audit.least_norm(), "answers": self._ledger.answer_count}
             self._happen("tested", data=found)
@@ -464,12 +466,12 @@ class BPEDelayOptimizer(Optimizer):
         if current is not None and len(self._ledger) == self.horizon and current.all_settled():
             self._close_last()
 
-    def _attached(self, result: Attached) -> None:
-        self._rounds.attached(result)
+    def _apply_attached(self, result: Attached) -> None:
+        self._rounds.apply_attached(result)
         if self._maximizer is not None:
             self._maximizer.model.attached(result)
 
-    def _after_attached(self, count: int) -> None:
+    def _decide_after_attached(self, count: int) -> None:
         self._audit.report_repeated(count)
 
     def _close_last(self) -> None:
@@ -490,4 +492,4 @@ class BPEDelayOptimizer(Optimizer):
         return delta / 2.0
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
-        return self._fitting.current(), self._config.confidence, self._config.delta
+        return self._fitting.upcoming(), self._config.confidence, self._config.delta

@@ -270,7 +270,7 @@ def _rates(
 
 
 def _charge(sizes: list[int], rates: list[float], done: int, asks: int) -> float:
-    """What so many asks of BPE-Delay cost at most, after ``done`` asks of the first round."""
+    """What this many asks of BPE-Delay cost at most, after ``done`` asks of the first round."""
     total, start, end = 0.0, 0, done + asks
     for size, rate in zip(sizes, rates, strict=True):
         first, last = max(start, done), min(start + size, end)

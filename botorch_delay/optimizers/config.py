@@ -77,7 +77,7 @@ class Config:
             object.__setattr__(self, name, value)
 
     def plan(self, horizon: int | None) -> None:
-        """Plan so many asks, of this run: a run has a configuration of its own."""
+        """Plan this many asks, of this run: a run has a configuration of its own."""
         self._fill(horizon=horizon)
 
     def _check_noise(self) -> None:

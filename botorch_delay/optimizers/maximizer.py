@@ -30,7 +30,7 @@ PointTest = Callable[[Tensor], Tensor]  # n x d to bool n
 
 # Points of a box from which climbs begin, beside some moved to its boundary.
 BOX_POOL = 2048
-# How many climbs begin: the most with up to so many answers, fewer and fewer with more.
+# How many climbs begin: the most with up to this many answers, fewer and fewer with more.
 MOST_CLIMBS, ANSWERS_FOR_MOST, FEWEST_CLIMBS = 64, 100, 8
 # Steps of a climb, where there are few climbs.
 STEPS = 8

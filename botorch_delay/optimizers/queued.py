@@ -136,9 +136,9 @@ class QueuedOptimizer(Optimizer):
                 self._happen("base", data={"fed": fed, "events": events})
             self._calling = False
 
-    def _decided(self, event: Event) -> None:
+    def _apply_decided(self, event: Event) -> None:
         if event.kind != "base":
-            super()._decided(event)
+            super()._apply_decided(event)
             return
         base, data = self._base, event.data
         told = [record for record in data["events"] if record["kind"] in SETTLED]
@@ -157,29 +157,29 @@ class QueuedOptimizer(Optimizer):
         if any(record["kind"] == "asked" for record in data["events"]):
             self._waiting = base.trials[-1]
 
-    def _settled(self, trial: Trial) -> None:
+    def _apply_settled(self, trial: Trial) -> None:
         assert trial.index is not None
         if trial.state is not TrialState.ABANDONED:
             # By id: what the base is told does not depend on the order of answers between asks.
             bisect.insort(self._queues[trial.index], trial, key=lambda t: t.id)
 
-    def _attached(self, result: Attached) -> None:
+    def _apply_attached(self, result: Attached) -> None:
         place = {"x": result.x.tolist(), "point": result.index}
         self._base._happen("attached", result.value, place)
 
-    def _after_corrected(self, trial: Trial) -> None:
+    def _decide_after_corrected(self, trial: Trial) -> None:
         if trial.id in self._fed:  # else the base will be told what is right
             said = trial.corrections[-1].reason
             self._call(self._base.correct, self._fed[trial.id], trial.value, said)
 
-    def _detached(self, result: Attached) -> None:
+    def _apply_detached(self, result: Attached) -> None:
         self._base._happen("detached", data={"id": result.id})
 
-    def _extended(self, before: int) -> None:
+    def _apply_extended(self, before: int) -> None:
         self._base._happen("extended", data={"horizon": self.horizon})
 
-    def _after_attached(self, count: int) -> None:
-        self._base._after_attached(count)
+    def _decide_after_attached(self, count: int) -> None:
+        self._base._decide_after_attached(count)
 
     def _close_last(self) -> None:
         self._call(self._base.finish)

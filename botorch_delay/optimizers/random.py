@@ -129,28 +129,28 @@ class RandomOptimizer(Optimizer):
             self._uniform = (turn, spread_points(self._domain, BATCH, generator))
         return self._uniform[1][place]
 
-    def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+    def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         if trial.index is not None:
             self._number = trial.round - 1
             self._asks[trial.index] += 1
             self._feasibility.add(trial)
 
-    def _settled(self, trial: Trial) -> None:
+    def _apply_settled(self, trial: Trial) -> None:
         if trial.index is not None:
             self._asks[trial.index] += trial.late - (trial.state is TrialState.ABANDONED)
             self._feasibility.note(trial)
 
-    def _corrected(self, trial: Trial, before: TrialState) -> None:
+    def _apply_corrected(self, trial: Trial, before: TrialState) -> None:
         if trial.index is not None:
             self._feasibility.note(trial)
 
-    def _attached(self, result: Attached) -> None:
+    def _apply_attached(self, result: Attached) -> None:
         if result.index is not None:
             self._feasibility.know(result.index, result)
 
-    def _detached(self, result: Attached) -> None:
+    def _apply_detached(self, result: Attached) -> None:
         if result.index is not None:
             self._feasibility.forget(result.index, result)
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
-        return self._fitting.current(), FixedBeta(6.0), 0.1
+        return self._fitting.upcoming(), FixedBeta(6.0), 0.1

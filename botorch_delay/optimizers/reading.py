@@ -269,8 +269,8 @@ class ReadableRun(Run, ABC):
             delta: failure probability.
             covar_module: the kernel, on the points as they are, if it is to be another one than
                 the optimizer's, which may be learned.
-            asks: of the first so many, as it stood then; all if None. A ``gap`` is of now alone,
-                and inf in the past.
+            asks: of how many asks it is, from the first, as it stood then; of all if None. A
+                ``gap`` is of now alone, and inf in the past.
 
         Raises:
             InputError: if an argument is out of its range.
@@ -410,7 +410,7 @@ class ReadableRun(Run, ABC):
 
 
 def _as_of(trial: Trial, asks: int) -> Trial:
-    """A trial as it was after so many asks, with what its answer is known to be by now."""
+    """A trial as it was after this many asks, with what its answer is known to be by now."""
     step = trial.answered_step
     if trial.value is None or (step is not None and step <= asks):
         return trial

@@ -249,11 +249,11 @@ class RoundSequence:
         everything_left(self.active, self.feasibility, current.number)
         return {"whole": self.feasible.is_empty}
 
-    def begin(self) -> None:
+    def apply_opened(self) -> None:
         """Apply that a round opened: the first, or one after the end of a run that goes on."""
         self.open = self._new_round(len(self.records) + 1, self._last_size)
 
-    def extend(self) -> list[int]:
+    def apply_extended(self) -> list[int]:
         """Apply that the horizon was extended; the design sizes of the rounds so far.
 
         A round that is open keeps its size and its length.
@@ -303,10 +303,18 @@ class RoundSequence:
         self.resets += 1
         current.restart(left)
 
-    def asked(self, trial: Trial) -> bool:
-        """Apply an ask; whether a regret budget counts it as made while the round waits.
+    def bills_as_wait(self, trial: Trial) -> bool:
+        """Whether a regret budget counts an ask, not applied yet, as made while the round waits.
 
         That is so for a point that is asked again, or beyond the first q_r of the design, too.
+        """
+        current, slot = self.of(trial), trial.slot
+        if current is None or slot < 0:
+            return slot == WAITING_SLOT
+        return current.is_served(slot) or slot >= current.design_size
+
+    def apply_asked(self, trial: Trial) -> None:
+        """Apply an ask.
 
         Raises:
             StorageError: if there is no such round or slot.
@@ -324,11 +332,8 @@ class RoundSequence:
             current.take(trial)
         self.feasibility.add(trial)
         self._update_status(key)
-        beyond = current is not None and trial.slot >= current.design_size
-        again = trial.slot >= 0 and (not new or beyond)
-        return again or trial.slot == WAITING_SLOT
 
-    def settled(self, trial: Trial) -> None:
+    def apply_settled(self, trial: Trial) -> None:
         """Apply that a trial was answered, failed or abandoned, or that its end was corrected."""
         self.feasibility.note(trial)
         current = self.of(trial)
@@ -336,14 +341,14 @@ class RoundSequence:
             current.settle(trial)
         self._update_status(self.active.key(trial))
 
-    def attached(self, result: Attached) -> None:
+    def apply_attached(self, result: Attached) -> None:
         """Apply a result from elsewhere."""
         if self._config.exact and bool(self._config.domain.contains(result.x.unsqueeze(0))):
             key = self.active.key(result)
             self.feasibility.know(key, result)
             self._update_status(key)
 
-    def detached(self, result: Attached) -> None:
+    def apply_detached(self, result: Attached) -> None:
         """Apply that a result from elsewhere was taken back."""
         if self._config.exact and bool(self._config.domain.contains(result.x.unsqueeze(0))):
             key = self.active.key(result)

@@ -63,7 +63,7 @@ class Fitting:
         self.fitted_to = 0
         self._ahead: tuple[int, Surrogate] | None = None  # to how many answers
 
-    def current(self) -> Surrogate:
+    def upcoming(self) -> Surrogate:
         """The surrogate that the next ask would use."""
         answers = self._answers
         if not self.learned or answers == self.fitted_to:
@@ -77,7 +77,7 @@ class Fitting:
 
     def fit(self) -> dict[str, Any] | None:
         """What :meth:`take` needs to use a new surrogate, JSON-ready; None if there is none."""
-        surrogate = self.current()
+        surrogate = self.upcoming()
         if surrogate is self.surrogate:
             return None
         return {"surrogate": surrogate.describe(), "answers": self._answers}
@@ -306,20 +306,20 @@ class Run:
             StorageError: if it cannot follow those before it.
         """
         if event.kind == "asked":
-            self._asked(self._ledger.ask(event, self._domain), event.data)
+            self._apply_asked(self._ledger.ask(event, self._domain), event.data)
         elif event.kind in SETTLED:
-            self._settled(self._ledger.settle(event))
+            self._apply_settled(self._ledger.settle(event))
         elif event.kind == "attached":
-            self._attached(self._ledger.attach(event, self._domain))
+            self._apply_attached(self._ledger.attach(event, self._domain))
         elif event.kind in ("corrected", "detached"):
             if self._fitting is not None:
                 self._fitting.forget()
             if event.kind == "corrected":
-                self._corrected(*self._ledger.correct(event))
+                self._apply_corrected(*self._ledger.correct(event))
             else:
-                self._detached(self._ledger.detach(event))
+                self._apply_detached(self._ledger.detach(event))
         else:
-            self._decided(event)
+            self._apply_decided(event)
             self._ledger.append(event)
 
     def _replay(self, events: Iterable[Event]) -> None:
@@ -351,25 +351,25 @@ class Run:
         """
         return list(self._ledger.events(start))
 
-    def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+    def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         """Take in that a trial was asked, with the data of the event."""
 
-    def _settled(self, trial: Trial) -> None:
+    def _apply_settled(self, trial: Trial) -> None:
         """Take in that a trial was answered, failed or abandoned."""
 
-    def _attached(self, result: Attached) -> None:
+    def _apply_attached(self, result: Attached) -> None:
         """Take in a result from elsewhere."""
 
-    def _corrected(self, trial: Trial, before: TrialState) -> None:
+    def _apply_corrected(self, trial: Trial, before: TrialState) -> None:
         """Take in that a trial has another value, or another end, than it had before."""
 
-    def _detached(self, result: Attached) -> None:
+    def _apply_detached(self, result: Attached) -> None:
         """Take in that a result from elsewhere does not count."""
 
-    def _extended(self, before: int) -> None:
+    def _apply_extended(self, before: int) -> None:
         """Take in that more asks are planned than ``before``."""
 
-    def _decided(self, event: Event) -> None:
+    def _apply_decided(self, event: Event) -> None:
         """Take in an event of another kind.
 
         Raises:
@@ -383,7 +383,7 @@ class Run:
                 raise StorageError(f"a horizon of {before} is extended to {horizon}.")
             self._config.plan(horizon)
             self._finished = False
-            self._extended(before)
+            self._apply_extended(before)
         elif event.kind == "fitted" and self._fitting is not None:
             self._fitting.take(event.data)
         elif event.kind != "noted":

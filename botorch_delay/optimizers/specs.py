@@ -36,7 +36,7 @@ from botorch_delay.optimizers.rule_model import Censor, Hallucinate, Ignore
 from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
 
 _PLAIN = (bool, int, float, str, type(None))
-# Between so many points a kernel that cannot be rebuilt is evaluated, to know it again.
+# A kernel that cannot be rebuilt is evaluated between this many points, to know it again.
 _PROBES = 8
 _PARTS: dict[str, type] = {
     part.__name__: part

@@ -305,19 +305,19 @@ class ThreDSOptimizer(Optimizer):
             self._nodes[node // 2 * 2 + 1] = rows[order[half:]].sort().values
         return self._nodes[node]
 
-    def _asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+    def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         if trial.index is None and tuple(data["x"]) not in self._row_at:
             raise StorageError(f"trial {trial.id} is at none of the points that are played on.")
         self._search.trials.append(trial.id)
         self._feasibility.add(trial)
 
-    def _settled(self, trial: Trial) -> None:
+    def _apply_settled(self, trial: Trial) -> None:
         self._feasibility.note(trial)
 
-    def _corrected(self, trial: Trial, before: TrialState) -> None:
+    def _apply_corrected(self, trial: Trial, before: TrialState) -> None:
         self._feasibility.note(trial)
 
-    def _decided(self, event: Event) -> None:
+    def _apply_decided(self, event: Event) -> None:
         if event.kind == "searched":
             self._end_region()
         elif event.kind == "accepted":
@@ -328,7 +328,7 @@ class ThreDSOptimizer(Optimizer):
             self._search.accepted.append(node)
             self._search.mark = len(self._answered())
         else:
-            super()._decided(event)
+            super()._apply_decided(event)
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self._surrogate, self._confidence, self._delta

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# A column with at most so many values is drawn value by value; of one with more, so many points.
+# A column with at most LISTED values is drawn value by value, one with more at STEPS points.
 LISTED, STEPS = 12, 101
 # How many slices stand side by side; with how many columns a summary has lines through all.
 ABREAST, MANY = 4, 3
@@ -126,7 +126,7 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
 
 
 def slice_axes(figure: Any, count: int) -> list[Any]:
-    """Axes for so many slices, with the same values upwards."""
+    """Axes for this many slices, with the same values upwards."""
     wide = min(count, ABREAST)
     grid = figure.add_gridspec(-(-count // wide), wide)
     axes: list[Any] = []

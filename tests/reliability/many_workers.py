@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -199,7 +200,8 @@ def ray_cluster(workers: int, trials: int, seconds: float, nodes: int = 4) -> di
     share = {"num_cpus": workers // nodes}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     doomed = [cluster.add_node(**share) for _ in range(nodes + 1)][-1]
-    ray.init(address=cluster.address, log_to_driver=False)
+    here = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # workers import this module
+    ray.init(address=cluster.address, log_to_driver=False, runtime_env={"env_vars": here})
     with tempfile.TemporaryDirectory() as folder:
 
         def train(config: dict[str, float]) -> None:
