@@ -196,14 +196,28 @@ def test_every_public_class_that_holds_tensors_is_played_on_the_device():
     played |= {"Recommendation", "Replicates", "Trial", "BotorchRule", "Rule", "UCB"}
     played |= {"ThompsonSampling", "FixedBeta", "RKHSConfidence", "Confidence", "Learned"}
     played |= {"greedy_max_variance", "information_gain", "effective_dimension", "rkhs_bounds"}
-    played |= {"load", "editing", "benchmarks", "Optimizer"}
+    played |= {"load", "editing", "benchmarks", "Optimizer", "Certificate", "CertifyingUCB"}
+    played |= {"RuleModel", "Evidence", "HalfWidth"}
     numbers = {"exceptions", "Guarantee", "ConstantDelay", "DelayLaw", "GeometricDelay", "NoDelay"}
     numbers |= {"PoissonDelay", "SubExponentialDelay", "Choice", "Float", "Int", "GeometricRounds"}
     numbers |= {"HorizonRounds", "RoundRecord", "round_lengths", "Hyperparameters", "TrialState"}
     numbers |= {"EmpiricalDelay", "Forecast", "Straggler", "Exploit", "WithinBudget", "Censor"}
-    numbers |= {"Hallucinate", "Ignore", "Pending"}
+    numbers |= {"Hallucinate", "Ignore", "Pending", "Constants"}
     assert played | numbers == set(bd.__all__)
     assert not played & numbers
+
+
+def test_certificates_are_those_of_the_cpu():
+    found = []
+    for device in ("cpu", "cuda"):
+        known = {"covar_module": se().to(device), "noise_var": NOISE}
+        opt = bd.BPEDelayOptimizer.guaranteed(
+            points(device), 14, norm_bound=2.0, noise_std=NOISE**0.5, **known
+        )
+        asked(opt, 8)
+        told = opt.certificate
+        found.append([told.regret, told.gap, told.norm_at_least, *told.recommended])
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
 
 
 def told(device, domain, **options):

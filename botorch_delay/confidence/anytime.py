@@ -290,7 +290,8 @@ class Ellipsoid:
         deviation = (posterior.variance + 64.0 * eps * self._largest).sqrt()
         half = math.sqrt(square) * deviation + solved * posterior.mean.abs().max()
         upper, lower = posterior.mean + half, posterior.mean - half
-        if not (math.isfinite(square) and upper.isfinite().all() and lower.isfinite().all()):
+        # The difference is finite where both are, and a device is waited for once.
+        if not (math.isfinite(square) and (upper - lower).isfinite().all()):
             return
         self.upper = torch.minimum(self.upper, upper)
         self.lower = torch.maximum(self.lower, lower)

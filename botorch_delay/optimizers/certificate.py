@@ -71,17 +71,17 @@ class Certificate:
     Attributes:
         regret: with probability ``1 - delta`` a bound on the cumulative regret of the asks, at all
             times at once, in units of the values; inf where nothing is certified.
-        gap: likewise, how far f at the recommended point may be below its largest value (above
-            its smallest, where small values are good); inf before an answer.
+        gap: on the same event a bound on how far f at the recommended point is below its largest
+            value (above its smallest, where small values are good); inf before an answer.
         refuted: whether the answers contradict what it rests on; then nothing is certified.
         norm_at_least: the least RKHS norm of a function with such answers.
         delta: failure probability of all of this together.
         recommended: the point that ``gap`` is of; None before an answer, and in the past.
-        norm_bound: C, that it rests on.
-        noise_std: s, likewise.
-        asks: how many it is of.
-        answers: how many it uses.
-        proved: whether it is; else ``gap`` is a heuristic, as with a learned kernel.
+        norm_bound: C, the bound on the norm of f that it rests on.
+        noise_std: s, the scale of the noise that it rests on.
+        asks: of how many asks it is.
+        answers: how many answers it uses.
+        proved: whether it is proved; else ``gap`` is a heuristic, as with a learned kernel.
         assumptions: what it rests on; to be judged by the user.
         made: how, in words.
     """
