@@ -308,9 +308,9 @@ class DelaySearch(Searcher):
         yet, trials wait for :meth:`set_search_properties`. To begin a new run with earlier answers,
         hand them to :meth:`add_evaluated_trials` instead.
 
-        Tune writes its own state beside this file, one after the other: a trial that was suggested
-        shortly before a run was killed may be unknown to Tune afterwards. The next trial takes its
-        place: else a round would wait for it for ever.
+        Tune writes its own state beside this file, one after the other. After a kill it may not
+        know the last trial, whose place the next one takes: else a round would wait for it for
+        ever. And a result that came just before may be in Tune's state alone.
 
         Raises:
             StorageError: if the file cannot be read, is malformed, or is of another space, metric

@@ -830,7 +830,11 @@ def test_failures_and_a_kill_on_a_cluster(cluster, tmp_path):
     assert [t.state for t in trials].count(TrialState.FAILED) == 3  # and one diverged
     losses = [r.metrics["loss"] for r in found if not r.error]
     values = [t.value for t in trials if t.state is TrialState.COMPLETED]
-    assert sorted(values) == sorted(value for value in losses if not math.isnan(value))
+    finite = {value for value in losses if not math.isnan(value)}
+    # Tune writes its own state and the searcher's one after the other: a result that came just
+    # before the kill may be in the first alone.
+    assert set(values) <= finite
+    assert len(finite) - len(values) <= 1
     configs = [search._run.params(trial.x) for trial in trials]
     by_point = {(c["rate"], str(c["net"])): t.value for c, t in zip(configs, trials, strict=True)}
     for result in found:
