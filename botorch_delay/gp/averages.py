@@ -109,14 +109,21 @@ class Averages:
         """
         if key not in self._points:
             self._points[key] = _Point(x)
-        self._set(key, source, self.surrogate.standard(value, noise_var))
+        self.enter(key, source, self.surrogate.standard(value, noise_var))
 
     def drop(self, key: int, source: int) -> None:
         """Take an answer out, if it is there."""
         if key in self._points:
-            self._set(key, source, None)
+            self.enter(key, source, None)
 
-    def _set(self, key: int, source: int, answer: tuple[float, float] | None) -> None:
+    def enter(self, key: int, source: int, answer: tuple[float, float] | None) -> None:
+        """Set an answer of a point that has been put, and its noise variance, as they are.
+
+        Args:
+            key: of the point.
+            source: of the answer.
+            answer: in units of the surrogate; None to take it out.
+        """
         point = self._points[key]
         before = point.answers.pop(source, None)
         if answer is not None:

@@ -246,6 +246,13 @@ class Posterior:
         cross = covariance(self._kernel, self.data.X, inputs)
         return self._offset + self._scale * (self.weights @ cross)
 
+    @torch.no_grad()
+    def joint(self, X: Tensor) -> Tensor:
+        """The covariance of ``n x d`` points, ``n x n``; not differentiable."""
+        inputs = X if self._inputs is None else self._inputs(X)
+        V = self.whiten(covariance(self._kernel, self.data.X, inputs))
+        return self._scale**2 * (covariance(self._kernel, inputs, inputs) - V.mT @ V)
+
     def variance(self, X: Tensor) -> Tensor:
         """Sigma^2 at ``n x d`` points, ``n``; differentiable, and cheaper than :meth:`at`."""
         _ = self._rounding  # it warns of noise that is lost in it

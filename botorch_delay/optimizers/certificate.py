@@ -266,15 +266,11 @@ def plausible(
     moments = posterior.at(candidates)
     upper = moments.mean + 3.0 * moments.deviation
     best = upper.topk(min(CANDIDATES, len(upper))).indices
-    X = surrogate.inputs(torch.cat([recommended.unsqueeze(0), candidates[best]]))
-    white = posterior.whiten(covariance(surrogate.covar_module, evidence.X, X))
-    joint = covariance(surrogate.covar_module, X, X) - white.mT @ white
-    values, vectors = torch.linalg.eigh(joint)
-    generator = torch.Generator().manual_seed(0)
-    normal = torch.randn(SAMPLES, len(X), generator=generator, dtype=torch.double).to(X)
-    samples = normal * values.clamp_min(0.0).sqrt() @ vectors.mT
     places = torch.cat([recommended.unsqueeze(0), candidates[best]])
-    f = surrogate.warping.inverse(posterior.mean(places) + surrogate.scale * samples)
+    mean, joint = posterior.mean(places), posterior.joint(places)
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(SAMPLES, len(places), generator=generator, dtype=torch.double)
+    f = surrogate.warping.inverse(mean + normal.to(mean) @ symmetric_root(joint))
     gap = float((f.amax(dim=1) - f[:, 0]).quantile(1.0 - delta))
     asks, answers = counts
     return Certificate(
