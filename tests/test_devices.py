@@ -202,7 +202,7 @@ def test_every_public_class_that_holds_tensors_is_played_on_the_device():
     numbers |= {"PoissonDelay", "SubExponentialDelay", "Choice", "Float", "Int", "GeometricRounds"}
     numbers |= {"HorizonRounds", "RoundRecord", "round_lengths", "Hyperparameters", "TrialState"}
     numbers |= {"EmpiricalDelay", "Forecast", "Straggler", "Exploit", "WithinBudget", "Censor"}
-    numbers |= {"Hallucinate", "Ignore", "Pending", "Constants"}
+    numbers |= {"Hallucinate", "Ignore", "KrigingBeliever", "Pending", "Constants"}
     assert played | numbers == set(bd.__all__)
     assert not played & numbers
 

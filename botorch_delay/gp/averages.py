@@ -37,7 +37,17 @@ class _Point:
             total + sign * term for total, term in zip(self._sums, terms, strict=True)
         )
         self._sums = precisions, values, energies, squares
-        self._row = self._energy = self._first = None
+        self._row = self._energy = None
+
+    def place(self, source: int, answer: tuple[float, float] | None) -> None:
+        """Set the answer of a source; None to take it out."""
+        if answer is None:
+            self.answers.pop(source, None)
+            self._first = None
+            return
+        self.answers[source] = answer
+        if self._first is not None:  # not looked for again among very many
+            self._first = min(self._first, _order(source))
 
     @property
     def row(self) -> tuple[float, float, float]:
@@ -59,8 +69,12 @@ class _Point:
     def first(self) -> tuple[bool, int]:
         """Where it comes among others: attached results (below 0) first, then trials by id."""
         if self._first is None:
-            self._first = min((source >= 0, abs(source)) for source in self.answers)
+            self._first = min(map(_order, self.answers))
         return self._first
+
+
+def _order(source: int) -> tuple[bool, int]:
+    return source >= 0, abs(source)
 
 
 class Averages:
@@ -125,9 +139,8 @@ class Averages:
             answer: in units of the surrogate; None to take it out.
         """
         point = self._points[key]
-        before = point.answers.pop(source, None)
-        if answer is not None:
-            point.answers[source] = answer
+        before = point.answers.get(source)
+        point.place(source, answer)
         if answer == before:
             return
         for entry, sign in ((answer, 1), (before, -1)):

@@ -247,11 +247,27 @@ class Posterior:
         return self._offset + self._scale * (self.weights @ cross)
 
     @torch.no_grad()
-    def joint(self, X: Tensor) -> Tensor:
-        """The covariance of ``n x d`` points, ``n x n``; not differentiable."""
+    def samples(
+        self, X: Tensor, count: int, generator: torch.Generator, noise_var: float = 0.0
+    ) -> Tensor:
+        """Joint samples of answers at ``n x d`` points, ``count x n``.
+
+        What is random is drawn on the CPU, and enters by the symmetric root of the covariance,
+        which is the same however it is computed.
+
+        Args:
+            X: as above.
+            count: of samples.
+            generator: on the CPU.
+            noise_var: of an answer.
+        """
         inputs = X if self._inputs is None else self._inputs(X)
         V = self.whiten(covariance(self._kernel, self.data.X, inputs))
-        return self._scale**2 * (covariance(self._kernel, inputs, inputs) - V.mT @ V)
+        joint = self._scale**2 * (covariance(self._kernel, inputs, inputs) - V.mT @ V)
+        values, vectors = torch.linalg.eigh(joint)
+        root = vectors * (values.clamp_min(0.0) + noise_var).sqrt() @ vectors.mT
+        normal = torch.randn(count, len(X), generator=generator, dtype=torch.double)
+        return self.mean(X) + normal.to(root) @ root
 
     def variance(self, X: Tensor) -> Tensor:
         """Sigma^2 at ``n x d`` points, ``n``; differentiable, and cheaper than :meth:`at`."""

@@ -48,7 +48,6 @@ from botorch_delay.confidence.bounds import Constants
 from botorch_delay.confidence.nets import largest_on_box
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import NotSupportedError
-from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
@@ -267,10 +266,8 @@ def plausible(
     upper = moments.mean + 3.0 * moments.deviation
     best = upper.topk(min(CANDIDATES, len(upper))).indices
     places = torch.cat([recommended.unsqueeze(0), candidates[best]])
-    mean, joint = posterior.mean(places), posterior.joint(places)
-    generator = torch.Generator().manual_seed(0)
-    normal = torch.randn(SAMPLES, len(places), generator=generator, dtype=torch.double)
-    f = surrogate.warping.inverse(mean + normal.to(mean) @ symmetric_root(joint))
+    samples = posterior.samples(places, SAMPLES, torch.Generator().manual_seed(0))
+    f = surrogate.warping.inverse(samples)
     gap = float((f.amax(dim=1) - f[:, 0]).quantile(1.0 - delta))
     asks, answers = counts
     return Certificate(

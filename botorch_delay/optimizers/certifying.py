@@ -13,7 +13,7 @@ from botorch_delay import validation
 from botorch_delay.confidence.anytime import PLAYED_RIDGES, noise_energy
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.optimizers.rule_model import RuleModel
+from botorch_delay.optimizers.rule_model import Pending, RuleModel
 from botorch_delay.optimizers.rules import Rule, Score
 
 
@@ -46,6 +46,12 @@ class CertifyingUCB(Rule):
         for name in ("norm_bound", "noise_std"):
             object.__setattr__(self, name, validation.positive(getattr(self, name), name))
         object.__setattr__(self, "delta", validation.probability(self.delta, "delta"))
+
+    def check_pending(self, pending: Pending) -> None:
+        """Refuse values that nobody has observed: no bound rests on them."""
+        super().check_pending(pending)
+        if pending.draws:
+            raise InputError(f"{self!r} rests on what was observed: use pending=Hallucinate().")
 
     def surrogates(self, surrogate: Surrogate) -> Sequence[Surrogate]:
         """One for each ridge."""

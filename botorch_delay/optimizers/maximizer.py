@@ -88,10 +88,17 @@ class Maximizer:
             self._active, self.model.behind = narrowed, True
 
     def update(self) -> None:
-        """Count all trials, with the present surrogate and candidates, where that is not done."""
+        """Count all trials, with the present surrogate and candidates, and draw what is drawn."""
+        if (
+            self.model.behind
+            or self.model.is_outgrown
+            or self._fitted is not self._fitting.surrogate
+        ):
+            self._restart()
+        self.model.draw()
+
+    def _restart(self) -> None:
         fitted, model = self._fitting.surrogate, self.model
-        if not (model.behind or model.is_outgrown) and self._fitted is fitted:
-            return
         self._fitted = fitted
         candidates = None if self._active is None else self._active.spread
         if candidates is not None:

@@ -160,7 +160,7 @@ class UCB(Rule):
         With a learned kernel it gains nothing from a deviation above that of the start: else
         every climb would lead to the edge of the box.
         """
-        answers, design = model.answers.anywhere, model.with_pending.anywhere
+        answers, design = model.believed.anywhere, model.with_pending.anywhere
         surrogate, factor = model.surrogate, self.factor + sum(model.widths)
         if surrogate.learned:
             return BoundClimb(surrogate, answers, design, factor, starts)
@@ -199,6 +199,12 @@ class ThompsonSampling(Rule):
         object.__setattr__(self, "n_features", validation.whole(self.n_features, "n_features", 2))
         if self.n_features % 2:
             raise InputError(f"n_features must be even, got {self.n_features}.")
+
+    def check_pending(self, pending: Pending) -> None:
+        """Refuse drawn answers, given which samples have the law of those of ``Ignore``."""
+        super().check_pending(pending)
+        if pending.draws:
+            raise InputError(f"{self!r} draws anyway: use pending=Ignore(), which is the same.")
 
     def check(self, model: RuleModel) -> None:
         """Make what paths are drawn from.
@@ -372,8 +378,8 @@ class BotorchRule(Rule):
 
     def function(self, model: RuleModel, starts: Tensor) -> Score:
         """The acquisition function, ``n x d`` to ``n``; without answers the deviation."""
-        answers, surrogate = model.answers.anywhere, model.surrogate
-        if not len(answers):
+        answers, surrogate = model.believed.anywhere, model.surrogate
+        if not len(model.answers.keys):
             return model.deviation_at
         X, y, pending = answers.data.X, answers.data.y.unsqueeze(-1), model.pending_points()
         seed = int(torch.randint(2**31, (), generator=model.generator()))
