@@ -76,8 +76,8 @@ not those of the values. *Exact* evaluations have no noise.
 
 To add a rule: first see whether ``rules.BotorchRule`` plays it already. Else a subclass of
 ``rules.Rule``, its name in ``specs.py``; its arguments are attributes of the same names, ``costly``
-and ``own_scale`` are set where they hold, and it sees a ``RuleModel``: the mean of ``answers``, the
-deviation of ``with_pending``. In ``benchmarks.methods`` a line makes it a variant that the
+and ``own_scale`` are set where they hold, and it sees a ``RuleModel``: the mean of ``believed``,
+the deviation of ``with_pending``. In ``benchmarks.methods`` a line makes it a variant that the
 benchmark compares. To add a confidence bound: a frozen dataclass in ``confidence/bounds.py`` whose
 ``fixed_design`` and ``adaptive`` make a ``HalfWidth`` of ``Evidence`` (``multiplier`` and ``slack``
 suffice; ``words`` are for those who read a recommendation), its name in ``specs.py``; its

@@ -133,9 +133,9 @@ class View:
 
     Attributes:
         answers: all that have arrived, or that missing ones count as.
-        asked: of everything asked, where pending points count without a value, or with one that
-            was drawn; else None.
-        drawn: whether it was.
+        asked: of everything asked, where pending points count without a value, or with a drawn
+            one; else None.
+        drawn: whether values are drawn for pending points.
     """
 
     answers: Averages
@@ -307,9 +307,9 @@ class RuleModel:
             return
         trials = [trial for _, trial in sorted(self._unanswered.items())]
         points = torch.stack([trial.point for trial in trials]).to(self.candidates.device)
-        noise_var = self.surrogate.noise_var
         for view in self.views:
             assert view.asked is not None
+            noise_var = view.answers.surrogate.noise_var
             generator = generator_for(self.seed, -1 - self.asks, torch.device("cpu"))
             posterior, inputs = view.answers.anywhere, self.surrogate.inputs(points)
             values = posterior.samples(inputs, 1, generator, noise_var)[0].tolist()
@@ -467,8 +467,8 @@ class RuleModel:
         self.feasibility.know(key, result)
         if key in self._left_out:
             return
+        value = self._sign * result.value
         for view in self.views:
-            value = self._sign * result.value
             view.answers.put(key, source, result.point, value, None)
             if view.asked is not None:
                 known = value if view.drawn else None
