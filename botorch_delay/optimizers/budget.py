@@ -51,6 +51,7 @@ from botorch_delay.confidence.anytime import Ellipsoid
 from botorch_delay.confidence.bounds import Confidence, Evidence
 from botorch_delay.confidence.guarantee import BudgetTerms
 from botorch_delay.design.greedy import greedy_max_variance
+from botorch_delay.domains.devices import sent, sent_rows
 from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.rounds import RoundRule
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
@@ -135,7 +136,7 @@ class Budget:
     @property
     def refuted(self) -> bool:
         """Whether the answers contradict the assumptions."""
-        return self.bounds.refuted
+        return bool(self.bounds.refuted)
 
     @property
     def certified(self) -> float:
@@ -178,17 +179,25 @@ class Budget:
             number: of the open round.
             done: design points of it that were asked.
         """
-        if self.refuted:
+        spent, gap, refuted = torch.stack(
+            [self._bills().sum(), self._gap(row), self.bounds.refuted]
+        ).tolist()
+        if refuted:
             return False
         left = self._horizon - len(self._rows) - 1
         sizes = [*self._sizes[number - 1 : -1], 2 * self._horizon]
         future = _charge(sizes, self._rates[number - 1 :], done, left)
-        spent = self.certified + self.price(row)
-        return spent + future - self.waits_cost <= self._factor * self.bound
+        spent += self._price(gap)
+        return bool(spent + future - self.waits_cost <= self._factor * self.bound)
 
     def price(self, row: int) -> float:
         """What an ask of a point is charged at most: a bound on its regret."""
-        gap = float(self.bounds.upper.max()) - float(self.bounds.lower[row])
+        return self._price(self._gap(row).item())
+
+    def _gap(self, row: int) -> Tensor:
+        return self.bounds.upper.max() - self.bounds.lower[row]
+
+    def _price(self, gap: float) -> float:
         return max(min(self._rates[0], gap), 0.0)
 
     def ask(self, row: int, price: float, *, waiting: bool = False) -> None:
@@ -209,8 +218,8 @@ class Budget:
         lower = self.bounds.lower
         if not self._rows:
             return lower[:0]
-        now = self.bounds.upper.max() - lower[torch.tensor(self._rows, device=lower.device)]
-        return torch.minimum(lower.new_tensor(self._caps), now).clamp_min(0.0)
+        now = self.bounds.upper.max() - lower[sent_rows(self._rows, lower)]
+        return torch.minimum(sent(self._caps, lower), now).clamp_min(0.0)
 
 
 def _sizes(rule: RoundRule, horizon: int, played: Sequence[int]) -> list[int]:
@@ -250,12 +259,13 @@ def _rates(
     if len(sizes) == 1:
         return full, own
     X, noise = surrogate.inputs(domain.like), surrogate.noise_var
-    design = greedy_max_variance(surrogate.covar_module, X, noise, max(sizes[:-1]))
+    design = greedy_max_variance(surrogate.covar_module, X, noise, max(sizes[:-1])).cpu()
+    points = domain.on_cpu
     for size in sizes[:-1]:
         picks = design[:size]
-        y = X.new_zeros(size)
+        y = points.new_zeros(size)
         unknown = torch.full((size,), torch.nan, dtype=torch.double)
-        evidence = surrogate.data(Answers(domain.like[picks], y, unknown, picks))
+        evidence = surrogate.data(Answers(points[picks], y, unknown, picks))
         widths = [
             confidence.fixed_design(
                 Evidence.under(surrogate, evidence, share / (2.0 * len(sizes)), len(domain.like))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay import validation
+from botorch_delay.domains.devices import sent
 from botorch_delay.domains.finite import Domain, PointKeys
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.exceptions import InputError
@@ -178,6 +179,7 @@ class RuleModel:
         seed: int,
     ) -> None:
         self.finite, self.pending, self.seed = domain.count is not None, pending, seed
+        self._domain = domain
         self._ledger, self._sign, self._exact = ledger, sign, exact
         self.widths: list[float] = []
         self.behind = True
@@ -256,8 +258,8 @@ class RuleModel:
         if not keys:
             return set()
         points = torch.stack([self.point(key) for key in keys])
-        X = self.surrogate.inputs(points.to(self.candidates.device))
-        y = X.new_tensor([sum(values[key]) / len(values[key]) for key in keys])
+        X = self.surrogate.inputs(sent(points, self.candidates))
+        y = sent([sum(values[key]) / len(values[key]) for key in keys], X)
         kept = representative(X / self.surrogate.covar_module.lengthscale, y)
         return set(keys).difference(keys[row] for row in kept.tolist())
 
@@ -279,7 +281,7 @@ class RuleModel:
     @property
     def deviation(self) -> Tensor:
         """At every candidate, with pending points counted: ``N``."""
-        return self.with_pending.at_candidates.variance.sqrt()
+        return self.views[0].with_pending.at_candidates.variance.sqrt()
 
     def mean_at(self, X: Tensor) -> Tensor:
         """At points of a box, ``n x d`` in its columns, in units of the surrogate: ``n``."""
@@ -304,8 +306,8 @@ class RuleModel:
         return self._key_of[source]
 
     def point(self, key: int) -> Tensor:
-        """The point with a key, ``d``; of a box on the CPU."""
-        return self.candidates[key] if key >= 0 else self._keys.point(key)
+        """The point with a key, ``d``, on the CPU."""
+        return self._domain.on_cpu[key] if key >= 0 else self._keys.point(key)
 
     def generator(self) -> torch.Generator:
         """A fresh one, of the present ask."""
@@ -315,7 +317,7 @@ class RuleModel:
         """Paths of the prior: exact ones on small sets, at points from elsewhere as well."""
         points = self.candidates
         if self.finite and self._keys.points:
-            points = torch.cat([points, torch.stack(self._keys.points).to(points.device)])
+            points = torch.cat([points, sent(torch.stack(self._keys.points), points)])
         if self._paths is None or self._paths_at != len(points):
             kernel, inputs = self.surrogate.covar_module, self.surrogate.inputs(points)
             exact = self.finite and len(self.candidates) <= sample_paths.MAX_EXACT_POINTS
@@ -334,7 +336,7 @@ class RuleModel:
         points += [asked.point(key) for key in failed]
         if not points:
             return None
-        return self.surrogate.inputs(torch.stack(points).to(self.candidates.device))
+        return self.surrogate.inputs(sent(torch.stack(points), self.candidates))
 
     def width_at(self, choice: Suggestion) -> float | None:
         """Sigma at the point that is about to be asked, where the rule adds it up; else None."""
@@ -342,7 +344,7 @@ class RuleModel:
             return None
         if choice.x is None:
             return self.deviation[choice.index].item()
-        inputs = self.surrogate.inputs(choice.x.unsqueeze(0).to(self.candidates.device))
+        inputs = self.surrogate.inputs(sent(choice.x.unsqueeze(0), self.candidates))
         return self.with_pending.anywhere.at(inputs).deviation.item()
 
     def asked(self, trial: Trial, width: float | None = None) -> None:
