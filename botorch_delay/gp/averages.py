@@ -7,6 +7,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from botorch_delay.domains.devices import sent
 from botorch_delay.gp.candidates import CandidatePosterior
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.surrogate import Surrogate
@@ -93,7 +94,7 @@ class Averages:
     """
 
     def __init__(self, surrogate: Surrogate, candidates: Tensor) -> None:
-        self.surrogate = surrogate
+        self.surrogate, self._nothing = surrogate, candidates[:0].cpu()
         self._at_candidates = CandidatePosterior(
             surrogate.covar_module, surrogate.inputs(candidates)
         )
@@ -166,7 +167,7 @@ class Averages:
         if self._changed:
             points = {key: self._points[key] for key in sorted(self._changed)}
             X = torch.stack([point.x for point in points.values()])
-            X = self.surrogate.inputs(X.to(self.surrogate.origin.device))
+            X = self.surrogate.inputs(sent(X, self.surrogate.origin))
             self._at_candidates.update(
                 {
                     key: (x, *point.row[:2]) if point.answers else None
@@ -177,8 +178,8 @@ class Averages:
         return self._at_candidates
 
     @property
-    def explained(self) -> float:
-        """``y' (K + D)^-1 y`` of all answers, one by one, in units of the surrogate."""
+    def explained(self) -> Tensor:
+        """``y' (K + D)^-1 y`` of all answers, one by one, in units of the surrogate: a number."""
         around = sum(point.energy for point in self._points.values() if point.answers)
         return self.at_candidates.explained + around
 
@@ -194,15 +195,10 @@ class Averages:
             items = [(key, point) for key, point in self._points.items() if point.answers]
             items.sort(key=lambda item: item[1].first)
             points = [point for _, point in items]
-            like = self.surrogate.origin
-            X, rows = like.new_empty(0, len(like)), like.new_empty(0, 3)
-            if points:
-                X = torch.stack([point.x for point in points])
-                rows = X.new_tensor([point.row for point in points])
-                both = torch.cat([X, rows], dim=1).to(like.device)  # one copy of both
-                X, rows = both[:, :-3].contiguous(), both[:, -3:]
-                X = self.surrogate.inputs(X)
+            X = torch.stack([point.x for point in points]) if points else self._nothing
+            rows = X.new_tensor([point.row for point in points]).reshape(-1, 3)
             data = Data(X, *rows.T.contiguous())
+            data = data.to(self.surrogate.origin, self.surrogate.inputs)
             kernel = self.surrogate.covar_module
             labels = [(key, point.row[1]) for key, point in items]
             self._anywhere = Posterior(kernel, data, labels=labels, before=self._anywhere)

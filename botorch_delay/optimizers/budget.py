@@ -133,7 +133,7 @@ class Budget:
     @property
     def refuted(self) -> bool:
         """Whether the answers contradict the assumptions."""
-        return self.bounds.refuted
+        return bool(self.bounds.refuted)
 
     @property
     def certified(self) -> float:
@@ -176,13 +176,16 @@ class Budget:
             number: of the open round.
             done: design points of it that were asked.
         """
-        if self.refuted:
+        bills = self._bills()
+        spent, price, refuted = torch.stack(
+            [self._asks @ bills, bills[row], self.bounds.refuted]
+        ).tolist()
+        if refuted:
             return False
         left = self._horizon - self._made - 1
         sizes = [*self._sizes[number - 1 : -1], 2 * self._horizon]
         future = _charge(sizes, self._rates[number - 1 :], done, left)
-        spent = self.certified + self.price(row)
-        return spent + future - self.waits_cost <= self._factor * self.bound
+        return bool(spent + price + future - self.waits_cost <= self._factor * self.bound)
 
     def price(self, row: int) -> float:
         """What an ask of a point is charged at most: a bound on its regret."""
@@ -245,12 +248,13 @@ def _rates(
     if len(sizes) == 1:
         return full, own
     X, noise = surrogate.inputs(domain.like), surrogate.noise_var
-    design = greedy_max_variance(surrogate.covar_module, X, noise, max(sizes[:-1]))
+    design = greedy_max_variance(surrogate.covar_module, X, noise, max(sizes[:-1])).cpu()
+    points = domain.on_cpu
     for size in sizes[:-1]:
         picks = design[:size]
-        y = X.new_zeros(size)
+        y = points.new_zeros(size)
         unknown = torch.full((size,), torch.nan, dtype=torch.double)
-        evidence = surrogate.data(Answers(domain.like[picks], y, unknown, picks))
+        evidence = surrogate.data(Answers(points[picks], y, unknown, picks))
         widths = [
             confidence.fixed_design(
                 Evidence.under(surrogate, evidence, share / (2.0 * len(sizes)), len(domain.like))

@@ -162,7 +162,7 @@ def certify(
     if not refuted:
         asked = Answers.of(domain, sign, trials)
         _, first, counts = _distinct(asked.group)
-        regret = largest.excess(asked.X.cpu()[first.cpu()], counts) if len(trials) else 0.0
+        regret = largest.excess(asked.X[first], counts) if len(trials) else 0.0
         if recommended is not None:
             gap = largest.excess(recommended.unsqueeze(0), torch.ones(1).to(recommended))
     return Certificate(
@@ -192,7 +192,7 @@ class _Largest:
         self.refuted, self.where = False, "cells of the box"
         if domain.count is not None:
             lower, upper = ellipsoids.bounds(domain.like, norm_bound)
-            self._rivals = domain.like.cpu()[upper >= lower.max()]
+            self._rivals = domain.on_cpu[upper >= lower.max()]
             self.refuted = bool((lower > upper).any()) or not len(self._rivals)
             self.where = f"{len(self._rivals)} of {domain.count} points"
 
@@ -215,7 +215,7 @@ def _coordinates(x: Tensor | None) -> tuple[float, ...] | None:
 def _distinct(group: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The distinct numbers, where each comes first, and how often, as doubles."""
     numbers, place, counts = torch.unique(group, return_inverse=True, return_counts=True)
-    index = torch.arange(len(group), device=group.device)
+    index = torch.arange(len(group))
     first = index.new_full((len(numbers),), len(group)).scatter_reduce(0, place, index, "amin")
     return numbers, first, counts.double()
 

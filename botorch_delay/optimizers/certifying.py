@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -80,10 +79,10 @@ class CertifyingUCB(Rule):
 
         return bound
 
-    def _factors(self, model: RuleModel) -> Iterator[float]:
+    def _factors(self, model: RuleModel) -> Iterator[Tensor]:
         """B of every view; that of a norm of 0 where the answers contradict the norm."""
         for view in model.views:
             share = self.noise_std**2 / view.answers.surrogate.noise_var
             square = self.norm_bound**2 + noise_energy(model.asks, self.delta) * share
             least = noise_energy(0, self.delta) * share
-            yield math.sqrt(max(square - view.answers.explained, least))
+            yield (square - view.answers.explained).clamp_min(least).sqrt()

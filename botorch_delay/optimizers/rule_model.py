@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay import validation
+from botorch_delay.domains.devices import sent
 from botorch_delay.domains.finite import Domain, PointKeys
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.exceptions import InputError
@@ -206,6 +207,7 @@ class RuleModel:
         seed: int,
     ) -> None:
         self.finite, self.pending, self.seed = domain.count is not None, pending, seed
+        self._domain = domain
         self._ledger, self._sign, self._exact = ledger, sign, exact
         self.widths: list[float] = []
         self.behind = True
@@ -286,8 +288,8 @@ class RuleModel:
         if not keys:
             return set()
         points = torch.stack([self.point(key) for key in keys])
-        X = self.surrogate.inputs(points.to(self.candidates.device))
-        y = X.new_tensor([sum(values[key]) / len(values[key]) for key in keys])
+        X = self.surrogate.inputs(sent(points, self.candidates))
+        y = sent([sum(values[key]) / len(values[key]) for key in keys], X)
         kept = representative(X / self.surrogate.covar_module.lengthscale, y)
         return set(keys).difference(keys[row] for row in kept.tolist())
 
@@ -306,7 +308,7 @@ class RuleModel:
         if self.is_blind or not self._unanswered:
             return
         trials = [trial for _, trial in sorted(self._unanswered.items())]
-        points = torch.stack([trial.point for trial in trials]).to(self.candidates.device)
+        points = sent(torch.stack([trial.point for trial in trials]), self.candidates)
         for view in self.views:
             assert view.asked is not None
             noise_var = view.answers.surrogate.noise_var
@@ -329,7 +331,7 @@ class RuleModel:
     @property
     def deviation(self) -> Tensor:
         """At every candidate, with pending points counted: ``N``."""
-        return self.with_pending.at_candidates.variance.sqrt()
+        return self.views[0].with_pending.at_candidates.variance.sqrt()
 
     def mean_at(self, X: Tensor) -> Tensor:
         """At points of a box, ``n x d`` in its columns, in units of the surrogate: ``n``."""
@@ -354,8 +356,8 @@ class RuleModel:
         return self._key_of[source]
 
     def point(self, key: int) -> Tensor:
-        """The point with a key, ``d``; of a box on the CPU."""
-        return self.candidates[key] if key >= 0 else self._keys.point(key)
+        """The point with a key, ``d``, on the CPU."""
+        return self._domain.on_cpu[key] if key >= 0 else self._keys.point(key)
 
     def generator(self) -> torch.Generator:
         """A fresh one, of the present ask."""
@@ -365,7 +367,7 @@ class RuleModel:
         """Paths of the prior: exact ones on small sets, at points from elsewhere as well."""
         points = self.candidates
         if self.finite and self._keys.points:
-            points = torch.cat([points, torch.stack(self._keys.points).to(points.device)])
+            points = torch.cat([points, sent(torch.stack(self._keys.points), points)])
         if self._paths is None or self._paths_at != len(points):
             kernel, inputs = self.surrogate.covar_module, self.surrogate.inputs(points)
             exact = self.finite and len(self.candidates) <= sample_paths.MAX_EXACT_POINTS
@@ -384,7 +386,7 @@ class RuleModel:
         points += [asked.point(key) for key in failed]
         if not points:
             return None
-        return self.surrogate.inputs(torch.stack(points).to(self.candidates.device))
+        return self.surrogate.inputs(sent(torch.stack(points), self.candidates))
 
     def width_at(self, choice: Suggestion) -> float | None:
         """Sigma at the point that is about to be asked, where the rule adds it up; else None."""
@@ -392,7 +394,7 @@ class RuleModel:
             return None
         if choice.x is None:
             return self.deviation[choice.index].item()
-        inputs = self.surrogate.inputs(choice.x.unsqueeze(0).to(self.candidates.device))
+        inputs = self.surrogate.inputs(sent(choice.x.unsqueeze(0), self.candidates))
         return self.with_pending.anywhere.at(inputs).deviation.item()
 
     def asked(self, trial: Trial, width: float | None = None) -> None:

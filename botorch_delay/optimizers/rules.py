@@ -27,6 +27,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.design.ascent import BoundClimb
+from botorch_delay.domains.devices import sent, sent_rows
 from botorch_delay.domains.generators import seeded
 from botorch_delay.exceptions import BotorchDelayError, InputError, InputTypeError
 from botorch_delay.gp.delayed_gp import DelayedGP
@@ -233,8 +234,8 @@ class ThompsonSampling(Rule):
         count = len(model.candidates)
         places = [key if key >= 0 else count - 1 - key for key in posterior.keys]
         # One number per place, so that the order in which points were entered does not matter.
-        noise = torch.randn(len(path), generator=generator, dtype=path.dtype).to(path)
-        rows = torch.tensor(places, dtype=torch.long, device=path.device)
+        noise = sent(torch.randn(len(path), generator=generator, dtype=path.dtype), path)
+        rows = sent_rows(places, path)
         residual = path[rows] + posterior.noise_var.sqrt() * noise[rows]
         centred = path[:count] - posterior.correction(residual)
         return model.mean + math.sqrt(self.beta) * centred
@@ -244,7 +245,7 @@ class ThompsonSampling(Rule):
         answers, design = model.answers.anywhere, model.with_pending.anywhere
         surrogate, generator = model.surrogate, model.generator()
         prior = model.paths(self.n_features).draw_function(generator)
-        noise = torch.randn(len(design), generator=generator, dtype=torch.double).to(starts)
+        noise = sent(torch.randn(len(design), generator=generator, dtype=torch.double), starts)
         with torch.no_grad():
             residual = prior(design.data.X) + design.data.noise_var.sqrt() * noise
             weights = design.unwhiten(design.whiten(residual.unsqueeze(-1))).squeeze(-1)
@@ -347,7 +348,7 @@ class BotorchRule(Rule):
             InputTypeError: if the factory returns something else.
         """
         X = model.surrogate.inputs(model.candidates[:2])
-        y = X.new_tensor([[0.0], [1.0]])[: len(X)]
+        y = sent([[0.0], [1.0]], X)[: len(X)]
         pending = X[:1] if model.pending.hallucinates else None
         kernel, noise_var = copy.deepcopy(model.surrogate.covar_module), model.surrogate.noise_var
         try:
