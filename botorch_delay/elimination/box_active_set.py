@@ -37,6 +37,7 @@ from botorch_delay.elimination.level_sets import SetSample, sample_set
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import EmptyDomainError, StorageError
 from botorch_delay.gp.posterior import Data, Posterior
+from botorch_delay.gp.subset import representative
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import finite
@@ -47,6 +48,8 @@ STARTS = 64
 # Whether a point is active takes time as the square of the answers. With many, in all rounds that
 # cut the box, a sample has half the points and is made of this many particles.
 FEW_PARTICLES = 512
+# Of a learned kernel, with which nothing is claimed, a round's bounds are made of so many points.
+MOST_EVIDENCE = 256
 
 
 @dataclass(frozen=True)
@@ -314,6 +317,9 @@ class BoxActiveSet(ActiveSet):
         bounds: RoundBounds,
         cutoff: float = -torch.inf,
     ) -> Condition:
+        if surrogate.learned and len(evidence) > MOST_EVIDENCE:
+            X = evidence.X / surrogate.covar_module.lengthscale
+            evidence = evidence.at(representative(X, evidence.y, MOST_EVIDENCE))
         make_width = partial(self.half_width, surrogate, evidence, bounds)
         return Condition(number, surrogate.posterior(evidence), make_width, cutoff)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from fractions import Fraction
 
 import torch
@@ -46,6 +47,12 @@ class _Point:
             precision, weighted, _, squares = map(float, self._sums)
             self._row = weighted / precision, 1.0 / precision, squares / precision / precision
         return self._row
+
+    def valued(self, value: float) -> _Point:
+        """A copy with another average."""
+        made = copy.copy(self)
+        made._row = value, *self.row[1:]
+        return made
 
     @property
     def energy(self) -> float:
@@ -155,6 +162,25 @@ class Averages:
             )
             self._changed.clear()
         return self._at_candidates
+
+    def fantasized(self, answers: Averages, generator: torch.Generator) -> Averages:
+        """The same points with values drawn where ``answers`` lack some; not to be changed.
+
+        Args:
+            answers: what is known, of points that are all here.
+            generator: of the draw.
+        """
+        posterior = self.anywhere
+        y = posterior.fantasies(answers.anywhere, generator)
+        keys, values = [key for key, _ in posterior.labels], y.tolist()
+        value_of = dict(zip(keys, values, strict=True))
+        made = copy.copy(self)
+        made._at_candidates = self.at_candidates.with_values(
+            y.new_tensor([value_of[key] for key in self.at_candidates.keys])
+        )
+        made._points = {key: self._points[key].valued(value) for key, value in value_of.items()}
+        made._is_current = False
+        return made
 
     @property
     def explained(self) -> float:

@@ -147,7 +147,12 @@ class Maximizer:
             return lowest_of_largest(scores, 0.0 if own_scale else model.prior_deviation)
         if blind:
             return model.candidates.index_select(0, scores.argmax().unsqueeze(0)).squeeze(0)
-        return self._climb(scores, may_ask, allowed)
+        point = self._climb(model, scores, may_ask, allowed)
+        if not (self.rule.fantasizes and model.surrogate.learned and model.is_crowded(point)):
+            return point
+        model = model.fantasized()
+        scores = self.rule.score(model).masked_fill(~allowed, -torch.inf)
+        return self._climb(model, scores, may_ask, allowed)
 
     def confirm(self, active: ActiveSet | None = None) -> int | Tensor | None:
         """The answered point to ask again, while it is open which of them is best; else None.
@@ -241,9 +246,11 @@ class Maximizer:
                 return (may_ask if points or inside is not None else None), allowed
         raise nothing_to_ask(int(within.sum()), exact=self._config.exact)
 
-    def _climb(self, scores: Tensor, may_ask: PointTest | None, allowed: Tensor) -> Tensor:
+    def _climb(
+        self, model: RuleModel, scores: Tensor, may_ask: PointTest | None, allowed: Tensor
+    ) -> Tensor:
         """The best of the pool's best points after a climb."""
-        model, pool, costly = self.model, self.model.candidates, self.rule.costly
+        pool, costly = model.candidates, self.rule.costly
         assert isinstance(self._domain, BoxDomain)
         # Fewer with many points or a costly function, so that an ask takes no longer.
         points, asked = len(model.answers.anywhere), len(model.with_pending.anywhere)
@@ -259,7 +266,7 @@ class Maximizer:
         best = best[allowed[best]]  # of which there is at least the first
         starts, reached = pool[best], scores[best]
         if model.surrogate.learned:
-            near = self._near_the_best(may_ask)[:climbs]
+            near = self._near_the_best(model, may_ask)[:climbs]
             nowhere = near.new_full((len(near),), -torch.inf)
             starts = torch.cat([starts[: climbs // 2 + 1], near])
             reached = torch.cat([reached[: climbs // 2 + 1], nowhere])
@@ -276,15 +283,15 @@ class Maximizer:
         found = torch.where(torch.isfinite(found), found, reached)
         return X.index_select(0, lowest_tied(found)).squeeze(0)
 
-    def _near_the_best(self, may_ask: PointTest | None) -> Tensor:
+    def _near_the_best(self, model: RuleModel, may_ask: PointTest | None) -> Tensor:
         """Points around the answered ones with the best answers, ``n x d``.
 
         At distances of all magnitudes up to about a tenth of a side: in many columns a pool of
         spread points has none as near.
         """
-        domain, generator = self._domain, self.model.generator()
+        domain, generator = self._domain, model.generator()
         assert isinstance(domain, BoxDomain)
-        X = torch.stack(self.model.answers.best(NEAREST)).repeat_interleave(AROUND, dim=0)
+        X = torch.stack(model.answers.best(NEAREST)).repeat_interleave(AROUND, dim=0)
         drawn = torch.randn(len(X), domain.dim + 1, generator=generator, dtype=torch.double).to(X)
         X, drawn = (
             torch.cat([X, drawn], dim=1).to(domain.bounds.device).tensor_split([domain.dim], 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,11 +22,14 @@ from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.gp.subset import MOST_POINTS, representative
 from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.gp.warping import CROWD
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Suggestion, Trial, TrialState
 
 # How many answers are added to the points in use before they are chosen anew.
 RENEWED_EVERY = 256
+# So many pending points near each other will tell what there is to know there.
+CROWDED = 16
 _ABANDONED = TrialState.ABANDONED
 
 
@@ -335,6 +339,21 @@ class RuleModel:
         if not points:
             return None
         return self.surrogate.inputs(torch.stack(points).to(self.candidates.device))
+
+    def is_crowded(self, point: Tensor) -> bool:
+        """Whether ``CROWDED`` points and more near one of a box, ``d``, are pending."""
+        points = [trial.point for trial in self._ledger.running()]
+        if not self.pending.hallucinates or len(points) < CROWDED:
+            return False
+        X = self.surrogate.inputs(torch.stack(points).to(point))
+        away = X - self.surrogate.inputs(point.unsqueeze(0))
+        return int((away.square().mean(dim=1).sqrt() < CROWD).sum()) >= CROWDED
+
+    def fantasized(self) -> RuleModel:
+        """The model with values drawn for pending points, fresh ones in every ask."""
+        made, drawn = copy.copy(self), self.with_pending.fantasized(self.answers, self.generator())
+        made.views, made.answers = [View(drawn, None)], drawn
+        return made
 
     def width_at(self, choice: Suggestion) -> float | None:
         """Sigma at the point that is about to be asked, where the rule adds it up; else None."""

@@ -46,12 +46,14 @@ class Rule(ABC):
         costly: whether it takes long to evaluate: climbs on a box are few then, and short.
         own_scale: whether its values have another scale than the deviation, by which ties are
             told.
+        fantasizes: whether it is played on values drawn for pending points where they crowd.
         inflates: whether it uses the widths of ``Censor(inflate=True)``.
     """
 
     published: ClassVar[Mapping[str, str]] = {}
     costly: ClassVar[bool] = False
     own_scale: ClassVar[bool] = False
+    fantasizes: ClassVar[bool] = False
     inflates: ClassVar[bool] = False
 
     @property
@@ -121,6 +123,12 @@ class Rule(ABC):
 class UCB(Rule):
     """The upper confidence bound ``mu + sqrt(beta) sigma`` (Srinivas 2010).
 
+    On a box with a learned kernel, where pending points count in sigma alone, hundreds would crowd
+    where mu is largest: no sigma is left near the first of them, and mu stays as it is. A point
+    that would be the 17th pending one within a tenth of the sides (root mean square) is not asked.
+    Instead the bound is maximised given values drawn for all pending points, fresh ones in every
+    ask (randomized kriging believer, 2603.01470).
+
     Args:
         beta: BoTorch's convention, the square of the factor on sigma; above 0.
 
@@ -135,7 +143,7 @@ class UCB(Rule):
         "Hallucinate": "GP-BUCB",
         "Censor": "GP-UCB-SDF",
     }
-    inflates = True
+    fantasizes = inflates = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "beta", validation.positive(self.beta, "beta"))
