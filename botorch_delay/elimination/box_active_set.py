@@ -38,18 +38,17 @@ from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import EmptyDomainError, StorageError
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.subset import representative
-from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
+from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import finite
 
 # Of the sample that a closed round's search and the next round's pool begin with.
 POOL = 4096
 STARTS = 64
-# Whether a point is active takes time as the square of the answers. With many, in all rounds that
-# cut the box, a sample has half the points and is made of this many particles.
-FEW_PARTICLES = 512
-# Of a learned kernel, with which nothing is claimed, a round's bounds are made of so many points.
-MOST_EVIDENCE = 256
+# Whether a point is active takes time as the square of the answers. Of a learned kernel, with which
+# nothing is claimed, a round's bounds are made of so many points at most. With as many, in all
+# rounds that cut the box, a sample has half the points and is made of few particles.
+MOST_EVIDENCE, FEW_PARTICLES = 256, 512
 
 
 @dataclass(frozen=True)
@@ -382,7 +381,7 @@ class BoxActiveSet(ActiveSet):
     @property
     def _is_costly(self) -> bool:
         """Whether its conditions are of too many answers for samples of full size."""
-        return sum(len(condition.posterior) for condition in self.conditions) > MANY_ANSWERS
+        return sum(len(condition.posterior) for condition in self.conditions) >= MOST_EVIDENCE
 
     def _margin(self, X: Tensor) -> Tensor:
         result = self.domain.slack(X)

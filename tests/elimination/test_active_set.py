@@ -61,7 +61,7 @@ def test_a_round_of_a_learned_kernel_is_judged_by_few_of_many_answers(monkeypatc
 
 
 def test_samples_of_a_box_are_smaller_with_many_answers(monkeypatch):
-    monkeypatch.setattr(box_active_set, "MANY_ANSWERS", 3)
+    monkeypatch.setattr(box_active_set, "MOST_EVIDENCE", 4)
     box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
 
     def sampled(n):

@@ -126,7 +126,7 @@ def test_fantasies_are_drawn_from_the_posterior(monkeypatch):
     fresh[known] = torch.tensor([0.0, 0.0, 0.05 / 0.07, 0.0], dtype=torch.double)
     K, at = covariance(se(), X, X), torch.zeros(9).double()
     at[known] = y
-    solved = torch.linalg.solve(K[known][:, known] + 0.05 * torch.eye(4), K[known])
+    solved = torch.linalg.solve(K[known][:, known] + 0.05 * torch.eye(4).double(), K[known])
     expected = fresh * (solved.T @ y) + (1.0 - fresh) * at
     alone = torch.full((9,), 0.05, dtype=torch.double)
     alone[again] = 0.02
