@@ -38,17 +38,18 @@ from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import EmptyDomainError, StorageError
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.subset import representative
-from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import finite
 
 # Of the sample that a closed round's search and the next round's pool begin with.
 POOL = 4096
 STARTS = 64
-# Whether a point is active takes time as the square of the answers. Of a learned kernel, with which
-# nothing is claimed, a round's bounds are made of so many points at most. With as many, in all
-# rounds that cut the box, a sample has half the points and is made of few particles.
-MOST_EVIDENCE, FEW_PARTICLES = 256, 512
+# Whether a point is active takes time as the square of the answers. With many, in all rounds that
+# cut the box, a sample has half the points and is made of this many particles.
+FEW_PARTICLES = 512
+# With a learned kernel nothing is claimed: bounds are made of this many answered points.
+MOST_EVIDENCE = 128
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,14 @@ class Condition:
         posterior: in units of the values.
         make_width: of the bounds, which takes long.
         cutoff: the largest lower bound, in units of the (warped) values, to be maximised.
+        is_rough: whether they are of some of the answers only.
     """
 
     number: int
     posterior: Posterior
     make_width: Callable[[], HalfWidth]
     cutoff: float = -torch.inf
+    is_rough: bool = False
 
     @cached_property
     def width(self) -> HalfWidth:
@@ -316,11 +319,12 @@ class BoxActiveSet(ActiveSet):
         bounds: RoundBounds,
         cutoff: float = -torch.inf,
     ) -> Condition:
-        if surrogate.learned and len(evidence) > MOST_EVIDENCE:
+        is_rough = surrogate.learned and len(evidence) > MOST_EVIDENCE
+        if is_rough:
             X = evidence.X / surrogate.covar_module.lengthscale
             evidence = evidence.at(representative(X, evidence.y, MOST_EVIDENCE))
         make_width = partial(self.half_width, surrogate, evidence, bounds)
-        return Condition(number, surrogate.posterior(evidence), make_width, cutoff)
+        return Condition(number, surrogate.posterior(evidence), make_width, cutoff, is_rough)
 
     def difference_from(self, before: ActiveSet) -> list[list[float]]:
         """A point that is known to be inside."""
@@ -381,7 +385,8 @@ class BoxActiveSet(ActiveSet):
     @property
     def _is_costly(self) -> bool:
         """Whether its conditions are of too many answers for samples of full size."""
-        return sum(len(condition.posterior) for condition in self.conditions) >= MOST_EVIDENCE
+        rough = any(condition.is_rough for condition in self.conditions)
+        return rough or sum(len(each.posterior) for each in self.conditions) > MANY_ANSWERS
 
     def _margin(self, X: Tensor) -> Tensor:
         result = self.domain.slack(X)

@@ -55,13 +55,15 @@ def test_a_round_of_a_learned_kernel_is_judged_by_few_of_many_answers(monkeypatc
     evidence = Data.single(X, X[:, 0], torch.full_like(X[:, 0], 0.01))
     known = Surrogate.fixed(se(), 0.01, box.bounds)
     learned = replace(known, learned=True)
-    judged = [whole._condition(1, each, evidence, bounds).posterior for each in (known, learned)]
-    assert [len(posterior) for posterior in judged] == [9, 5]
-    assert judged[1].data.y.max() == evidence.y.max()
+    judged = [whole._condition(1, each, evidence, bounds) for each in (known, learned)]
+    assert [len(condition.posterior) for condition in judged] == [9, 5]
+    assert judged[1].posterior.data.y.max() == evidence.y.max()
+    active = [box_active_set.BoxActiveSet(box, (condition,)) for condition in judged]
+    assert [len(each.pool.points) for each in active] == [4096, 2048]
 
 
 def test_samples_of_a_box_are_smaller_with_many_answers(monkeypatch):
-    monkeypatch.setattr(box_active_set, "MOST_EVIDENCE", 4)
+    monkeypatch.setattr(box_active_set, "MANY_ANSWERS", 3)
     box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
 
     def sampled(n):
