@@ -32,10 +32,11 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   ``maximize`` (climbs on a box) and ``BoundClimb`` (what they climb).
 * ``gp``: ``kernels.covariance``; ``factors.Factor``; ``posterior.Data``, answers averaged per
   point, and ``posterior.Posterior``, at any points; ``candidates.CandidatePosterior``, kept up to
-  date on fixed ones; ``averages.Averages``, answers that come and go; ``surrogate.Surrogate``,
-  kernel, noise and units; where they are learned ``hyperparameters.fit``, ``warping.Warping``, of
-  the values, and ``subset.representative``, the points that a posterior of very many is made of;
-  ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
+  date on fixed ones; ``averages.Averages``, answers that come and go, or are drawn
+  (``fantasized``); ``surrogate.Surrogate``, kernel, noise and units; where they are learned
+  ``hyperparameters.fit``, ``warping.Warping``, of the values, and ``subset.representative``, the
+  points that a posterior of very many is made of; ``sample_paths.PriorPaths``;
+  ``delayed_gp.DelayedGP`` for BoTorch.
 * ``history``: ``events.Event``, what a run is replayed from; ``trials.Trial`` and
   ``trials.Ledger``, the record; ``answers.Answers``, columns of the record;
   ``point_status.Feasibility``, failures and repeats; ``states.check_state`` and ``sqlite.save``,
@@ -61,11 +62,12 @@ point is chosen: one to be asked again, the next design point, or the point of t
 (within the ``Budget``, if there is one). The ask is an ``Event`` too: applied, it opens the trial
 in the ``Ledger``, takes its slot of the ``OpenRound``, whose design counts the point from then on,
 and enters the point without a value in the ``RuleModel``'s posterior ``with_pending``. That is what
-pending means. An answer that comes after its trial was abandoned (``Trial.late``) goes the same
-way, but serves no design point (where evaluations are exact it does): the rule, recommendations,
-and bounds from all answers use it. A correction (``Optimizer.correct``) goes the same way as an
-event of its own: every part counts the trial anew, and what was decided with the old answer stays,
-which the ``Audit`` holds against the claim.
+pending means; where points crowd a rule is played on values drawn for them. An answer that comes
+after its trial was abandoned (``Trial.late``) goes the same way, but serves no design point (where
+evaluations are exact it does): the rule, recommendations, and bounds from all answers use it. A
+correction (``Optimizer.correct``) goes the same way as an event of its own: every part counts the
+trial anew, and what was decided with the old answer stays, which the ``Audit`` holds against the
+claim.
 
 Words. A trial is *running* or *pending* until it is *settled*: answered, failed or abandoned. To
 *tell* is to give a trial its answer, to *attach* to give a result that was never asked for here. A
@@ -77,8 +79,8 @@ not those of the values. *Exact* evaluations have no noise.
 
 To add a rule: first see whether ``rules.BotorchRule`` plays it already. Else a subclass of
 ``rules.Rule``, its name in ``specs.py``; its arguments are attributes of the same names, ``costly``
-and ``own_scale`` are set where they hold, and it sees a ``RuleModel``: the mean of ``believed``,
-the deviation of ``with_pending``. In ``benchmarks.methods`` a line makes it a variant that the
+and ``own_scale`` are set where they hold, and it sees a ``RuleModel``: the mean of ``answers``, the
+deviation of ``with_pending``. In ``benchmarks.methods`` a line makes it a variant that the
 benchmark compares. To add a confidence bound: a frozen dataclass in ``confidence/bounds.py`` whose
 ``fixed_design`` and ``adaptive`` make a ``HalfWidth`` of ``Evidence`` (``multiplier`` and ``slack``
 suffice; ``words`` are for those who read a recommendation), its name in ``specs.py``; its

@@ -38,6 +38,7 @@ from botorch_delay.elimination.level_sets import SetSample, sample_set
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import EmptyDomainError, StorageError
 from botorch_delay.gp.posterior import Data, Posterior
+from botorch_delay.gp.subset import representative
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import finite
@@ -48,6 +49,8 @@ STARTS = 64
 # Whether a point is active takes time as the square of the answers. With many, in all rounds that
 # cut the box, a sample has half the points and is made of this many particles.
 FEW_PARTICLES = 512
+# With a learned kernel nothing is claimed: bounds are made of this many answered points.
+MOST_EVIDENCE = 128
 
 
 @dataclass(frozen=True)
@@ -59,12 +62,14 @@ class Condition:
         posterior: in units of the values.
         make_width: of the bounds, which takes long.
         cutoff: the largest lower bound, in units of the (warped) values, to be maximised.
+        is_rough: whether they are of some of the answers only.
     """
 
     number: int
     posterior: Posterior
     make_width: Callable[[], HalfWidth]
     cutoff: float = -torch.inf
+    is_rough: bool = False
 
     @cached_property
     def width(self) -> HalfWidth:
@@ -315,8 +320,12 @@ class BoxActiveSet(ActiveSet):
         bounds: RoundBounds,
         cutoff: float = -torch.inf,
     ) -> Condition:
+        is_rough = surrogate.learned and len(evidence) > MOST_EVIDENCE
+        if is_rough:
+            X = evidence.X / surrogate.covar_module.lengthscale
+            evidence = evidence.at(representative(X, evidence.y, MOST_EVIDENCE))
         make_width = partial(self.half_width, surrogate, evidence, bounds)
-        return Condition(number, surrogate.posterior(evidence), make_width, cutoff)
+        return Condition(number, surrogate.posterior(evidence), make_width, cutoff, is_rough)
 
     def difference_from(self, before: ActiveSet) -> list[list[float]]:
         """A point that is known to be inside."""
@@ -377,7 +386,8 @@ class BoxActiveSet(ActiveSet):
     @property
     def _is_costly(self) -> bool:
         """Whether its conditions are of too many answers for samples of full size."""
-        return sum(len(condition.posterior) for condition in self.conditions) > MANY_ANSWERS
+        rough = any(condition.is_rough for condition in self.conditions)
+        return rough or sum(len(each.posterior) for each in self.conditions) > MANY_ANSWERS
 
     def _margin(self, X: Tensor) -> Tensor:
         result = self.domain.slack(X)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from fractions import Fraction
 
 import torch
@@ -57,6 +58,12 @@ class _Point:
             precision, weighted, _, squares = map(float, self._sums)
             self._row = weighted / precision, 1.0 / precision, squares / precision / precision
         return self._row
+
+    def valued(self, value: float) -> _Point:
+        """A copy with another average."""
+        made = copy.copy(self)
+        made._row = value, *self.row[1:]
+        return made
 
     @property
     def energy(self) -> float:
@@ -124,21 +131,14 @@ class Averages:
         """
         if key not in self._points:
             self._points[key] = _Point(x)
-        self.enter(key, source, self.surrogate.standard(value, noise_var))
+        self._set(key, source, self.surrogate.standard(value, noise_var))
 
     def drop(self, key: int, source: int) -> None:
         """Take an answer out, if it is there."""
         if key in self._points:
-            self.enter(key, source, None)
+            self._set(key, source, None)
 
-    def enter(self, key: int, source: int, answer: tuple[float, float] | None) -> None:
-        """Set an answer of a point that has been put, and its noise variance, as they are.
-
-        Args:
-            key: of the point.
-            source: of the answer.
-            answer: in units of the surrogate; None to take it out.
-        """
+    def _set(self, key: int, source: int, answer: tuple[float, float] | None) -> None:
         point = self._points[key]
         before = point.answers.get(source)
         point.place(source, answer)
@@ -176,6 +176,25 @@ class Averages:
             )
             self._changed.clear()
         return self._at_candidates
+
+    def fantasized(self, answers: Averages, generator: torch.Generator) -> Averages:
+        """The same points with values drawn where ``answers`` lack some; not to be changed.
+
+        Args:
+            answers: what is known, of points that are all here.
+            generator: of the draw.
+        """
+        posterior = self.anywhere
+        y = posterior.fantasies(answers.anywhere, generator)
+        keys, values = [key for key, _ in posterior.labels], y.tolist()
+        value_of = dict(zip(keys, values, strict=True))
+        made = copy.copy(self)
+        made._at_candidates = self.at_candidates.with_values(
+            sent([value_of[key] for key in self.at_candidates.keys], y)
+        )
+        made._points = {key: self._points[key].valued(value) for key, value in value_of.items()}
+        made._is_current = False
+        return made
 
     @property
     def explained(self) -> Tensor:

@@ -27,6 +27,7 @@ Every change acts on the common rows of R and W, O((N + m) m) at most:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 import torch
@@ -111,6 +112,13 @@ class CandidatePosterior:
     def correction(self, residual: Tensor) -> Tensor:
         """``K(candidates, X) (K + D)^-1 residual``, ``N``, for one residual per key."""
         return self._kept.correction(self.keys, residual)
+
+    def with_values(self, values: Tensor) -> CandidatePosterior:
+        """One with other mean answers, one per key, that is not to be updated."""
+        made = copy.copy(self)
+        made._kept = copy.copy(self._kept)
+        made._kept.mean = self.correction(values)
+        return made
 
     @torch.no_grad()
     def update(self, changes: Mapping[int, Answer | None]) -> None:

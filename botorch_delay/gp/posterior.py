@@ -10,7 +10,7 @@ norm at most C splits into a bias of at most C sqrt(sigma^2 - z'Dz) and a noise 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,7 +18,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.domains.devices import sent
+from botorch_delay.domains.devices import sent, sent_rows
 from botorch_delay.gp.factors import factorize, warn_lost_accuracy
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
@@ -165,6 +165,7 @@ class Posterior:
 
     Attributes:
         data: as above.
+        labels: as above.
     """
 
     def __init__(
@@ -175,16 +176,16 @@ class Posterior:
         inputs: Callable[[Tensor], Tensor] | None = None,
         offset: float = 0.0,
         scale: float = 1.0,
-        labels: Sequence[Hashable] = (),
+        labels: Sequence[tuple[int, float]] = (),
         before: Posterior | None = None,
     ) -> None:
-        self.data, self._labels = data, labels
+        self.data, self.labels = data, labels
         self._kernel, self._inputs = covar_module, inputs
         self._offset, self._scale = offset, scale
         self._blocks = data.y.new_empty(0, 0)  # rows of the factor that were made before
         if before is not None:
             same = 0
-            for own, other in zip(labels, before._labels, strict=False):
+            for own, other in zip(labels, before.labels, strict=False):
                 if own != other:
                     break
                 same += 1
@@ -208,6 +209,33 @@ class Posterior:
         data = self.data.at(nearness.topk(n).indices.sort().values)
         offset, scale = self._offset, self._scale
         return Posterior(self._kernel, data, inputs=self._inputs, offset=offset, scale=scale)
+
+    @torch.no_grad()
+    def fantasies(self, known: Posterior, generator: torch.Generator) -> Tensor:
+        """Mean answers of its points, ``m``, drawn given those of a posterior of some of them.
+
+        Matheron's rule (Wilson et al. 2020): with s mean answers drawn from the prior and e what
+        they say of the known ones, y, it is ``s + Cov(s, e) Var(e)^-1 (y - e)``.
+
+        Args:
+            known: with the same kernel; labels of both are pairs of a key and the noise variance.
+            generator: on the CPU.
+        """
+        X, noise = self.data.X, self.data.noise_var
+        drawn = sent(torch.randn(2, len(self), generator=generator, dtype=torch.double), X)
+        place = {key: row for row, (key, _) in enumerate(self.labels)}
+        same = set(known.labels)
+        at = sent_rows([place[key] for key, _ in known.labels], X)
+        rows = sent_rows([row for row, label in enumerate(self.labels) if label not in same], X)
+        sample = self._factored[0] @ drawn[0]
+        # The known average is that of all answers there with noise of its own on top.
+        more = (known.data.noise_var - noise[at]).clamp_min(0.0).sqrt()
+        missed = known.data.y - sample[at] - more * drawn[1, : len(known)]
+        weights = known.unwhiten(known.whiten(missed.unsqueeze(-1))).squeeze(-1)
+        shared = torch.zeros_like(noise).index_put((at,), weights) * noise
+        moved = weights @ covariance(self._kernel, known.data.X, X[rows]) + shared[rows]
+        y = torch.zeros_like(noise).index_put((at,), known.data.y)
+        return y.index_put((rows,), sample[rows] + moved)
 
     @cached_property
     def _factored(self) -> tuple[Tensor, Tensor]:

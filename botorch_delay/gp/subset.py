@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 # A posterior is of all points while there are no more of them with answers.
-MOST_POINTS = 768
+MOST_POINTS = 512
 # Around how many of the best points the nearest ones are kept.
 CENTRES = 8
 

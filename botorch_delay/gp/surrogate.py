@@ -399,8 +399,15 @@ def _fit(
     starts = [start]
     if known is None:
         starts = [np.append(start, np.log(max(noise, least))) for noise in begin]
-    objective = Objective(X[rows].numpy(), y[rows].numpy(), known, *priors)
-    return fit(objective, starts, least, steps)
+    whole = Objective(X[rows].numpy(), y[rows].numpy(), known, *priors)
+    if len(y) > MANY_ANSWERS:  # which start is the better one, every other answer tells as well
+        some = None if known is None else known[::2]
+        half = Objective(X[rows[::2]].numpy(), y[rows[::2]].numpy(), some, *priors)
+        rough = fit(half, starts, least, steps)
+        if rough is not None:
+            noise = () if rough.noise_var is None else (rough.noise_var,)
+            starts = [np.log([*rough.lengthscale, *noise])]
+    return fit(whole, starts, least, steps)
 
 
 def _priors(domain: Domain, warm_start: Hyperparameters | None) -> tuple[LogNormal, LogNormal]:

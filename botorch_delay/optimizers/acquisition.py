@@ -165,7 +165,7 @@ class AcquisitionOptimizer(Optimizer):
         points are those of ``pool``.
         """
         self._maximizer.update()
-        model = self._maximizer.model
+        model = self._maximizer.played
         surrogate = model.surrogate
         mean = surrogate.offset + surrogate.scale * model.mean
         deviation = surrogate.scale * model.deviation

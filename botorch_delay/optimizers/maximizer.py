@@ -90,17 +90,10 @@ class Maximizer:
             self._active, self.model.behind = narrowed, True
 
     def update(self) -> None:
-        """Count all trials, with the present surrogate and candidates, and draw what is drawn."""
-        if (
-            self.model.behind
-            or self.model.is_outgrown
-            or self._fitted is not self._fitting.surrogate
-        ):
-            self._restart()
-        self.model.draw()
-
-    def _restart(self) -> None:
+        """Count all trials, with the present surrogate and candidates, where that is not done."""
         fitted, model = self._fitting.surrogate, self.model
+        if not (model.behind or model.is_outgrown) and self._fitted is fitted:
+            return
         self._fitted = fitted
         candidates = None if self._active is None else self._active.spread
         if candidates is not None:
@@ -113,6 +106,11 @@ class Maximizer:
             candidates = candidates[::2]
         model.restart(self.rule.surrogates(fitted), candidates)
         self._order = None
+
+    @property
+    def played(self) -> RuleModel:
+        """The model that the rule sees: with drawn values where pending points count with such."""
+        return self.model.fantasized() if self.model.pending.draws else self.model
 
     def choose(
         self, number: int, slot: int, active: ActiveSet | None = None, *, confirm: bool = False
@@ -139,7 +137,7 @@ class Maximizer:
 
     def _largest(self, active: ActiveSet | None) -> int | Tensor:
         """Where the rule is largest: a row of a finite set, a point (``d``) of a box."""
-        model, blind = self.model, self.model.is_blind
+        model, blind = self.played, self.model.is_blind
         scores = self._first_order() if blind else self.rule.score(model)
         may_ask, allowed = self._allowed(active)
         if scores.shape != allowed.shape:
@@ -159,7 +157,13 @@ class Maximizer:
             return int(row)
         if blind:
             return model.candidates.index_select(0, scores.argmax().unsqueeze(0)).squeeze(0)
-        return self._climb(scores, may_ask, allowed)
+        point = self._climb(model, scores, may_ask, allowed)
+        fantasizes = self.rule.fantasizes and model is self.model and model.surrogate.learned
+        if not (fantasizes and model.is_crowded(point)):
+            return point
+        model = model.fantasized()
+        scores = self.rule.score(model).masked_fill(~allowed, -torch.inf)
+        return self._climb(model, scores, may_ask, allowed)
 
     def confirm(self, active: ActiveSet | None = None) -> int | Tensor | None:
         """The answered point to ask again, while it is open which of them is best; else None.
@@ -254,9 +258,11 @@ class Maximizer:
                 return (may_ask if points or inside is not None else None), allowed
         raise nothing_to_ask(int(within.sum()), exact=self._config.exact)
 
-    def _climb(self, scores: Tensor, may_ask: PointTest | None, allowed: Tensor) -> Tensor:
+    def _climb(
+        self, model: RuleModel, scores: Tensor, may_ask: PointTest | None, allowed: Tensor
+    ) -> Tensor:
         """The best of the pool's best points after a climb."""
-        model, pool, costly = self.model, self.model.candidates, self.rule.costly
+        pool, costly = model.candidates, self.rule.costly
         assert isinstance(self._domain, BoxDomain)
         # Fewer with many points or a costly function, so that an ask takes no longer.
         points, asked = len(model.answers.anywhere), len(model.with_pending.anywhere)
@@ -272,7 +278,7 @@ class Maximizer:
         best = best[allowed[best]]  # of which there is at least the first
         starts, reached = pool[best], scores[best]
         if model.surrogate.learned:
-            near = self._near_the_best(may_ask)[:climbs]
+            near = self._near_the_best(model, may_ask)[:climbs]
             nowhere = near.new_full((len(near),), -torch.inf)
             starts = torch.cat([starts[: climbs // 2 + 1], near])
             reached = torch.cat([reached[: climbs // 2 + 1], nowhere])
@@ -289,15 +295,15 @@ class Maximizer:
         found = torch.where(torch.isfinite(found), found, reached)
         return X.index_select(0, lowest_tied(found)).squeeze(0)
 
-    def _near_the_best(self, may_ask: PointTest | None) -> Tensor:
+    def _near_the_best(self, model: RuleModel, may_ask: PointTest | None) -> Tensor:
         """Points around the answered ones with the best answers, ``n x d``.
 
         At distances of all magnitudes up to about a tenth of a side: in many columns a pool of
         spread points has none as near.
         """
-        domain, generator = self._domain, self.model.generator()
+        domain, generator = self._domain, model.generator()
         assert isinstance(domain, BoxDomain)
-        X = torch.stack(self.model.answers.best(NEAREST)).repeat_interleave(AROUND, dim=0)
+        X = torch.stack(model.answers.best(NEAREST)).repeat_interleave(AROUND, dim=0)
         drawn = torch.randn(len(X), domain.dim + 1, generator=generator, dtype=torch.double).to(X)
         X, drawn = sent(torch.cat([X, drawn], dim=1), domain.bounds).tensor_split(
             [domain.dim], dim=1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,11 +23,14 @@ from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.gp.subset import MOST_POINTS, representative
 from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.gp.warping import CROWD
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Suggestion, Trial, TrialState
 
 # How many answers are added to the points in use before they are chosen anew.
 RENEWED_EVERY = 256
+# So many pending points near each other will tell what there is to know there.
+CROWDED = 16
 _ABANDONED = TrialState.ABANDONED
 
 
@@ -34,7 +38,7 @@ class Pending:
     """How pending points enter the posterior."""
 
     hallucinates: ClassVar[bool] = False  # whether they count in the deviation without a value
-    draws: ClassVar[bool] = False  # whether values are drawn for them
+    draws: ClassVar[bool] = False  # whether values are drawn for those without one in every ask
     inflate: bool = False
     max_delay: int | None = None
 
@@ -78,7 +82,7 @@ class KrigingBeliever(Pending):
     the optimizer's seed and the number of the ask.
     """
 
-    draws = True
+    hallucinates = draws = True
 
 
 @dataclass(frozen=True)
@@ -133,15 +137,12 @@ class View:
     """All trials as one surrogate sees them.
 
     Attributes:
-        answers: all that have arrived, or that missing ones count as.
-        asked: of everything asked, where pending points count without a value, or with a drawn
-            one; else None.
-        drawn: whether values are drawn for pending points.
+        answers: give the mean.
+        asked: of everything asked, where pending points count without a value; else None.
     """
 
     answers: Averages
     asked: Averages | None
-    drawn: bool = False
 
     @property
     def with_pending(self) -> Averages:
@@ -150,14 +151,9 @@ class View:
             return self.answers
         return self.asked
 
-    @property
-    def believed(self) -> Averages:
-        """What gives the mean: with pending points, where values are drawn for them."""
-        return self.with_pending if self.drawn else self.answers
-
     def mean_at(self, X: Tensor) -> Tensor:
         """At points in the columns of the domain, ``n x d``, in units of the surrogate: ``n``."""
-        return self.believed.anywhere.mean(self.answers.surrogate.inputs(X))
+        return self.answers.anywhere.mean(self.answers.surrogate.inputs(X))
 
     def deviation_at(self, X: Tensor) -> Tensor:
         """The same of the deviation, with pending points counted: ``n``."""
@@ -184,7 +180,7 @@ class RuleModel:
         prior_deviation: the largest at the candidates.
         is_blind: whether there are too few answers to learn a kernel from.
         views: what the rule's surrogates see.
-        answers: of the first view: those that have arrived, or that missing ones count as.
+        answers: of the first view; give the mean.
         feasibility: which points may be asked.
         running: by key, how many trials are.
         behind: whether all trials are to be counted by :meth:`restart` before anything is read.
@@ -223,13 +219,11 @@ class RuleModel:
         self._paths: PriorPaths | None = None
         self._paths_at = 0
         self._keys, self._key_of = PointKeys(), {}
-        draws = self.pending.draws
-        both = self.pending.hallucinates or draws
+        both = self.pending.hallucinates
         self.views = [
-            View(Averages(each, candidates), Averages(each, candidates) if both else None, draws)
+            View(Averages(each, candidates), Averages(each, candidates) if both else None)
             for each in surrogates
         ]
-        self._unanswered: dict[int, Trial] = {}
         self.answers = self.views[0].answers
         self.feasibility = Feasibility(self._ledger.trials, self.key, exact=self._exact)
         self.running = Counter(self.key(trial) for trial in self._ledger.running())
@@ -303,30 +297,10 @@ class RuleModel:
             if self.key(result) == key:
                 self._count_attached(result)
 
-    def draw(self) -> None:
-        """Draw values for pending points, where they count with such."""
-        if self.is_blind or not self._unanswered:
-            return
-        trials = [trial for _, trial in sorted(self._unanswered.items())]
-        points = sent(torch.stack([trial.point for trial in trials]), self.candidates)
-        for view in self.views:
-            assert view.asked is not None
-            noise_var = view.answers.surrogate.noise_var
-            generator = generator_for(self.seed, -1 - self.asks, torch.device("cpu"))
-            posterior, inputs = view.answers.anywhere, self.surrogate.inputs(points)
-            values = posterior.samples(inputs, 1, generator, noise_var)[0].tolist()
-            for trial, value in zip(trials, values, strict=True):
-                view.asked.enter(self.key(trial), trial.id, (value, noise_var))
-
-    @property
-    def believed(self) -> Averages:
-        """Of the first view: give the mean."""
-        return self.views[0].believed
-
     @property
     def mean(self) -> Tensor:
         """At every candidate, in units of the surrogate: ``N``."""
-        return self.believed.at_candidates.mean
+        return self.answers.at_candidates.mean
 
     @property
     def deviation(self) -> Tensor:
@@ -376,9 +350,9 @@ class RuleModel:
         return self._paths
 
     def pending_points(self) -> Tensor | None:
-        """Points that count without a value, ``p x e`` in inputs of the surrogate; None if none."""
+        """Points that count as pending, ``p x e`` in inputs of the surrogate; None without any."""
         asked = self.views[0].asked
-        if asked is None or self.pending.draws:
+        if asked is None:
             return None
         points = [t.point for t in self._ledger.running()]
         known = {self.key(t) for t in self._ledger.trials if t.state is not TrialState.FAILED}
@@ -387,6 +361,28 @@ class RuleModel:
         if not points:
             return None
         return self.surrogate.inputs(sent(torch.stack(points), self.candidates))
+
+    def is_crowded(self, point: Tensor) -> bool:
+        """Whether ``CROWDED`` points and more near one of a box, ``d``, are pending."""
+        points = [trial.point for trial in self._ledger.running()]
+        if not self.pending.hallucinates or len(points) < CROWDED:
+            return False
+        X = self.surrogate.inputs(sent(torch.stack(points), point))
+        away = X - self.surrogate.inputs(point.unsqueeze(0))
+        return int((away.square().mean(dim=1).sqrt() < CROWD).sum()) >= CROWDED
+
+    def fantasized(self) -> RuleModel:
+        """The model with values drawn for pending points, fresh ones in every ask."""
+        made = copy.copy(self)
+        made.views = []
+        for view in self.views:
+            drawn = view.answers
+            if view.with_pending is not view.answers:
+                generator = generator_for(self.seed, -1 - self.asks, torch.device("cpu"))
+                drawn = view.with_pending.fantasized(view.answers, generator)
+            made.views.append(View(drawn, None))
+        made.answers = made.views[0].answers
+        return made
 
     def width_at(self, choice: Suggestion) -> float | None:
         """Sigma at the point that is about to be asked, where the rule adds it up; else None."""
@@ -446,21 +442,15 @@ class RuleModel:
             return
         counted = trial.state is not TrialState.ABANDONED
         value = self.pending.value(trial) if counted else None
-        if value is not None:
-            value *= self._sign
-        self._unanswered.pop(trial.id, None)
-        if self.pending.draws and counted and value is None:
-            self._unanswered[trial.id] = trial
         for view in self.views:
             if value is not None:
-                view.answers.put(key, trial.id, x, value, trial.noise_var)
+                view.answers.put(key, trial.id, x, self._sign * value, trial.noise_var)
             else:
                 view.answers.drop(key, trial.id)
             if view.asked is None:
                 continue
             if counted:
-                known = value if view.drawn else None
-                view.asked.put(key, trial.id, x, known, trial.noise_var)
+                view.asked.put(key, trial.id, x, None, trial.noise_var)
             else:
                 view.asked.drop(key, trial.id)
 
@@ -469,9 +459,7 @@ class RuleModel:
         self.feasibility.know(key, result)
         if key in self._left_out:
             return
-        value = self._sign * result.value
         for view in self.views:
-            view.answers.put(key, source, result.point, value, None)
+            view.answers.put(key, source, result.point, self._sign * result.value, None)
             if view.asked is not None:
-                known = value if view.drawn else None
-                view.asked.put(key, source, result.point, known, None)
+                view.asked.put(key, source, result.point, None, None)

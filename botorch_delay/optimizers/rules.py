@@ -47,12 +47,14 @@ class Rule(ABC):
         costly: whether it takes long to evaluate: climbs on a box are few then, and short.
         own_scale: whether its values have another scale than the deviation, by which ties are
             told.
+        fantasizes: whether it is played on values drawn for pending points where they crowd.
         inflates: whether it uses the widths of ``Censor(inflate=True)``.
     """
 
     published: ClassVar[Mapping[str, str]] = {}
     costly: ClassVar[bool] = False
     own_scale: ClassVar[bool] = False
+    fantasizes: ClassVar[bool] = False
     inflates: ClassVar[bool] = False
 
     @property
@@ -122,6 +124,12 @@ class Rule(ABC):
 class UCB(Rule):
     """The upper confidence bound ``mu + sqrt(beta) sigma`` (Srinivas 2010).
 
+    On a box with a learned kernel, where pending points count in sigma alone, hundreds would crowd
+    where mu is largest: no sigma is left near the first of them, and mu stays as it is. A point
+    that would be the 17th pending one within a tenth of the sides (root mean square) is not asked.
+    Instead the bound is maximised given values drawn for all pending points, fresh ones in every
+    ask (randomized kriging believer, 2603.01470).
+
     Args:
         beta: BoTorch's convention, the square of the factor on sigma; above 0.
 
@@ -136,7 +144,7 @@ class UCB(Rule):
         "Hallucinate": "GP-BUCB",
         "Censor": "GP-UCB-SDF",
     }
-    inflates = True
+    fantasizes = inflates = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "beta", validation.positive(self.beta, "beta"))
@@ -161,7 +169,7 @@ class UCB(Rule):
         With a learned kernel it gains nothing from a deviation above that of the start: else
         every climb would lead to the edge of the box.
         """
-        answers, design = model.believed.anywhere, model.with_pending.anywhere
+        answers, design = model.answers.anywhere, model.with_pending.anywhere
         surrogate, factor = model.surrogate, self.factor + sum(model.widths)
         if surrogate.learned:
             return BoundClimb(surrogate, answers, design, factor, starts)
@@ -379,8 +387,8 @@ class BotorchRule(Rule):
 
     def function(self, model: RuleModel, starts: Tensor) -> Score:
         """The acquisition function, ``n x d`` to ``n``; without answers the deviation."""
-        answers, surrogate = model.believed.anywhere, model.surrogate
-        if not len(model.answers.keys):
+        answers, surrogate = model.answers.anywhere, model.surrogate
+        if not len(answers):
             return model.deviation_at
         X, y, pending = answers.data.X, answers.data.y.unsqueeze(-1), model.pending_points()
         seed = int(torch.randint(2**31, (), generator=model.generator()))

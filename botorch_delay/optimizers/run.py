@@ -35,14 +35,16 @@ from botorch_delay.optimizers.config import Config
 
 # A learned kernel is fitted again when there are this many times the answers of the last fit.
 GROWTH_TO_REFIT = 1.2
+# And by one for so many pending asks: with a thousand the first fits would come every other second.
+PENDING_PER_ANSWER = 32
 
 
 class Fitting:
     """Kernel and noise: fixed, or learned and fitted again as answers come in.
 
-    A learned surrogate is fitted again, inside an ask, once the answers have grown by a fifth. A
-    fit depends on the answers alone, so that :meth:`current`, which looks ahead for those who
-    only read, changes nothing that is asked later.
+    A learned surrogate is fitted again, inside an ask, once the answers have grown by a fifth, and
+    by one for 32 pending asks. A fit depends on the answers alone, so that :meth:`upcoming`, which
+    looks ahead for those who only read, changes nothing that is asked later.
 
     Args:
         config: of the optimizer, with the kernel or how it is learned.
@@ -69,7 +71,10 @@ class Fitting:
         if not self.learned or answers == self.fitted_to:
             return self.surrogate
         # Before there can be a fit, every answer tells something about the scale of values.
-        if MIN_ANSWERS_TO_FIT <= answers < GROWTH_TO_REFIT * self.fitted_to:
+        due = GROWTH_TO_REFIT * self.fitted_to
+        if self.fitted_to >= MIN_ANSWERS_TO_FIT:
+            due = max(due, self.fitted_to + len(self._ledger.running()) / PENDING_PER_ANSWER)
+        if MIN_ANSWERS_TO_FIT <= answers < due:
             return self.surrogate
         if self._ahead is None or self._ahead[0] != answers:
             self._ahead = (answers, self._fit(self.surrogate))

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from cases import scattered, se
@@ -5,11 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from botorch_delay import BoxDomain, FiniteActiveSet, FiniteDomain
-from botorch_delay.confidence.bounds import HalfWidth
+from botorch_delay.confidence.bounds import FixedBeta, HalfWidth
 from botorch_delay.elimination import box_active_set
+from botorch_delay.elimination.active_set import RoundBounds
 from botorch_delay.elimination.finite_active_set import surviving
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp.posterior import Data, Posterior
+from botorch_delay.gp.surrogate import Surrogate
 
 
 @given(intervals=st.lists(st.tuples(st.floats(-5, 5), st.floats(0, 3)), min_size=1, max_size=30))
@@ -41,6 +45,21 @@ def test_contains_checks_its_argument():
         active.contains(torch.zeros(1, 3).double())
     with pytest.raises(InputError, match="float32"):
         active.contains(torch.zeros(1, 2))
+
+
+def test_a_round_of_a_learned_kernel_is_judged_by_few_of_many_answers(monkeypatch):
+    monkeypatch.setattr(box_active_set, "MOST_EVIDENCE", 5)
+    box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+    whole, X = box_active_set.BoxActiveSet(box), scattered(9, 2)
+    bounds = RoundBounds(FixedBeta(6.0), 0.1, 0.1, 1, valid=False, sign=1.0)
+    evidence = Data.single(X, X[:, 0], torch.full_like(X[:, 0], 0.01))
+    known = Surrogate.fixed(se(), 0.01, box.bounds)
+    learned = replace(known, learned=True)
+    judged = [whole._condition(1, each, evidence, bounds) for each in (known, learned)]
+    assert [len(condition.posterior) for condition in judged] == [9, 5]
+    assert judged[1].posterior.data.y.max() == evidence.y.max()
+    active = [box_active_set.BoxActiveSet(box, (condition,)) for condition in judged]
+    assert [len(each.pool.points) for each in active] == [4096, 2048]
 
 
 def test_samples_of_a_box_are_smaller_with_many_answers(monkeypatch):

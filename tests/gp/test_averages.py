@@ -178,3 +178,23 @@ def test_pending_points_are_entered_apart_only_where_there_are_any():
         opt.mark_abandoned(trial)
     assert bool((opt._maximizer.model.deviation >= expected).all())
     assert bool((opt._maximizer.model.deviation > expected).any())
+
+
+def test_fantasies_leave_answers_as_they_are_and_give_one_posterior_everywhere():
+    judge, points = surrogate(), scattered(30)
+    told, asked = Averages(judge, points), Averages(judge, points)
+    for source, value in enumerate((0.3, -1.0, 0.8)):
+        told.put(source, source, points[source], value, None)
+    for source in range(7):
+        asked.put(source, source, points[source], None, None)
+    before = asked.at_candidates.mean.clone(), asked.anywhere.data.y.clone()
+    first, second = (asked.fantasized(told, torch.Generator().manual_seed(n)) for n in (0, 1))
+    assert torch.equal(first.anywhere.data.y[:3], told.anywhere.data.y)
+    assert not (first.anywhere.data.y[3:] == second.anywhere.data.y[3:]).any()
+    moments = first.anywhere.at(points)
+    torch.testing.assert_close(first.at_candidates.mean, moments.mean, rtol=0.0, atol=1e-10)
+    torch.testing.assert_close(first.at_candidates.variance, moments.variance)
+    best = int(first.anywhere.data.y.argmax())
+    assert torch.equal(first.best(1)[0], points[best])
+    for kept, now in zip(before, (asked.at_candidates.mean, asked.anywhere.data.y), strict=True):
+        assert torch.equal(kept, now)

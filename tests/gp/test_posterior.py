@@ -6,6 +6,7 @@ from gpytorch.kernels import ScaleKernel
 from oracle import kernel_function, posterior
 
 from botorch_delay.gp import kernels
+from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Data, Posterior
 
 
@@ -103,6 +104,35 @@ def test_the_spread_counts_answers():
     none = Data.averaged(X[:0], y[:0], noise[:0], empty)
     assert len(none) == 0
     assert none.spread_ratio == 0.0
+
+
+def test_fantasies_are_drawn_from_the_posterior(monkeypatch):
+    """Exactly: they are linear in what is drawn, so unit vectors give mean and covariance."""
+    X, y, noise = scattered(9), normal(4), torch.full((9,), 0.05, dtype=torch.double)
+    known, again = [0, 2, 3, 5], 3  # the answered points, one of them asked again
+    told = [(row, 0.05) for row in known]
+    answers = Posterior(se(), single(X[known], y, 0.05), labels=told)
+    noise[again] = 1.0 / (1.0 / 0.05 + 1.0 / 0.02)  # with noise of 0.02 this time
+    labels = list(enumerate(noise.tolist()))
+    asked = Posterior(se(), Data.single(X, torch.zeros(9).double(), noise), labels=labels)
+    unit = torch.eye(18).double().view(18, 2, 9)
+    drawn = iter([torch.zeros(2, 9).double(), *unit])
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "randn", lambda *shape, **options: next(drawn))
+        mean, *moved = (asked.fantasies(answers, None) for _ in range(19))
+    B = torch.stack(moved) - mean
+    # Another answer at every point that waits for one, averaged with what is known there.
+    fresh = torch.ones(9, dtype=torch.double)
+    fresh[known] = torch.tensor([0.0, 0.0, 0.05 / 0.07, 0.0], dtype=torch.double)
+    K, at = covariance(se(), X, X), torch.zeros(9).double()
+    at[known] = y
+    solved = torch.linalg.solve(K[known][:, known] + 0.05 * torch.eye(4).double(), K[known])
+    expected = fresh * (solved.T @ y) + (1.0 - fresh) * at
+    alone = torch.full((9,), 0.05, dtype=torch.double)
+    alone[again] = 0.02
+    left = fresh.outer(fresh) * (K - K[known].T @ solved + alone.diag())
+    torch.testing.assert_close(mean, expected, rtol=0.0, atol=1e-10)
+    torch.testing.assert_close(B.T @ B, left, rtol=0.0, atol=1e-10)
 
 
 def test_the_variance_alone_is_that_of_all_moments(monkeypatch):

@@ -212,6 +212,21 @@ def test_a_fit_to_many_answers_takes_a_subset(monkeypatch):
     assert cut_short.hyperparameters() != many.hyperparameters()
 
 
+def test_the_better_start_of_a_fit_to_many_is_found_with_half_of_them(monkeypatch):
+    fits, search = [], module.fit
+
+    def counted(objective, starts, *limits):
+        fits.append((len(objective._y), len(starts)))
+        return search(objective, starts, *limits)
+
+    monkeypatch.setattr(module, "fit", counted)
+    whole = fit()
+    monkeypatch.setattr(module, "MANY_ANSWERS", 24)
+    again = fit()
+    assert fits == [(25, 2), (12, 2), (24, 1)]
+    assert again.noise_var == pytest.approx(whole.noise_var, rel=0.5)
+
+
 def test_categories_have_no_order():
     points = torch.cartesian_prod(
         torch.linspace(0, 1, 5, dtype=torch.double), torch.arange(4, dtype=torch.double)

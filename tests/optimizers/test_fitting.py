@@ -45,6 +45,16 @@ def fits(monkeypatch):
     return found
 
 
+def test_with_many_pending_fits_come_less_often(fits, monkeypatch):
+    monkeypatch.setattr(run, "PENDING_PER_ANSWER", 4)
+    opt = MAKERS["bpe, box"]()
+    trials = opt.ask(27)
+    for trial in trials[:12]:
+        opt.tell(trial, value(trial))
+        opt.ask()
+    assert fits[-3:] == [3, 10, 12]  # by 27 / 4 first, then by a fifth
+
+
 @every_optimizer
 def test_a_copy_learns_from_its_own_answers(make):
     opt = make()

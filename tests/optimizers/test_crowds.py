@@ -1,0 +1,60 @@
+"""Where many asks are pending on a box with a learned kernel they do not all go to one place."""
+
+import pytest
+import torch
+from cases import generator
+
+import botorch_delay as bd
+from botorch_delay.gp.warping import CROWD
+from botorch_delay.optimizers import rule_model
+
+BOX = torch.tensor([[0.0] * 5, [1.0] * 5], dtype=torch.double)
+MOST = 3
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    monkeypatch.setattr(rule_model, "CROWDED", MOST)
+
+
+def wave(n):
+    """The points of ``n`` asks after 20 answers, ``n x 5``."""
+    opt = bd.BPEDelayOptimizer(bd.BoxDomain(BOX), 100, explore_fraction=0.01)
+    opt.attach(*answers())
+    return torch.stack([trial.x for trial in opt.ask(n)])
+
+
+def answers():
+    """Of a function that 20 points in 5 columns do not tell."""
+    X = torch.rand(20, 5, generator=generator(0), dtype=torch.double)
+    return X, (7.0 * X).sin().sum(dim=1)
+
+
+def largest_crowd(X):
+    return int((torch.cdist(X, X) / X.shape[1] ** 0.5 < CROWD).sum(dim=1).max())
+
+
+def test_a_wave_goes_to_more_than_one_place(monkeypatch):
+    spread = wave(20)
+    monkeypatch.setattr(rule_model, "CROWDED", 100)
+    crowded = wave(20)
+    assert largest_crowd(crowded) >= 15
+    assert largest_crowd(spread) <= 12
+
+
+def test_nothing_changes_while_few_are_pending(monkeypatch):
+    begin = wave(MOST)
+    monkeypatch.setattr(rule_model, "CROWDED", 100)
+    assert torch.equal(wave(MOST), begin)
+
+
+def test_pending_points_that_are_ignored_crowd_as_before(monkeypatch):
+    def points():
+        rule = {"rule": bd.UCB(2.0), "pending": bd.Ignore()}
+        opt = bd.AcquisitionOptimizer(bd.BoxDomain(BOX), **rule)
+        opt.attach(*answers())
+        return torch.stack([trial.x for trial in opt.ask(6)])
+
+    ignored = points()
+    monkeypatch.setattr(rule_model, "CROWDED", 100)
+    assert torch.equal(points(), ignored)
