@@ -43,8 +43,9 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
 * ``domains``: ``space.Space``, named parameters, makes a ``finite.FiniteDomain`` or a
   ``box.BoxDomain``, whose ``columns.Columns`` is all that translates between names and numbers
   (``Domain.params`` and ``Domain.point``); ``parameters.Float``, ``parameters.Int`` and
-  ``parameters.Choice``; ``tables.read_rows``, CSV files. Beside it ``delays`` (laws;
-  ``upper_bound`` is u_T), ``validation`` and ``exceptions``.
+  ``parameters.Choice``; ``tables.read_rows``, CSV files; ``devices.sent``, copies to a device that
+  are not waited for. Beside it ``delays`` (laws; ``upper_bound`` is u_T), ``validation`` and
+  ``exceptions``.
 
 The way of an answer. ``Optimizer.tell`` checks it and makes an ``Event`` of it. ``Run._apply``,
 through which a loaded file goes as well, enters it in the ``Ledger`` and hands the trial to
@@ -76,8 +77,8 @@ not those of the values. *Exact* evaluations have no noise.
 
 To add a rule: first see whether ``rules.BotorchRule`` plays it already. Else a subclass of
 ``rules.Rule``, its name in ``specs.py``; its arguments are attributes of the same names, ``costly``
-and ``own_scale`` are set where they hold, and it sees a ``RuleModel``: the mean of ``answers``, the
-deviation of ``with_pending``. In ``benchmarks.methods`` a line makes it a variant that the
+and ``own_scale`` are set where they hold, and it sees a ``RuleModel``: the mean of ``believed``,
+the deviation of ``with_pending``. In ``benchmarks.methods`` a line makes it a variant that the
 benchmark compares. To add a confidence bound: a frozen dataclass in ``confidence/bounds.py`` whose
 ``fixed_design`` and ``adaptive`` make a ``HalfWidth`` of ``Evidence`` (``multiplier`` and ``slack``
 suffice; ``words`` are for those who read a recommendation), its name in ``specs.py``; its

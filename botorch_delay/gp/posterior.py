@@ -18,6 +18,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from botorch_delay.domains.devices import sent
 from botorch_delay.gp.factors import factorize, warn_lost_accuracy
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
@@ -46,22 +47,21 @@ class Data:
 
     @classmethod
     def averaged(cls, X: Tensor, y: Tensor, noise_var: Tensor, group: Tensor) -> Data:
-        """Answers (``n`` rows) with the same entry in ``group`` averaged."""
-        # On the CPU, where sums are added in a fixed order: the vectors are small.
-        values, noise = y.cpu(), noise_var.cpu()
-        _, inverse = torch.unique(group.cpu(), return_inverse=True)
+        """Answers (``n`` rows, on the CPU) with the same entry in ``group`` averaged."""
+        # On the CPU sums are added in a fixed order.
+        _, inverse = torch.unique(group, return_inverse=True)
         m = int(inverse.max()) + 1 if len(inverse) else 0
         first = inverse.new_full((m,), len(inverse)).scatter_reduce(
             0, inverse, torch.arange(len(inverse)), "amin"
         )
-        zeros = values.new_zeros(m)
-        precision = zeros.index_add(0, inverse, 1.0 / noise)
-        weights = 1.0 / (noise * precision[inverse])
+        zeros = y.new_zeros(m)
+        precision = zeros.index_add(0, inverse, 1.0 / noise_var)
+        weights = 1.0 / (noise_var * precision[inverse])
         return cls(
-            X=X[first.to(X.device)],
-            y=zeros.index_add(0, inverse, weights * values).to(y),
-            noise_var=(1.0 / precision).to(y),
-            spread=zeros.index_add(0, inverse, weights.square()).to(y),
+            X=X[first],
+            y=zeros.index_add(0, inverse, weights * y),
+            noise_var=1.0 / precision,
+            spread=zeros.index_add(0, inverse, weights.square()),
         )
 
     def __len__(self) -> int:
@@ -72,7 +72,15 @@ class Data:
         """Some of the points: a LongTensor."""
         return Data(self.X[rows], self.y[rows], self.noise_var[rows], self.spread[rows])
 
-    @property
+    def to(self, like: Tensor, inputs: Callable[[Tensor], Tensor]) -> Data:
+        """The same on the device of a tensor, in one copy, with points mapped to inputs there."""
+        rows = torch.stack([self.y, self.noise_var, self.spread], dim=1)
+        both = sent(torch.cat([self.X, rows], dim=1), like)
+        found = Data(inputs(both[:, :-3].contiguous()), *both[:, -3:].T.contiguous())
+        vars(found)["spread_ratio"] = self.spread_ratio  # not to be read from a device
+        return found
+
+    @cached_property
     def spread_ratio(self) -> float:
         """The largest spread / noise_var: 1 / lambda^2 where all answers share one noise."""
         return (self.spread / self.noise_var).max().item() if len(self) else 0.0
@@ -213,11 +221,6 @@ class Posterior:
             return factorize(K, self.data.noise_var)
 
     @property
-    def factor(self) -> Tensor:
-        """L, ``m x m``."""
-        return self._factored[0]
-
-    @property
     def noise_var(self) -> Tensor:
         """The diagonal of D, ``m``."""
         return self._factored[1]
@@ -234,17 +237,40 @@ class Posterior:
 
     def whiten(self, right: Tensor) -> Tensor:
         """``L^-1 B`` for B ``m x n``."""
-        return torch.linalg.solve_triangular(self.factor, right, upper=False)
+        return torch.linalg.solve_triangular(self._factored[0], right, upper=False)
 
     def unwhiten(self, right: Tensor) -> Tensor:
         """``L^-T B`` for B ``m x n``."""
-        return torch.linalg.solve_triangular(self.factor.mT, right, upper=True)
+        return torch.linalg.solve_triangular(self._factored[0].mT, right, upper=True)
 
     def mean(self, X: Tensor) -> Tensor:
         """Mu at ``n x d`` points, ``n``; differentiable, and cheaper than :meth:`at`."""
         inputs = X if self._inputs is None else self._inputs(X)
         cross = covariance(self._kernel, self.data.X, inputs)
         return self._offset + self._scale * (self.weights @ cross)
+
+    @torch.no_grad()
+    def samples(
+        self, X: Tensor, count: int, generator: torch.Generator, noise_var: float = 0.0
+    ) -> Tensor:
+        """Joint samples of answers at ``n x d`` points, ``count x n``.
+
+        What is random is drawn on the CPU, and enters by the symmetric root of the covariance,
+        which is the same however it is computed.
+
+        Args:
+            X: as above.
+            count: of samples.
+            generator: on the CPU.
+            noise_var: of an answer.
+        """
+        inputs = X if self._inputs is None else self._inputs(X)
+        V = self.whiten(covariance(self._kernel, self.data.X, inputs))
+        joint = self._scale**2 * (covariance(self._kernel, inputs, inputs) - V.mT @ V)
+        values, vectors = torch.linalg.eigh(joint)
+        root = vectors * (values.clamp_min(0.0) + noise_var).sqrt() @ vectors.mT
+        normal = torch.randn(count, len(X), generator=generator, dtype=torch.double)
+        return self.mean(X) + normal.to(root) @ root
 
     def variance(self, X: Tensor) -> Tensor:
         """Sigma^2 at ``n x d`` points, ``n``; differentiable, and cheaper than :meth:`at`."""

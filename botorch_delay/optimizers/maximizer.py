@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -15,12 +16,13 @@ from botorch_delay.design.ascent import (
     snapped,
 )
 from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.devices import moved, sent, sent_rows
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import InputError, NumericsError
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
-from botorch_delay.history.point_status import nothing_to_ask
+from botorch_delay.history.point_status import nothing_to_ask, row_of
 from botorch_delay.history.trials import Ledger, Suggestion
 from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
 from botorch_delay.optimizers.rule_model import RuleModel
@@ -88,10 +90,17 @@ class Maximizer:
             self._active, self.model.behind = narrowed, True
 
     def update(self) -> None:
-        """Count all trials, with the present surrogate and candidates, where that is not done."""
+        """Count all trials, with the present surrogate and candidates, and draw what is drawn."""
+        if (
+            self.model.behind
+            or self.model.is_outgrown
+            or self._fitted is not self._fitting.surrogate
+        ):
+            self._restart()
+        self.model.draw()
+
+    def _restart(self) -> None:
         fitted, model = self._fitting.surrogate, self.model
-        if not (model.behind or model.is_outgrown) and self._fitted is fitted:
-            return
         self._fitted = fitted
         candidates = None if self._active is None else self._active.spread
         if candidates is not None:
@@ -139,12 +148,15 @@ class Maximizer:
                 f"each candidate; got {tuple(scores.shape)}."
             )
         scores = scores.masked_fill(~allowed, -torch.inf)
-        if not bool(torch.isfinite(scores.max())):
+        own_scale = self.rule.own_scale or blind
+        tied = lowest_tied(scores, 0.0 if own_scale else model.prior_deviation)
+        # In one tensor, so that a device is waited for once.
+        top, row = torch.cat([scores.max().double().unsqueeze(0), tied.double()]).tolist()
+        if not math.isfinite(top):
             name = self.rule.method(model)
             raise NumericsError(f"{name} is not finite at any point that may be asked.")
         if model.finite:
-            own_scale = self.rule.own_scale or blind
-            return lowest_of_largest(scores, 0.0 if own_scale else model.prior_deviation)
+            return int(row)
         if blind:
             return model.candidates.index_select(0, scores.argmax().unsqueeze(0)).squeeze(0)
         return self._climb(scores, may_ask, allowed)
@@ -170,7 +182,8 @@ class Maximizer:
         contested = upper >= mean[best] - deviation[best]
         if int(contested.sum()) < 2:
             return None
-        running = torch.tensor([self.model.running[key] > 0 for key in keys], device=upper.device)
+        running = torch.tensor([self.model.running[key] > 0 for key in keys])
+        running = moved(running, upper.device)
         upper = upper.masked_fill(running | ~contested, -torch.inf)
         if not bool(torch.isfinite(upper.max())):
             return None
@@ -199,14 +212,14 @@ class Maximizer:
         pool = self.model.candidates
         if self._order is None:
             generator = generator_for(self._config.seed, 0, torch.device("cpu"))
-            self._order = torch.randperm(len(pool), generator=generator).to(pool.device)
+            self._order = moved(torch.randperm(len(pool), generator=generator), pool.device)
             self._taken, self._seen = torch.zeros_like(self._order), 0
         asked = self._ledger.trials[self._seen :]
         if asked and self.model.finite:
-            rows = torch.tensor([trial.index for trial in asked], device=pool.device)
+            rows = sent_rows([row_of(trial) for trial in asked], pool)
             self._taken.index_fill_(0, rows, 1)
         elif asked:
-            for x in torch.stack([trial.point for trial in asked]).to(pool.device):
+            for x in sent(torch.stack([trial.point for trial in asked]), pool):
                 self._taken.masked_fill_((pool == x).all(dim=1), 1)
         self._seen = len(self._ledger)
         turn = (self._order - len(self._ledger)) % len(pool)
@@ -225,7 +238,7 @@ class Maximizer:
         for keys in (closed + avoided, closed):
             rows = [key for key in keys if key >= 0]
             points = [model.point(key) for key in keys if key < 0]
-            taken = torch.stack(points).to(pool.device) if points else pool[:0]
+            taken = sent(torch.stack(points), pool) if points else pool[:0]
 
             def may_ask(X: Tensor, taken: Tensor = taken) -> Tensor:
                 free = everywhere.new_ones(len(X)) if inside is None else inside(X)
@@ -236,7 +249,7 @@ class Maximizer:
             if not keys and inside is None:
                 return None, within
             allowed = within & may_ask(pool) if points else within.clone()
-            allowed[rows] = False
+            allowed[sent_rows(rows, allowed)] = False
             if bool(allowed.any()):
                 return (may_ask if points or inside is not None else None), allowed
         raise nothing_to_ask(int(within.sum()), exact=self._config.exact)
@@ -286,8 +299,8 @@ class Maximizer:
         assert isinstance(domain, BoxDomain)
         X = torch.stack(self.model.answers.best(NEAREST)).repeat_interleave(AROUND, dim=0)
         drawn = torch.randn(len(X), domain.dim + 1, generator=generator, dtype=torch.double).to(X)
-        X, drawn = (
-            torch.cat([X, drawn], dim=1).to(domain.bounds.device).tensor_split([domain.dim], 1)
+        X, drawn = sent(torch.cat([X, drawn], dim=1), domain.bounds).tensor_split(
+            [domain.dim], dim=1
         )
         distance = LOCAL_REACH * 10.0 ** -drawn[:, :1].abs()
         moved = domain.from_unit((domain.to_unit(X) + distance * drawn[:, 1:]).clamp(0.0, 1.0))
@@ -304,13 +317,13 @@ class Maximizer:
         model = self.model
         keys = sorted(set(model.answers.keys).difference(model.feasibility.closed()))
         if model.finite:
-            rows = torch.tensor([key for key in keys if key >= 0], device=model.mean.device).long()
+            rows = sent_rows([key for key in keys if key >= 0], model.mean)
             if active is not None and active.rows is not None:
                 rows = rows[torch.isin(rows, active.rows)]
             return rows.tolist(), model.mean[rows], model.deviation[rows]
         if not keys:
             return [], model.mean[:0], model.mean[:0]
-        X = torch.stack([model.point(key) for key in keys]).to(model.candidates.device)
+        X = sent(torch.stack([model.point(key) for key in keys]), model.candidates)
         allowed = self._domain.contains(X)
         if active is not None and active.inside is not None:
             allowed &= active.inside(X)

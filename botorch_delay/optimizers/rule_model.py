@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay import validation
+from botorch_delay.domains.devices import sent
 from botorch_delay.domains.finite import Domain, PointKeys
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.exceptions import InputError
@@ -33,6 +34,7 @@ class Pending:
     """How pending points enter the posterior."""
 
     hallucinates: ClassVar[bool] = False  # whether they count in the deviation without a value
+    draws: ClassVar[bool] = False  # whether values are drawn for them
     inflate: bool = False
     max_delay: int | None = None
 
@@ -58,6 +60,25 @@ class Hallucinate(Pending):
     """
 
     hallucinates = True
+
+
+@dataclass(frozen=True)
+class KrigingBeliever(Pending):
+    """Pending points count with answers drawn from the posterior, others at every ask.
+
+    The randomized kriging believer of Sugiura, Takeuchi and Takeno (arXiv 2603.01470), where the
+    plain one (Ginsbourger 2010) takes the mean, as :class:`Hallucinate` does. If f is a draw of the
+    surrogate's Gaussian process, noise is Gaussian, and delays do not depend on the answers, then
+    given what has arrived the drawn answers have the law of the missing ones. So each single ask
+    has the law of what the rule would ask if no answer of these points were missing. Regret bounds,
+    of the mean over such f, are given there under conditions on the rule and after an initial
+    design, which is not made here: nothing is claimed.
+
+    A trial that has failed counts as pending. What is random is drawn on the CPU, and follows from
+    the optimizer's seed and the number of the ask.
+    """
+
+    draws = True
 
 
 @dataclass(frozen=True)
@@ -112,12 +133,15 @@ class View:
     """All trials as one surrogate sees them.
 
     Attributes:
-        answers: give the mean.
-        asked: of everything asked, where pending points count without a value; else None.
+        answers: all that have arrived, or that missing ones count as.
+        asked: of everything asked, where pending points count without a value, or with a drawn
+            one; else None.
+        drawn: whether values are drawn for pending points.
     """
 
     answers: Averages
     asked: Averages | None
+    drawn: bool = False
 
     @property
     def with_pending(self) -> Averages:
@@ -126,9 +150,14 @@ class View:
             return self.answers
         return self.asked
 
+    @property
+    def believed(self) -> Averages:
+        """What gives the mean: with pending points, where values are drawn for them."""
+        return self.with_pending if self.drawn else self.answers
+
     def mean_at(self, X: Tensor) -> Tensor:
         """At points in the columns of the domain, ``n x d``, in units of the surrogate: ``n``."""
-        return self.answers.anywhere.mean(self.answers.surrogate.inputs(X))
+        return self.believed.anywhere.mean(self.answers.surrogate.inputs(X))
 
     def deviation_at(self, X: Tensor) -> Tensor:
         """The same of the deviation, with pending points counted: ``n``."""
@@ -155,7 +184,7 @@ class RuleModel:
         prior_deviation: the largest at the candidates.
         is_blind: whether there are too few answers to learn a kernel from.
         views: what the rule's surrogates see.
-        answers: of the first view; give the mean.
+        answers: of the first view: those that have arrived, or that missing ones count as.
         feasibility: which points may be asked.
         running: by key, how many trials are.
         behind: whether all trials are to be counted by :meth:`restart` before anything is read.
@@ -178,6 +207,7 @@ class RuleModel:
         seed: int,
     ) -> None:
         self.finite, self.pending, self.seed = domain.count is not None, pending, seed
+        self._domain = domain
         self._ledger, self._sign, self._exact = ledger, sign, exact
         self.widths: list[float] = []
         self.behind = True
@@ -193,11 +223,13 @@ class RuleModel:
         self._paths: PriorPaths | None = None
         self._paths_at = 0
         self._keys, self._key_of = PointKeys(), {}
-        both = self.pending.hallucinates
+        draws = self.pending.draws
+        both = self.pending.hallucinates or draws
         self.views = [
-            View(Averages(each, candidates), Averages(each, candidates) if both else None)
+            View(Averages(each, candidates), Averages(each, candidates) if both else None, draws)
             for each in surrogates
         ]
+        self._unanswered: dict[int, Trial] = {}
         self.answers = self.views[0].answers
         self.feasibility = Feasibility(self._ledger.trials, self.key, exact=self._exact)
         self.running = Counter(self.key(trial) for trial in self._ledger.running())
@@ -256,8 +288,8 @@ class RuleModel:
         if not keys:
             return set()
         points = torch.stack([self.point(key) for key in keys])
-        X = self.surrogate.inputs(points.to(self.candidates.device))
-        y = X.new_tensor([sum(values[key]) / len(values[key]) for key in keys])
+        X = self.surrogate.inputs(sent(points, self.candidates))
+        y = sent([sum(values[key]) / len(values[key]) for key in keys], X)
         kept = representative(X / self.surrogate.covar_module.lengthscale, y)
         return set(keys).difference(keys[row] for row in kept.tolist())
 
@@ -271,15 +303,35 @@ class RuleModel:
             if self.key(result) == key:
                 self._count_attached(result)
 
+    def draw(self) -> None:
+        """Draw values for pending points, where they count with such."""
+        if self.is_blind or not self._unanswered:
+            return
+        trials = [trial for _, trial in sorted(self._unanswered.items())]
+        points = sent(torch.stack([trial.point for trial in trials]), self.candidates)
+        for view in self.views:
+            assert view.asked is not None
+            noise_var = view.answers.surrogate.noise_var
+            generator = generator_for(self.seed, -1 - self.asks, torch.device("cpu"))
+            posterior, inputs = view.answers.anywhere, self.surrogate.inputs(points)
+            values = posterior.samples(inputs, 1, generator, noise_var)[0].tolist()
+            for trial, value in zip(trials, values, strict=True):
+                view.asked.enter(self.key(trial), trial.id, (value, noise_var))
+
+    @property
+    def believed(self) -> Averages:
+        """Of the first view: give the mean."""
+        return self.views[0].believed
+
     @property
     def mean(self) -> Tensor:
         """At every candidate, in units of the surrogate: ``N``."""
-        return self.answers.at_candidates.mean
+        return self.believed.at_candidates.mean
 
     @property
     def deviation(self) -> Tensor:
         """At every candidate, with pending points counted: ``N``."""
-        return self.with_pending.at_candidates.variance.sqrt()
+        return self.views[0].with_pending.at_candidates.variance.sqrt()
 
     def mean_at(self, X: Tensor) -> Tensor:
         """At points of a box, ``n x d`` in its columns, in units of the surrogate: ``n``."""
@@ -304,8 +356,8 @@ class RuleModel:
         return self._key_of[source]
 
     def point(self, key: int) -> Tensor:
-        """The point with a key, ``d``; of a box on the CPU."""
-        return self.candidates[key] if key >= 0 else self._keys.point(key)
+        """The point with a key, ``d``, on the CPU."""
+        return self._domain.on_cpu[key] if key >= 0 else self._keys.point(key)
 
     def generator(self) -> torch.Generator:
         """A fresh one, of the present ask."""
@@ -315,7 +367,7 @@ class RuleModel:
         """Paths of the prior: exact ones on small sets, at points from elsewhere as well."""
         points = self.candidates
         if self.finite and self._keys.points:
-            points = torch.cat([points, torch.stack(self._keys.points).to(points.device)])
+            points = torch.cat([points, sent(torch.stack(self._keys.points), points)])
         if self._paths is None or self._paths_at != len(points):
             kernel, inputs = self.surrogate.covar_module, self.surrogate.inputs(points)
             exact = self.finite and len(self.candidates) <= sample_paths.MAX_EXACT_POINTS
@@ -324,9 +376,9 @@ class RuleModel:
         return self._paths
 
     def pending_points(self) -> Tensor | None:
-        """Points that count as pending, ``p x e`` in inputs of the surrogate; None without any."""
+        """Points that count without a value, ``p x e`` in inputs of the surrogate; None if none."""
         asked = self.views[0].asked
-        if asked is None:
+        if asked is None or self.pending.draws:
             return None
         points = [t.point for t in self._ledger.running()]
         known = {self.key(t) for t in self._ledger.trials if t.state is not TrialState.FAILED}
@@ -334,7 +386,7 @@ class RuleModel:
         points += [asked.point(key) for key in failed]
         if not points:
             return None
-        return self.surrogate.inputs(torch.stack(points).to(self.candidates.device))
+        return self.surrogate.inputs(sent(torch.stack(points), self.candidates))
 
     def width_at(self, choice: Suggestion) -> float | None:
         """Sigma at the point that is about to be asked, where the rule adds it up; else None."""
@@ -342,7 +394,7 @@ class RuleModel:
             return None
         if choice.x is None:
             return self.deviation[choice.index].item()
-        inputs = self.surrogate.inputs(choice.x.unsqueeze(0).to(self.candidates.device))
+        inputs = self.surrogate.inputs(sent(choice.x.unsqueeze(0), self.candidates))
         return self.with_pending.anywhere.at(inputs).deviation.item()
 
     def asked(self, trial: Trial, width: float | None = None) -> None:
@@ -394,15 +446,21 @@ class RuleModel:
             return
         counted = trial.state is not TrialState.ABANDONED
         value = self.pending.value(trial) if counted else None
+        if value is not None:
+            value *= self._sign
+        self._unanswered.pop(trial.id, None)
+        if self.pending.draws and counted and value is None:
+            self._unanswered[trial.id] = trial
         for view in self.views:
             if value is not None:
-                view.answers.put(key, trial.id, x, self._sign * value, trial.noise_var)
+                view.answers.put(key, trial.id, x, value, trial.noise_var)
             else:
                 view.answers.drop(key, trial.id)
             if view.asked is None:
                 continue
             if counted:
-                view.asked.put(key, trial.id, x, None, trial.noise_var)
+                known = value if view.drawn else None
+                view.asked.put(key, trial.id, x, known, trial.noise_var)
             else:
                 view.asked.drop(key, trial.id)
 
@@ -411,7 +469,9 @@ class RuleModel:
         self.feasibility.know(key, result)
         if key in self._left_out:
             return
+        value = self._sign * result.value
         for view in self.views:
-            view.answers.put(key, source, result.point, self._sign * result.value, None)
+            view.answers.put(key, source, result.point, value, None)
             if view.asked is not None:
-                view.asked.put(key, source, result.point, None, None)
+                known = value if view.drawn else None
+                view.asked.put(key, source, result.point, known, None)

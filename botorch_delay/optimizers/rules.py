@@ -27,6 +27,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.design.ascent import BoundClimb
+from botorch_delay.domains.devices import sent, sent_rows
 from botorch_delay.domains.generators import seeded
 from botorch_delay.exceptions import BotorchDelayError, InputError, InputTypeError
 from botorch_delay.gp.delayed_gp import DelayedGP
@@ -160,7 +161,7 @@ class UCB(Rule):
         With a learned kernel it gains nothing from a deviation above that of the start: else
         every climb would lead to the edge of the box.
         """
-        answers, design = model.answers.anywhere, model.with_pending.anywhere
+        answers, design = model.believed.anywhere, model.with_pending.anywhere
         surrogate, factor = model.surrogate, self.factor + sum(model.widths)
         if surrogate.learned:
             return BoundClimb(surrogate, answers, design, factor, starts)
@@ -200,6 +201,12 @@ class ThompsonSampling(Rule):
         if self.n_features % 2:
             raise InputError(f"n_features must be even, got {self.n_features}.")
 
+    def check_pending(self, pending: Pending) -> None:
+        """Refuse drawn answers, given which samples have the law of those of ``Ignore``."""
+        super().check_pending(pending)
+        if pending.draws:
+            raise InputError(f"{self!r} draws anyway: use pending=Ignore(), which is the same.")
+
     def check(self, model: RuleModel) -> None:
         """Make what paths are drawn from.
 
@@ -227,8 +234,8 @@ class ThompsonSampling(Rule):
         count = len(model.candidates)
         places = [key if key >= 0 else count - 1 - key for key in posterior.keys]
         # One number per place, so that the order in which points were entered does not matter.
-        noise = torch.randn(len(path), generator=generator, dtype=path.dtype).to(path)
-        rows = torch.tensor(places, dtype=torch.long, device=path.device)
+        noise = sent(torch.randn(len(path), generator=generator, dtype=path.dtype), path)
+        rows = sent_rows(places, path)
         residual = path[rows] + posterior.noise_var.sqrt() * noise[rows]
         centred = path[:count] - posterior.correction(residual)
         return model.mean + math.sqrt(self.beta) * centred
@@ -238,7 +245,7 @@ class ThompsonSampling(Rule):
         answers, design = model.answers.anywhere, model.with_pending.anywhere
         surrogate, generator = model.surrogate, model.generator()
         prior = model.paths(self.n_features).draw_function(generator)
-        noise = torch.randn(len(design), generator=generator, dtype=torch.double).to(starts)
+        noise = sent(torch.randn(len(design), generator=generator, dtype=torch.double), starts)
         with torch.no_grad():
             residual = prior(design.data.X) + design.data.noise_var.sqrt() * noise
             weights = design.unwhiten(design.whiten(residual.unsqueeze(-1))).squeeze(-1)
@@ -341,7 +348,7 @@ class BotorchRule(Rule):
             InputTypeError: if the factory returns something else.
         """
         X = model.surrogate.inputs(model.candidates[:2])
-        y = X.new_tensor([[0.0], [1.0]])[: len(X)]
+        y = sent([[0.0], [1.0]], X)[: len(X)]
         pending = X[:1] if model.pending.hallucinates else None
         kernel, noise_var = copy.deepcopy(model.surrogate.covar_module), model.surrogate.noise_var
         try:
@@ -372,8 +379,8 @@ class BotorchRule(Rule):
 
     def function(self, model: RuleModel, starts: Tensor) -> Score:
         """The acquisition function, ``n x d`` to ``n``; without answers the deviation."""
-        answers, surrogate = model.answers.anywhere, model.surrogate
-        if not len(answers):
+        answers, surrogate = model.believed.anywhere, model.surrogate
+        if not len(model.answers.keys):
             return model.deviation_at
         X, y, pending = answers.data.X, answers.data.y.unsqueeze(-1), model.pending_points()
         seed = int(torch.randint(2**31, (), generator=model.generator()))
