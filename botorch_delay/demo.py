@@ -375,7 +375,7 @@ def _draw(result: DemoResult, path: Path) -> None:
     figure = Figure(figsize=(13, 7.5), layout="constrained")
     axes = figure.subplot_mosaic("AB;AC", width_ratios=[1.25, 1])
     plot_parallel(result.optimizer, axes["A"])
-    axes["A"].set_title("Every evaluation, in the colour of its loss")
+    axes["A"].set_title("Every evaluation, in the colour of its loss", loc="left")
     start = result.optimizer.trials[0].asked_at
     plot_best(result.optimizer, axes["B"], start=start)
     axes["B"].set(title="Loss of each cross-validation", ylabel="log loss", yscale="log")

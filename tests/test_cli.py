@@ -87,8 +87,7 @@ def test_the_demo_runs_resumes_and_reports(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(demo, "SLOWNESS", 1.0)
     picture = tmp_path / "demo.png"
     arguments = ["--trials", "4", "--store", str(tmp_path / "study.db"), "--seed", "3"]
-    arguments += ["--out", str(picture)]
-    code, shown, _ = call("demo", *arguments, capsys=capsys)
+    code, shown, _ = call("demo", *arguments, "--out", str(picture), capsys=capsys)
     assert code == 0
     for word in ("recommended", "lengthscale", "held-out", "random search", "out of order", "busy"):
         assert word in shown
@@ -107,7 +106,7 @@ def test_the_race_counts_who_has_less_loss_and_is_earlier(tmp_path, capsys, monk
     ours = {"this library": demo.RACERS["this library"]}
     monkeypatch.setattr(demo, "RACERS", ours | {"random search": random, "batches": tpe})
     picture = tmp_path / "race.png"
-    arguments = ["--race", "2", "--trials", "6", "--workers", "1", "--out", str(picture)]
+    arguments = ["--race", "2", "--trials", "4", "--workers", "1", "--out", str(picture)]
     code, shown, _ = call("demo", *arguments, capsys=capsys)
     assert code == 0
     assert "random search" in shown
