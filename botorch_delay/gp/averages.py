@@ -170,16 +170,14 @@ class Averages:
             answers: what is known, of points that are all here.
             generator: of the draw.
         """
-        posterior = self.anywhere
-        y = posterior.fantasies(answers.anywhere, generator)
-        keys, values = [key for key, _ in posterior.labels], y.tolist()
-        value_of = dict(zip(keys, values, strict=True))
+        y = self.anywhere.fantasies(answers.anywhere, generator)
+        values = zip(self._in_order, y.tolist(), strict=True)
+        drawn = {key: point.valued(value) for (key, point), value in values}
         made = copy.copy(self)
+        made._points, made._is_current = drawn, False
         made._at_candidates = self.at_candidates.with_values(
-            y.new_tensor([value_of[key] for key in self.at_candidates.keys])
+            y.new_tensor([drawn[key].row[0] for key in self.at_candidates.keys])
         )
-        made._points = {key: self._points[key].valued(value) for key, value in value_of.items()}
-        made._is_current = False
         return made
 
     @property
@@ -187,6 +185,12 @@ class Averages:
         """``y' (K + D)^-1 y`` of all answers, one by one, in units of the surrogate."""
         around = sum(point.energy for point in self._points.values() if point.answers)
         return self.at_candidates.explained + around
+
+    @property
+    def _in_order(self) -> list[tuple[int, _Point]]:
+        """The points that have answers, as :attr:`anywhere` has them."""
+        items = [(key, point) for key, point in self._points.items() if point.answers]
+        return sorted(items, key=lambda item: item[1].first)
 
     @property
     def anywhere(self) -> Posterior:
@@ -197,8 +201,7 @@ class Averages:
         last bit, which a search that climbs would otherwise magnify, and a new trial comes last.
         """
         if self._anywhere is None or not self._is_current:
-            items = [(key, point) for key, point in self._points.items() if point.answers]
-            items.sort(key=lambda item: item[1].first)
+            items = self._in_order
             points = [point for _, point in items]
             like = self.surrogate.origin
             X, rows = like.new_empty(0, len(like)), like.new_empty(0, 3)

@@ -78,6 +78,7 @@ class Data:
         return (self.spread / self.noise_var).max().item() if len(self) else 0.0
 
 
+Label = tuple[Hashable, float]  # a key and a noise variance
 BLOCK = 64  # rows of a factor that are made at once
 
 
@@ -151,8 +152,8 @@ class Posterior:
             the same if None.
         offset: added to values.
         scale: the posterior is that of ``offset + scale * g``, and the data are of g.
-        labels: of the rows, equal where points and noise are: what the host compares, so that it
-            need not wait for a device.
+        labels: of the rows, a key of the point and its noise variance: what the host compares, so
+            that it need not wait for a device.
         before: a posterior with the same kernel, whose leading rows may be the same.
 
     Attributes:
@@ -168,7 +169,7 @@ class Posterior:
         inputs: Callable[[Tensor], Tensor] | None = None,
         offset: float = 0.0,
         scale: float = 1.0,
-        labels: Sequence[Hashable] = (),
+        labels: Sequence[Label] = (),
         before: Posterior | None = None,
     ) -> None:
         self.data, self.labels = data, labels
@@ -210,7 +211,7 @@ class Posterior:
         they say of the known ones, y, it is ``s + Cov(s, e) Var(e)^-1 (y - e)``.
 
         Args:
-            known: with the same kernel; labels of both are pairs of a key and the noise variance.
+            known: with the same kernel; both have labels.
             generator: on the CPU.
         """
         X, noise = self.data.X, self.data.noise_var

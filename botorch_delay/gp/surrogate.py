@@ -402,8 +402,8 @@ def _fit(
         half = Objective(X[rows[::2]].numpy(), y[rows[::2]].numpy(), some, *priors)
         rough = fit(half, starts, least, steps)
         if rough is not None:
-            noise = [] if known is not None else [rough.noise_var]
-            starts = [np.log(np.append(rough.lengthscale, noise))]
+            noise = [] if rough.noise_var is None else [rough.noise_var]
+            starts = [np.log([*rough.lengthscale, *noise])]
     return fit(whole, starts, least, steps)
 
 
