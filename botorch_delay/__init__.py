@@ -44,8 +44,9 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
 * ``domains``: ``space.Space``, named parameters, makes a ``finite.FiniteDomain`` or a
   ``box.BoxDomain``, whose ``columns.Columns`` is all that translates between names and numbers
   (``Domain.params`` and ``Domain.point``); ``parameters.Float``, ``parameters.Int`` and
-  ``parameters.Choice``; ``tables.read_rows``, CSV files. Beside it ``delays`` (laws;
-  ``upper_bound`` is u_T), ``validation`` and ``exceptions``.
+  ``parameters.Choice``; ``tables.read_rows``, CSV files; ``devices.sent``, copies to a device that
+  are not waited for. Beside it ``delays`` (laws; ``upper_bound`` is u_T), ``validation`` and
+  ``exceptions``.
 
 The way of an answer. ``Optimizer.tell`` checks it and makes an ``Event`` of it. ``Run._apply``,
 through which a loaded file goes as well, enters it in the ``Ledger`` and hands the trial to

@@ -59,6 +59,7 @@ from botorch_delay.optimizers.exploit import WithinBudget as WithinBudget
 from botorch_delay.optimizers.rule_model import Censor as Censor
 from botorch_delay.optimizers.rule_model import Hallucinate as Hallucinate
 from botorch_delay.optimizers.rule_model import Ignore as Ignore
+from botorch_delay.optimizers.rule_model import KrigingBeliever as KrigingBeliever
 from botorch_delay.optimizers.rule_model import Pending as Pending
 from botorch_delay.optimizers.rule_model import RuleModel as RuleModel
 from botorch_delay.optimizers.rules import UCB as UCB

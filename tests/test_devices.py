@@ -14,6 +14,7 @@ from gpytorch.kernels import MaternKernel
 from objectives import quadratic
 
 import botorch_delay as bd
+from botorch_delay.domains.devices import moved, sent, sent_rows
 from botorch_delay.exceptions import InputError, InputTypeError
 from botorch_delay.runner import run
 
@@ -202,7 +203,7 @@ def test_every_public_class_that_holds_tensors_is_played_on_the_device():
     numbers |= {"PoissonDelay", "SubExponentialDelay", "Choice", "Float", "Int", "GeometricRounds"}
     numbers |= {"HorizonRounds", "RoundRecord", "round_lengths", "Hyperparameters", "TrialState"}
     numbers |= {"EmpiricalDelay", "Forecast", "Straggler", "Exploit", "WithinBudget", "Censor"}
-    numbers |= {"Hallucinate", "Ignore", "Pending", "Constants"}
+    numbers |= {"Hallucinate", "Ignore", "KrigingBeliever", "Pending", "Constants"}
     assert played | numbers == set(bd.__all__)
     assert not played & numbers
 
@@ -308,3 +309,25 @@ def test_a_benchmark_on_the_device():
         optimizer = method.make(problem, clock, 8, 0)
         found.append(bd.benchmarks.simulate(optimizer, problem, clock, 8).index.tolist())
     assert found[0] == found[1]
+
+
+def test_a_copy_to_the_device_is_not_waited_for(device):
+    if device is None:
+        pytest.skip("only a simulated device counts")
+    like = torch.zeros(2, dtype=torch.float32, device="cuda")
+    device.clear()
+    values, rows = sent([[1.0], [2.0]], like), sent_rows([3], like)
+    moved_rows = moved(torch.arange(2), like.device)
+    sent_points = sent(torch.ones(2, dtype=torch.double), like)
+    assert device.count() == 0
+    assert values.dtype is sent_points.dtype is torch.float32
+    assert all(X.is_cuda for X in (values, rows, moved_rows, sent_points))
+    assert sent(values, torch.zeros(1, dtype=torch.double)).tolist() == [[1.0], [2.0]]
+    assert device.count() == 1  # the other way waits
+
+
+def test_trials_and_answers_are_kept_on_the_cpu():
+    opt = bd.AcquisitionOptimizer(points("cuda"), covar_module=matern().cuda(), noise_var=NOISE)
+    trial = opt.ask()
+    assert trial.x.is_cuda
+    assert trial.point.device.type == "cpu"

@@ -62,50 +62,44 @@ BOUNDS = bd.RKHSConfidence(2.0, 0.1)
 MODES = {
     "set, rule, kernel given": Mode(lambda: bd.AcquisitionOptimizer(points(), **given())),
     "set, rounds, kernel given": Mode(lambda: bd.BPEDelayOptimizer(points(), 60, **given())),
-    "set, rounds, kernel learned": Mode(
-        lambda: bd.BPEDelayOptimizer(points(), 60), most=40, attached=30
-    ),
+    "set, rounds, kernel learned": Mode(lambda: bd.BPEDelayOptimizer(points(), 60), attached=30),
     "set, Algorithm 1": Mode(
         lambda: bd.BPEDelayOptimizer.as_published(
             points(), 60, **given(confidence=BOUNDS, delay=bd.PoissonDelay(2.0))
         ),
-        tell=10,  # where the answers are held against the norm
     ),
     "set, regret budget": Mode(
         lambda: bd.BPEDelayOptimizer.guaranteed(
             points(), 60, **given(norm_bound=2.0, noise_std=0.1)
         ),
-        ask=24,  # bounds from all answers, for two ridges
-        tell=10,
     ),
     "set, Thompson samples": Mode(
-        lambda: bd.AcquisitionOptimizer(points(), **given(rule=bd.ThompsonSampling())), ask=10
+        lambda: bd.AcquisitionOptimizer(points(), **given(rule=bd.ThompsonSampling()))
     ),
     "set, BoTorch's function": Mode(
         lambda: bd.AcquisitionOptimizer(
             points(), **given(rule=bd.BotorchRule(UpperConfidenceBound, beta=4.0))
         ),
-        ask=33,  # a model of BoTorch's anew
-        most=45,
+        ask=25,  # a model of BoTorch's is made anew, with its checks
     ),
-    "set, thresholds": Mode(lambda: bd.ThreDSOptimizer(points(), **given(confidence=BOUNDS)), 24),
+    "set, thresholds": Mode(lambda: bd.ThreDSOptimizer(points(), **given(confidence=BOUNDS))),
     "set, queued": Mode(lambda: bd.QueuedOptimizer(bd.AcquisitionOptimizer(points(), **given()))),
     "set, random": Mode(lambda: bd.RandomOptimizer(points())),
     "box, rule, kernel given": Mode(lambda: bd.AcquisitionOptimizer(box(), **given()), 20),
     "box, rounds, kernel given": Mode(
-        lambda: bd.BPEDelayOptimizer(box(), 60, **given()), ask=20, most=75
+        lambda: bd.BPEDelayOptimizer(box(), 60, **given()), ask=20, most=65
     ),
     "box, rule, kernel learned": Mode(
-        lambda: bd.AcquisitionOptimizer(box()), ask=20, most=60, attached=30
+        lambda: bd.AcquisitionOptimizer(box()), ask=20, most=45, attached=30
     ),
-    "box, rounds, kernel learned": Mode(  # one for each step of a climb in what a round has left
-        lambda: bd.BPEDelayOptimizer(box(), 60), ask=28, most=110, attached=30
+    "box, rounds, kernel learned": Mode(
+        lambda: bd.BPEDelayOptimizer(box(), 60), ask=20, most=80, attached=30
     ),
     "box, Thompson samples": Mode(
         lambda: bd.AcquisitionOptimizer(box(), **given(rule=bd.ThompsonSampling(n_features=64))),
         ask=20,
     ),
-    "box, thresholds": Mode(lambda: bd.ThreDSOptimizer(box(), **given(confidence=BOUNDS)), 24),
+    "box, thresholds": Mode(lambda: bd.ThreDSOptimizer(box(), **given(confidence=BOUNDS))),
     "box, random": Mode(lambda: bd.RandomOptimizer(box())),
 }
 

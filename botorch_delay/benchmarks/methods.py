@@ -29,7 +29,13 @@ from botorch_delay.optimizers import (
     ThreDSOptimizer,
 )
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
-from botorch_delay.optimizers.rule_model import Censor, Hallucinate, Ignore, Pending
+from botorch_delay.optimizers.rule_model import (
+    Censor,
+    Hallucinate,
+    Ignore,
+    KrigingBeliever,
+    Pending,
+)
 from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
 
 BETA = 6.0
@@ -209,6 +215,9 @@ METHODS: dict[str, Method] = {
     ),
     "gp-bucb": Method(partial(_UCB, pending=Hallucinate()), "GP-BUCB"),
     "gp-ucb": Method(partial(_UCB, pending=Ignore()), "GP-UCB on what has arrived"),
+    "gp-ucb-rkb": Method(
+        partial(_UCB, pending=KrigingBeliever()), "GP-UCB, answers drawn for pending points"
+    ),
     "gp-ucb-sdf": Method(_UCB, "GP-UCB-SDF, told the worst value of f"),
     "async-ts": Method(partial(_TS, pending=Ignore()), "asynchronous Thompson sampling"),
     "gp-bts": Method(partial(_TS, pending=Hallucinate()), "GP-BTS"),

@@ -107,8 +107,9 @@ class Ellipsoids:
         self, covar_module: Kernel, answers: Answers, noise_std: float, asks: int, delta: float
     ) -> None:
         answers = _most_answered(answers)
-        # On the CPU: an eigenvalue problem of a few hundred points, and sums for several ridges.
-        group, X, y = answers.group.cpu(), answers.X.cpu().double(), answers.y.cpu().double()
+        # On the CPU, where answers are: an eigenvalue problem of a few hundred points, and sums for
+        # several ridges.
+        group, X, y = answers.group, answers.X.double(), answers.y.double()
         self._kernel = copy.deepcopy(covar_module).double().cpu()
         evidence = Data.averaged(X, y, torch.ones_like(y), group)
         place = torch.searchsorted(group.unique(), group)
@@ -217,12 +218,11 @@ class Ellipsoids:
 
 
 def _most_answered(answers: Answers) -> Answers:
-    seen, first, counts = np.unique(answers.group.cpu(), return_index=True, return_counts=True)
+    seen, first, counts = np.unique(answers.group, return_index=True, return_counts=True)
     if len(seen) <= MAX_POINTS:
         return answers
     order = np.lexsort((first, -counts))[:MAX_POINTS]
-    kept = torch.from_numpy(seen[order]).to(answers.group)
-    return answers.at(torch.isin(answers.group, kept).to(answers.X.device))
+    return answers.at(torch.isin(answers.group, torch.from_numpy(seen[order])))
 
 
 class Ellipsoid:
@@ -238,7 +238,8 @@ class Ellipsoid:
     Attributes:
         lower: of f, to be maximised, ``N``.
         upper: of f, ``N``.
-        refuted: whether the answers contradict ``norm_bound`` and ``noise_std``.
+        refuted: whether the answers contradict ``norm_bound`` and ``noise_std``; a bool tensor, for
+            nothing here waits for a device.
     """
 
     def __init__(
@@ -258,7 +259,7 @@ class Ellipsoid:
         self._largest = float(self._posteriors[0].variance.max())
         self.upper = norm_bound * self._posteriors[0].variance.sqrt()
         self.lower = -self.upper
-        self.refuted = False
+        self.refuted = torch.zeros((), dtype=torch.bool, device=candidates.device)
         self._asks = 0
         self._means: dict[int, tuple[int, float]] = {}  # number and mean of answers, by row
         self._squares = 0.0  # of answers around the mean at their point
@@ -282,17 +283,13 @@ class Ellipsoid:
         size = self._norm_bound**2 + energy
         # What rounding may have done: to a variance, and to what is solved for.
         eps = (len(posterior) + 1) * torch.finfo(posterior.mean.dtype).eps
-        solved = 16.0 * eps * max(self._largest / float(posterior.noise_var.min()), 1.0)
+        solved = 16.0 * eps * max(self._largest / posterior.least_noise, 1.0)
         square = size - explained + solved * (size + explained)
-        if square < 0.0:
-            self.refuted = True
-            return
         deviation = (posterior.variance + 64.0 * eps * self._largest).sqrt()
-        half = math.sqrt(square) * deviation + solved * posterior.mean.abs().max()
+        half = square.sqrt() * deviation + solved * posterior.mean.abs().max()
         upper, lower = posterior.mean + half, posterior.mean - half
-        # The difference is finite where both are, and a device is waited for once.
-        if not (math.isfinite(square) and (upper - lower).isfinite().all()):
-            return
-        self.upper = torch.minimum(self.upper, upper)
-        self.lower = torch.maximum(self.lower, lower)
-        self.refuted |= bool((self.lower > self.upper).any())
+        # They say nothing where rounding made one of them, or the square, no number.
+        counts = (upper - lower).isfinite().all() & square.isfinite() & (square >= 0.0)
+        self.upper = torch.where(counts, torch.minimum(self.upper, upper), self.upper)
+        self.lower = torch.where(counts, torch.maximum(self.lower, lower), self.lower)
+        self.refuted = self.refuted | (square < 0.0) | (self.lower > self.upper).any()

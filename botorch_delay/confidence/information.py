@@ -45,13 +45,15 @@ def effective_dimension(covar_module: Kernel, X: Tensor, noise_var: float) -> fl
 
 @torch.no_grad()
 def spectrum(covar_module: Kernel, data: Data) -> Tensor:
-    """Eigenvalues of ``D^-1/2 K D^-1/2``, D the noise variances: ``m``, in double precision."""
+    """Eigenvalues of ``D^-1/2 K D^-1/2``, D the noise variances: ``m``, in double, on the CPU."""
     if not len(data):
-        return data.y.double()
+        return data.y.double().cpu()
     weight = data.noise_var.rsqrt()
     K = covariance(covar_module, data.X, data.X)
     # In single precision rounding could take more nats than the small eigenvalues have.
-    return torch.linalg.eigvalsh((weight.unsqueeze(-1) * K * weight).double()).clamp_min(0.0)
+    # On the CPU, where what is made of them is decided: a device would be waited for twice.
+    scaled = (weight.unsqueeze(-1) * K * weight).double().cpu()
+    return torch.linalg.eigvalsh(scaled).clamp_min(0.0)
 
 
 def _checked_spectrum(covar_module: Kernel, X: Tensor, noise_var: float) -> Tensor:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.devices import moved, sent
 from botorch_delay.gp.kernels import covariance, covariance_with_pull
 from botorch_delay.gp.posterior import Posterior
 from botorch_delay.gp.surrogate import Surrogate
@@ -147,7 +148,7 @@ class _Ascent:
         self._listed: Tensor | None = None  # columns with lists of values, bool d
         if domain.lists:
             listed = [dim in domain.lists for dim in range(domain.dim)]
-            self._listed = torch.tensor(listed, device=starts.device)
+            self._listed = moved(torch.tensor(listed), starts.device)
         self._any_blocked = False
         self._drawn: list[Tensor] = []  # directions of the next steps
         self._constrained = bool(domain.constraints) or domain.feasible is not None
@@ -203,7 +204,7 @@ class _Ascent:
                 torch.randn(V.shape, generator=self._generator, dtype=torch.double)
                 for _ in range(count)
             ]
-            self._drawn = [*torch.stack(several).to(V)]
+            self._drawn = [*sent(torch.stack(several), V)]
         drawn = self._drawn.pop(0)
         return drawn if self._listed is None else drawn.masked_fill(self._listed, 0.0)
 
@@ -325,7 +326,7 @@ def snapped(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:
     """
     low, high = domain.bounds
     nearer = torch.where(X - low < high - X, low, high)
-    coin = torch.rand(X.shape, generator=generator, dtype=torch.double).to(X) < 0.5
+    coin = sent(torch.rand(X.shape, generator=generator, dtype=torch.double), X) < 0.5
     for dim in domain.lists:
         coin[:, dim] = False
     return torch.where(coin, nearer, X)
@@ -339,7 +340,7 @@ def stretched(X: Tensor, inside: Callable[[Tensor], Tensor], generator: torch.Ge
         inside: ``n x d`` to a bool tensor ``n``.
         generator: pairs the points.
     """
-    other = X[torch.randperm(len(X), generator=generator).to(X.device)]
+    other = X[moved(torch.randperm(len(X), generator=generator), X.device)]
     direction = X - other
     low, high = torch.zeros_like(X[:, :1]), torch.ones_like(X[:, :1])
     for _ in range(4):  # far enough out
@@ -375,10 +376,10 @@ def _evaluate(
 
 def _redraw(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:
     """One column with a list of values drawn anew, for every point."""
-    columns, moved = sorted(domain.lists), X.clone()
+    columns, redrawn = sorted(domain.lists), X.clone()
     limits = [len(columns), *(len(domain.lists[dim]) for dim in columns)]
     drawn = [torch.randint(limit, (len(X),), generator=generator) for limit in limits]
-    which, *rows = torch.stack(drawn).to(X.device)
+    which, *rows = moved(torch.stack(drawn), X.device)
     for number, (dim, row) in enumerate(zip(columns, rows, strict=True)):
-        moved[:, dim] = torch.where(which == number, domain.lists[dim][row], X[:, dim])
-    return moved
+        redrawn[:, dim] = torch.where(which == number, domain.lists[dim][row], X[:, dim])
+    return redrawn

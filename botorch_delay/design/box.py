@@ -17,6 +17,7 @@ from torch import Tensor
 
 from botorch_delay.design.ascent import lowest_of_largest, maximize
 from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.devices import moved, sent
 from botorch_delay.domains.finite import PointKeys
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.exceptions import ExhaustedDesignError
@@ -115,7 +116,7 @@ class BoxDesign:
         closed = torch.zeros(len(X), dtype=torch.bool, device=X.device)
         if self._closed:
             points = torch.stack([self._keys.point(key) for key in self._closed])
-            for point in points.to(X.device):
+            for point in moved(points, X.device):
                 closed |= (point == X).all(dim=1)
         return closed
 
@@ -127,7 +128,7 @@ class BoxDesign:
         """Count a point as picked, once more if it was already."""
         self._adds += 1
         self._counts[key] = count = self._counts.get(key, 0) + 1
-        point = self._keys.point(key).to(self._surrogate.origin.device)
+        point = sent(self._keys.point(key), self._surrogate.origin)
         inputs = self._surrogate.inputs(point.unsqueeze(0)).squeeze(0)
         pick = {key: (inputs, 0.0, self._surrogate.noise_var / count)}
         self._picks |= pick
@@ -139,7 +140,7 @@ class BoxDesign:
         surrogate = self._surrogate
         like = surrogate.origin
         points = [x for x, _, _ in self._picks.values()]
-        noise = like.new_tensor([noise_var for _, _, noise_var in self._picks.values()])
+        noise = sent([noise_var for _, _, noise_var in self._picks.values()], like)
         X = torch.stack(points) if points else like.new_empty(0, len(like))
         data = Data.single(X, torch.zeros_like(noise), noise)
         labels = [(key, noise_var) for key, (_, _, noise_var) in self._picks.items()]

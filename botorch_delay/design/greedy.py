@@ -32,6 +32,7 @@ from botorch_delay.design.ascent import (
     lowest_tied,
     tie_tolerance,
 )
+from botorch_delay.domains.devices import sent, sent_rows
 from botorch_delay.exceptions import ExhaustedDesignError, NumericsError
 from botorch_delay.gp.candidate_covariance import BLOCK, MAX_FOLDED, CandidateCovariance
 from botorch_delay.gp.candidates import Answer, CandidatePosterior
@@ -145,7 +146,7 @@ class GreedyDesign:
         kept = self._form.covariance
         precision = torch.zeros_like(kept.prior)
         precision[places] = 1.0 / data.noise_var
-        picked = torch.tensor(self._picks, device=at.device).bincount(minlength=len(precision))
+        picked = sent_rows(self._picks, at).bincount(minlength=len(precision))
         change = precision - picked.to(precision) / self._form.noise
         changed = (change.abs() > SAME * precision.max()).nonzero().flatten().tolist()
         if not kept.folded or len(changed) > BLOCK:
@@ -196,7 +197,7 @@ class GreedyDesign:
         if not self._excluded:
             return None
         mask = torch.zeros(len(self._candidates), dtype=torch.bool, device=self._candidates.device)
-        mask[torch.tensor(sorted(self._excluded), device=mask.device)] = True
+        mask[sent_rows(sorted(self._excluded), mask)] = True
         return mask
 
 
@@ -219,7 +220,7 @@ class _Tracked:
         return self.covariance.variance
 
     def add(self, index: int) -> None:
-        self._add(torch.tensor([index], device=self.variance.device))
+        self._add(sent_rows([index], self.variance))
 
     def extend(self, n: int) -> list[int]:
         """This many picks by the rule; the host looks at them only when all are made."""
@@ -325,8 +326,8 @@ class _Lazy:
     def _posterior(self) -> Posterior:
         """Given the picks, whose values do not matter."""
         if self._given_picks is None or self._given < self._adds:
-            indices = torch.tensor(list(self._counts), dtype=torch.long)
-            noise = self._noise / self._upper.new_tensor(list(self._counts.values()))
+            indices = sent_rows(list(self._counts), self._points)
+            noise = self._noise / sent(list(self._counts.values()), self._upper)
             data = Data.single(self._points[indices], torch.zeros_like(noise), noise)
             labels, before = list(self._counts.items()), self._given_picks
             self._given_picks = Posterior(self._kernel, data, labels=labels, before=before)

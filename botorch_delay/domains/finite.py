@@ -7,7 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -97,6 +97,11 @@ class Domain(ABC):
             self.names = _check_names(names, self.dim)
             self.columns = Columns.plain(self.names)
         self.log_dims = self._check_columns(log_dims, "log_dims")
+
+    @cached_property
+    def on_cpu(self) -> Tensor:
+        """``like`` on the CPU, where trials and answers are kept."""
+        return self.like.cpu()
 
     @abstractmethod
     def contains(self, X: Tensor) -> Tensor:

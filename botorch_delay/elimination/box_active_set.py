@@ -23,6 +23,7 @@ from botorch_delay.confidence.nets import largest_deviation
 from botorch_delay.design.ascent import maximize, snapped, stretched
 from botorch_delay.design.box import BoxDesign, corners
 from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.devices import sent
 from botorch_delay.domains.finite import Domain, FiniteDomain, PointKeys
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.active_set import (
@@ -198,7 +199,7 @@ class BoxActiveSet(ActiveSet):
         points = [self.keys.point(key) for key in keys]
         excluded = self.domain.bounds[:0]
         if points:
-            excluded = torch.stack(points).to(excluded.device)
+            excluded = sent(torch.stack(points), excluded)
         if torch.equal(excluded, self._excluded):
             return self
         active = self._with(self.conditions, self.anchors, excluded)
@@ -282,7 +283,7 @@ class BoxActiveSet(ActiveSet):
     ) -> Elimination:
         """Where the round's upper bound reaches its largest lower bound, which is searched for."""
         condition = self._condition(number, surrogate, evidence, bounds)
-        X = torch.cat([own.X, self.pool.points])
+        X = torch.cat([sent(own.X, self.domain.bounds), self.pool.points])
         X = X[self._holds(X)]
         lower, _ = condition.interval(X)
         starts = X[lower.topk(min(STARTS, len(X))).indices]
@@ -339,7 +340,7 @@ class BoxActiveSet(ActiveSet):
         """The set with one more condition, where there is a cut-off."""
         if record.cutoff is None:
             return self
-        anchor = self.domain.bounds.new_tensor([[finite(value) for value in x] for x in left])
+        anchor = sent([[finite(value) for value in x] for x in left], self.domain.bounds)
         if anchor.shape != (1, self.domain.dim) or not bool(self.domain.contains(anchor)[0]):
             raise StorageError("the active set has no point that is known to be in it.")
         surrogate, answers, bounds = judged()

@@ -13,6 +13,7 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import Evidence, HalfWidth
 from botorch_delay.design.greedy import GreedyDesign
+from botorch_delay.domains.devices import moved, sent_rows
 from botorch_delay.domains.finite import FiniteDomain, PointKeys
 from botorch_delay.elimination.active_set import (
     ActiveSet,
@@ -125,7 +126,7 @@ class FiniteActiveSet(ActiveSet):
         """The active rows but these."""
         if not keys:
             return self
-        out = torch.tensor(keys, device=self._rows.device)
+        out = sent_rows(keys, self._rows)
         return self.only(self._rows[~torch.isin(self._rows, out)])
 
     def only(self, rows: Tensor) -> FiniteActiveSet:
@@ -186,7 +187,8 @@ class FiniteActiveSet(ActiveSet):
         width = self.half_width(surrogate, evidence, bounds)
         posterior, many = None, len(evidence) > MAX_FACTORIZED
         if isinstance(design, GreedyDesign) and many:
-            answered, weights = own.group.unique(), width.needs_weights
+            answered = moved(own.group.unique(), self._rows.device)
+            weights = width.needs_weights
             posterior = design.moments(evidence, answered, self._rows, weights=weights)
             if posterior is not None:
                 posterior = posterior.rescaled(surrogate.offset, surrogate.scale)
@@ -251,8 +253,7 @@ class FiniteActiveSet(ActiveSet):
         judged: Callable[[], tuple[Surrogate, Answers, RoundBounds]],
     ) -> FiniteActiveSet:
         """The rows that were not eliminated."""
-        device = self._rows.device
-        out = torch.tensor([whole(row) for row in left], dtype=torch.long, device=device)
+        out = sent_rows([whole(row) for row in left], self._rows)
         rows = self._rows[~torch.isin(self._rows, out)]
         if not len(rows) or len(rows) + len(out) != len(self._rows):
             raise StorageError(f"round {record.number} eliminates points that were not active.")

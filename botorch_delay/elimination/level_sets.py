@@ -29,6 +29,7 @@ from torch import Generator, Tensor
 from torch.quasirandom import SobolEngine
 
 from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.devices import moved, sent_rows
 from botorch_delay.exceptions import EmptyDomainError, InputError
 
 # Independent estimates of the volume; the reported error is itself uncertain by a sixth or so.
@@ -195,7 +196,7 @@ class _Cube:
     def draw(self) -> tuple[Tensor, Tensor]:
         """The next Sobol points of all batches, one batch after the other, and their margins."""
         drawn = [engine.draw(self.size, dtype=torch.double) for engine in self._engines]
-        unit = torch.cat(drawn).to(self.domain.bounds.device)
+        unit = moved(torch.cat(drawn), self.domain.bounds.device)
         return unit, self.value(unit)
 
     def points(self, unit: Tensor) -> Tensor:
@@ -221,20 +222,21 @@ class _Cube:
     def rand(self, *shape: int) -> Tensor:
         """Uniform random numbers in double."""
         drawn = torch.rand(*shape, dtype=torch.double, generator=self._generator)
-        return drawn.to(self.domain.bounds.device)
+        return moved(drawn, self.domain.bounds.device)
 
     def randn(self, *shape: int) -> Tensor:
         """Normal random numbers in double."""
         drawn = torch.randn(*shape, dtype=torch.double, generator=self._generator)
-        return drawn.to(self.domain.bounds.device)
+        return moved(drawn, self.domain.bounds.device)
 
     def randint(self, high: int, *shape: int) -> Tensor:
         """Random whole numbers below ``high``."""
-        return torch.randint(high, shape, generator=self._generator).to(self.domain.bounds.device)
+        drawn = torch.randint(high, shape, generator=self._generator)
+        return moved(drawn, self.domain.bounds.device)
 
     def shuffle(self, n: int) -> Tensor:
         """The numbers below ``n`` in random order."""
-        return torch.randperm(n, generator=self._generator).to(self.domain.bounds.device)
+        return moved(torch.randperm(n, generator=self._generator), self.domain.bounds.device)
 
     def cycle(self, rows: Tensor, n: int) -> Tensor:
         """``n`` of the rows in random order, none more than once more often than another."""
@@ -396,7 +398,7 @@ class _Descent:
         rows = redrawn.nonzero().squeeze(1)
         column = cube.randint(cube.dim, len(rows))
         if cube.lists:
-            lists = torch.tensor(cube.lists, device=column.device)
+            lists = sent_rows(cube.lists, column)
             listed = lists[cube.randint(len(lists), len(rows))]
             column = torch.where(cube.rand(len(rows)) < 0.75, listed, column)
         proposal[rows] = self._unit[rows]

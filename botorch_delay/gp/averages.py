@@ -8,6 +8,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from botorch_delay.domains.devices import sent
 from botorch_delay.gp.candidates import CandidatePosterior
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.surrogate import Surrogate
@@ -38,7 +39,17 @@ class _Point:
             total + sign * term for total, term in zip(self._sums, terms, strict=True)
         )
         self._sums = precisions, values, energies, squares
-        self._row = self._energy = self._first = None
+        self._row = self._energy = None
+
+    def place(self, source: int, answer: tuple[float, float] | None) -> None:
+        """Set the answer of a source; None to take it out."""
+        if answer is None:
+            self.answers.pop(source, None)
+            self._first = None
+            return
+        self.answers[source] = answer
+        if self._first is not None:  # not looked for again among very many
+            self._first = min(self._first, _order(source))
 
     @property
     def row(self) -> tuple[float, float, float]:
@@ -66,8 +77,12 @@ class _Point:
     def first(self) -> tuple[bool, int]:
         """Where it comes among others: attached results (below 0) first, then trials by id."""
         if self._first is None:
-            self._first = min((source >= 0, abs(source)) for source in self.answers)
+            self._first = min(map(_order, self.answers))
         return self._first
+
+
+def _order(source: int) -> tuple[bool, int]:
+    return source >= 0, abs(source)
 
 
 class Averages:
@@ -86,7 +101,7 @@ class Averages:
     """
 
     def __init__(self, surrogate: Surrogate, candidates: Tensor) -> None:
-        self.surrogate = surrogate
+        self.surrogate, self._nothing = surrogate, candidates[:0].cpu()
         self._at_candidates = CandidatePosterior(
             surrogate.covar_module, surrogate.inputs(candidates)
         )
@@ -125,9 +140,8 @@ class Averages:
 
     def _set(self, key: int, source: int, answer: tuple[float, float] | None) -> None:
         point = self._points[key]
-        before = point.answers.pop(source, None)
-        if answer is not None:
-            point.answers[source] = answer
+        before = point.answers.get(source)
+        point.place(source, answer)
         if answer == before:
             return
         for entry, sign in ((answer, 1), (before, -1)):
@@ -153,7 +167,7 @@ class Averages:
         if self._changed:
             points = {key: self._points[key] for key in sorted(self._changed)}
             X = torch.stack([point.x for point in points.values()])
-            X = self.surrogate.inputs(X.to(self.surrogate.origin.device))
+            X = self.surrogate.inputs(sent(X, self.surrogate.origin))
             self._at_candidates.update(
                 {
                     key: (x, *point.row[:2]) if point.answers else None
@@ -170,27 +184,23 @@ class Averages:
             answers: what is known, of points that are all here.
             generator: of the draw.
         """
-        y = self.anywhere.fantasies(answers.anywhere, generator)
-        values = zip(self._in_order, y.tolist(), strict=True)
-        drawn = {key: point.valued(value) for (key, point), value in values}
+        posterior = self.anywhere
+        y = posterior.fantasies(answers.anywhere, generator)
+        keys, values = [key for key, _ in posterior.labels], y.tolist()
+        value_of = dict(zip(keys, values, strict=True))
         made = copy.copy(self)
-        made._points, made._is_current = drawn, False
         made._at_candidates = self.at_candidates.with_values(
-            y.new_tensor([drawn[key].row[0] for key in self.at_candidates.keys])
+            sent([value_of[key] for key in self.at_candidates.keys], y)
         )
+        made._points = {key: self._points[key].valued(value) for key, value in value_of.items()}
+        made._is_current = False
         return made
 
     @property
-    def explained(self) -> float:
-        """``y' (K + D)^-1 y`` of all answers, one by one, in units of the surrogate."""
+    def explained(self) -> Tensor:
+        """``y' (K + D)^-1 y`` of all answers, one by one, in units of the surrogate: a number."""
         around = sum(point.energy for point in self._points.values() if point.answers)
         return self.at_candidates.explained + around
-
-    @property
-    def _in_order(self) -> list[tuple[int, _Point]]:
-        """The points that have answers, as :attr:`anywhere` has them."""
-        items = [(key, point) for key, point in self._points.items() if point.answers]
-        return sorted(items, key=lambda item: item[1].first)
 
     @property
     def anywhere(self) -> Posterior:
@@ -201,17 +211,13 @@ class Averages:
         last bit, which a search that climbs would otherwise magnify, and a new trial comes last.
         """
         if self._anywhere is None or not self._is_current:
-            items = self._in_order
+            items = [(key, point) for key, point in self._points.items() if point.answers]
+            items.sort(key=lambda item: item[1].first)
             points = [point for _, point in items]
-            like = self.surrogate.origin
-            X, rows = like.new_empty(0, len(like)), like.new_empty(0, 3)
-            if points:
-                X = torch.stack([point.x for point in points])
-                rows = X.new_tensor([point.row for point in points])
-                both = torch.cat([X, rows], dim=1).to(like.device)  # one copy of both
-                X, rows = both[:, :-3].contiguous(), both[:, -3:]
-                X = self.surrogate.inputs(X)
+            X = torch.stack([point.x for point in points]) if points else self._nothing
+            rows = X.new_tensor([point.row for point in points]).reshape(-1, 3)
             data = Data(X, *rows.T.contiguous())
+            data = data.to(self.surrogate.origin, self.surrogate.inputs)
             kernel = self.surrogate.covar_module
             labels = [(key, point.row[1]) for key, point in items]
             self._anywhere = Posterior(kernel, data, labels=labels, before=self._anywhere)

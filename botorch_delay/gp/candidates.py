@@ -34,6 +34,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from botorch_delay.domains.devices import sent, sent_rows
 from botorch_delay.gp.candidate_covariance import MAX_FOLDED, CandidateCovariance
 from botorch_delay.gp.factors import factorize
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
@@ -96,11 +97,16 @@ class CandidatePosterior:
     @property
     def noise_var(self) -> Tensor:
         """Noise variances of their mean answers, ``m``."""
-        return self._candidates.new_tensor([noise for _, _, noise in self._answers.values()])
+        return sent([noise for _, _, noise in self._answers.values()], self._candidates)
 
     @property
-    def explained(self) -> float:
-        """``y' (K + D)^-1 y`` of the mean answers y."""
+    def least_noise(self) -> float:
+        """The least of them."""
+        return min(noise for _, _, noise in self._answers.values())
+
+    @property
+    def explained(self) -> Tensor:
+        """``y' (K + D)^-1 y`` of the mean answers y, a number."""
         return self._kept.explained()
 
     def correction(self, residual: Tensor) -> Tensor:
@@ -166,8 +172,8 @@ class _Covariance:
             key: (1.0 / noise, value / noise) for key, (_, value, noise) in answers.items()
         }
         if answers:
-            sums = mean.new_tensor([*self._sums.values()]).T
-            rows = torch.tensor([*answers], dtype=torch.long, device=mean.device)
+            sums = sent(list(self._sums.values()), mean).T
+            rows = sent_rows([*answers], mean)
             self._precision[rows], self._weighted[rows] = sums
         self._folded = 0  # blocks when the mean was last made anew for that
 
@@ -175,13 +181,13 @@ class _Covariance:
     def variance(self) -> Tensor:
         return self._covariance.variance
 
-    def explained(self) -> float:
-        at = self._precision.nonzero().flatten()
+    def explained(self) -> Tensor:
+        at = sent_rows(sorted(key for key, (sum_, _) in self._sums.items() if sum_), self.mean)
         y = self._weighted[at] / self._precision[at]
-        return float((self._weighted[at] * (y - self.mean[at])).sum())
+        return (self._weighted[at] * (y - self.mean[at])).sum()
 
     def correction(self, keys: list[int], residual: Tensor) -> Tensor:
-        rows = torch.tensor(keys, dtype=torch.long, device=residual.device)
+        rows = sent_rows(keys, residual)
         weights = torch.zeros_like(self._precision)
         weights[rows] = residual * self._precision[rows]
         return self._covariance.times(weights)
@@ -247,13 +253,13 @@ class _Rows:
         m = len(self._keys)
         return self._r[:m, :m], self._w[:m]
 
-    def explained(self) -> float:
-        return float((self.parts[0] @ self._values).square().sum())
+    def explained(self) -> Tensor:
+        return (self.parts[0] @ self._values).square().sum()
 
     def correction(self, keys: list[int], residual: Tensor) -> Tensor:
         (R, W), places = self.parts, [self._position[key] for key in keys]
         right = torch.zeros_like(residual)
-        right[torch.tensor(places, dtype=torch.long, device=right.device)] = residual
+        right[sent_rows(places, right)] = residual
         return (R @ right) @ W
 
     def update(self, changes: Mapping[int, Answer | None], answers: Mapping[int, Answer]) -> None:
@@ -366,9 +372,9 @@ class _Rows:
         points, values, noise = zip(*answers.values(), strict=True)
         self._told = dict(zip(answers, zip(values, noise, strict=True), strict=True))
         self._points = torch.stack(points)
-        self._values = self._prior.new_tensor(values)
+        self._values = sent(values, self._prior)
         K = covariance(self._kernel, self._points, self._points)
-        factor, self._noise = factorize(K, self._prior.new_tensor(noise))
+        factor, self._noise = factorize(K, sent(noise, self._prior))
         self._reserve(m)
         R, W = self.parts
         eye = torch.eye(m, dtype=K.dtype, device=K.device)

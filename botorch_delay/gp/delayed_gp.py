@@ -25,6 +25,7 @@ from linear_operator.operators import LinearOperator, MatmulLinearOperator
 from torch import Tensor
 
 from botorch_delay import validation
+from botorch_delay.domains.devices import sent
 from botorch_delay.exceptions import InputError, NotSupportedError
 from botorch_delay.gp.factors import Factor, factorize
 from botorch_delay.gp.kernels import ExactKernel, check_kernel, covariance
@@ -147,21 +148,23 @@ class DelayedGP(SingleTaskGP):
     def prediction_strategy(self, strategy: Any) -> None:
         self.__dict__["_strategy"] = strategy
         if strategy is None:
-            self.__dict__["_stored"] = ([], {})
+            self.__dict__["_stored"] = (None, {})
 
     @property
     def _cache(self) -> dict[str, Any]:
         """Factors by name, dropped as soon as a hyperparameter has another value."""
         values, cache = self.__dict__["_stored"]
-        current = [parameter.detach() for parameter in self.parameters()]
-        if len(values) != len(current) or not all(map(torch.equal, values, current)):
+        # In one tensor, so that a device is waited for once.
+        parts = [parameter.detach().flatten() for parameter in self.parameters()]
+        current = torch.cat([self.train_targets.flatten()[:0], *parts])
+        if values is None or not torch.equal(values, current):
             cache = {}
-            self.__dict__["_stored"] = ([value.clone() for value in current], cache)
+            self.__dict__["_stored"] = (current, cache)
         return cache
 
     def __getstate__(self) -> dict[str, Any]:
         """What is copied: everything but what can be computed again."""
-        return {**self.__dict__, "_stored": ([], {}), "_strategy": None}
+        return {**self.__dict__, "_stored": (None, {}), "_strategy": None}
 
     def __call__(self, *args: Tensor, **kwargs: Any) -> MultivariateNormal:
         """The prior at the training points in training mode, else the observed posterior."""
@@ -249,7 +252,7 @@ class DelayedGP(SingleTaskGP):
         single = y.reshape(()) if isinstance(y, Tensor) and y.numel() == 1 else y
         value = validation.real(single, "y")
         self.eval()
-        target = self.train_targets.new_tensor([[value]])
+        target = sent([[value]], self.train_targets)
         if hasattr(self, "outcome_transform"):
             target, _ = self.outcome_transform(target, X=self.transform_inputs(x))
         pending = self._X_pending
@@ -346,7 +349,7 @@ class DelayedGP(SingleTaskGP):
     def _pending_noise(self) -> Tensor:
         """Noise variance of an answer to come, shape 1, in the units of the targets."""
         if self._noise_var is not None:
-            noise = self.train_targets.new_tensor([[self._noise_var]])
+            noise = sent([[self._noise_var]], self.train_targets)
             if hasattr(self, "outcome_transform"):
                 origin = self.transform_inputs(self._raw_X[:1])
                 _, noise = self.outcome_transform(torch.zeros_like(noise), noise, X=origin)

@@ -48,26 +48,25 @@ def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
     diagonal = noise_var.expand(K.shape[:-1])
     if K.shape[-1] == 0:
         return K, diagonal
+    factor, info = torch.linalg.cholesky_ex(K + torch.diag_embed(diagonal))
+    if not info.any():
+        return factor, diagonal
     scale = K.diagonal(dim1=-2, dim2=-1).amax().item()
-    jitter = 0.0
-    step = K.shape[-1] * torch.finfo(K.dtype).eps * max(scale, torch.finfo(K.dtype).tiny)
-    while True:
+    jitter = K.shape[-1] * torch.finfo(K.dtype).eps * max(scale, torch.finfo(K.dtype).tiny)
+    while jitter <= max(scale, 1.0):  # not where the matrix is not finite
         factor, info = torch.linalg.cholesky_ex(K + torch.diag_embed(diagonal + jitter))
         if not info.any():
-            break
-        jitter = step if jitter == 0.0 else 10.0 * jitter
-        if not jitter <= max(scale, 1.0):  # also where the matrix is not finite
-            raise NumericsError(
-                "The covariance matrix is not positive definite: the kernel is none, or its "
-                "hyperparameters are not finite."
+            warn_lost_accuracy(
+                f"The covariance of {K.shape[-1]} points with noise variance "
+                f"{noise_var.min().item():.1e} is indefinite in {K.dtype}; noise was raised by "
+                f"{jitter:.1e}. Use double precision, or a larger noise_var."
             )
-    if jitter:
-        warn_lost_accuracy(
-            f"The covariance of {K.shape[-1]} points with noise variance "
-            f"{noise_var.min().item():.1e} is indefinite in {K.dtype}; noise was raised by "
-            f"{jitter:.1e}. Use double precision, or a larger noise_var."
-        )
-    return factor, diagonal + jitter
+            return factor, diagonal + jitter
+        jitter *= 10.0
+    raise NumericsError(
+        "The covariance matrix is not positive definite: the kernel is none, or its "
+        "hyperparameters are not finite."
+    )
 
 
 class Factor:

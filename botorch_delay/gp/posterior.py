@@ -10,7 +10,7 @@ norm at most C splits into a bias of at most C sqrt(sigma^2 - z'Dz) and a noise 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,6 +18,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from botorch_delay.domains.devices import sent, sent_rows
 from botorch_delay.gp.factors import factorize, warn_lost_accuracy
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
@@ -46,22 +47,21 @@ class Data:
 
     @classmethod
     def averaged(cls, X: Tensor, y: Tensor, noise_var: Tensor, group: Tensor) -> Data:
-        """Answers (``n`` rows) with the same entry in ``group`` averaged."""
-        # On the CPU, where sums are added in a fixed order: the vectors are small.
-        values, noise = y.cpu(), noise_var.cpu()
-        _, inverse = torch.unique(group.cpu(), return_inverse=True)
+        """Answers (``n`` rows, on the CPU) with the same entry in ``group`` averaged."""
+        # On the CPU sums are added in a fixed order.
+        _, inverse = torch.unique(group, return_inverse=True)
         m = int(inverse.max()) + 1 if len(inverse) else 0
         first = inverse.new_full((m,), len(inverse)).scatter_reduce(
             0, inverse, torch.arange(len(inverse)), "amin"
         )
-        zeros = values.new_zeros(m)
-        precision = zeros.index_add(0, inverse, 1.0 / noise)
-        weights = 1.0 / (noise * precision[inverse])
+        zeros = y.new_zeros(m)
+        precision = zeros.index_add(0, inverse, 1.0 / noise_var)
+        weights = 1.0 / (noise_var * precision[inverse])
         return cls(
-            X=X[first.to(X.device)],
-            y=zeros.index_add(0, inverse, weights * values).to(y),
-            noise_var=(1.0 / precision).to(y),
-            spread=zeros.index_add(0, inverse, weights.square()).to(y),
+            X=X[first],
+            y=zeros.index_add(0, inverse, weights * y),
+            noise_var=1.0 / precision,
+            spread=zeros.index_add(0, inverse, weights.square()),
         )
 
     def __len__(self) -> int:
@@ -72,13 +72,20 @@ class Data:
         """Some of the points: a LongTensor."""
         return Data(self.X[rows], self.y[rows], self.noise_var[rows], self.spread[rows])
 
-    @property
+    def to(self, like: Tensor, inputs: Callable[[Tensor], Tensor]) -> Data:
+        """The same on the device of a tensor, in one copy, with points mapped to inputs there."""
+        rows = torch.stack([self.y, self.noise_var, self.spread], dim=1)
+        both = sent(torch.cat([self.X, rows], dim=1), like)
+        found = Data(inputs(both[:, :-3].contiguous()), *both[:, -3:].T.contiguous())
+        vars(found)["spread_ratio"] = self.spread_ratio  # not to be read from a device
+        return found
+
+    @cached_property
     def spread_ratio(self) -> float:
         """The largest spread / noise_var: 1 / lambda^2 where all answers share one noise."""
         return (self.spread / self.noise_var).max().item() if len(self) else 0.0
 
 
-Label = tuple[Hashable, float]  # a key and a noise variance
 BLOCK = 64  # rows of a factor that are made at once
 
 
@@ -152,8 +159,8 @@ class Posterior:
             the same if None.
         offset: added to values.
         scale: the posterior is that of ``offset + scale * g``, and the data are of g.
-        labels: of the rows, a key of the point and its noise variance: what the host compares, so
-            that it need not wait for a device.
+        labels: of the rows, equal where points and noise are: what the host compares, so that it
+            need not wait for a device.
         before: a posterior with the same kernel, whose leading rows may be the same.
 
     Attributes:
@@ -169,7 +176,7 @@ class Posterior:
         inputs: Callable[[Tensor], Tensor] | None = None,
         offset: float = 0.0,
         scale: float = 1.0,
-        labels: Sequence[Label] = (),
+        labels: Sequence[tuple[int, float]] = (),
         before: Posterior | None = None,
     ) -> None:
         self.data, self.labels = data, labels
@@ -211,17 +218,16 @@ class Posterior:
         they say of the known ones, y, it is ``s + Cov(s, e) Var(e)^-1 (y - e)``.
 
         Args:
-            known: with the same kernel; both have labels.
+            known: with the same kernel; labels of both are pairs of a key and the noise variance.
             generator: on the CPU.
         """
         X, noise = self.data.X, self.data.noise_var
-        drawn = torch.randn(2, len(self), generator=generator, dtype=torch.double).to(X)
+        drawn = sent(torch.randn(2, len(self), generator=generator, dtype=torch.double), X)
         place = {key: row for row, (key, _) in enumerate(self.labels)}
         same = set(known.labels)
-        at = X.new_tensor([place[key] for key, _ in known.labels]).long()
-        open_ = [row for row, label in enumerate(self.labels) if label not in same]
-        rows = X.new_tensor(open_).long()
-        sample = self.factor @ drawn[0]
+        at = sent_rows([place[key] for key, _ in known.labels], X)
+        rows = sent_rows([row for row, label in enumerate(self.labels) if label not in same], X)
+        sample = self._factored[0] @ drawn[0]
         # The known average is that of all answers there with noise of its own on top.
         more = (known.data.noise_var - noise[at]).clamp_min(0.0).sqrt()
         missed = known.data.y - sample[at] - more * drawn[1, : len(known)]
@@ -243,11 +249,6 @@ class Posterior:
             return factorize(K, self.data.noise_var)
 
     @property
-    def factor(self) -> Tensor:
-        """L, ``m x m``."""
-        return self._factored[0]
-
-    @property
     def noise_var(self) -> Tensor:
         """The diagonal of D, ``m``."""
         return self._factored[1]
@@ -264,17 +265,40 @@ class Posterior:
 
     def whiten(self, right: Tensor) -> Tensor:
         """``L^-1 B`` for B ``m x n``."""
-        return torch.linalg.solve_triangular(self.factor, right, upper=False)
+        return torch.linalg.solve_triangular(self._factored[0], right, upper=False)
 
     def unwhiten(self, right: Tensor) -> Tensor:
         """``L^-T B`` for B ``m x n``."""
-        return torch.linalg.solve_triangular(self.factor.mT, right, upper=True)
+        return torch.linalg.solve_triangular(self._factored[0].mT, right, upper=True)
 
     def mean(self, X: Tensor) -> Tensor:
         """Mu at ``n x d`` points, ``n``; differentiable, and cheaper than :meth:`at`."""
         inputs = X if self._inputs is None else self._inputs(X)
         cross = covariance(self._kernel, self.data.X, inputs)
         return self._offset + self._scale * (self.weights @ cross)
+
+    @torch.no_grad()
+    def samples(
+        self, X: Tensor, count: int, generator: torch.Generator, noise_var: float = 0.0
+    ) -> Tensor:
+        """Joint samples of answers at ``n x d`` points, ``count x n``.
+
+        What is random is drawn on the CPU, and enters by the symmetric root of the covariance,
+        which is the same however it is computed.
+
+        Args:
+            X: as above.
+            count: of samples.
+            generator: on the CPU.
+            noise_var: of an answer.
+        """
+        inputs = X if self._inputs is None else self._inputs(X)
+        V = self.whiten(covariance(self._kernel, self.data.X, inputs))
+        joint = self._scale**2 * (covariance(self._kernel, inputs, inputs) - V.mT @ V)
+        values, vectors = torch.linalg.eigh(joint)
+        root = vectors * (values.clamp_min(0.0) + noise_var).sqrt() @ vectors.mT
+        normal = torch.randn(count, len(X), generator=generator, dtype=torch.double)
+        return self.mean(X) + normal.to(root) @ root
 
     def variance(self, X: Tensor) -> Tensor:
         """Sigma^2 at ``n x d`` points, ``n``; differentiable, and cheaper than :meth:`at`."""

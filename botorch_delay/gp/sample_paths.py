@@ -17,6 +17,7 @@ from gpytorch.kernels import Kernel
 from scipy.linalg.lapack import dpstrf
 from torch import Tensor
 
+from botorch_delay.domains.devices import moved, sent
 from botorch_delay.domains.generators import seeded
 from botorch_delay.exceptions import NotSupportedError
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
@@ -104,10 +105,10 @@ def _square_root(covar_module: Kernel, points: Tensor) -> Tensor:
     lower = torch.from_numpy(factor).tril()[:, :rank]
     root = torch.empty_like(lower)
     root[torch.from_numpy(pivots).long() - 1] = lower
-    return root.to(points)
+    return sent(root, points)
 
 
 def _normal(n: int, generator: torch.Generator, like: Tensor) -> Tensor:
     """Standard normal numbers, drawn where the generator lives."""
     drawn = torch.randn(n, generator=generator, dtype=like.dtype, device=generator.device)
-    return drawn.to(like.device)
+    return moved(drawn, like.device)

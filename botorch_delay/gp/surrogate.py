@@ -16,6 +16,7 @@ from gpytorch.kernels import Kernel, MaternKernel, ScaleKernel
 from torch import Tensor
 
 from botorch_delay import validation
+from botorch_delay.domains.devices import sent
 from botorch_delay.domains.finite import Domain, Encoding
 from botorch_delay.exceptions import FitWarning, InputError, InputTypeError, StorageError
 from botorch_delay.gp.hyperparameters import (
@@ -206,10 +207,12 @@ class Surrogate:
 
         Where the kernel is learned and there are very many points, those that say most.
         """
-        known = answers.noise_var.to(answers.y) * self.warping.slope(answers.y).square()
+        y = answers.y
+        known = answers.noise_var.to(y) * self.warping.slope(y).square()
         noise = torch.where(known.isnan(), self.noise_var, known / self.scale**2)
-        standard = (self.warping(answers.y) - self.offset) / self.scale
-        data = Data.averaged(self.inputs(answers.X), standard, noise, answers.group)
+        standard = (self.warping(y) - self.offset) / self.scale
+        data = Data.averaged(answers.X, standard, noise, answers.group)
+        data = data.to(self.origin, self.inputs)
         if not self.learned or len(data) <= MOST_POINTS:
             return data
         return data.at(representative(data.X / self.covar_module.lengthscale, data.y))
@@ -333,15 +336,15 @@ def fit_surrogate(
         exact: whether evaluations are exact; their noise is a jitter, and not learned.
         warp: how values are warped, a key of ``WARPINGS``.
     """
-    # A search takes a hundred steps on a few hundred answers: the CPU takes them sooner than a
-    # device that is waited for at each.
-    told = answers.y.cpu().double()
+    # A search takes a hundred steps on a few hundred answers: the CPU, where answers are, takes
+    # them sooner than a device that is waited for at each.
+    told = answers.y.double()
     scales, noises = _priors(domain, warm_start)
     least = LEAST_NOISE * exact_noise(domain.like)
     own = warm_start.noise_var if warm_start else math.exp(NOISE_LOC)
     own = exact_noise(domain.like) if exact else max(own, least)
     prior = _learned(scales.mode, domain, own)
-    X = prior.inputs(answers.X).cpu().double()
+    X = prior.inputs(sent(answers.X, domain.like)).cpu().double()
     weight = spread_weights(X)
     warping = WARPINGS[warp](told, weight)
     y = warping(told)
@@ -402,7 +405,7 @@ def _fit(
         half = Objective(X[rows[::2]].numpy(), y[rows[::2]].numpy(), some, *priors)
         rough = fit(half, starts, least, steps)
         if rough is not None:
-            noise = [] if rough.noise_var is None else [rough.noise_var]
+            noise = () if rough.noise_var is None else (rough.noise_var,)
             starts = [np.log([*rough.lengthscale, *noise])]
     return fit(whole, starts, least, steps)
 
@@ -423,7 +426,7 @@ def _priors(domain: Domain, warm_start: Hyperparameters | None) -> tuple[LogNorm
 
 def _learned(lengthscale: np.ndarray, domain: Domain, noise_var: float) -> Surrogate:
     kernel = MaternKernel(nu=2.5, ard_num_dims=len(lengthscale)).to(domain.like)
-    kernel.lengthscale = domain.like.new_tensor(lengthscale)
+    kernel.lengthscale = sent(lengthscale, domain.like)
     return _with_kernel(kernel.requires_grad_(False).eval(), domain, noise_var)
 
 

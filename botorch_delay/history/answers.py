@@ -14,15 +14,14 @@ from botorch_delay.history.trials import Attached, Trial
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers to be maximised.
+    """Answers to be maximised, on the CPU, where what is learned from them is decided.
 
     Attributes:
         X: the points, ``n x d``.
         y: their values, ``n``; NaN for a trial that has none.
         noise_var: of each the known noise variance, NaN where none is known, ``n``; in double
-            precision, on the CPU.
-        group: a number for each, the same where points are equal: a LongTensor ``n``; of
-            points of a box on the CPU.
+            precision.
+        group: a number for each, the same where points are equal: a LongTensor ``n``.
     """
 
     X: Tensor
@@ -35,26 +34,24 @@ class Answers:
 
     def at(self, rows: Tensor) -> Answers:
         """Some of the answers: a LongTensor, or a bool tensor ``n``."""
-        cpu = rows.cpu()
-        group = self.group[rows.to(self.group.device)]
-        return Answers(self.X[rows], self.y[rows], self.noise_var[cpu], group)
+        return Answers(self.X[rows], self.y[rows], self.noise_var[rows], self.group[rows])
 
     @classmethod
     def of(cls, domain: Domain, sign: float, results: Sequence[Trial | Attached]) -> Answers:
         """Those of some trials and results from elsewhere; ``sign`` is -1 to minimise."""
-        like = domain.like
         values, noise_var = (
             torch.tensor([torch.nan if v is None else v for v in column], dtype=torch.double)
             for column in ([r.value for r in results], [r.noise_var for r in results])
         )
         rows = [result.index for result in results]
         if domain.count is not None and None not in rows:
-            group = torch.tensor(rows, dtype=torch.long, device=like.device)
-            X = like[group]
+            group = torch.tensor(rows, dtype=torch.long)
+            X = domain.on_cpu[group]
         else:
-            X = torch.stack([result.point for result in results]) if results else like[:0]
-            group, X = same_points(X), X.to(like.device)
-        return cls(X, sign * values.to(like), noise_var, group)
+            points = [result.point for result in results]
+            X = torch.stack(points) if points else domain.on_cpu[:0]
+            group = same_points(X)
+        return cls(X, sign * values.to(domain.like.dtype), noise_var, group)
 
 
 def same_points(X: Tensor) -> Tensor:

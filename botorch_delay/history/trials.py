@@ -64,7 +64,7 @@ class _Placed:
 
     @property
     def point(self) -> Tensor:
-        """The same as it is kept, not to be written to; on a box on the CPU, which compares it."""
+        """The same as it is kept: on the CPU, not to be written to."""
         return self.source if self.source.dim() == 1 else self.source[self.index]
 
 
@@ -280,7 +280,7 @@ class Ledger:
         if event.trial != number:
             raise StorageError(f"trial {event.trial} was asked after {number} others.")
         index = None if data["point"] is None else whole(data["point"])
-        source = _point(domain, data["x"]) if index is None else domain.like
+        source = _point(domain, data["x"]) if index is None else domain.on_cpu
         place = whole(data["round"], 1), whole(data["slot"], -2)
         device, columns = domain.like.device, domain.columns
         trial = Trial(number, source, device, columns, index, *place, asked_at=event.time)
@@ -459,12 +459,8 @@ class Ledger:
 
 
 def _point(domain: Domain, x: Any) -> Tensor:
-    """A point, ``d``, where it is kept: of a box on the CPU, so that to compare it waits for none.
-
-    Points of a set lie with its rows.
-    """
-    device = "cpu" if domain.count is None else domain.like.device
-    return torch.tensor(x, dtype=domain.like.dtype, device=device)
+    """A point, ``d``, where it is kept: on the CPU, which compares it without waiting."""
+    return torch.tensor(x, dtype=domain.like.dtype)
 
 
 def _as_id(value: Any) -> int:
@@ -482,5 +478,5 @@ def _as_id(value: Any) -> int:
 def _same_ask(own: Trial, other: Trial) -> bool:
     return own is other or (
         (own.index, own.round, own.asked_at) == (other.index, other.round, other.asked_at)
-        and torch.equal(own.point.cpu(), other.point.cpu())
+        and torch.equal(own.point, other.point)
     )

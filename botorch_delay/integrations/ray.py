@@ -7,7 +7,6 @@ the place of files are Tune's own options.
 from __future__ import annotations
 
 import copy
-import json
 import logging
 import math
 import sys
@@ -31,7 +30,7 @@ from botorch_delay.exceptions import (
 from botorch_delay.history.events import truncated
 from botorch_delay.history.trials import TrialState
 from botorch_delay.integrations.engine_run import EngineRun, Settings
-from botorch_delay.integrations.ray_state import SearchState
+from botorch_delay.integrations.ray_state import SearchState, tune_trials
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.replica import PastTrial
 
@@ -47,6 +46,7 @@ __all__ = ["DelaySearch"]
 logger = logging.getLogger(__name__)
 
 FINISHED: Any = Searcher.FINISHED
+_ENDED = ("TERMINATED", "ERROR")  # what Tune calls the ends of a trial
 _FUNCTION = "__fn_ph"  # what Tune puts in the place of sample_from before it calls a searcher
 
 Keys = tuple[Any, ...]  # of a parameter in a nested configuration, from the outermost
@@ -124,6 +124,8 @@ class DelaySearch(Searcher):
         # Everything that happened, by Tune's ids of trials; the optimizer follows from it.
         self._trials: dict[str, PastTrial] = {}
         self._lost: list[str] = []  # trials that run here, and that Tune did not restore
+        # Those that run here and have ended by Tune's state: status and last result.
+        self._ended: Mapping[str, tuple[str, Mapping[str, Any]]] = {}
         self._run: _TuneRun | None = None
 
     @property
@@ -310,7 +312,7 @@ class DelaySearch(Searcher):
 
         Tune writes its own state beside this file, one after the other. After a kill it may not
         know the last trial, whose place the next one takes: else a round would wait for it for
-        ever. And a result that came just before may be in Tune's state alone.
+        ever. And how a trial ended just before may be in Tune's state alone, which is read too.
 
         Raises:
             StorageError: if the file cannot be read, is malformed, or is of another space, metric
@@ -331,13 +333,16 @@ class DelaySearch(Searcher):
             restored._horizon = state.horizon
         restored._trials, restored._first = dict(state.trials), list(state.first)
         restored._evaluated = list(state.evaluated)
+        known = tune_trials(path.parent)
+        running = [i for i, past in restored._trials.items() if past.state is TrialState.RUNNING]
+        restored._lost = [i for i in running if known and i not in known]
+        ended = (i for i in running if i in known and known[i][0] in _ENDED)
+        restored._ended = {i: known[i] for i in ended}
         if self._config is not None:
             try:
                 restored._begin(self._config)
             except InputError as error:  # of configurations in a file without a space
                 raise StorageError(f"{path} is of another search space: {error}") from error
-        running = [i for i, past in restored._trials.items() if past.state is TrialState.RUNNING]
-        restored._lost = _lost_trials(path.parent, running)
         self.__dict__.update(restored.__dict__)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -370,6 +375,9 @@ class DelaySearch(Searcher):
         evaluated, self._evaluated = self._evaluated, []
         for parameters, value in evaluated:
             self.add_evaluated_point(parameters, value)
+        ended, self._ended = self._ended, {}
+        for trial_id, (status, result) in ended.items():
+            self.on_trial_complete(trial_id, result, error=status == _ENDED[1])
 
     def _synced(self) -> _TuneRun:
         if self._run is None:
@@ -479,17 +487,6 @@ def _parameter(domain: sample.Domain) -> Float | Int | Choice:
 
 def _name(keys: Keys) -> str:
     return "/".join(map(str, keys))
-
-
-def _lost_trials(folder: Path, running: Sequence[str]) -> list[str]:
-    """Which of the running trials Tune does not restore from a folder, as far as can be told."""
-    found = sorted(folder.glob("experiment_state-*.json"))
-    try:
-        trials = json.loads(found[-1].read_text())["trial_data"]
-        known = {json.loads(trial)["trial_id"] for trial, _ in trials}
-    except (IndexError, KeyError, OSError, TypeError, ValueError):
-        return []
-    return [trial_id for trial_id in running if trial_id not in known]
 
 
 def _check_objective(metric: Any, mode: Any) -> None:

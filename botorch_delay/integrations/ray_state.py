@@ -108,6 +108,23 @@ class SearchState:
             raise StorageError(f"{path} is malformed: {truncated(error)}") from error
 
 
+def tune_trials(folder: Path) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The status and the last result of each trial by Tune's own state in a folder.
+
+    Nothing where that cannot be read.
+    """
+    found = sorted(folder.glob("experiment_state-*.json"))
+    try:
+        pairs = json.loads(found[-1].read_text())["trial_data"]
+        read = [(json.loads(trial), json.loads(metadata)) for trial, metadata in pairs]
+        return {
+            trial["trial_id"]: (str(trial["status"]), dict(metadata["last_result"]))
+            for trial, metadata in read
+        }
+    except (IndexError, KeyError, OSError, TypeError, ValueError):
+        return {}
+
+
 def _stored(past: PastTrial) -> dict[str, Any]:
     """A trial as plain values; an answer that could not be used is left out."""
     completed = past.state is TrialState.COMPLETED and past.value is not None

@@ -31,11 +31,11 @@ from botorch_delay.optimizers.run import Fitting, exclusive
 class AcquisitionOptimizer(Optimizer):
     """Ask where a rule is largest, given what has arrived and what is pending.
 
-    | rule | `Ignore` | `Hallucinate` | `Censor` |
-    |---|---|---|---|
-    | UCB | GP-UCB on what has arrived | GP-BUCB | GP-UCB-SDF |
-    | ThompsonSampling | asynchronous TS | GP-BTS | GP-TS-SDF |
-    | BoTorch acquisition | answers only | `X_pending` | worst values as answers |
+    | rule | `Ignore` | `Hallucinate` | `KrigingBeliever` | `Censor` |
+    |---|---|---|---|---|
+    | UCB | GP-UCB on what has arrived | GP-BUCB | randomized kriging believer | GP-UCB-SDF |
+    | ThompsonSampling | asynchronous TS | GP-BTS | refused | GP-TS-SDF |
+    | BoTorch acquisition | answers only | `X_pending` | drawn answers | worst values as answers |
 
     UCB and Thompson sampling keep the posterior of every candidate up to date: an ask and a
     tell cost at most O(N n) for N candidates and n distinct points asked, in whatever order
@@ -165,7 +165,7 @@ class AcquisitionOptimizer(Optimizer):
         points are those of ``pool``.
         """
         self._maximizer.update()
-        model = self._maximizer.model
+        model = self._maximizer.played
         surrogate = model.surrogate
         mean = surrogate.offset + surrogate.scale * model.mean
         deviation = surrogate.scale * model.deviation

@@ -6,6 +6,7 @@ What may end a claim: what a configuration lacks; what a round did, which its re
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from functools import cached_property
@@ -71,6 +72,7 @@ class Audit:
         self._rounds, self._budget = rounds, budget
         known = config.confidence.constants
         self._constants = known if config.proves else None  # they are held against the answers
+        self._kernel = config.fixed and copy.deepcopy(config.fixed.covar_module).cpu()
         self._largest_noise = math.inf if known is None else known.noise_std**2 * (1.0 + ROUNDING)
         wait = rounds.round_rule.wait
         self._longest_wait = math.inf if wait is None else wait
@@ -205,17 +207,16 @@ class Audit:
     def least_norm(self) -> float:
         """The least norm that the answers call for, without those that have too much noise."""
         config, answered = self._config, self._ledger.answered()
-        assert config.fixed is not None
+        assert self._kernel is not None
         assert self._constants is not None
         answers = Answers.of(config.domain, config.sign, answered)
         fits = ~(answers.noise_var > self._largest_noise)
         if not bool(fits.all()):
-            answers = answers.at(fits.to(answers.X.device))
+            answers = answers.at(fits)
         if not len(answers):
             return 0.0
-        kernel, asks = config.fixed.covar_module, answered[-1].id + 1
-        scale = self._constants.noise_std
-        return Ellipsoids(kernel, answers, scale, asks, config.delta).norm_at_least
+        scale, asks = self._constants.noise_std, answered[-1].id + 1
+        return Ellipsoids(self._kernel, answers, scale, asks, config.delta).norm_at_least
 
     def take_test(self, norm: float, count: int) -> None:
         """Apply that this many answers have called for a norm."""

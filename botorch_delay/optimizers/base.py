@@ -22,6 +22,7 @@ from botorch_delay.exceptions import (
     TrialError,
 )
 from botorch_delay.history.events import Event
+from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.reading import ReadableRun
 from botorch_delay.optimizers.run import exclusive
@@ -303,7 +304,7 @@ class Optimizer(ReadableRun, ABC):
             self._happen("finished")
 
     def _ask_for(self, choice: Suggestion) -> Trial:
-        point = self._domain.like[choice.index] if choice.x is None else choice.x
+        point = self._domain.on_cpu[row_of(choice)] if choice.x is None else choice.x
         data = {"x": point.tolist(), "point": choice.index}
         data |= {"round": choice.round, "slot": choice.slot, **choice.data}
         self._apply(Event("asked", time.time(), len(self._ledger), data=data))

@@ -13,6 +13,7 @@ from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidence
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.delays import DelayLaw
+from botorch_delay.domains.devices import sent
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.active_set import ActiveSet
@@ -321,7 +322,6 @@ class BPEDelayOptimizer(Optimizer):
         choice = self._next_choice(rounds.open)
         if self._budget is not None:
             choice = replace(choice, data={"price": self._budget.price(row_of(choice))})
-        rounds.report_overdue(self._estimated_law)
         return choice
 
     def _next_choice(self, current: OpenRound) -> Suggestion:
@@ -393,7 +393,7 @@ class BPEDelayOptimizer(Optimizer):
                 news = is_news(self._rounds, event, finished=self._finished)
             if news:
                 self._replay([event])
-        X, rounds = self._domain.like.new_tensor([asked.data["x"]]), self._rounds
+        X, rounds = sent([asked.data["x"]], self._domain.like), self._rounds
         if not bool(self._domain.contains(X)):
             raise InputError(f"x must be a point of the domain, got {asked.data['x']}.")
         while (missing := design_point_before(rounds, asked.data)) is not None:
@@ -412,7 +412,7 @@ class BPEDelayOptimizer(Optimizer):
         elif event.kind == "reset" and current is not None:
             rounds.apply_reset(current, entirely=flag(data["whole"]))
         elif event.kind == "reserved" and current is not None:
-            current.reserve(rounds.active.key_of(self._domain.like.new_tensor(data["x"])))
+            current.reserve(rounds.active.key_of(sent(data["x"], self._domain.like)))
         elif event.kind == "tested":
             self._audit.take_test(finite(data["norm"]), whole(data["answers"]))
         else:

@@ -86,8 +86,8 @@ class Budget:
         self._surrogate, self._confidence = surrogate, confidence
         self._constants = constants
         self._largest = constants.norm_bound * _widest(surrogate, domain.like)
-        self.waits_cost, self.waits = 0.0, 0
-        self._rows: list[int] = []
+        self.waits_cost, self.waits, self._made = 0.0, 0, 0
+        self._asks = torch.zeros_like(domain.like[:, 0], dtype=torch.double)
         self.plan(rule, ())
         self.restart(())
 
@@ -109,12 +109,10 @@ class Budget:
     def restart(self, answered: Iterable[Trial]) -> None:
         """Make the bounds anew, from answers of which some were corrected.
 
-        They hold at all times and for any answers, so for these in the order of their asks. The
-        prices of past asks were those of other bounds, and cap no bill any more.
+        They hold at all times and for any answers, so for these in the order of their asks.
         """
         kernel, points = self._surrogate.covar_module, self._config.domain.like
         self._ellipsoid = Ellipsoid(kernel, points, *self._constants, self._config.delta / 4.0)
-        self._caps = [self._largest] * len(self._rows)
         self._told: list[tuple[int, float, int]] = []  # answers that the bounds do not have yet
         for trial in answered:
             self.tell(trial)
@@ -135,12 +133,12 @@ class Budget:
     @property
     def refuted(self) -> bool:
         """Whether the answers contradict the assumptions."""
-        return self.bounds.refuted
+        return bool(self.bounds.refuted)
 
     @property
     def certified(self) -> float:
         """A bound on the regret of all asks so far, in units of the values."""
-        return float(self._bills().sum())
+        return float(self._asks @ self._bills())
 
     def terms(self, half_widths: Sequence[float | None], sizes: Sequence[int]) -> BudgetTerms:
         """What is claimed, and what has been spent of it.
@@ -178,18 +176,20 @@ class Budget:
             number: of the open round.
             done: design points of it that were asked.
         """
-        if self.refuted:
+        bills = self._bills()
+        spent, price, refuted = torch.stack(
+            [self._asks @ bills, bills[row], self.bounds.refuted]
+        ).tolist()
+        if refuted:
             return False
-        left = self._horizon - len(self._rows) - 1
+        left = self._horizon - self._made - 1
         sizes = [*self._sizes[number - 1 : -1], 2 * self._horizon]
         future = _charge(sizes, self._rates[number - 1 :], done, left)
-        spent = self.certified + self.price(row)
-        return spent + future - self.waits_cost <= self._factor * self.bound
+        return bool(spent + price + future - self.waits_cost <= self._factor * self.bound)
 
     def price(self, row: int) -> float:
         """What an ask of a point is charged at most: a bound on its regret."""
-        gap = float(self.bounds.upper.max()) - float(self.bounds.lower[row])
-        return max(min(self._rates[0], gap), 0.0)
+        return float(self._bills()[row])
 
     def ask(self, row: int, price: float, *, waiting: bool = False) -> None:
         """An ask was made.
@@ -199,18 +199,16 @@ class Budget:
             price: of the point at that time.
             waiting: whether it is counted under waits.
         """
-        self._rows.append(row)
-        self._caps.append(price)
+        self._asks[row] += 1.0
+        self._made += 1
         if waiting:
             self.waits_cost += price
             self.waits += 1
 
     def _bills(self) -> Tensor:
-        lower = self.bounds.lower
-        if not self._rows:
-            return lower[:0]
-        now = self.bounds.upper.max() - lower[torch.tensor(self._rows, device=lower.device)]
-        return torch.minimum(lower.new_tensor(self._caps), now).clamp_min(0.0)
+        """Of an ask of each point, ``N``: they only ever fall, as the bounds tighten."""
+        gaps = self.bounds.upper.max() - self.bounds.lower
+        return gaps.clamp(0.0, self._largest)
 
 
 def _sizes(rule: RoundRule, horizon: int, played: Sequence[int]) -> list[int]:
@@ -250,12 +248,13 @@ def _rates(
     if len(sizes) == 1:
         return full, own
     X, noise = surrogate.inputs(domain.like), surrogate.noise_var
-    design = greedy_max_variance(surrogate.covar_module, X, noise, max(sizes[:-1]))
+    design = greedy_max_variance(surrogate.covar_module, X, noise, max(sizes[:-1])).cpu()
+    points = domain.on_cpu
     for size in sizes[:-1]:
         picks = design[:size]
-        y = X.new_zeros(size)
+        y = points.new_zeros(size)
         unknown = torch.full((size,), torch.nan, dtype=torch.double)
-        evidence = surrogate.data(Answers(domain.like[picks], y, unknown, picks))
+        evidence = surrogate.data(Answers(points[picks], y, unknown, picks))
         widths = [
             confidence.fixed_design(
                 Evidence.under(surrogate, evidence, share / (2.0 * len(sizes)), len(domain.like))

@@ -48,7 +48,6 @@ from botorch_delay.confidence.bounds import Constants
 from botorch_delay.confidence.nets import largest_on_box
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import NotSupportedError
-from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
@@ -163,7 +162,7 @@ def certify(
     if not refuted:
         asked = Answers.of(domain, sign, trials)
         _, first, counts = _distinct(asked.group)
-        regret = largest.excess(asked.X.cpu()[first.cpu()], counts) if len(trials) else 0.0
+        regret = largest.excess(asked.X[first], counts) if len(trials) else 0.0
         if recommended is not None:
             gap = largest.excess(recommended.unsqueeze(0), torch.ones(1).to(recommended))
     return Certificate(
@@ -193,7 +192,7 @@ class _Largest:
         self.refuted, self.where = False, "cells of the box"
         if domain.count is not None:
             lower, upper = ellipsoids.bounds(domain.like, norm_bound)
-            self._rivals = domain.like.cpu()[upper >= lower.max()]
+            self._rivals = domain.on_cpu[upper >= lower.max()]
             self.refuted = bool((lower > upper).any()) or not len(self._rivals)
             self.where = f"{len(self._rivals)} of {domain.count} points"
 
@@ -216,7 +215,7 @@ def _coordinates(x: Tensor | None) -> tuple[float, ...] | None:
 def _distinct(group: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The distinct numbers, where each comes first, and how often, as doubles."""
     numbers, place, counts = torch.unique(group, return_inverse=True, return_counts=True)
-    index = torch.arange(len(group), device=group.device)
+    index = torch.arange(len(group))
     first = index.new_full((len(numbers),), len(group)).scatter_reduce(0, place, index, "amin")
     return numbers, first, counts.double()
 
@@ -266,15 +265,9 @@ def plausible(
     moments = posterior.at(candidates)
     upper = moments.mean + 3.0 * moments.deviation
     best = upper.topk(min(CANDIDATES, len(upper))).indices
-    X = surrogate.inputs(torch.cat([recommended.unsqueeze(0), candidates[best]]))
-    white = posterior.whiten(covariance(surrogate.covar_module, evidence.X, X))
-    joint = covariance(surrogate.covar_module, X, X) - white.mT @ white
-    values, vectors = torch.linalg.eigh(joint)
-    generator = torch.Generator().manual_seed(0)
-    normal = torch.randn(SAMPLES, len(X), generator=generator, dtype=torch.double).to(X)
-    samples = normal * values.clamp_min(0.0).sqrt() @ vectors.mT
     places = torch.cat([recommended.unsqueeze(0), candidates[best]])
-    f = surrogate.warping.inverse(posterior.mean(places) + surrogate.scale * samples)
+    samples = posterior.samples(places, SAMPLES, torch.Generator().manual_seed(0))
+    f = surrogate.warping.inverse(samples)
     gap = float((f.amax(dim=1) - f[:, 0]).quantile(1.0 - delta))
     asks, answers = counts
     return Certificate(

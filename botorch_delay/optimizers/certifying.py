@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +12,7 @@ from botorch_delay import validation
 from botorch_delay.confidence.anytime import PLAYED_RIDGES, noise_energy
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.optimizers.rule_model import RuleModel
+from botorch_delay.optimizers.rule_model import Pending, RuleModel
 from botorch_delay.optimizers.rules import Rule, Score
 
 
@@ -47,6 +46,12 @@ class CertifyingUCB(Rule):
             object.__setattr__(self, name, validation.positive(getattr(self, name), name))
         object.__setattr__(self, "delta", validation.probability(self.delta, "delta"))
 
+    def check_pending(self, pending: Pending) -> None:
+        """Refuse values that nobody has observed: no bound rests on them."""
+        super().check_pending(pending)
+        if pending.draws:
+            raise InputError(f"{self!r} rests on what was observed: use pending=Hallucinate().")
+
     def surrogates(self, surrogate: Surrogate) -> Sequence[Surrogate]:
         """One for each ridge."""
         if surrogate.learned:
@@ -74,10 +79,10 @@ class CertifyingUCB(Rule):
 
         return bound
 
-    def _factors(self, model: RuleModel) -> Iterator[float]:
+    def _factors(self, model: RuleModel) -> Iterator[Tensor]:
         """B of every view; that of a norm of 0 where the answers contradict the norm."""
         for view in model.views:
             share = self.noise_std**2 / view.answers.surrogate.noise_var
             square = self.norm_bound**2 + noise_energy(model.asks, self.delta) * share
             least = noise_energy(0, self.delta) * share
-            yield math.sqrt(max(square - view.answers.explained, least))
+            yield (square - view.answers.explained).clamp_min(least).sqrt()

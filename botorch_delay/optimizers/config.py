@@ -153,7 +153,7 @@ class AcquisitionConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         validation.flag(self.repeat_pending, "repeat_pending")
-        expected = "Ignore(), Hallucinate() or Censor(worst_value), the worst value that f can take"
+        expected = "Ignore(), Hallucinate(), KrigingBeliever() or Censor(worst_value)"
         _check_type(self.pending, Pending, "pending", expected)
         self.rule.check_pending(self.pending)
         if self.worst_value is not None:

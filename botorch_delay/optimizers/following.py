@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from botorch_delay.domains.devices import sent
 from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT
 from botorch_delay.exceptions import ExhaustedDesignError, StorageError
 from botorch_delay.history.events import Event
@@ -69,7 +70,7 @@ def placed(rounds: RoundSequence, asked: Mapping[str, Any], *, finished: bool) -
         StorageError: if no round is open and the run was not ended.
     """
     current, number, slot = rounds.open, asked["round"], asked["slot"]
-    key = rounds.active.key_of(rounds.active.domain.like.new_tensor(asked["x"]))
+    key = rounds.active.key_of(sent(asked["x"], rounds.active.domain.like))
     data = dict(asked) | {"point": rounds.active.suggestion(key, 1, 0).index}
     if current is None:
         if not finished:

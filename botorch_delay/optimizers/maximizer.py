@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -15,12 +16,13 @@ from botorch_delay.design.ascent import (
     snapped,
 )
 from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.devices import moved, sent, sent_rows
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import InputError, NumericsError
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
-from botorch_delay.history.point_status import nothing_to_ask
+from botorch_delay.history.point_status import nothing_to_ask, row_of
 from botorch_delay.history.trials import Ledger, Suggestion
 from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
 from botorch_delay.optimizers.rule_model import RuleModel
@@ -105,6 +107,11 @@ class Maximizer:
         model.restart(self.rule.surrogates(fitted), candidates)
         self._order = None
 
+    @property
+    def played(self) -> RuleModel:
+        """The model that the rule sees: with drawn values where pending points count with such."""
+        return self.model.fantasized() if self.model.pending.draws else self.model
+
     def choose(
         self, number: int, slot: int, active: ActiveSet | None = None, *, confirm: bool = False
     ) -> Suggestion:
@@ -130,7 +137,7 @@ class Maximizer:
 
     def _largest(self, active: ActiveSet | None) -> int | Tensor:
         """Where the rule is largest: a row of a finite set, a point (``d``) of a box."""
-        model, blind = self.model, self.model.is_blind
+        model, blind = self.played, self.model.is_blind
         scores = self._first_order() if blind else self.rule.score(model)
         may_ask, allowed = self._allowed(active)
         if scores.shape != allowed.shape:
@@ -139,16 +146,20 @@ class Maximizer:
                 f"each candidate; got {tuple(scores.shape)}."
             )
         scores = scores.masked_fill(~allowed, -torch.inf)
-        if not bool(torch.isfinite(scores.max())):
+        own_scale = self.rule.own_scale or blind
+        tied = lowest_tied(scores, 0.0 if own_scale else model.prior_deviation)
+        # In one tensor, so that a device is waited for once.
+        top, row = torch.cat([scores.max().double().unsqueeze(0), tied.double()]).tolist()
+        if not math.isfinite(top):
             name = self.rule.method(model)
             raise NumericsError(f"{name} is not finite at any point that may be asked.")
         if model.finite:
-            own_scale = self.rule.own_scale or blind
-            return lowest_of_largest(scores, 0.0 if own_scale else model.prior_deviation)
+            return int(row)
         if blind:
             return model.candidates.index_select(0, scores.argmax().unsqueeze(0)).squeeze(0)
         point = self._climb(model, scores, may_ask, allowed)
-        if not (self.rule.fantasizes and model.surrogate.learned and model.is_crowded(point)):
+        fantasizes = self.rule.fantasizes and model is self.model and model.surrogate.learned
+        if not (fantasizes and model.is_crowded(point)):
             return point
         model = model.fantasized()
         scores = self.rule.score(model).masked_fill(~allowed, -torch.inf)
@@ -175,7 +186,8 @@ class Maximizer:
         contested = upper >= mean[best] - deviation[best]
         if int(contested.sum()) < 2:
             return None
-        running = torch.tensor([self.model.running[key] > 0 for key in keys], device=upper.device)
+        running = torch.tensor([self.model.running[key] > 0 for key in keys])
+        running = moved(running, upper.device)
         upper = upper.masked_fill(running | ~contested, -torch.inf)
         if not bool(torch.isfinite(upper.max())):
             return None
@@ -204,14 +216,14 @@ class Maximizer:
         pool = self.model.candidates
         if self._order is None:
             generator = generator_for(self._config.seed, 0, torch.device("cpu"))
-            self._order = torch.randperm(len(pool), generator=generator).to(pool.device)
+            self._order = moved(torch.randperm(len(pool), generator=generator), pool.device)
             self._taken, self._seen = torch.zeros_like(self._order), 0
         asked = self._ledger.trials[self._seen :]
         if asked and self.model.finite:
-            rows = torch.tensor([trial.index for trial in asked], device=pool.device)
+            rows = sent_rows([row_of(trial) for trial in asked], pool)
             self._taken.index_fill_(0, rows, 1)
         elif asked:
-            for x in torch.stack([trial.point for trial in asked]).to(pool.device):
+            for x in sent(torch.stack([trial.point for trial in asked]), pool):
                 self._taken.masked_fill_((pool == x).all(dim=1), 1)
         self._seen = len(self._ledger)
         turn = (self._order - len(self._ledger)) % len(pool)
@@ -230,7 +242,7 @@ class Maximizer:
         for keys in (closed + avoided, closed):
             rows = [key for key in keys if key >= 0]
             points = [model.point(key) for key in keys if key < 0]
-            taken = torch.stack(points).to(pool.device) if points else pool[:0]
+            taken = sent(torch.stack(points), pool) if points else pool[:0]
 
             def may_ask(X: Tensor, taken: Tensor = taken) -> Tensor:
                 free = everywhere.new_ones(len(X)) if inside is None else inside(X)
@@ -241,7 +253,7 @@ class Maximizer:
             if not keys and inside is None:
                 return None, within
             allowed = within & may_ask(pool) if points else within.clone()
-            allowed[rows] = False
+            allowed[sent_rows(rows, allowed)] = False
             if bool(allowed.any()):
                 return (may_ask if points or inside is not None else None), allowed
         raise nothing_to_ask(int(within.sum()), exact=self._config.exact)
@@ -293,8 +305,8 @@ class Maximizer:
         assert isinstance(domain, BoxDomain)
         X = torch.stack(model.answers.best(NEAREST)).repeat_interleave(AROUND, dim=0)
         drawn = torch.randn(len(X), domain.dim + 1, generator=generator, dtype=torch.double).to(X)
-        X, drawn = (
-            torch.cat([X, drawn], dim=1).to(domain.bounds.device).tensor_split([domain.dim], 1)
+        X, drawn = sent(torch.cat([X, drawn], dim=1), domain.bounds).tensor_split(
+            [domain.dim], dim=1
         )
         distance = LOCAL_REACH * 10.0 ** -drawn[:, :1].abs()
         moved = domain.from_unit((domain.to_unit(X) + distance * drawn[:, 1:]).clamp(0.0, 1.0))
@@ -311,13 +323,13 @@ class Maximizer:
         model = self.model
         keys = sorted(set(model.answers.keys).difference(model.feasibility.closed()))
         if model.finite:
-            rows = torch.tensor([key for key in keys if key >= 0], device=model.mean.device).long()
+            rows = sent_rows([key for key in keys if key >= 0], model.mean)
             if active is not None and active.rows is not None:
                 rows = rows[torch.isin(rows, active.rows)]
             return rows.tolist(), model.mean[rows], model.deviation[rows]
         if not keys:
             return [], model.mean[:0], model.mean[:0]
-        X = torch.stack([model.point(key) for key in keys]).to(model.candidates.device)
+        X = sent(torch.stack([model.point(key) for key in keys]), model.candidates)
         allowed = self._domain.contains(X)
         if active is not None and active.inside is not None:
             allowed &= active.inside(X)

@@ -14,6 +14,7 @@ from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, FixedBeta
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.devices import sent
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.domains.space import Space, as_domain
@@ -117,7 +118,7 @@ class RandomOptimizer(Optimizer):
         if self._engine is None:
             self._engine = SobolEngine(self._domain.dim, scramble=True, seed=self._seed)
         while not self._thin and len(self._found) <= number:
-            unit = self._engine.draw(BATCH, dtype=torch.double).to(self._domain.like)
+            unit = sent(self._engine.draw(BATCH, dtype=torch.double), self._domain.like)
             X = self._domain.from_unit(unit)
             self._found += X[self._domain.contains(X)].unbind()
             self._thin = self._engine.num_generated > MAX_DRAWS * (len(self._found) + 1)

@@ -16,6 +16,7 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, Constants
 from botorch_delay.confidence.guarantee import Guarantee
+from botorch_delay.domains.devices import moved, sent
 from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import whole_set
@@ -158,7 +159,7 @@ class ReadableRun(Run, ABC):
                 "There is no answer yet to base a recommendation on; tell() or attach() one."
             )
         surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.data(data)
+        evidence, answered = surrogate.data(data), sent(data.X, self._domain.like)
         if among == "active":
             active = self._active_points()
             rows, candidates = active.candidates()
@@ -166,16 +167,17 @@ class ReadableRun(Run, ABC):
         else:
             evaluated = [trial.index for trial in self._ledger.trials if trial.value is not None]
             evaluated += [result.index for result in self._ledger.attached]
-            rows, candidates = self._active_points().evaluated(evaluated, data.X)
+            rows, candidates = self._active_points().evaluated(evaluated, answered)
             if surrogate.is_exact:
-                at = _first_among(data.X[data.y.argsort(descending=True)], candidates)
+                order = data.y.argsort(descending=True)
+                at = _first_among(answered[moved(order, answered.device)], candidates)
                 rows, candidates = rows and [rows[at]], candidates[at : at + 1]
         judged = (surrogate, evidence, confidence, delta)
         found, best = predict(candidates, *judged, sign=self._sign, best=True)
         mean, lower, upper = (float(end) for end in (found.mean, found.lower, found.upper))
         x = candidates[best].clone()
         index = None if rows is None else rows[best]
-        count = int((x == data.X).all(dim=1).sum())
+        count = int((x == answered).all(dim=1).sum())
         params = self._domain.params(x)
         return Recommendation(x, index, mean, lower, upper, found.interval, count, params)
 
@@ -216,7 +218,8 @@ class ReadableRun(Run, ABC):
             raise NoAnswerError("There is no answer yet to bound what can be gained.")
         surrogate, confidence, delta = self._judgement()
         evidence = surrogate.data(data)
-        _, candidates = self._active_points().candidates(tried=data.X)
+        tried = sent(data.X, self._domain.like)
+        _, candidates = self._active_points().candidates(tried)
         posterior, half, _ = intervals(candidates, surrogate, evidence, confidence, delta)
         ends = torch.stack([(posterior.mean + half).max(), (posterior.mean - half).max()])
         upper, lower = surrogate.warping.inverse(ends)
@@ -309,7 +312,8 @@ class ReadableRun(Run, ABC):
         if not len(data):
             raise NoAnswerError("There is no answer yet to judge a recommendation by.")
         surrogate = self._judgement()[0]
-        candidates = self._active_points().candidates(tried=data.X)[1]
+        tried = sent(data.X, self._domain.like)
+        candidates = self._active_points().candidates(tried)[1]
         counts = len(self._ledger), self._ledger.answer_count
         recommended = self.recommend().x
         return plausible(surrogate, surrogate.data(data), candidates, recommended, delta, counts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,11 +31,6 @@ from botorch_delay.optimizers.run import Fitting
 from botorch_delay.optimizers.stragglers import EarlyClose
 
 logger = logging.getLogger(__name__)
-
-# A trial that holds a round up is reported once it has been out for OVERDUE times as many asks as
-# the design has points, where one like it would have come back with probability SURELY.
-OVERDUE = 4
-SURELY = 0.95
 
 
 class RoundSequence:
@@ -74,7 +69,7 @@ class RoundSequence:
         # the same of the event (ActiveSet.after_record).
         self._judged: ActiveSet | None = None
         factor = config.straggler_factor
-        self._early = None if factor is None else EarlyClose(factor, config.domain.like)
+        self._early = None if factor is None else EarlyClose(factor, config.domain)
 
     def __str__(self) -> str:
         """Where the rounds stand, and what the last one left, in a line."""
@@ -171,23 +166,6 @@ class RoundSequence:
         ids = sorted({*outstanding.trials, *itertools.chain.from_iterable(held)})
         trials = (self._ledger[i] for i in ids)
         return describe_running(trials, len(self._ledger), law)
-
-    def report_overdue(self, law: Callable[[], EmpiricalDelay | None]) -> None:
-        """Write a line to the log where the open round waits for a trial that may be lost."""
-        oldest = None if self.open is None else self.open.oldest_unsettled()
-        if self.open is None or oldest is None or not self.round_rule.on_arrival:
-            return
-        asked, usual = self.open.slots[oldest].trials[:1], OVERDUE * max(self.open.design_size, 10)
-        times, rest = divmod(len(self._ledger) - 1 - asked[0], usual) if asked else (0, 0)
-        if rest or times.bit_count() != 1:  # at once, twice, four times the usual, and so on
-            return
-        worst = next(iter(self.stragglers(law())), None)
-        if worst is not None and (worst.sooner is None or worst.sooner >= SURELY):
-            logger.warning(
-                "round %d waits for trial %d, asked %d asks ago; if it will not come back, call "
-                "mark_abandoned(%d)",
-                *(self.open.number, worst.trial.id, worst.asks, worst.trial.id),
-            )
 
     def bounds(self, number: int) -> RoundBounds:
         """How wide the bounds of a round are."""

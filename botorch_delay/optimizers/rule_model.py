@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay import validation
+from botorch_delay.domains.devices import sent
 from botorch_delay.domains.finite import Domain, PointKeys
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.exceptions import InputError
@@ -37,6 +38,7 @@ class Pending:
     """How pending points enter the posterior."""
 
     hallucinates: ClassVar[bool] = False  # whether they count in the deviation without a value
+    draws: ClassVar[bool] = False  # whether values are drawn for those without one in every ask
     inflate: bool = False
     max_delay: int | None = None
 
@@ -62,6 +64,25 @@ class Hallucinate(Pending):
     """
 
     hallucinates = True
+
+
+@dataclass(frozen=True)
+class KrigingBeliever(Pending):
+    """Pending points count with answers drawn from the posterior, others at every ask.
+
+    The randomized kriging believer of Sugiura, Takeuchi and Takeno (arXiv 2603.01470), where the
+    plain one (Ginsbourger 2010) takes the mean, as :class:`Hallucinate` does. If f is a draw of the
+    surrogate's Gaussian process, noise is Gaussian, and delays do not depend on the answers, then
+    given what has arrived the drawn answers have the law of the missing ones. So each single ask
+    has the law of what the rule would ask if no answer of these points were missing. Regret bounds,
+    of the mean over such f, are given there under conditions on the rule and after an initial
+    design, which is not made here: nothing is claimed.
+
+    A trial that has failed counts as pending. What is random is drawn on the CPU, and follows from
+    the optimizer's seed and the number of the ask.
+    """
+
+    hallucinates = draws = True
 
 
 @dataclass(frozen=True)
@@ -182,6 +203,7 @@ class RuleModel:
         seed: int,
     ) -> None:
         self.finite, self.pending, self.seed = domain.count is not None, pending, seed
+        self._domain = domain
         self._ledger, self._sign, self._exact = ledger, sign, exact
         self.widths: list[float] = []
         self.behind = True
@@ -260,8 +282,8 @@ class RuleModel:
         if not keys:
             return set()
         points = torch.stack([self.point(key) for key in keys])
-        X = self.surrogate.inputs(points.to(self.candidates.device))
-        y = X.new_tensor([sum(values[key]) / len(values[key]) for key in keys])
+        X = self.surrogate.inputs(sent(points, self.candidates))
+        y = sent([sum(values[key]) / len(values[key]) for key in keys], X)
         kept = representative(X / self.surrogate.covar_module.lengthscale, y)
         return set(keys).difference(keys[row] for row in kept.tolist())
 
@@ -283,7 +305,7 @@ class RuleModel:
     @property
     def deviation(self) -> Tensor:
         """At every candidate, with pending points counted: ``N``."""
-        return self.with_pending.at_candidates.variance.sqrt()
+        return self.views[0].with_pending.at_candidates.variance.sqrt()
 
     def mean_at(self, X: Tensor) -> Tensor:
         """At points of a box, ``n x d`` in its columns, in units of the surrogate: ``n``."""
@@ -308,8 +330,8 @@ class RuleModel:
         return self._key_of[source]
 
     def point(self, key: int) -> Tensor:
-        """The point with a key, ``d``; of a box on the CPU."""
-        return self.candidates[key] if key >= 0 else self._keys.point(key)
+        """The point with a key, ``d``, on the CPU."""
+        return self._domain.on_cpu[key] if key >= 0 else self._keys.point(key)
 
     def generator(self) -> torch.Generator:
         """A fresh one, of the present ask."""
@@ -319,7 +341,7 @@ class RuleModel:
         """Paths of the prior: exact ones on small sets, at points from elsewhere as well."""
         points = self.candidates
         if self.finite and self._keys.points:
-            points = torch.cat([points, torch.stack(self._keys.points).to(points.device)])
+            points = torch.cat([points, sent(torch.stack(self._keys.points), points)])
         if self._paths is None or self._paths_at != len(points):
             kernel, inputs = self.surrogate.covar_module, self.surrogate.inputs(points)
             exact = self.finite and len(self.candidates) <= sample_paths.MAX_EXACT_POINTS
@@ -338,7 +360,7 @@ class RuleModel:
         points += [asked.point(key) for key in failed]
         if not points:
             return None
-        return self.surrogate.inputs(torch.stack(points).to(self.candidates.device))
+        return self.surrogate.inputs(sent(torch.stack(points), self.candidates))
 
     def is_crowded(self, point: Tensor) -> bool:
         """Whether near a point of a box, ``d``, more are pending than answered, and ``CROWDED``."""
@@ -346,19 +368,26 @@ class RuleModel:
         if not self.pending.hallucinates or len(points) < CROWDED:
             return False
         place = self.surrogate.inputs(point.unsqueeze(0))
-        pending, answered = (
-            int(((X - place).square().mean(dim=1).sqrt() < CROWD).sum())
-            for X in (
-                self.surrogate.inputs(torch.stack(points).to(point)),
-                self.answers.anywhere.data.X,
-            )
-        )
-        return pending >= max(CROWDED, answered)
+        asked = self.surrogate.inputs(sent(torch.stack(points), point))
+        pending, answered = torch.stack(
+            [
+                ((X - place).square().mean(dim=1).sqrt() < CROWD).sum()
+                for X in (asked, self.answers.anywhere.data.X)
+            ]
+        ).tolist()
+        return bool(pending >= max(CROWDED, answered))
 
     def fantasized(self) -> RuleModel:
         """The model with values drawn for pending points, fresh ones in every ask."""
-        made, drawn = copy.copy(self), self.with_pending.fantasized(self.answers, self.generator())
-        made.views, made.answers = [View(drawn, None)], drawn
+        made = copy.copy(self)
+        made.views = []
+        for view in self.views:
+            drawn = view.answers
+            if view.with_pending is not view.answers:
+                generator = generator_for(self.seed, -1 - self.asks, torch.device("cpu"))
+                drawn = view.with_pending.fantasized(view.answers, generator)
+            made.views.append(View(drawn, None))
+        made.answers = made.views[0].answers
         return made
 
     def width_at(self, choice: Suggestion) -> float | None:
@@ -367,7 +396,7 @@ class RuleModel:
             return None
         if choice.x is None:
             return self.deviation[choice.index].item()
-        inputs = self.surrogate.inputs(choice.x.unsqueeze(0).to(self.candidates.device))
+        inputs = self.surrogate.inputs(sent(choice.x.unsqueeze(0), self.candidates))
         return self.with_pending.anywhere.at(inputs).deviation.item()
 
     def asked(self, trial: Trial, width: float | None = None) -> None:

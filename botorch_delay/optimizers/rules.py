@@ -27,6 +27,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.design.ascent import BoundClimb
+from botorch_delay.domains.devices import sent, sent_rows
 from botorch_delay.domains.generators import seeded
 from botorch_delay.exceptions import BotorchDelayError, InputError, InputTypeError
 from botorch_delay.gp.delayed_gp import DelayedGP
@@ -124,10 +125,10 @@ class UCB(Rule):
     """The upper confidence bound ``mu + sqrt(beta) sigma`` (Srinivas 2010).
 
     On a box with a learned kernel, where pending points count in sigma alone, hundreds would crowd
-    where mu is largest: no sigma is left near the first of them, and mu stays as it is. A point
-    that would be the 17th pending one within a tenth of the sides (root mean square) is not asked.
-    Instead the bound is maximised given values drawn for all pending points, fresh ones in every
-    ask (randomized kriging believer, 2603.01470).
+    where mu is largest: no sigma is left near the first of them, and mu stays as it is. So where
+    16 points and more are pending within a tenth of the sides (root mean square), and no more are
+    answered there, the bound is maximised given values drawn for all pending points, fresh ones in
+    every ask (randomized kriging believer, 2603.01470).
 
     Args:
         beta: BoTorch's convention, the square of the factor on sigma; above 0.
@@ -208,6 +209,12 @@ class ThompsonSampling(Rule):
         if self.n_features % 2:
             raise InputError(f"n_features must be even, got {self.n_features}.")
 
+    def check_pending(self, pending: Pending) -> None:
+        """Refuse drawn answers, given which samples have the law of those of ``Ignore``."""
+        super().check_pending(pending)
+        if pending.draws:
+            raise InputError(f"{self!r} draws anyway: use pending=Ignore(), which is the same.")
+
     def check(self, model: RuleModel) -> None:
         """Make what paths are drawn from.
 
@@ -235,8 +242,8 @@ class ThompsonSampling(Rule):
         count = len(model.candidates)
         places = [key if key >= 0 else count - 1 - key for key in posterior.keys]
         # One number per place, so that the order in which points were entered does not matter.
-        noise = torch.randn(len(path), generator=generator, dtype=path.dtype).to(path)
-        rows = torch.tensor(places, dtype=torch.long, device=path.device)
+        noise = sent(torch.randn(len(path), generator=generator, dtype=path.dtype), path)
+        rows = sent_rows(places, path)
         residual = path[rows] + posterior.noise_var.sqrt() * noise[rows]
         centred = path[:count] - posterior.correction(residual)
         return model.mean + math.sqrt(self.beta) * centred
@@ -246,7 +253,7 @@ class ThompsonSampling(Rule):
         answers, design = model.answers.anywhere, model.with_pending.anywhere
         surrogate, generator = model.surrogate, model.generator()
         prior = model.paths(self.n_features).draw_function(generator)
-        noise = torch.randn(len(design), generator=generator, dtype=torch.double).to(starts)
+        noise = sent(torch.randn(len(design), generator=generator, dtype=torch.double), starts)
         with torch.no_grad():
             residual = prior(design.data.X) + design.data.noise_var.sqrt() * noise
             weights = design.unwhiten(design.whiten(residual.unsqueeze(-1))).squeeze(-1)
@@ -349,7 +356,7 @@ class BotorchRule(Rule):
             InputTypeError: if the factory returns something else.
         """
         X = model.surrogate.inputs(model.candidates[:2])
-        y = X.new_tensor([[0.0], [1.0]])[: len(X)]
+        y = sent([[0.0], [1.0]], X)[: len(X)]
         pending = X[:1] if model.pending.hallucinates else None
         kernel, noise_var = copy.deepcopy(model.surrogate.covar_module), model.surrogate.noise_var
         try:

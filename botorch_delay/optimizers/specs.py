@@ -32,7 +32,7 @@ from botorch_delay.gp.kernels import build_kernel, covariance, describe_kernel, 
 from botorch_delay.gp.surrogate import Hyperparameters, Learned
 from botorch_delay.optimizers.certifying import CertifyingUCB
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
-from botorch_delay.optimizers.rule_model import Censor, Hallucinate, Ignore
+from botorch_delay.optimizers.rule_model import Censor, Hallucinate, Ignore, KrigingBeliever
 from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -44,7 +44,7 @@ _PARTS: dict[str, type] = {
         *(FixedBeta, RKHSConfidence),
         *(NoDelay, ConstantDelay, PoissonDelay, GeometricDelay, SubExponentialDelay),
         *(UCB, CertifyingUCB, ThompsonSampling, Exploit, WithinBudget),
-        *(Ignore, Hallucinate, Censor),
+        *(Ignore, Hallucinate, KrigingBeliever, Censor),
         *(Hyperparameters, Learned),
         *(HorizonRounds, GeometricRounds),
     )

@@ -57,6 +57,7 @@ import logging
 import torch
 from torch import Tensor
 
+from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.open_round import OpenRound, SlotState
 from botorch_delay.history.answers import Answers
 
@@ -68,11 +69,11 @@ class EarlyClose:
 
     Args:
         factor: kappa, at least 1.
-        points: of the finite set, ``N x d``.
+        domain: a finite set.
     """
 
-    def __init__(self, factor: float, points: Tensor) -> None:
-        self._factor, self._points = factor, points
+    def __init__(self, factor: float, domain: Domain) -> None:
+        self._factor, self._domain = factor, domain
         self._seen: tuple[OpenRound, list[int], list[int], Tensor] | None = None
         self._allowed = False  # with what was seen last
 
@@ -102,10 +103,10 @@ class EarlyClose:
 
     def _largest_deviation(self, current: OpenRound, keys: list[int], rows: Tensor) -> float:
         """Over active rows, given answers at the points with some keys that are active."""
-        surrogate, points = current.surrogate, self._points
-        picks = torch.tensor(keys, device=points.device)
-        picks = picks[torch.isin(picks, rows)]
-        unknown = torch.full((len(picks),), torch.nan, dtype=torch.double)
-        design = Answers(points[picks], points.new_zeros(len(picks)), unknown, picks)
+        surrogate, domain = current.surrogate, self._domain
+        picks = torch.tensor(keys)
+        picks = picks[torch.isin(picks, rows.cpu())]
+        X, unknown = domain.on_cpu[picks], torch.full((len(picks),), torch.nan, dtype=torch.double)
+        design = Answers(X, X.new_zeros(len(picks)), unknown, picks)
         posterior = surrogate.posterior(surrogate.data(design))
-        return float(posterior.at(points[rows]).deviation.max())
+        return float(posterior.at(domain.like[rows]).deviation.max())

@@ -32,7 +32,8 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.design.ascent import lowest_of_largest
+from botorch_delay.design.ascent import lowest_of_largest, lowest_tied
+from botorch_delay.domains.devices import moved
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.domains.space import Space, as_domain
@@ -207,21 +208,21 @@ class ThreDSOptimizer(Optimizer):
                 index = self._middle(candidates)
                 break
             evidence = self._surrogate.data(self._data(answered))
-            at, parts = self._points[candidates], (self._surrogate, evidence)
-            posterior, half, _ = intervals(at, *parts, self._confidence, self._delta)
-            mean = posterior.mean
+            posterior, half, _ = intervals(
+                self._points[candidates], self._surrogate, evidence, self._confidence, self._delta
+            )
+            lower, upper = posterior.mean - half, posterior.mean + half
+            safe, hopeful = lowest_tied(lower), lowest_tied(upper)
+            # In one tensor, so that a device is waited for once.
+            parts = upper.max().unsqueeze(0), lower[safe], candidates[safe], candidates[hopeful]
+            largest, reached, best, index = torch.cat([part.double() for part in parts]).tolist()
             threshold = (search.a + search.b) / 2.0
-            best = lowest_of_largest(mean - half)
-            if float((mean + half).max()) < threshold - self._slack():
+            if largest < threshold - self._slack():
                 self._happen("searched")
-            elif (
-                float((mean - half)[best]) > threshold
-                or len(answered) - search.mark >= self._patience
-            ):
-                node = self._descendant_of(int(candidates[best]))
-                self._happen("accepted", data={"node": node})
+            elif reached > threshold or len(answered) - search.mark >= self._patience:
+                self._happen("accepted", data={"node": self._descendant_of(int(best))})
             else:
-                index = int(candidates[lowest_of_largest(mean + half)])
+                index = int(index)
                 break
         number, slot = search.epoch, len(search.trials)
         if self._domain.count is not None:
@@ -256,7 +257,7 @@ class ThreDSOptimizer(Optimizer):
             raise nothing_to_ask(len(closed))
         if closed:
             rows = rows[~torch.isin(rows, torch.tensor(closed))]
-        return rows.to(self._points.device)
+        return moved(rows, self._points.device)
 
     def _middle(self, rows: Tensor) -> int:
         """The candidate nearest to the middle of the region's bounding box."""

@@ -1,6 +1,7 @@
 """Pictures of runs: each function draws on Matplotlib axes, on new ones if it is given none.
 
-Each returns the axes. Without Matplotlib it raises a ``MissingExtraError``, an ``InputTypeError``
+Each returns the axes, a list where there are several, but for ``plot_summary``, which returns the
+figure. Without Matplotlib it raises a ``MissingExtraError``, an ``InputTypeError``
 if it is given something else than it draws, and a ``NoAnswerError`` where there is nothing to draw
 before the first answer.
 """

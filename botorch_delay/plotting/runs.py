@@ -227,7 +227,7 @@ def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | No
     return ax
 
 
-def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> tuple[Axes, Axes]:
+def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> list[Axes]:
     """Answers and the best so far, and below them how many trials ran, over the asks.
 
     An answer stands where it came, and an attached result where it was attached: after how many
@@ -274,7 +274,7 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> tu
     bottom.set(xlabel="asks", ylabel="in flight", ylim=(0, None))
     for axis in (bottom.xaxis, bottom.yaxis):
         axis.set_major_locator(plt.MaxNLocator(integer=True))
-    return top, bottom
+    return [top, bottom]
 
 
 def plot_certificates(
@@ -284,11 +284,11 @@ def plot_certificates(
     factors: Sequence[float] = (1.0, 1.5, 2.0),
     *,
     covar_module: Kernel | None = None,
-    axes: Sequence[Axes] | None = None,
-) -> tuple[Axes, Axes]:
-    """Certified regret over the asks, at multiples of a norm, and the least norm not refuted.
+    ax: Axes | None = None,
+) -> Axes:
+    """Certified regret over the asks, at multiples of a norm.
 
-    A line ends where the answers refute its norm.
+    A line ends where the answers refute its norm; the legend has the least norm that they do not.
 
     Args:
         optimizer: with at least one ask; certificates are those of ``optimizer.certify``.
@@ -296,34 +296,27 @@ def plot_certificates(
         noise_std: s.
         factors: of C.
         covar_module: as in ``optimizer.certify``.
-        axes: two, where to draw.
+        ax: where to draw.
 
     Raises:
         NotSupportedError: where the optimizer has no certificate.
     """
     check(optimizer, Optimizer, "plot_certificates")
-    if axes is None:
-        axes = pyplot().subplots(2, sharex=True, layout="constrained", height_ratios=[2, 1])[1]
-    top, bottom = axes
-    count = len(optimizer.trials)
+    ax = new_axes(ax)
+    count, least = len(optimizer.trials), 0.0
     steps = sorted({max(round(count * share / LOOKS), 1) for share in range(1, LOOKS + 1)})
     steps = [step for step in steps if step <= count]
-    least: list[float] = []
     for factor, colour in zip(factors, itertools.cycle((BLUE, GREEN, ORANGE, VERMILION))):
         found = [
             optimizer.certify(factor * norm_bound, noise_std, covar_module=covar_module, asks=step)
             for step in steps
         ]
-        least = [certificate.norm_at_least for certificate in found]
+        least = max((certificate.norm_at_least for certificate in found), default=0.0)
         regret = [certificate.regret for certificate in found]
-        top.plot(steps, regret, color=colour, label=f"norm {factor * norm_bound:.3g}")
-        bottom.axhline(factor * norm_bound, color=colour, linewidth=1)
-    bottom.plot(steps, least, color="black", label="least norm not refuted")
-    top.set(ylabel="certified regret", ylim=(0, None))
-    bottom.set(xlabel="asks", ylabel="norm", ylim=(0, None))
-    top.legend(frameon=False)
-    bottom.legend(frameon=False, fontsize="small")
-    return top, bottom
+        ax.plot(steps, regret, color=colour, label=f"norm {factor * norm_bound:.3g}")
+    ax.set(xlabel="asks", ylabel="certified regret", ylim=(0, None))
+    ax.legend(frameon=False, title=f"least norm not refuted: {least:.3g}")
+    return ax
 
 
 def plot_posteriors(model: DelayedGP, X: Tensor, ax: Axes | None = None) -> Axes:

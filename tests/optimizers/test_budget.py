@@ -94,7 +94,9 @@ def test_every_price_is_what_the_documentation_says():
         if trial.slot == -1:
             gap = bounds.upper.max() - bounds.lower[trial.index]
             expected = min(opt._budget._rates[0], gap.item())
-            assert opt._budget._caps[-1] == pytest.approx(expected)
+            assert opt._budget.price(trial.index) == pytest.approx(expected)
+        bills = [opt._budget.price(asked.index) for asked in opt.trials]
+        assert opt._budget.certified == pytest.approx(sum(bills))
         opt.tell(trial, problem.values[trial.index].item() + noise[trial.id].item())
     assert opt._budget.bound <= opt._budget.trivial
 

@@ -78,6 +78,7 @@ OPTIMIZERS = {
     "certifying": index(rule=bd.CertifyingUCB(2.0, 0.1)),
     "UCB, ignore": index(rule=bd.UCB(4.0), pending=bd.Ignore()),
     "UCB, hallucinate": index(rule=bd.UCB(4.0), pending=bd.Hallucinate()),
+    "UCB, drawn": index(rule=bd.UCB(4.0), pending=bd.KrigingBeliever()),
     "UCB, censor": index(rule=bd.UCB(4.0), pending=bd.Censor(-3.0, 5, inflate=True)),
     "TS, hallucinate": index(rule=bd.ThompsonSampling(2.0)),
     "TS, censor": index(rule=bd.ThompsonSampling(), pending=bd.Censor(-3.0, max_delay=4)),

@@ -213,7 +213,9 @@ FACTORIES = {
 
 @pytest.mark.parametrize("factory", FACTORIES)
 @pytest.mark.parametrize(
-    "pending", [bd.Ignore(), bd.Hallucinate(), bd.Censor(-2.0)], ids=lambda p: type(p).__name__
+    "pending",
+    [bd.Ignore(), bd.Hallucinate(), bd.KrigingBeliever(), bd.Censor(-2.0)],
+    ids=lambda p: type(p).__name__,
 )
 def test_botorch_acquisitions_run_with_pending_points(factory, pending):
     opt = make(FACTORIES[factory], pending)
@@ -224,6 +226,82 @@ def test_botorch_acquisitions_run_with_pending_points(factory, pending):
     assert len(asked) == 3
     if isinstance(pending, bd.Hallucinate) and factory not in ("PosteriorMean", "LogEI"):
         assert not {t.index for t in opt.pending[:2]} & set(asked[:1])
+
+
+def believing(seed, rule=None, **options):
+    """With answers at five points and another at one of them, and five pending."""
+    opt = make(rule or bd.UCB(4.0), bd.KrigingBeliever(), seed=seed, **options)
+    trials = opt.ask(5)
+    for trial in trials:
+        opt.tell(trial, value(trial))
+    opt.attach(trials[0].x, 0.5)
+    return opt, opt.ask(5)
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_drawn_answers_are_data_like_any_other(maximize):
+    opt, pending = believing(0, maximize=maximize)
+    X, sign = opt.domain.points, 1.0 if maximize else -1.0
+    told = [(t.index, sign * t.value) for t in opt.trials[:5]] + [(opt.trials[0].index, sign * 0.5)]
+    rows, y = torch.tensor([row for row, _ in told]), torch.tensor([v for _, v in told]).double()
+    waiting = torch.tensor([t.index for t in pending])
+    k = kernel_function(se())
+    cross = torch.from_numpy(k(X.numpy(), X.numpy()))
+    model = opt._maximizer.played
+    value_of = dict(zip(model.answers.keys, model.answers.anywhere.data.y.tolist(), strict=True))
+    drawn = torch.tensor([value_of[row] for row in waiting.tolist()]).double()
+    both = torch.cat([rows, waiting])
+    K = cross[both][:, both] + NOISE * torch.eye(len(both))
+    mean = cross[:, both] @ torch.linalg.solve(K, torch.cat([y, drawn]))
+    variance = 1.0 - (cross[:, both] * torch.linalg.solve(K, cross[both]).mT).sum(dim=1)
+    found = opt.posterior()
+    assert torch.allclose(sign * found[0], mean, atol=1e-8)
+    assert torch.allclose(found[1], variance.sqrt(), atol=1e-8)
+    assert opt.ask().index == int((mean + 2.0 * found[1]).argmax())
+
+
+def test_answers_are_drawn_anew_at_every_ask_by_the_seed():
+    opt, _ = believing(1)
+    same, other = believing(1)[0], believing(2)[0]
+    first = opt.posterior()[0]
+    assert torch.equal(first, same.posterior()[0])
+    assert not torch.allclose(first, other.posterior()[0])
+    opt.mark_abandoned(opt.ask())  # which is not pending any more
+    assert not torch.allclose(first, opt.posterior()[0])
+    loaded = make(bd.UCB(4.0), bd.KrigingBeliever(), seed=1)
+    loaded.load_state_dict(opt.state_dict())
+    assert [t.index for t in loaded.ask(4)] == [t.index for t in opt.ask(4)]
+    for trial in opt.pending:
+        opt.mark_abandoned(trial)
+    plain = make(bd.UCB(4.0))
+    for trial in opt.trials[:5]:
+        plain.attach(trial.x, trial.value)
+    plain.attach(opt.trials[0].x, 0.5)
+    assert torch.allclose(opt.posterior()[0], plain.posterior()[0])
+
+
+def test_a_botorch_rule_sees_drawn_answers_as_data():
+    asked = []
+    for rule in (bd.UCB(4.0), bd.BotorchRule(UpperConfidenceBound, beta=4.0)):
+        opt = make(rule, bd.KrigingBeliever(), seed=3)
+        opt.attach(opt.domain.points[:2], torch.tensor([0.5, 0.0]).double())
+        asked.append([t.index for t in opt.ask(6)])
+    assert asked[0] == asked[1]
+
+
+def test_drawn_answers_on_a_box_with_a_learned_kernel():
+    box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+    opt = bd.AcquisitionOptimizer(box, rule=bd.UCB(2.0), pending=bd.KrigingBeliever())
+    for trial in opt.ask(5)[:4]:
+        opt.tell(trial, value(trial))
+    first, second = (opt.ask().x for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("rule", [bd.ThompsonSampling(), bd.CertifyingUCB(1.0, 0.1)], ids=repr)
+def test_rules_that_drawn_answers_make_no_sense_for(rule):
+    with pytest.raises(InputError, match="use pending="):
+        make(rule, bd.KrigingBeliever())
 
 
 def test_the_analytic_ucb_of_botorch_is_gp_bucb():

@@ -31,6 +31,7 @@ PARTS = [
     bd.WithinBudget(bd.BotorchRule(UpperConfidenceBound, beta=4.0), 1.5),
     bd.Ignore(),
     bd.Hallucinate(),
+    bd.KrigingBeliever(),
     bd.Censor(-1.0, 4, inflate=True),
     KNOWN,
     bd.Learned(KNOWN),

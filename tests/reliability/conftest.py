@@ -22,6 +22,7 @@ class Scale:
         mutations: of study files.
         problems: of random numbers, sizes and methods.
         asks: of one long run.
+        attacks: on the certificates of each way to choose points.
         every: of so many optimizers one is tried, where each is tried on its own.
     """
 
@@ -33,12 +34,13 @@ class Scale:
     mutations: int
     problems: int
     asks: int
+    attacks: int
     every: int
 
 
 SCALES = {
-    "full": Scale(2_000, 200, 10_000, 20_000, 100, 10_000, 1_000, 100_000, 1),
-    "small": Scale(12, 12, 500, 400, 2, 40, 8, 1_000, 7),
+    "full": Scale(2_000, 200, 10_000, 20_000, 100, 10_000, 1_000, 100_000, 400, 1),
+    "small": Scale(12, 12, 500, 400, 2, 40, 8, 1_000, 1, 7),
 }
 ROWS: dict[str, dict[str, float]] = {}  # for each subject the sums of its tests
 

@@ -335,13 +335,12 @@ def _against_exact(points: Tensor, picks: list[int], variance: Tensor) -> Check:
     """Variances at a sample against a factorization of the same picks in double."""
     exact = points.double()
     n = len(points)
-    y = exact.new_zeros(len(picks))
-    rows = torch.tensor(picks, device=points.device)
-    noise = torch.full_like(y, NOISE_VAR)
+    rows = torch.tensor(picks)
+    y = torch.zeros(len(picks), dtype=torch.double)
+    data = Data.averaged(exact[rows].cpu(), y, torch.full_like(y, NOISE_VAR), rows)
     part = slice(0, n, max(n // SAMPLE, 1))
-    posterior = Posterior(
-        squared_exponential(0.5, exact), Data.averaged(exact[rows], y, noise, rows)
-    ).at(exact[part])
+    kernel = squared_exponential(0.5, exact)
+    posterior = Posterior(kernel, data.to(exact, inputs=lambda X: X)).at(exact[part])
     within = VALUES_WITHIN if points.dtype is torch.float64 else SINGLE_WITHIN
     what = "variances of the same picks factorized in double"
     return same_values(what, variance[part].double(), posterior.variance, within)
