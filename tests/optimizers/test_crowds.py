@@ -17,16 +17,16 @@ def few(monkeypatch):
     monkeypatch.setattr(rule_model, "CROWDED", MOST)
 
 
-def wave(n):
+def wave(n, side=1.0):
     """The points of ``n`` asks after 20 answers, ``n x 5``."""
     opt = bd.BPEDelayOptimizer(bd.BoxDomain(BOX), 100, explore_fraction=0.01)
-    opt.attach(*answers())
+    opt.attach(*answers(side))
     return torch.stack([trial.x for trial in opt.ask(n)])
 
 
-def answers():
-    """Of a function that 20 points in 5 columns do not tell."""
-    X = torch.rand(20, 5, generator=generator(0), dtype=torch.double)
+def answers(side=1.0):
+    """Of a function that 20 points in 5 columns do not tell, from a cube of some side."""
+    X = 0.5 + side * (torch.rand(20, 5, generator=generator(0), dtype=torch.double) - 0.5)
     return X, (7.0 * X).sin().sum(dim=1)
 
 
@@ -46,6 +46,13 @@ def test_nothing_changes_while_few_are_pending(monkeypatch):
     begin = wave(MOST)
     monkeypatch.setattr(rule_model, "CROWDED", 100)
     assert torch.equal(wave(MOST), begin)
+
+
+def test_nothing_changes_where_more_are_answered(monkeypatch):
+    around = wave(8, side=0.05)
+    assert largest_crowd(around) >= MOST + 2
+    monkeypatch.setattr(rule_model, "CROWDED", 100)
+    assert torch.equal(wave(8, side=0.05), around)
 
 
 def test_pending_points_that_are_ignored_crowd_as_before(monkeypatch):
