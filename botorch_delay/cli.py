@@ -122,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(command=command)
         return added
 
-    demo = add("demo", _demo, "tune an SVM on real data with late, out-of-order results")
+    demo = add("demo", _demo, "tune a classifier on real data with late, out-of-order results")
     demo.add_argument("--workers", type=int, default=2, help="worker processes (default 2)")
     demo.add_argument("--trials", type=int, default=60, help="evaluations (default 60)")
     demo.add_argument("--seed", type=int, default=0, help="of split and search (default 0)")
@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
         "--race",
         type=int,
         metavar="SEEDS",
-        help="instead: race other methods on recorded trainings, SEEDS times (--out, --trials)",
+        help="instead: race other methods on a simulated clock, SEEDS times (not --seed, --store)",
     )
 
     reproduce = add("reproduce", _reproduce, "repeat the paper's experiments, draw its figures")
@@ -228,7 +228,13 @@ def _demo(arguments: argparse.Namespace) -> int:
     from botorch_delay.demo import run_demo, run_race
 
     if arguments.race is not None:
-        print(run_race(seeds=arguments.race, trials=arguments.trials, picture=arguments.out))
+        race = run_race(
+            seeds=arguments.race,
+            trials=arguments.trials,
+            workers=arguments.workers,
+            picture=arguments.out,
+        )
+        print(race)
         return 0
     result = run_demo(
         workers=arguments.workers,

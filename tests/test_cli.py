@@ -8,14 +8,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
+import numpy as np
 import pytest
 from scale import repeats
-from small_problems import arms
 
 from botorch_delay import BPEDelayOptimizer, __version__, cli, demo, load
-from botorch_delay.benchmarks import PROBLEMS
+from botorch_delay.benchmarks.methods import METHODS
 from botorch_delay.benchmarks.simulator import Recommended
-from botorch_delay.demo import CrossValidation, demo_domain, held_out_accuracy
+from botorch_delay.demo import GUESSING, Classifier, demo_space
 
 # Where rich is installed this import draws from a global generator, once.
 importlib.import_module("sklearn.model_selection")
@@ -38,7 +38,6 @@ def call(*arguments, capsys):
         (["dance"], "invalid choice"),
         (["demo", "--trials", "many"], "invalid int"),
         (["demo", "--trials", "1"], "at least 2"),
-        (["demo", "--trials", "5000"], "at most the 1600 points"),
         (["demo", "--workers", "0"], "at least 1"),
         (["demo", "--seed", "-1"], "at least 0"),
         (["demo", "--store", "/nowhere/study.db", "--trials", "4"], "folder /nowhere does not"),
@@ -84,13 +83,13 @@ def test_whatever_goes_wrong_is_one_line_and_exit_code_1(capsys, monkeypatch):
 def test_the_demo_runs_resumes_and_reports(tmp_path, capsys, monkeypatch):
     """In this process: the command as a user calls it is played by the heavy tests."""
     monkeypatch.setattr(demo, "spawned_pool", ThreadPoolExecutor)
-    monkeypatch.setattr(demo, "SUBSET", (200, 250))
+    monkeypatch.setattr(demo, "LANDMARKS", 30)
+    monkeypatch.setattr(demo, "SLOWNESS", 1.0)
     picture = tmp_path / "demo.png"
     arguments = ["--trials", "4", "--store", str(tmp_path / "study.db"), "--seed", "3"]
-    arguments += ["--out", str(picture)]
-    code, shown, _ = call("demo", *arguments, capsys=capsys)
+    code, shown, _ = call("demo", *arguments, "--out", str(picture), capsys=capsys)
     assert code == 0
-    for word in ("recommended", "held-out", "random search", "out of order", "busy", "active"):
+    for word in ("recommended", "lengthscale", "held-out", "random search", "out of order", "busy"):
         assert word in shown
     assert picture.read_bytes().startswith(b"\x89PNG")
     code, again, _ = call("demo", *arguments, capsys=capsys)
@@ -99,29 +98,33 @@ def test_the_demo_runs_resumes_and_reports(tmp_path, capsys, monkeypatch):
     assert "out of order" not in again  # nothing was left to evaluate
 
 
-def test_the_race_counts_who_lacks_less_and_is_earlier(tmp_path, capsys, monkeypatch):
+def test_the_race_counts_who_has_less_loss_and_is_earlier(tmp_path, capsys, monkeypatch):
     pytest.importorskip("optuna")
-    racers = {"this library": ("bpe-delay", "workers-4"), "batches": ("tpe", "batches-4")}
-    monkeypatch.setattr(demo, "RACERS", racers | {"random search": ("random", "workers-4")})
-    monkeypatch.setattr(demo, "TASK", "arms")
-    monkeypatch.setitem(PROBLEMS, "arms", lambda seed: arms())
+    monkeypatch.setattr(demo, "spawned_pool", ThreadPoolExecutor)
+    monkeypatch.setattr(demo, "LANDMARKS", 30)
+    random, tpe = demo.RACERS["random search"], (METHODS["tpe"], "batches-4")
+    ours = {"this library": demo.RACERS["this library"]}
+    monkeypatch.setattr(demo, "RACERS", ours | {"random search": random, "batches": tpe})
     picture = tmp_path / "race.png"
-    code, shown, _ = call(
-        "demo", "--race", "2", "--trials", "6", "--out", str(picture), capsys=capsys
-    )
+    arguments = ["--race", "2", "--trials", "4", "--workers", "1", "--out", str(picture)]
+    code, shown, _ = call("demo", *arguments, capsys=capsys)
     assert code == 0
     assert "random search" in shown
     assert picture.read_bytes().startswith(b"\x89PNG")
 
+
+def test_who_won_the_race():
     def line(*steps):
-        return [Recommended(n, 60.0 * minute, 0, lack) for n, (minute, lack) in enumerate(steps)]
+        return [Recommended(n, time, (0.0,), loss) for n, (time, loss) in enumerate(steps)]
 
     ours = [line((1, 0.5), (2, 0.1), (3, 0.1)), line((1, 0.1), (2, 0.5), (3, 0.5))]
     theirs = [line((1, 0.5), (4, 0.2)), line((1, 0.5), (4, 0.2))]
-    result = demo.RaceResult({"ours": ours, "theirs": theirs}, target=0.2)
-    assert result.minutes("ours").tolist() == [2.0, float("inf")]
-    assert result.lack("ours").tolist() == [0.1, 0.5]
-    assert " ".join(str(result).splitlines()[-1].split()) == "theirs 1 of 2 1 of 2"
+    held_out = {"ours": np.array([0.2, 0.3]), "theirs": np.array([0.1, 0.4])}
+    result = demo.RaceResult({"ours": ours, "theirs": theirs}, held_out, target=0.2)
+    assert result.seconds("ours").tolist() == [2.0, float("inf")]
+    assert result.loss("ours").tolist() == [0.1, 0.5]
+    last = " ".join(str(result).splitlines()[-1].split())
+    assert last == "theirs 1 1 1.00 [0.75, 2.00]"
 
 
 @pytest.mark.heavy
@@ -179,19 +182,39 @@ def test_the_demo_survives_being_killed(tmp_path):
 
 def test_a_store_of_another_study_is_refused_in_one_line(tmp_path, capsys):
     store = str(tmp_path / "study.db")
-    BPEDelayOptimizer(demo_domain(), horizon=5).save(store)
+    BPEDelayOptimizer(demo_space(), horizon=5, minimize=True).save(store)
     code, _, err = call("demo", "--trials", "4", "--store", store, capsys=capsys)
     assert code == 2
     assert len(err) == 1
     assert "horizon" in err[0]
 
 
-def test_evaluations_are_noisy_and_fresh():
-    objective = CrossValidation(seed=0)
-    x = demo_domain().points[800]
-    assert objective(x) != objective(x)
+SETTINGS = {"power": 0.7, "blur": 0.3, "whitening": 0.0, "lengthscale": 0.7, "C": 300.0}
 
 
-def test_held_out_digits_are_the_same_for_everyone():
-    assert held_out_accuracy(None, 0) == held_out_accuracy(None, 0)
-    assert 0.9 < held_out_accuracy(None, 0) <= 1.0
+def test_the_settings_matter_and_nothing_is_random(monkeypatch):
+    monkeypatch.setattr(demo, "LANDMARKS", 60)
+    first, second = Classifier(0), Classifier(1)
+    loss = first(**SETTINGS)
+    assert first.evaluate(SETTINGS)[0] == loss
+    assert second(**SETTINGS) != loss
+    assert loss < 0.8 < 2.0 < first(**SETTINGS | {"lengthscale": 0.01}) <= GUESSING
+    assert first.held_out(SETTINGS) == pytest.approx(loss, rel=0.3)
+    assert first.held_out(SETTINGS) != loss
+
+
+def test_an_evaluation_waits_as_if_it_were_slower(monkeypatch):
+    waits = []
+    monkeypatch.setattr(demo.time, "sleep", waits.append)
+    monkeypatch.setattr(demo.Classifier, "evaluate", lambda *_: (0.5, 2.0))
+    assert Classifier(0, slowness=3.0)(**SETTINGS) == 0.5
+    assert waits == [pytest.approx(6.0, abs=0.5)]
+
+
+def test_whitening_and_units_are_of_the_images_that_are_learned_from():
+    rng = np.random.default_rng(0)
+    images, test = rng.random((80, 64)), 2.0 * rng.random((30, 64))
+    settings = {"power": 1.0, "blur": 0.1, "whitening": 1.0}
+    seen, shown = demo._components(settings, images, test)
+    np.testing.assert_allclose(np.cov(seen.T), np.eye(64) / 64, atol=1e-9)
+    assert shown.var() > 2.0 * seen.var()

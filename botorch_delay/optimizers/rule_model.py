@@ -29,7 +29,7 @@ from botorch_delay.history.trials import Attached, Ledger, Suggestion, Trial, Tr
 
 # How many answers are added to the points in use before they are chosen anew.
 RENEWED_EVERY = 256
-# So many pending points near each other will tell what there is to know there.
+# So many pending points near each other, and more than are answered there, are a crowd.
 CROWDED = 16
 _ABANDONED = TrialState.ABANDONED
 
@@ -363,13 +363,19 @@ class RuleModel:
         return self.surrogate.inputs(sent(torch.stack(points), self.candidates))
 
     def is_crowded(self, point: Tensor) -> bool:
-        """Whether ``CROWDED`` points and more near one of a box, ``d``, are pending."""
+        """Whether near a point of a box, ``d``, more are pending than answered, and ``CROWDED``."""
         points = [trial.point for trial in self._ledger.running()]
         if not self.pending.hallucinates or len(points) < CROWDED:
             return False
-        X = self.surrogate.inputs(sent(torch.stack(points), point))
-        away = X - self.surrogate.inputs(point.unsqueeze(0))
-        return int((away.square().mean(dim=1).sqrt() < CROWD).sum()) >= CROWDED
+        place = self.surrogate.inputs(point.unsqueeze(0))
+        asked = self.surrogate.inputs(sent(torch.stack(points), point))
+        pending, answered = torch.stack(
+            [
+                ((X - place).square().mean(dim=1).sqrt() < CROWD).sum()
+                for X in (asked, self.answers.anywhere.data.X)
+            ]
+        ).tolist()
+        return bool(pending >= max(CROWDED, answered))
 
     def fantasized(self) -> RuleModel:
         """The model with values drawn for pending points, fresh ones in every ask."""

@@ -125,10 +125,10 @@ class UCB(Rule):
     """The upper confidence bound ``mu + sqrt(beta) sigma`` (Srinivas 2010).
 
     On a box with a learned kernel, where pending points count in sigma alone, hundreds would crowd
-    where mu is largest: no sigma is left near the first of them, and mu stays as it is. A point
-    that would be the 17th pending one within a tenth of the sides (root mean square) is not asked.
-    Instead the bound is maximised given values drawn for all pending points, fresh ones in every
-    ask (randomized kriging believer, 2603.01470).
+    where mu is largest: no sigma is left near the first of them, and mu stays as it is. So where
+    16 points and more are pending within a tenth of the sides (root mean square), and no more are
+    answered there, the bound is maximised given values drawn for all pending points, fresh ones in
+    every ask (randomized kriging believer, 2603.01470).
 
     Args:
         beta: BoTorch's convention, the square of the factor on sigma; above 0.
