@@ -2,11 +2,10 @@ import logging
 
 import pytest
 import torch
-from bpe_cases import NOISE, answer, make, state_of, value
-from cases import normal, scattered, se
+from bpe_cases import answer, make, state_of, value
+from cases import se
 
 import botorch_delay as bd
-from botorch_delay.benchmarks import FiniteProblem, simulate
 from botorch_delay.exceptions import (
     EmptyDomainError,
 )
@@ -333,25 +332,3 @@ def test_of_what_was_given_up_three_times_sigma_knows_nothing(tmp_path):
         lost = opt.trials[-4]
         assert lost.index == opt.trials[2].index
     assert lost.slot > 2  # a pick of its own, since the point's deviation is the largest again
-
-
-def test_a_straggler_is_reported_once_it_is_late_beyond_doubt(caplog):
-    opt = make(horizon=400)  # q_1 = 20
-    lost, *trials = opt.ask(20)
-    answer(opt, trials)
-    with caplog.at_level(logging.WARNING, logger="botorch_delay"):
-        for _ in range(100):
-            answer(opt, [opt.ask()])
-    lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == 1
-    assert f"trial {lost.id}" in lines[0]
-    assert "mark_abandoned(0)" in lines[0]
-    assert opt.stragglers[0].asks == 119
-
-
-def test_ordinary_delays_report_no_straggler(caplog):
-    problem = FiniteProblem(scattered(60), normal(60), 0.05)
-    opt = bd.BPEDelayOptimizer(problem.domain, 300, covar_module=se(), noise_var=NOISE)
-    with caplog.at_level(logging.WARNING, logger="botorch_delay"):
-        simulate(opt, problem, bd.PoissonDelay(20.0), 300)
-    assert caplog.records == []
