@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import logging
 import os
 import pickle
 import sys
@@ -79,9 +78,7 @@ def simulate_cell(
 ) -> SimulationResult:
     """Simulate one run on one thread, from registered objects that another process can be sent."""
     made = made_problem(problem, seed)
-    logger = logging.getLogger("botorch_delay.optimizers")
-    level, threads = logger.level, torch.get_num_threads()
-    logger.setLevel(logging.ERROR)  # stragglers are part of the simulation
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so that times can be compared
     try:
         return simulate(
@@ -94,7 +91,6 @@ def simulate_cell(
             instant=method.instant,
         )
     finally:
-        logger.setLevel(level)
         torch.set_num_threads(threads)
 
 

@@ -24,7 +24,6 @@ from botorch_delay.benchmarks import (
     figures,
     paper_problem,
     runs,
-    simulate,
 )
 from botorch_delay.benchmarks.bench import bench
 from botorch_delay.benchmarks.figures import against_mean_delay
@@ -38,7 +37,7 @@ from botorch_delay.benchmarks.results import (
     ratios,
     wins,
 )
-from botorch_delay.benchmarks.runs import read_run, run_file, simulate_cell
+from botorch_delay.benchmarks.runs import read_run, run_file
 from botorch_delay.benchmarks.suites import (
     BOXES,
     COCO,
@@ -461,16 +460,6 @@ def test_numbers_as_people_write_them():
     shown = [number(v) for v in (0.0, 1234.5, 12.345, 0.012345, 1.2e-7, -3.21)]
     assert shown == ["0", "1,234", "12.3", "0.0123", "1.2e-07", "-3.21"]
     assert number(1.0, sign=True) == "+1.00"
-
-
-def test_stragglers_are_not_logged(caplog):
-    lost = Clock(NoDelay(), lost=1.0)
-    method = METHODS["bpe-delay"]
-    simulate_cell(PROBLEMS["se-0.02"], lost, method, 0, 60, 60)
-    assert caplog.records == []
-    problem = PROBLEMS["se-0.02"](0)
-    simulate(method.make(problem, lost, 60, 0), problem, lost, 60)
-    assert "mark_abandoned" in caplog.text  # as is right elsewhere
 
 
 def call(*arguments, capsys):
