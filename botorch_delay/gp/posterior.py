@@ -278,10 +278,8 @@ class Posterior:
         return self._offset + self._scale * (self.weights @ cross)
 
     @torch.no_grad()
-    def samples(
-        self, X: Tensor, count: int, generator: torch.Generator, noise_var: float = 0.0
-    ) -> Tensor:
-        """Joint samples of answers at ``n x d`` points, ``count x n``.
+    def samples(self, X: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        """Joint samples of the values at ``n x d`` points, without noise: ``count x n``.
 
         What is random is drawn on the CPU, and enters by the symmetric root of the covariance,
         which is the same however it is computed.
@@ -290,13 +288,12 @@ class Posterior:
             X: as above.
             count: of samples.
             generator: on the CPU.
-            noise_var: of an answer.
         """
         inputs = X if self._inputs is None else self._inputs(X)
         V = self.whiten(covariance(self._kernel, self.data.X, inputs))
         joint = self._scale**2 * (covariance(self._kernel, inputs, inputs) - V.mT @ V)
         values, vectors = torch.linalg.eigh(joint)
-        root = vectors * (values.clamp_min(0.0) + noise_var).sqrt() @ vectors.mT
+        root = vectors * values.clamp_min(0.0).sqrt() @ vectors.mT
         normal = torch.randn(count, len(X), generator=generator, dtype=torch.double)
         return self.mean(X) + normal.to(root) @ root
 

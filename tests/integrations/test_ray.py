@@ -363,6 +363,17 @@ def state_of_tune(trials):
     )
 
 
+def restored_from(folder, known_first):
+    """A searcher that knows its space before it is restored, or after."""
+    restored = DelaySearch("loss", "min", **FIXED)
+    if known_first:
+        restored.set_search_properties(None, None, SPACE, num_samples=1)
+    restored.restore_from_dir(str(folder))
+    if not known_first:
+        restored.set_search_properties(None, None, SPACE, num_samples=1)
+    return restored
+
+
 @pytest.mark.parametrize("known_first", [True, False])
 def test_the_next_trial_takes_the_place_of_one_that_tune_lost(tmp_path, known_first):
     kept = searcher(num_samples=4)
@@ -371,12 +382,7 @@ def test_the_next_trial_takes_the_place_of_one_that_tune_lost(tmp_path, known_fi
     kept.save_to_dir(str(tmp_path), "2026-01-02")
     (tmp_path / "experiment_state-2026-01-01.json").write_text("{}")  # of an earlier session
     (tmp_path / "experiment_state-2026-01-02.json").write_text(state_of_tune("a"))
-    restored = DelaySearch("loss", "min", **FIXED)
-    if known_first:
-        restored.set_search_properties(None, None, SPACE, num_samples=1)
-    restored.restore_from_dir(str(tmp_path))
-    if not known_first:
-        restored.set_search_properties(None, None, SPACE, num_samples=1)
+    restored = restored_from(tmp_path, known_first)
     assert restored.suggest("a") == configs[0]
     assert restored.suggest("d") == configs[1] != restored.suggest("e")
     assert restored.suggest("f") == Searcher.FINISHED
@@ -397,12 +403,7 @@ def test_how_a_trial_ended_may_be_in_the_state_of_tune_alone(tmp_path, known_fir
         trial.set_status(status)
     state = json.dumps({"trial_data": [trial.get_json_state() for trial in trials]})
     (tmp_path / "experiment_state-2026-01-02.json").write_text(state)
-    restored = DelaySearch("loss", "min", **FIXED)
-    if known_first:
-        restored.set_search_properties(None, None, SPACE, num_samples=1)
-    restored.restore_from_dir(str(tmp_path))
-    if not known_first:
-        restored.set_search_properties(None, None, SPACE, num_samples=1)
+    restored = restored_from(tmp_path, known_first)
     ends = [(trial.state, trial.value) for trial in restored.optimizer.trials]
     assert ends == [
         (TrialState.COMPLETED, 2.0),
