@@ -43,7 +43,7 @@ from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, text
 from botorch_delay.domains.space import MAX_ARMS, Space
 from botorch_delay.domains.tables import read_text
 from botorch_delay.exceptions import InputError, NoAnswerError
-from botorch_delay.history.point_status import MAX_FAILURES, Feasibility, PointStatus
+from botorch_delay.history.point_status import MAX_FAILURES, PointStatus
 from botorch_delay.history.trials import Attached, Trial, TrialState
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
 
@@ -249,8 +249,7 @@ def format_settled(optimizer: Optimizer, trial: Trial) -> str:
             f"trial {trial.id} is given up, at {words}; {out}\n"
             "its settings may be asked again; if its result comes after all, tell it"
         )
-    same = [other for other in optimizer.trials if torch.equal(other.x, trial.x)]
-    status = Feasibility(same, key=lambda _: 0).status(0)
+    status = optimizer._feasibility.status(optimizer._feasibility.key(trial))
     back = "its settings may be asked again, at most twice more in a row without a result"
     if status is PointStatus.INFEASIBLE:
         back = f"its settings have failed {MAX_FAILURES} times and are not asked any more"

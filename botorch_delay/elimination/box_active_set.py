@@ -417,14 +417,17 @@ def spread_points(domain: Domain, n: int, generator: torch.Generator) -> Tensor:
     return whole.draw(n, generator).points if isinstance(whole, BoxActiveSet) else whole.points
 
 
-def whole_set(domain: Domain, seed: int = 0) -> FiniteActiveSet | BoxActiveSet:
+def whole_set(
+    domain: Domain, seed: int = 0, keys: PointKeys | None = None
+) -> FiniteActiveSet | BoxActiveSet:
     """The active set before any round: all of the domain.
 
     Args:
         domain: a finite set or a box.
         seed: of samples of a box.
+        keys: of the points of a run on a box.
     """
     if isinstance(domain, FiniteDomain):
         return FiniteActiveSet(domain)
     assert isinstance(domain, BoxDomain)
-    return BoxActiveSet(domain, seed=seed)
+    return BoxActiveSet(domain, seed=seed, keys=keys)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Callable, Iterable
 
+from botorch_delay.domains.finite import PointKeys
 from botorch_delay.exceptions import EmptyDomainError
 from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 
@@ -33,32 +33,25 @@ class Feasibility:
 
     Where evaluations are exact, a point with an answer or a running trial is not asked again.
 
-    Args:
-        trials: so far.
-        key: tells points apart; by their row if None.
-        exact: whether evaluations are.
+    Attributes:
+        keys: of points without a row.
+        suspects: keys of the points of which a trial has failed.
     """
 
-    def __init__(
-        self,
-        trials: Iterable[Trial] = (),
-        key: Callable[[Trial], int] | None = None,
-        *,
-        exact: bool = False,
-    ) -> None:
-        self._key = key or row_of
-        self._exact = exact
+    def __init__(self, *, exact: bool = False) -> None:
+        self.keys, self._exact = PointKeys(), exact
         # Answers and running trials, where they are exact: trials by id, results by -1 - id.
         self._known: dict[int, set[int]] = defaultdict(set)
         self._trials: dict[int, list[Trial]] = defaultdict(list)
-        self.suspects: set[int] = set()  # points of which a trial has failed
-        for trial in trials:
-            self.add(trial)
-            self.note(trial)
+        self.suspects: set[int] = set()
+
+    def key(self, place: Trial | Attached) -> int:
+        """The key of a point, see :class:`PointKeys`."""
+        return self.keys.of(place.point) if place.index is None else place.index
 
     def add(self, trial: Trial) -> None:
         """A trial was asked."""
-        key = self._key(trial)
+        key = self.key(trial)
         self._trials[key].append(trial)
         if self._exact:
             self._known[key].add(trial.id)
@@ -66,20 +59,20 @@ class Feasibility:
     def note(self, trial: Trial) -> None:
         """A trial was settled, or corrected."""
         if trial.state is TrialState.FAILED:
-            self.suspects.add(self._key(trial))
+            self.suspects.add(self.key(trial))
         if self._exact:
-            known = self._known[self._key(trial)]
+            known = self._known[self.key(trial)]
             (known.discard if trial.state in _NO_ANSWER else known.add)(trial.id)
 
-    def know(self, key: int, result: Attached) -> None:
-        """The value at a point was handed over."""
+    def know(self, result: Attached) -> None:
+        """The value at a point of the domain was handed over."""
         if self._exact:
-            self._known[key].add(-1 - result.id)
+            self._known[self.key(result)].add(-1 - result.id)
 
-    def forget(self, key: int, result: Attached) -> None:
+    def forget(self, result: Attached) -> None:
         """A value that was handed over was taken back."""
         if self._exact:
-            self._known[key].discard(-1 - result.id)
+            self._known[self.key(result)].discard(-1 - result.id)
 
     def status(self, key: int) -> PointStatus:
         """The status of a point."""
@@ -88,7 +81,7 @@ class Feasibility:
         if key not in self.suspects:
             return PointStatus.OPEN
         failures = running = 0
-        for trial in reversed(self._trials[key]):
+        for trial in reversed(self.trials(key)):
             if trial.state is TrialState.COMPLETED:
                 break
             failures += trial.state is TrialState.FAILED
@@ -101,9 +94,21 @@ class Feasibility:
             else PointStatus.OPEN
         )
 
+    def trials(self, key: int) -> list[Trial]:
+        """The trials of a point, in the order of their ids."""
+        return self._trials.get(key, [])
+
     def running(self, key: int) -> list[int]:
         """Ids of the running trials of a point, increasing."""
-        return [t.id for t in self._trials[key] if t.state is TrialState.RUNNING]
+        return [trial.id for trial in self.trials(key) if trial.state is TrialState.RUNNING]
+
+    def fruitless(self) -> list[int]:
+        """Points all of whose trials have failed, increasing."""
+        return sorted(
+            key
+            for key in self.suspects
+            if all(trial.state is TrialState.FAILED for trial in self.trials(key))
+        )
 
     def marked(self) -> set[int]:
         """Points that may be other than open; every other point is open."""

@@ -1,6 +1,6 @@
 """Optimizers: ask and tell."""
 
-from botorch_delay.optimizers.acquisition import AcquisitionOptimizer
+from botorch_delay.optimizers.acquisition_optimizer import AcquisitionOptimizer
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.forecasts import Forecast, Straggler

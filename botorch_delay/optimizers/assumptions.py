@@ -23,7 +23,7 @@ class Seen(Protocol):
 
     failed: int
     abandoned: int
-    corrected: int
+    amended: int
     own_noise: bool
 
 
@@ -50,9 +50,9 @@ def assumed(config: BPEConfig, seen: Seen) -> list[str]:
         "fail or are given up, and those that are made while their points are asked again, "
         "come on top of the regret bound",
     ]
-    if seen.corrected:
+    if seen.amended:
         assumptions.append(
-            f"every correction (so far {seen.corrected}) says what the evaluation gave: a result "
+            f"every correction (so far {seen.amended}) says what the evaluation gave: a result "
             "that is withdrawn, or replaced by another evaluation, because of its value voids "
             "the claim"
         )

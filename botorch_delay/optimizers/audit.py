@@ -25,6 +25,7 @@ from botorch_delay.optimizers.assumptions import assumed, of_budget
 from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.certificate import ROUNDING
 from botorch_delay.optimizers.config import BPEConfig
+from botorch_delay.optimizers.part import Part
 from botorch_delay.optimizers.round_sequence import RoundSequence
 
 # The least norm that the answers allow is computed at each of the first answers, and then whenever
@@ -43,7 +44,7 @@ _FALSE_ALARM = (
 )
 
 
-class Audit:
+class Audit(Part):
     """Keeps what happened in a run as events are applied, and says what is claimed after it.
 
     Args:
@@ -61,7 +62,7 @@ class Audit:
         noisier: whether one was above the square of the noise scale that the bounds rest on.
         norm: the largest norm that the answers have called for since the last correction.
         tested: to how many answers it was last computed.
-        corrected: trials that were corrected, and attached results that were taken back where
+        amended: trials that were corrected, and attached results that were taken back where
             bounds use them.
     """
 
@@ -79,43 +80,28 @@ class Audit:
         self.failed = self.abandoned = self.beyond_bound = self.tested = 0
         self.own_noise = self.noisier = False
         self.norm = 0.0
-        self.corrected = 0
+        self.amended = 0
         self._broken: dict[str, None] = {}  # what a correction or an extension has ended, in order
 
-    def settled(self, trial: Trial, *, finished: bool) -> None:
-        """Apply that a trial was answered, failed or abandoned.
-
-        Args:
-            trial: in its new state.
-            finished: whether the run was ended.
-        """
+    def settled(self, trial: Trial) -> None:
         if not self._config.proves:
             return
         current, failed = self._rounds.of(trial), trial.state is TrialState.FAILED
-        over = finished or len(self._ledger) == self._config.horizon
         taken = len(self._ledger) - 1 - trial.id
-        self.failed += failed and not (over and taken == 0)
+        self.failed += failed and not (self._is_over and taken == 0)
         if trial.state is TrialState.ABANDONED and self._rounds.needs_all:
             self.abandoned += current is not None and 0 <= trial.slot < current.design_size
         self.beyond_bound += taken > self._longest_wait and not trial.late
         self.own_noise |= self._has_other_noise(trial)
         self.noisier |= trial.noise_var is not None and trial.noise_var > self._largest_noise
-        if self._rounds.open is not None and not over:
-            self._rounds.open.departures |= self._departures(self._rounds.open, trial)
+        self._note_departures(trial)
 
-    def amended(self, trial: Trial, before: TrialState, *, finished: bool) -> None:
-        """Apply that a trial was corrected; before a budget makes its bounds anew.
-
-        Args:
-            trial: as it is now.
-            before: its state until then.
-            finished: whether the run was ended.
-        """
+    def corrected(self, trial: Trial, before: TrialState) -> None:
         if not self._config.proves:
             return
         answered, step = before is TrialState.COMPLETED, trial.answered_step
         assert step is not None
-        self.corrected += 1
+        self.amended += 1
         if self._is_closed_on(step, trial.id if answered else None):
             self._broken[_FALSE_ROUND] = None
         if self._budget is not None and answered and step < len(self._ledger):
@@ -124,14 +110,11 @@ class Audit:
             self._broken[_FALSE_ALARM] = None
         self.norm, self.tested = 0.0, 0
         self.failed += trial.state is TrialState.FAILED
-        over = finished or len(self._ledger) == self._config.horizon
-        if self._rounds.open is not None and not over:
-            self._rounds.open.departures |= self._departures(self._rounds.open, trial)
+        self._note_departures(trial)
 
     def detached(self, result: Attached) -> None:
-        """Apply that a result from elsewhere was taken back."""
         if self._config.proves and self._config.evidence == "all":
-            self.corrected += 1
+            self.amended += 1
             if self._is_closed_on(result.answered_step):
                 self._broken[_FALSE_ROUND] = None
 
@@ -149,7 +132,6 @@ class Audit:
             )
 
     def extended(self, before: int) -> None:
-        """Apply that more asks are planned than before."""
         asks = len(self._ledger)
         if self._config.proves and (asks or self._rounds.open is not None):
             self._broken[
@@ -157,6 +139,15 @@ class Audit:
                 "of delta and u_T follow from it, and the bound is proved where it is known from "
                 f"the first ask; what was claimed then is of those {asks} asks"
             ] = None
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether no ask follows."""
+        return self._rounds.open is None or len(self._ledger) == self._config.horizon
+
+    def _note_departures(self, trial: Trial) -> None:
+        if self._rounds.open is not None and not self._is_over:
+            self._rounds.open.departures |= self._departures(self._rounds.open, trial)
 
     def _is_closed_on(self, step: int, trial_id: int | None = None) -> bool:
         """Whether a round may have been judged with a report of some step.

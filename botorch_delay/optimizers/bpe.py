@@ -29,7 +29,7 @@ from botorch_delay.exceptions import (
 from botorch_delay.gp.surrogate import Learned, Surrogate
 from botorch_delay.history.events import Event, finite, flag, whole
 from botorch_delay.history.point_status import row_of
-from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
+from botorch_delay.history.trials import Suggestion, Trial
 from botorch_delay.optimizers.audit import Audit
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.budget import Budget
@@ -160,10 +160,14 @@ class BPEDelayOptimizer(Optimizer):
         super()._start()
         config = self._config
         self._fitting: Fitting = Fitting(config, self._ledger)
-        self._rounds = RoundSequence(config, self._ledger, self._fitting)
-        self._maximizer = Maximizer(config, self._ledger, self._fitting) if config.rule else None
-        self._budget = Budget(config, self._rounds.round_rule) if config.budget_factor else None
+        shared = config, self._ledger, self._fitting, self._feasibility
+        self._rounds = RoundSequence(*shared)
+        self._maximizer = Maximizer(*shared) if config.rule else None
+        self._budget = Budget(config, self._ledger, self._rounds) if config.budget_factor else None
         self._audit = Audit(config, self._ledger, self._rounds, self._budget)
+        model = None if self._maximizer is None else self._maximizer.model
+        every = self._rounds, model, self._audit, self._budget
+        self._parts = [part for part in every if part is not None]
 
     def __str__(self) -> str:
         return f"{super().__str__()}\n{self._rounds}"
@@ -425,38 +429,8 @@ class BPEDelayOptimizer(Optimizer):
     def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         if self._budget is not None:
             waiting = self._rounds.bills_as_wait(trial)
-            self._budget.ask(row_of(trial), finite(data["price"]), waiting=waiting)
-        self._rounds.apply_asked(trial)
-        if self._maximizer is not None:
-            self._maximizer.model.asked(trial)
-
-    def _apply_settled(self, trial: Trial) -> None:
-        self._rounds.apply_settled(trial)
-        if self._maximizer is not None:
-            self._maximizer.model.settled(trial)
-        if self._budget is not None and trial.state is TrialState.COMPLETED:
-            self._budget.tell(trial)
-        self._audit.settled(trial, finished=self._finished)
-
-    def _apply_corrected(self, trial: Trial, before: TrialState) -> None:
-        self._rounds.apply_settled(trial)
-        if self._maximizer is not None:
-            self._maximizer.model.corrected(trial)
-        self._audit.amended(trial, before, finished=self._finished)
-        if self._budget is not None:
-            self._budget.restart(self._ledger.answered())
-
-    def _apply_detached(self, result: Attached) -> None:
-        self._rounds.apply_detached(result)
-        if self._maximizer is not None:
-            self._maximizer.model.detached(result)
-        self._audit.detached(result)
-
-    def _apply_extended(self, before: int) -> None:
-        self._audit.extended(before)
-        sizes = self._rounds.apply_extended()
-        if self._budget is not None:
-            self._budget.plan(self._rounds.round_rule, sizes)
+            self._budget.bill(row_of(trial), finite(data["price"]), waiting=waiting)
+        super()._apply_asked(trial, data)
 
     def _decide_after_settled(self, trial: Trial) -> None:
         if self._audit.is_test_due:
@@ -465,11 +439,6 @@ class BPEDelayOptimizer(Optimizer):
         current = self._rounds.open
         if current is not None and len(self._ledger) == self.horizon and current.all_settled():
             self._close_last()
-
-    def _apply_attached(self, result: Attached) -> None:
-        self._rounds.apply_attached(result)
-        if self._maximizer is not None:
-            self._maximizer.model.attached(result)
 
     def _decide_after_attached(self, count: int) -> None:
         self._audit.report_repeated(count)

@@ -42,7 +42,7 @@ point that eliminates, are both at most 2 h_r off.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -57,16 +57,19 @@ from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import row_of
-from botorch_delay.history.trials import Trial
+from botorch_delay.history.trials import Ledger, Trial, TrialState
 from botorch_delay.optimizers.config import BPEConfig
+from botorch_delay.optimizers.part import Part
+from botorch_delay.optimizers.round_sequence import RoundSequence
 
 
-class Budget:
+class Budget(Part):
     """What was asked beyond BPE-Delay's own asks, and what it may have cost.
 
     Args:
         config: of the optimizer.
-        rule: gives the design sizes.
+        ledger: the trials; read, never written.
+        rounds: of the run.
 
     Attributes:
         bound: B, in units of the values.
@@ -76,29 +79,25 @@ class Budget:
         waits: how many asks W is of.
     """
 
-    def __init__(self, config: BPEConfig, rule: RoundRule) -> None:
+    def __init__(self, config: BPEConfig, ledger: Ledger, rounds: RoundSequence) -> None:
         domain, surrogate, confidence = config.domain, config.fixed, config.confidence
         constants = confidence.constants
         assert constants is not None
         assert surrogate is not None
         assert config.budget_factor is not None
         self._config, self._sign, self._factor = config, config.sign, config.budget_factor
+        self._ledger, self._rounds = ledger, rounds
         self._surrogate, self._confidence = surrogate, confidence
         self._constants = constants
         self._largest = constants.norm_bound * _widest(surrogate, domain.like)
         self.waits_cost, self.waits, self._made = 0.0, 0, 0
         self._asks = torch.zeros_like(domain.like[:, 0], dtype=torch.double)
-        self.plan(rule, ())
-        self.restart(())
+        self._plan()
+        self._restart()
 
-    def plan(self, rule: RoundRule, played: Sequence[int]) -> None:
-        """Reckon with the horizon that is planned now.
-
-        Args:
-            rule: gives the design sizes of rounds that have not begun.
-            played: those of the others.
-        """
-        self._sizes = _sizes(rule, self._horizon, played)
+    def _plan(self) -> None:
+        """Reckon with the horizon that is planned now."""
+        self._sizes = _sizes(self._rounds.round_rule, self._horizon, self._rounds.sizes)
         parts = self._config.domain, self._surrogate, self._confidence
         full, own = _rates(*parts, self._sizes, self._largest, self._config.delta)
         self.bound = _charge(self._sizes, full, 0, self._horizon)
@@ -106,7 +105,13 @@ class Budget:
         self.trivial = self._largest * self._horizon
         self._rates = own
 
-    def restart(self, answered: Iterable[Trial]) -> None:
+    def extended(self, before: int) -> None:
+        self._plan()
+
+    def corrected(self, trial: Trial, before: TrialState) -> None:
+        self._restart()
+
+    def _restart(self) -> None:
         """Make the bounds anew, from answers of which some were corrected.
 
         They hold at all times and for any answers, so for these in the order of their asks.
@@ -114,8 +119,8 @@ class Budget:
         kernel, points = self._surrogate.covar_module, self._config.domain.like
         self._ellipsoid = Ellipsoid(kernel, points, *self._constants, self._config.delta / 4.0)
         self._told: list[tuple[int, float, int]] = []  # answers that the bounds do not have yet
-        for trial in answered:
-            self.tell(trial)
+        for trial in self._ledger.answered():
+            self.settled(trial)
 
     @property
     def _horizon(self) -> int:
@@ -155,10 +160,9 @@ class Budget:
         bound = max(self._factor * self.bound, self.own_bound)
         return BudgetTerms(self._factor, self.bound, bound, self.waits_cost, excess, self.trivial)
 
-    def tell(self, trial: Trial) -> None:
-        """A trial was answered."""
-        assert trial.value is not None
-        self._told.append((row_of(trial), self._sign * trial.value, trial.id + 1))
+    def settled(self, trial: Trial) -> None:
+        if trial.value is not None:
+            self._told.append((row_of(trial), self._sign * trial.value, trial.id + 1))
 
     def active(self, rows: Tensor) -> Tensor:
         """Those of some rows (LongTensor) that may be the best of them; all if none seems to be."""
@@ -191,7 +195,7 @@ class Budget:
         """What an ask of a point is charged at most: a bound on its regret."""
         return float(self._bills()[row])
 
-    def ask(self, row: int, price: float, *, waiting: bool = False) -> None:
+    def bill(self, row: int, price: float, *, waiting: bool) -> None:
         """An ask was made.
 
         Args:

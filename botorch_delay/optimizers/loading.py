@@ -20,7 +20,7 @@ from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.exceptions import InputError, StorageError
 from botorch_delay.history import sqlite
 from botorch_delay.history.events import brief, truncated
-from botorch_delay.optimizers.acquisition import AcquisitionOptimizer
+from botorch_delay.optimizers.acquisition_optimizer import AcquisitionOptimizer
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.queued import QueuedOptimizer

@@ -22,7 +22,7 @@ from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import InputError, NumericsError
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
-from botorch_delay.history.point_status import nothing_to_ask, row_of
+from botorch_delay.history.point_status import Feasibility, nothing_to_ask, row_of
 from botorch_delay.history.trials import Ledger, Suggestion
 from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
 from botorch_delay.optimizers.rule_model import RuleModel
@@ -53,6 +53,7 @@ class Maximizer:
         config: of the optimizer; it has a rule.
         ledger: the trials; read, never written.
         fitting: kernel and noise.
+        feasibility: which points may be asked.
 
     Attributes:
         rule: what is maximised.
@@ -60,7 +61,11 @@ class Maximizer:
     """
 
     def __init__(
-        self, config: AcquisitionConfig | BPEConfig, ledger: Ledger, fitting: Fitting
+        self,
+        config: AcquisitionConfig | BPEConfig,
+        ledger: Ledger,
+        fitting: Fitting,
+        feasibility: Feasibility,
     ) -> None:
         assert config.rule is not None
         self.rule, self._config, self._domain = config.rule, config, config.domain
@@ -69,14 +74,8 @@ class Maximizer:
         self._order: Tensor | None = None  # of the asks that nothing has been learned for
         self._active: ActiveSet | None = None  # what rounds have left of a box
         self._fitted: Surrogate | None = None  # that the model was made with
-        self.model = RuleModel(
-            ledger,
-            config.domain,
-            config.pending,
-            sign=config.sign,
-            exact=config.exact,
-            seed=config.seed,
-        )
+        parts = ledger, feasibility, config.domain, config.pending
+        self.model = RuleModel(*parts, sign=config.sign, seed=config.seed)
 
     def check(self) -> None:
         """Make ready for the first ask; refuse a rule that cannot be played."""
@@ -186,8 +185,8 @@ class Maximizer:
         contested = upper >= mean[best] - deviation[best]
         if int(contested.sum()) < 2:
             return None
-        running = torch.tensor([self.model.running[key] > 0 for key in keys])
-        running = moved(running, upper.device)
+        has_running = self.model.running()
+        running = moved(torch.tensor([key in has_running for key in keys]), upper.device)
         upper = upper.masked_fill(running | ~contested, -torch.inf)
         if not bool(torch.isfinite(upper.max())):
             return None
@@ -238,7 +237,7 @@ class Maximizer:
         if active is not None and active.rows is not None:
             within = torch.zeros_like(everywhere).index_fill(0, active.rows, True)
         closed = model.feasibility.closed()
-        avoided = [] if self._config.repeat_pending else list(+model.running)
+        avoided = [] if self._config.repeat_pending else list(model.running())
         for keys in (closed + avoided, closed):
             rows = [key for key in keys if key >= 0]
             points = [model.point(key) for key in keys if key < 0]

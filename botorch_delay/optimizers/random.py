@@ -20,8 +20,8 @@ from botorch_delay.domains.generators import generator_for
 from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.gp.surrogate import Learned, Surrogate
-from botorch_delay.history.point_status import Feasibility, nothing_to_ask
-from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
+from botorch_delay.history.point_status import nothing_to_ask
+from botorch_delay.history.trials import Suggestion, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import Config
 from botorch_delay.optimizers.run import Fitting
@@ -82,7 +82,6 @@ class RandomOptimizer(Optimizer):
         self._fitting: Fitting = Fitting(self._config, self._ledger)
         # Of each point of a set, but for abandoned trials.
         self._asks = torch.zeros(self._domain.count or 0, dtype=torch.long)
-        self._feasibility = Feasibility(exact=self._exact)
         self._number = 0  # of the pass, from 0
         self._engine: SobolEngine | None = None
         self._found: list[Tensor] = []  # points of the sequence that may be asked
@@ -134,24 +133,10 @@ class RandomOptimizer(Optimizer):
         if trial.index is not None:
             self._number = trial.round - 1
             self._asks[trial.index] += 1
-            self._feasibility.add(trial)
 
     def _apply_settled(self, trial: Trial) -> None:
         if trial.index is not None:
             self._asks[trial.index] += trial.late - (trial.state is TrialState.ABANDONED)
-            self._feasibility.note(trial)
-
-    def _apply_corrected(self, trial: Trial, before: TrialState) -> None:
-        if trial.index is not None:
-            self._feasibility.note(trial)
-
-    def _apply_attached(self, result: Attached) -> None:
-        if result.index is not None:
-            self._feasibility.know(result.index, result)
-
-    def _apply_detached(self, result: Attached) -> None:
-        if result.index is not None:
-            self._feasibility.forget(result.index, result)
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self._fitting.upcoming(), FixedBeta(6.0), 0.1

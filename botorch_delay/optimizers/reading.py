@@ -410,7 +410,7 @@ class ReadableRun(Run, ABC):
 
     def _active_points(self) -> ActiveSet:
         """The points that may still be the maximiser."""
-        return whole_set(self._domain, self._seed)
+        return whole_set(self._domain, self._seed, self._feasibility.keys)
 
 
 def _as_of(trial: Trial, asks: int) -> Trial:

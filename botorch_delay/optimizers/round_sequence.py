@@ -19,7 +19,7 @@ from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.events import flag
 from botorch_delay.history.point_status import Feasibility
-from botorch_delay.history.trials import Attached, Ledger, Trial
+from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.forecasts import (
     Forecast,
@@ -27,13 +27,14 @@ from botorch_delay.optimizers.forecasts import (
     describe_running,
     planned_asks,
 )
+from botorch_delay.optimizers.part import Part
 from botorch_delay.optimizers.run import Fitting
 from botorch_delay.optimizers.stragglers import EarlyClose
 
 logger = logging.getLogger(__name__)
 
 
-class RoundSequence:
+class RoundSequence(Part):
     """The rounds of a run.
 
     What is decided here is returned as the data of an event; it takes effect, here or where the
@@ -43,28 +44,30 @@ class RoundSequence:
         config: of the optimizer.
         ledger: the trials; read, never written.
         fitting: kernel and noise.
+        feasibility: which points may be asked.
 
     Attributes:
         active: the active set.
         open: the open round; None before the first ask and after the last round.
         records: of the closed rounds.
         resets: how often no active point could be asked.
-        feasibility: which points may be asked.
         designed: how many design points were asked, in all rounds.
         out_of_round: how many asks were made elsewhere for a round that had closed here.
         round_rule: when a round closes.
         closed_at: how many asks had been made when the last round closed; -1 before any did.
     """
 
-    def __init__(self, config: BPEConfig, ledger: Ledger, fitting: Fitting) -> None:
+    def __init__(
+        self, config: BPEConfig, ledger: Ledger, fitting: Fitting, feasibility: Feasibility
+    ) -> None:
         self._config, self._ledger, self._fitting = config, ledger, fitting
+        self._feasibility = feasibility
         self.round_rule = config.round_rule()
-        self.active: ActiveSet = whole_set(config.domain, config.seed)
+        self.active: ActiveSet = whole_set(config.domain, config.seed, feasibility.keys)
         self.open: OpenRound | None = None
         self.records: list[RoundRecord] = []
         self.resets = self.designed = self.out_of_round = 0
         self.closed_at = -1
-        self.feasibility = Feasibility(key=self.active.key, exact=config.exact)
         # What close() found, until its event is applied: bounds are not made twice. A replay makes
         # the same of the event (ActiveSet.after_record).
         self._judged: ActiveSet | None = None
@@ -94,7 +97,7 @@ class RoundSequence:
     @property
     def feasible(self) -> ActiveSet:
         """The active set without infeasible points."""
-        return self.active.without(self.feasibility.infeasible())
+        return self.active.without(self._feasibility.infeasible())
 
     def of(self, trial: Trial) -> OpenRound | None:
         """The open round, if a trial is of it: one asked elsewhere may be of an earlier round."""
@@ -162,7 +165,7 @@ class RoundSequence:
 
     def _running(self, outstanding: Outstanding, law: EmpiricalDelay | None) -> list[Straggler]:
         """The trials of design points, and those that these wait for to be asked again."""
-        held = map(self.feasibility.running, outstanding.held)
+        held = map(self._feasibility.running, outstanding.held)
         ids = sorted({*outstanding.trials, *itertools.chain.from_iterable(held)})
         trials = (self._ledger[i] for i in ids)
         return describe_running(trials, len(self._ledger), law)
@@ -199,7 +202,7 @@ class RoundSequence:
         claimed = self._config.proves and not self._config.exact
         if last and claimed and not self._ends_as_planned(current):
             answers = replace(answers, ids=(), own=self._data(()))
-        infeasible, bounds = self.feasibility.infeasible(), self.bounds(current.number)
+        infeasible, bounds = self._feasibility.infeasible(), self.bounds(current.number)
         record, active = close_round(current, answers, self.active, infeasible, bounds)
         self._judged = active
         logger.info(
@@ -224,26 +227,27 @@ class RoundSequence:
         Raises:
             EmptyDomainError: if none is left.
         """
-        everything_left(self.active, self.feasibility, current.number)
+        everything_left(self.active, self._feasibility, current.number)
         return {"whole": self.feasible.is_empty}
 
     def apply_opened(self) -> None:
         """Apply that a round opened: the first, or one after the end of a run that goes on."""
         self.open = self._new_round(len(self.records) + 1, self._last_size)
 
-    def apply_extended(self) -> list[int]:
-        """Apply that the horizon was extended; the design sizes of the rounds so far.
-
-        A round that is open keeps its size and its length.
-        """
+    def extended(self, before: int) -> None:
+        """Plan more rounds; one that is open keeps its size and its length."""
         self.round_rule = self._config.round_rule()
-        sizes, asks = [record.design_size for record in self.records], len(self._ledger)
+        sizes, asks = self.sizes, len(self._ledger)
         if self.open is not None:
-            sizes.append(self.open.design_size)
             asks = sum(record.length for record in self.records) + (self.open.length or 0)
         if sizes:
             self.round_rule.resume(len(sizes), max(sizes[-1], 1), asks)
-        return sizes
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many design points each round has, the open one included."""
+        sizes = [record.design_size for record in self.records]
+        return sizes if self.open is None else [*sizes, self.open.design_size]
 
     @property
     def _last_size(self) -> int:
@@ -275,7 +279,7 @@ class RoundSequence:
 
     def apply_reset(self, current: OpenRound, *, entirely: bool) -> None:
         """Apply that a round goes on with every feasible point."""
-        left = self.active.restored(self.feasibility.infeasible(), current.number)
+        left = self.active.restored(self._feasibility.infeasible(), current.number)
         if entirely:
             self.active = left
         self.resets += 1
@@ -291,12 +295,8 @@ class RoundSequence:
             return slot == WAITING_SLOT
         return current.is_served(slot) or slot >= current.design_size
 
-    def apply_asked(self, trial: Trial) -> None:
-        """Apply an ask.
-
-        Raises:
-            StorageError: if there is no such round or slot.
-        """
+    def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+        """Take in an ask; StorageError if there is no such round or slot."""
         current = self.of(trial)
         if current is None and trial.round > len(self.records):
             raise StorageError(f"trial {trial.id} is of round {trial.round}, which is not open.")
@@ -308,30 +308,22 @@ class RoundSequence:
         self.out_of_round += current is None
         if current is not None:
             current.take(trial)
-        self.feasibility.add(trial)
         self._update_status(key)
 
-    def apply_settled(self, trial: Trial) -> None:
-        """Apply that a trial was answered, failed or abandoned, or that its end was corrected."""
-        self.feasibility.note(trial)
+    def settled(self, trial: Trial) -> None:
         current = self.of(trial)
         if current is not None:
             current.settle(trial)
         self._update_status(self.active.key(trial))
 
-    def apply_attached(self, result: Attached) -> None:
-        """Apply a result from elsewhere."""
-        if self._config.exact and bool(self._config.domain.contains(result.x.unsqueeze(0))):
-            key = self.active.key(result)
-            self.feasibility.know(key, result)
-            self._update_status(key)
+    def corrected(self, trial: Trial, before: TrialState) -> None:
+        self.settled(trial)
 
-    def apply_detached(self, result: Attached) -> None:
-        """Apply that a result from elsewhere was taken back."""
-        if self._config.exact and bool(self._config.domain.contains(result.x.unsqueeze(0))):
-            key = self.active.key(result)
-            self.feasibility.forget(key, result)
-            self._update_status(key)
+    def attached(self, result: Attached) -> None:
+        self._update_status(self.active.key(result))
+
+    def detached(self, result: Attached) -> None:
+        self._update_status(self.active.key(result))
 
     def _ends_as_planned(self, current: OpenRound) -> bool:
         """Whether values have no say in how many design points the last round has.
@@ -373,10 +365,10 @@ class RoundSequence:
             self.round_rule.length(number),
             self._fitting.surrogate,
             self.active,
-            {key: self.feasibility.status(key) for key in self.feasibility.marked()},
+            {key: self._feasibility.status(key) for key in self._feasibility.marked()},
             needs_all=self.needs_all,
         )
 
     def _update_status(self, key: int) -> None:
-        if self.open is not None and (self._config.exact or key in self.feasibility.suspects):
-            self.open.set_status(key, self.feasibility.status(key))
+        if self.open is not None and (self._config.exact or key in self._feasibility.suspects):
+            self.open.set_status(key, self._feasibility.status(key))

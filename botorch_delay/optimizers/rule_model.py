@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.devices import sent
-from botorch_delay.domains.finite import Domain, PointKeys
+from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.generators import generator_for
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp import sample_paths
@@ -24,8 +23,10 @@ from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.gp.subset import MOST_POINTS, representative
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.gp.warping import CROWD
+from botorch_delay.history.events import finite
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Suggestion, Trial, TrialState
+from botorch_delay.optimizers.part import Part
 
 # How many answers are added to the points in use before they are chosen anew.
 RENEWED_EVERY = 256
@@ -161,17 +162,17 @@ class View:
         return posterior.variance(self.answers.surrogate.inputs(X)).sqrt()
 
 
-class RuleModel:
+class RuleModel(Part):
     """The posteriors of all trials so far, at candidates and at any points.
 
     Each point has a key: a candidate's row on a finite set, or a number below 0.
 
     Args:
         ledger: the trials; read, never written.
+        feasibility: which points may be asked.
         domain: where points may be asked.
         pending: how pending points enter.
         sign: -1 where the user minimises.
-        exact: whether evaluations are, so that no point is asked twice.
         seed: of what is random in a rule.
 
     Attributes:
@@ -182,29 +183,27 @@ class RuleModel:
         views: what the rule's surrogates see.
         answers: of the first view; give the mean.
         feasibility: which points may be asked.
-        running: by key, how many trials are.
         behind: whether all trials are to be counted by :meth:`restart` before anything is read.
         widths: sigma at the last points, when they were asked, where ``pending`` inflates.
     """
 
     surrogate: Surrogate
     candidates: Tensor
-    _key_of: dict[int, int]  # by trials' ids, and -1 - id of results from elsewhere
     _left_out: set[int]  # keys of points that posteriors go without
 
     def __init__(
         self,
         ledger: Ledger,
+        feasibility: Feasibility,
         domain: Domain,
         pending: Pending,
         *,
         sign: float,
-        exact: bool,
         seed: int,
     ) -> None:
         self.finite, self.pending, self.seed = domain.count is not None, pending, seed
-        self._domain = domain
-        self._ledger, self._sign, self._exact = ledger, sign, exact
+        self.feasibility, self.key = feasibility, feasibility.key
+        self._domain, self._ledger, self._sign = domain, ledger, sign
         self.widths: list[float] = []
         self.behind = True
 
@@ -218,15 +217,12 @@ class RuleModel:
         self.prior_deviation = prior.max().sqrt().item()
         self._paths: PriorPaths | None = None
         self._paths_at = 0
-        self._keys, self._key_of = PointKeys(), {}
         both = self.pending.hallucinates
         self.views = [
             View(Averages(each, candidates), Averages(each, candidates) if both else None)
             for each in surrogates
         ]
         self.answers = self.views[0].answers
-        self.feasibility = Feasibility(self._ledger.trials, self.key, exact=self._exact)
-        self.running = Counter(self.key(trial) for trial in self._ledger.running())
         self._renewal, self._left_out = self._present_renewal, set()
         if self._renewal:
             self._left_out = self._without()
@@ -290,9 +286,8 @@ class RuleModel:
     def _use(self, key: int) -> None:
         """Count a point that was left out, of which something happens."""
         self._left_out.discard(key)
-        for trial in self._ledger.trials:
-            if self.key(trial) == key:
-                self._count(trial)
+        for trial in self.feasibility.trials(key):
+            self._count(trial)
         for result in self._ledger.attached:
             if self.key(result) == key:
                 self._count_attached(result)
@@ -320,18 +315,13 @@ class RuleModel:
         """Of the first view: give the deviation."""
         return self.views[0].with_pending
 
-    def key(self, place: Trial | Attached) -> int:
-        """The key of a point."""
-        if place.index is not None:
-            return place.index
-        source = place.id if isinstance(place, Trial) else -1 - place.id
-        if source not in self._key_of:
-            self._key_of[source] = self._keys.of(place.point)
-        return self._key_of[source]
+    def running(self) -> set[int]:
+        """The keys of points with a running trial."""
+        return {self.key(trial) for trial in self._ledger.running()}
 
     def point(self, key: int) -> Tensor:
         """The point with a key, ``d``, on the CPU."""
-        return self._domain.on_cpu[key] if key >= 0 else self._keys.point(key)
+        return self._domain.on_cpu[key] if key >= 0 else self.feasibility.keys.point(key)
 
     def generator(self) -> torch.Generator:
         """A fresh one, of the present ask."""
@@ -340,8 +330,8 @@ class RuleModel:
     def paths(self, n_features: int) -> PriorPaths:
         """Paths of the prior: exact ones on small sets, at points from elsewhere as well."""
         points = self.candidates
-        if self.finite and self._keys.points:
-            points = torch.cat([points, sent(torch.stack(self._keys.points), points)])
+        if self.finite and (elsewhere := self.feasibility.keys.points):
+            points = torch.cat([points, sent(torch.stack(elsewhere), points)])
         if self._paths is None or self._paths_at != len(points):
             kernel, inputs = self.surrogate.covar_module, self.surrogate.inputs(points)
             exact = self.finite and len(self.candidates) <= sample_paths.MAX_EXACT_POINTS
@@ -354,10 +344,8 @@ class RuleModel:
         asked = self.views[0].asked
         if asked is None:
             return None
-        points = [t.point for t in self._ledger.running()]
-        known = {self.key(t) for t in self._ledger.trials if t.state is not TrialState.FAILED}
-        failed = sorted(key for key in self.feasibility.suspects if key not in known)
-        points += [asked.point(key) for key in failed]
+        points = [trial.point for trial in self._ledger.running()]
+        points += [asked.point(key) for key in self.feasibility.fruitless()]
         if not points:
             return None
         return self.surrogate.inputs(sent(torch.stack(points), self.candidates))
@@ -399,43 +387,31 @@ class RuleModel:
         inputs = self.surrogate.inputs(sent(choice.x.unsqueeze(0), self.candidates))
         return self.with_pending.anywhere.at(inputs).deviation.item()
 
-    def asked(self, trial: Trial, width: float | None = None) -> None:
-        """A new trial was asked; :meth:`width_at` said so much of its point."""
-        if width is not None:
+    def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+        if (width := data.get("width")) is not None:  # what width_at() said
             assert self.pending.max_delay is not None
-            self.widths = [*self.widths, width][-self.pending.max_delay :]
+            self.widths = [*self.widths, finite(width)][-self.pending.max_delay :]
         if not self.behind:
-            self.feasibility.add(trial)
-            self.running[self.key(trial)] += 1
             if self.key(trial) in self._left_out:
                 self._use(self.key(trial))
             else:
                 self._count(trial)
 
     def settled(self, trial: Trial) -> None:
-        """A trial was answered, failed or abandoned."""
         if not self.behind:
-            self.feasibility.note(trial)
-            self.running[self.key(trial)] -= not trial.late
             self._count(trial)
 
-    def corrected(self, trial: Trial) -> None:
-        """A trial was given another value, or another end."""
-        if not self.behind:
-            self.feasibility.note(trial)
-            self._count(trial)
+    def corrected(self, trial: Trial, before: TrialState) -> None:
+        self.settled(trial)
 
     def attached(self, result: Attached) -> None:
-        """A result came from elsewhere."""
         if not self.behind:
             self._count_attached(result)
 
     def detached(self, result: Attached) -> None:
-        """A result from elsewhere was taken back."""
         if self.behind:
             return
         key = self.key(result)
-        self.feasibility.forget(key, result)
         for view in self.views:
             for averages in (view.answers, view.asked):
                 if averages is not None:
@@ -462,7 +438,6 @@ class RuleModel:
 
     def _count_attached(self, result: Attached) -> None:
         key, source = self.key(result), -1 - result.id
-        self.feasibility.know(key, result)
         if key in self._left_out:
             return
         for view in self.views:

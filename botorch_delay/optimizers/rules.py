@@ -379,8 +379,7 @@ class BotorchRule(Rule):
         if not len(answers):
             return model.deviation
         function = self.function(model, candidates)
-        running = sum(count > 0 for count in model.running.values())
-        rows = max(CHUNK_ELEMENTS // (64 * (len(answers) + running + 64)), 64)
+        rows = max(CHUNK_ELEMENTS // (64 * (len(answers) + len(model.running()) + 64)), 64)
         with torch.no_grad():
             scores = torch.cat([function(part) for part in candidates.split(rows)])
         return scores.to(candidates).nan_to_num(nan=-torch.inf)

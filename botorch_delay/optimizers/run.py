@@ -12,7 +12,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -30,8 +30,10 @@ from botorch_delay.gp.surrogate import (
 from botorch_delay.history import sqlite, states
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import SETTLED, Event, read_events, truncated, whole
+from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
 from botorch_delay.optimizers.config import Config
+from botorch_delay.optimizers.part import Part
 
 # A learned kernel is fitted again when there are this many times the answers of the last fit.
 GROWTH_TO_REFIT = 1.2
@@ -176,6 +178,7 @@ class Run:
     """
 
     _fitting: Fitting | None = None  # of optimizers that may learn kernel and noise
+    _parts: Sequence[Part] = ()  # what else takes in what happens to trials, in this order
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -191,6 +194,7 @@ class Run:
         self.notes: dict[str, Any] = {}
         self._noted = "{}"
         self._ledger = Ledger(origin=f"{type(self).__name__} {self._domain.fingerprint()}")
+        self._feasibility = Feasibility(exact=self._exact)
 
     @property
     def domain(self) -> Domain:
@@ -310,19 +314,30 @@ class Run:
         Raises:
             StorageError: if it cannot follow those before it.
         """
+        if self._fitting is not None and event.kind in ("corrected", "detached"):
+            self._fitting.forget()
         if event.kind == "asked":
-            self._apply_asked(self._ledger.ask(event, self._domain), event.data)
+            trial = self._ledger.ask(event, self._domain)
+            self._feasibility.add(trial)
+            self._apply_asked(trial, event.data)
         elif event.kind in SETTLED:
-            self._apply_settled(self._ledger.settle(event))
+            trial = self._ledger.settle(event)
+            self._feasibility.note(trial)
+            self._apply_settled(trial)
+        elif event.kind == "corrected":
+            trial, before = self._ledger.correct(event)
+            self._feasibility.note(trial)
+            self._apply_corrected(trial, before)
         elif event.kind == "attached":
-            self._apply_attached(self._ledger.attach(event, self._domain))
-        elif event.kind in ("corrected", "detached"):
-            if self._fitting is not None:
-                self._fitting.forget()
-            if event.kind == "corrected":
-                self._apply_corrected(*self._ledger.correct(event))
-            else:
-                self._apply_detached(self._ledger.detach(event))
+            result = self._ledger.attach(event, self._domain)
+            if self._is_inside(result):
+                self._feasibility.know(result)
+            self._apply_attached(result)
+        elif event.kind == "detached":
+            result = self._ledger.detach(event)
+            if self._is_inside(result):
+                self._feasibility.forget(result)
+            self._apply_detached(result)
         else:
             self._apply_decided(event)
             self._ledger.append(event)
@@ -357,22 +372,32 @@ class Run:
         return list(self._ledger.events(start))
 
     def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        """Take in that a trial was asked, with the data of the event."""
+        for part in self._parts:
+            part.asked(trial, data)
 
     def _apply_settled(self, trial: Trial) -> None:
-        """Take in that a trial was answered, failed or abandoned."""
-
-    def _apply_attached(self, result: Attached) -> None:
-        """Take in a result from elsewhere."""
+        for part in self._parts:
+            part.settled(trial)
 
     def _apply_corrected(self, trial: Trial, before: TrialState) -> None:
-        """Take in that a trial has another value, or another end, than it had before."""
+        for part in self._parts:
+            part.corrected(trial, before)
+
+    def _apply_attached(self, result: Attached) -> None:
+        for part in self._parts:
+            part.attached(result)
 
     def _apply_detached(self, result: Attached) -> None:
-        """Take in that a result from elsewhere does not count."""
+        for part in self._parts:
+            part.detached(result)
 
     def _apply_extended(self, before: int) -> None:
-        """Take in that more asks are planned than ``before``."""
+        for part in self._parts:
+            part.extended(before)
+
+    def _is_inside(self, result: Attached) -> bool:
+        """Whether a result says all of a point of the domain."""
+        return self._exact and bool(self._domain.contains(result.x.unsqueeze(0)))
 
     def _apply_decided(self, event: Event) -> None:
         """Take in an event of another kind.

@@ -20,7 +20,6 @@ the tree splits points at the median, along the widest side.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,8 +41,8 @@ from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.events import Event, whole
-from botorch_delay.history.point_status import Feasibility, nothing_to_ask
-from botorch_delay.history.trials import Suggestion, Trial, TrialState
+from botorch_delay.history.point_status import nothing_to_ask
+from botorch_delay.history.trials import Suggestion, Trial
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import ThreDSConfig
 from botorch_delay.optimizers.recommendation import intervals
@@ -167,8 +166,6 @@ class ThreDSOptimizer(Optimizer):
         super()._start()
         low, high = sorted(self._sign * end for end in self._ends)
         self._search = _Search(low, high)
-        # A partial, for a copy of this optimizer looks things up in its own copy.
-        self._feasibility = Feasibility(key=functools.partial(_row_of, self._row_at))
 
     def _first_interval(self, config: ThreDSConfig) -> tuple[float, float]:
         if config.interval is not None:
@@ -252,7 +249,9 @@ class ThreDSOptimizer(Optimizer):
         rows = self._rows(search.regions[search.place]).sort().values
         if taken:
             rows = rows[~torch.isin(rows, torch.cat(taken))]
-        closed = self._feasibility.closed()
+        point = self._feasibility.keys.point  # of a box, by their keys below 0
+        keys = self._feasibility.closed()
+        closed = [k if k >= 0 else self._row_at[tuple(point(k).tolist())] for k in keys]
         if len(closed) == len(self._points):
             raise nothing_to_ask(len(closed))
         if closed:
@@ -310,13 +309,6 @@ class ThreDSOptimizer(Optimizer):
         if trial.index is None and tuple(data["x"]) not in self._row_at:
             raise StorageError(f"trial {trial.id} is at none of the points that are played on.")
         self._search.trials.append(trial.id)
-        self._feasibility.add(trial)
-
-    def _apply_settled(self, trial: Trial) -> None:
-        self._feasibility.note(trial)
-
-    def _apply_corrected(self, trial: Trial, before: TrialState) -> None:
-        self._feasibility.note(trial)
 
     def _apply_decided(self, event: Event) -> None:
         if event.kind == "searched":
@@ -333,8 +325,3 @@ class ThreDSOptimizer(Optimizer):
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self._surrogate, self._confidence, self._delta
-
-
-def _row_of(row_at: Mapping[tuple[float, ...], int], trial: Trial) -> int:
-    """The row of a trial's point among those that are played on."""
-    return row_at[tuple(trial.point.tolist())] if trial.index is None else trial.index

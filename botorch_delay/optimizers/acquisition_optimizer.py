@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
@@ -17,8 +16,7 @@ from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.gp.surrogate import Learned, Surrogate
-from botorch_delay.history.events import finite
-from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
+from botorch_delay.history.trials import Suggestion
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.certifying import CertifyingUCB
 from botorch_delay.optimizers.config import AcquisitionConfig
@@ -125,7 +123,8 @@ class AcquisitionOptimizer(Optimizer):
         super()._start()
         config = self._config
         self._fitting: Fitting = Fitting(config, self._ledger, worst_value=config.worst_value)
-        self._maximizer = Maximizer(config, self._ledger, self._fitting)
+        self._maximizer = Maximizer(config, self._ledger, self._fitting, self._feasibility)
+        self._parts = [self._maximizer.model]
 
     @property
     def rule(self) -> Rule:
@@ -186,22 +185,6 @@ class AcquisitionOptimizer(Optimizer):
         choice = self._maximizer.choose(1, len(self._ledger))
         width = self._maximizer.model.width_at(choice)
         return choice if width is None else replace(choice, data={"width": width})
-
-    def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        width = data.get("width")
-        self._maximizer.model.asked(trial, None if width is None else finite(width))
-
-    def _apply_settled(self, trial: Trial) -> None:
-        self._maximizer.model.settled(trial)
-
-    def _apply_attached(self, result: Attached) -> None:
-        self._maximizer.model.attached(result)
-
-    def _apply_corrected(self, trial: Trial, before: TrialState) -> None:
-        self._maximizer.model.corrected(trial)
-
-    def _apply_detached(self, result: Attached) -> None:
-        self._maximizer.model.detached(result)
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         rule = self.rule
