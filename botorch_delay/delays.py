@@ -106,11 +106,9 @@ class ConstantDelay(DelayLaw):
         object.__setattr__(self, "mean", float(self.steps))
 
     def sample(self, n: int, generator: Generator) -> Tensor:
-        """``n`` times the constant, on the generator's device."""
         return torch.full((validation.whole(n, "n", 0),), self.steps, device=generator.device)
 
     def quantile(self, p: float) -> float:
-        """The constant, in steps."""
         validation.probability(p, "p")
         return self.mean
 
@@ -151,13 +149,11 @@ class PoissonDelay(DelayLaw):
         object.__setattr__(self, "mean", validation.nonnegative(self.mean, "mean"))
 
     def sample(self, n: int, generator: Generator) -> Tensor:
-        """Draw ``n`` delays with the generator, on its device."""
         n = validation.whole(n, "n", 0)
         rates = torch.full((n,), self.mean, dtype=torch.double, device=generator.device)
         return torch.poisson(rates, generator=generator).long()
 
     def quantile(self, p: float) -> float:
-        """The smallest whole ``u`` with ``P(tau <= u) >= p``, in steps."""
         p = validation.probability(p, "p")
         return self._least(lambda u: pdtr(u, self.mean) >= p)
 
@@ -191,14 +187,12 @@ class GeometricDelay(DelayLaw):
         object.__setattr__(self, "mean", validation.nonnegative(self.mean, "mean"))
 
     def sample(self, n: int, generator: Generator) -> Tensor:
-        """Draw ``n`` delays with the generator, on its device."""
         n = validation.whole(n, "n", 0)
         uniform = torch.rand(n, generator=generator, dtype=torch.double, device=generator.device)
         # Inverse cdf: P(tau >= u) = (1 - p)^u; log1p keeps digits for u near 0.
         return (torch.log1p(-uniform) / self._log_survival).floor().long()
 
     def quantile(self, p: float) -> float:
-        """The smallest whole ``u`` with ``P(tau <= u) >= p``, in steps."""
         return self._upper_quantile(1.0 - validation.probability(p, "p"))
 
     def _upper_quantile(self, tail: float) -> float:
@@ -248,11 +242,7 @@ class SubExponentialDelay(DelayLaw):
         object.__setattr__(self, "paper_min", bool(self.paper_min))
 
     def upper_bound(self, horizon: int, delta: float) -> float:
-        """``u_T(delta) = E[tau] + psi_T(delta / 2)`` of Section 5, in steps.
-
-        Raises:
-            InputError: if ``horizon < 1`` or ``delta`` is not in (0, 1).
-        """
+        """``u_T(delta) = E[tau] + psi_T(delta / 2)`` of Section 5, in steps."""
         horizon = validation.whole(horizon, "horizon", 1)
         delta = validation.probability(delta, "delta")
         log_term = math.log(3.0 * horizon / delta)  # log(3 t / (2 d)), d = delta / 2

@@ -160,19 +160,10 @@ def run_demo(
     store: Path | None = None,
     picture: Path | None = None,
 ) -> DemoResult:
-    """Tune with ``workers`` processes and compare on held-out digits.
+    """Tune with ``workers`` processes, ``trials`` times at least 2, and compare on held-out digits.
 
-    Args:
-        workers: processes, at least 1.
-        trials: evaluations, at least 2.
-        seed: of the split, the optimizer and the random search.
-        store: a file that every ask and answer is committed to; an existing one is resumed.
-        picture: a PNG file to draw to.
-
-    Raises:
-        MissingExtraError: without scikit-learn, or without Matplotlib and with a picture.
-        InputError: if an argument is out of its range.
-        StorageError: if the store cannot be used.
+    Every ask and answer is committed to ``store``, which is resumed if it exists; ``picture`` is a
+    PNG file to draw to.
     """
     validation.installed("sklearn", "The demo needs scikit-learn")
     workers = validation.whole(workers, "workers", 1)
@@ -180,8 +171,8 @@ def run_demo(
     seed = validation.whole(seed, "seed", 0)
     _check_picture(picture)
     classifier, space = Classifier(seed), demo_space()
-    optimizer = BPEDelayOptimizer(space, horizon=trials, seed=seed, minimize=True)
-    rival = RandomOptimizer(space, horizon=trials, seed=seed, minimize=True)
+    optimizer = BPEDelayOptimizer(space, horizon=trials, seed=seed, maximize=False)
+    rival = RandomOptimizer(space, horizon=trials, seed=seed, maximize=False)
     with spawned_pool(workers) as pool:
         slow = Classifier(seed, SLOWNESS)
         try:
@@ -263,15 +254,7 @@ def run_race(
 ) -> RaceResult:
     """Race this library, random search, TPE and a loop of batches, each on four simulated workers.
 
-    Args:
-        seeds: races, at least 1, each on a split of its own.
-        trials: evaluations of each racer, at least 2.
-        workers: processes that simulate, at least 1.
-        picture: a PNG file to draw to.
-
-    Raises:
-        MissingExtraError: without scikit-learn or Optuna, or Matplotlib for a picture.
-        InputError: if an argument is out of its range.
+    Each of the ``seeds`` races is on a split of its own; ``workers`` processes simulate.
     """
     validation.installed("sklearn", "The demo needs scikit-learn")
     seeds = validation.whole(seeds, "seeds", 1)
@@ -307,7 +290,6 @@ class _Classification(Problem):
         self._known: dict[tuple[float, ...], tuple[float, float]] = {}
 
     def evaluate_true(self, point: Point) -> float:
-        """The negated loss."""
         return self.observe(point, 0.0, 0.0)[0]
 
     def observe(self, point: Point, normal: float, uniform: float) -> tuple[float, float]:

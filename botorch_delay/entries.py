@@ -29,11 +29,7 @@ _WITHOUT_VALUE = ("running", "failed", "abandoned")
 
 
 def read_number(text: str, what: str) -> float:
-    """The finite number in a text.
-
-    Raises:
-        InputError: if there is none; with a hint where the decimal point is a comma.
-    """
+    """The finite number in a text; InputError, with a hint where its point is a comma."""
     number = as_number(text)
     if number is None and (point := as_number(text.replace(",", "."))) is not None:
         raise InputError(
@@ -49,12 +45,7 @@ def read_number(text: str, what: str) -> float:
 
 
 def params_of(domain: Domain, settings: Sequence[str]) -> dict[str, Any]:
-    """The parameters in the given settings, each NAME=VALUE, all of them once.
-
-    Raises:
-        InputError: if a name is given twice, a setting is no NAME=VALUE, or what must be a number
-            is none.
-    """
+    """The parameters in the given settings, each NAME=VALUE, all of them once."""
     values: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -109,11 +100,7 @@ def _outside(domain: Domain, column: int, x: Tensor) -> str:
 
 
 def write_results(optimizer: Optimizer, path: Path) -> int:
-    """Write every trial and attached result to a CSV file; how many there are.
-
-    Raises:
-        InputError: if it cannot be written, or is no .csv file.
-    """
+    """Write every trial and attached result to a CSV file; how many there are."""
     if path.suffix.lower() != ".csv":
         raise InputError(f"The table must be a .csv file, got {path}.")
     rows = optimizer.table()
@@ -136,18 +123,12 @@ def _cell(value: Any) -> Any:
 
 
 def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
-    """Attach the results in a CSV file, all of them or none.
+    """Attach the results in a CSV file, all or none; how many, and how many there were already.
 
     It has a header with a column for each parameter and one for the value; other columns are not
     read. Cells are between commas, semicolons or tabs; where they are not between commas, numbers
     may have decimal commas. What ``write_results`` wrote can be read: trials without a value are
     left out. So are results that the study has already, as often as it has them.
-
-    Returns:
-        How many were attached, and how many the study has already.
-
-    Raises:
-        InputError: if the file cannot be read; with what is wrong in each line.
     """
     domain, columns = optimizer.domain, table_columns(optimizer.domain)
     results: list[tuple[Tensor, float]] = []

@@ -88,21 +88,6 @@ def flag(value: Any, name: str) -> bool:
     return value
 
 
-def direction(maximize: bool | None, minimize: bool | None) -> bool:
-    """Whether large values are good; so they are unless one of the two says otherwise.
-
-    Raises:
-        InputError: if both say something.
-    """
-    if maximize is not None and minimize is not None:
-        raise InputError(
-            f"Give maximize or minimize, not both; got maximize={maximize}, minimize={minimize}."
-        )
-    if maximize is None:
-        return minimize is None or not flag(minimize, "minimize")
-    return flag(maximize, "maximize")
-
-
 def positive(value: Any, name: str) -> float:
     """``value`` as a finite float above zero."""
     return _in_range(value, name, lambda number: number > 0.0, "be above 0")

@@ -28,11 +28,7 @@ Objective = Callable[..., float]
 
 
 def takes_names(objective: Objective, columns: Columns) -> bool:
-    """Whether an objective gets the parameters of a space as keywords, else as one dict.
-
-    Raises:
-        InputTypeError: if it can take neither.
-    """
+    """Whether an objective gets the parameters of a space as keywords, else as one dict."""
     names = columns.parameters
     try:
         signature = inspect.signature(objective)
@@ -83,11 +79,7 @@ class Evaluation:
 
 
 class Pool:
-    """Any executor: it takes calls, and nothing else is known of it.
-
-    Attributes:
-        timeout: seconds that an evaluation may take before it is killed, or None.
-    """
+    """Any executor: it takes calls, and nothing else is known of it. A timeout is in seconds."""
 
     timeout: float | None = None
     # How the objective reaches the workers, if it has to be pickled.
@@ -142,7 +134,6 @@ class BreakableProcessPool(Pool):
     _replacement: ProcessPoolExecutor | None = None
 
     def repair(self) -> bool:
-        """Replace the broken executor by one with the same arguments."""
         broken = self._executor
         self.release()
         # The arguments are kept in private attributes and nowhere else.
@@ -156,7 +147,6 @@ class BreakableProcessPool(Pool):
         return True
 
     def release(self) -> None:
-        """Shut down the replacement, if there is one."""
         if self._replacement is not None:
             self._replacement.shutdown(wait=False, cancel_futures=True)
 
@@ -171,7 +161,6 @@ class PebblePool(Pool):
         self.timeout = timeout
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
-        """Have a worker evaluate the objective at the trial's point."""
         arguments = (objective, *self._portable(trial))
         return self._executor.schedule(_evaluate, args=arguments, timeout=self.timeout)
 
@@ -193,7 +182,6 @@ class DaskPool(Pool):
         self._run = f"botorch-delay-{uuid.uuid4().hex}"
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
-        """Have a worker evaluate the objective at the trial's point."""
         key = f"{self._run}-{trial.id}"
         return self._executor.submit(_evaluate, objective, *self._portable(trial), key=key)
 
@@ -203,16 +191,7 @@ class DaskPool(Pool):
 
 
 def make_pool(executor: Any, timeout: float | None) -> Pool:
-    """The executor as the runner uses it.
-
-    Args:
-        executor: of ``concurrent.futures``, Pebble or Dask.
-        timeout: seconds that an evaluation may take, or None.
-
-    Raises:
-        InputTypeError: if it is no executor.
-        InputError: if the timeout is not above 0, or the executor cannot keep it.
-    """
+    """The executor, of ``concurrent.futures``, Pebble or Dask, as the runner uses it."""
     if timeout is not None:
         timeout = validation.positive(timeout, "timeout")
     if hasattr(executor, "get_executor"):

@@ -14,6 +14,12 @@ from torch import Generator, Tensor
 from torch.quasirandom import SobolEngine
 
 from botorch_delay import BoxDomain, Trial
+from botorch_delay.benchmarks import SimulationResult
+
+
+def rows_of(history: SimulationResult) -> Tensor:
+    """The row asked at each step of a simulated run."""
+    return torch.tensor([ask.point for ask in history.asks])
 
 
 def record(trial: Trial) -> dict[str, Any]:

@@ -182,7 +182,7 @@ def test_the_demo_survives_being_killed(tmp_path):
 
 def test_a_store_of_another_study_is_refused_in_one_line(tmp_path, capsys):
     store = str(tmp_path / "study.db")
-    BPEDelayOptimizer(demo_space(), horizon=5, minimize=True).save(store)
+    BPEDelayOptimizer(demo_space(), horizon=5, maximize=False).save(store)
     code, _, err = call("demo", "--trials", "4", "--store", store, capsys=capsys)
     assert code == 2
     assert len(err) == 1

@@ -42,13 +42,13 @@ MODES = {
         points(device, 5_001),
         covar_module=matern().to(device),
         noise_var=NOISE,
-        rule=bd.ThompsonSampling(n_features=64),
+        rule=bd.ThompsonSampling(),
     ),
     "Thompson samples, Matern, box": lambda device: bd.AcquisitionOptimizer(
         box(device),
         covar_module=matern().to(device),
         noise_var=NOISE,
-        rule=bd.ThompsonSampling(n_features=64),
+        rule=bd.ThompsonSampling(),
     ),
     "BoTorch, analytic": lambda device: bd.AcquisitionOptimizer(
         points(device),
@@ -231,7 +231,6 @@ def told(device, domain, **options):
 
 READINGS = {
     "recommend": lambda opt: opt.recommend().x,
-    "recommend, active": lambda opt: opt.recommend(among="active").x,
     "predict": lambda opt: opt.predict(opt.domain.bounds).mean,
     "stopping_gap": lambda opt: torch.tensor(opt.stopping_gap()),
     "replicates": lambda opt: torch.stack([found.x for found in opt.replicates()]),

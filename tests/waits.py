@@ -96,7 +96,7 @@ MODES = {
         lambda: bd.BPEDelayOptimizer(box(), 60), ask=20, most=80, attached=30
     ),
     "box, Thompson samples": Mode(
-        lambda: bd.AcquisitionOptimizer(box(), **given(rule=bd.ThompsonSampling(n_features=64))),
+        lambda: bd.AcquisitionOptimizer(box(), **given(rule=bd.ThompsonSampling())),
         ask=20,
     ),
     "box, thresholds": Mode(lambda: bd.ThreDSOptimizer(box(), **given(confidence=BOUNDS))),

@@ -84,9 +84,7 @@ class Clock:
 class ParetoDelay(DelayLaw):
     """Delays with a heavy tail: ``P(tau >= k) = (1 + k / scale)^-shape`` (Lomax, rounded down).
 
-    Args:
-        shape: of the tail, above 1; up to 2 the variance is infinite.
-        scale: in steps, above 0.
+    ``shape`` is above 1, up to 2 the variance is infinite; ``scale`` is in steps.
     """
 
     def __init__(self, shape: float, scale: float) -> None:
@@ -96,12 +94,10 @@ class ParetoDelay(DelayLaw):
         self.mean = float(scale**shape * zeta(shape, scale + 1.0))
 
     def sample(self, n: int, generator: Generator) -> Tensor:
-        """By inversion."""
         uniform = torch.rand(n, dtype=torch.double, generator=generator, device=generator.device)
         return (self.scale * ((1.0 - uniform) ** (-1.0 / self.shape) - 1.0)).floor().long()
 
     def quantile(self, p: float) -> float:
-        """The smallest whole ``u`` with ``P(tau > u) <= 1 - p``."""
         tail = 1.0 - validation.probability(p, "p")
         return float(max(math.ceil(self.scale * (tail ** (-1.0 / self.shape) - 1.0)) - 1, 0))
 

@@ -173,9 +173,7 @@ def draw_functions(path: Path, functions: Sequence[Problem]) -> None:
 def draw_regrets(path: Path, panels: Mapping[str, Mapping[str, Array]]) -> None:
     """The paper's figures 2 to 5: mean cumulative regret, with half a standard deviation.
 
-    Args:
-        path: a PNG file.
-        panels: by title and label, cumulative regret with a run per row, ``n x steps``.
+    ``panels``: by title and label, cumulative regret with a run per row, ``n x steps``.
     """
     figure, axes = _canvas(11.0, 4.2, (1, len(panels)))
     for ax, (title, lines) in zip(axes[0], panels.items(), strict=True):

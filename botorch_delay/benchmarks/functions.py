@@ -176,14 +176,8 @@ def gp_draw(
 ) -> FiniteProblem:
     """A function drawn from a Gaussian process on a grid: 30 x 30 of the unit square, or 6^4.
 
-    Args:
-        kernel: a key of :data:`KERNELS`, of variance 1; its lengthscale is 0.15 in two columns and
-            0.3 in four.
-        noise_std: standard deviation of the noise.
-        seed: of the draw.
-        learner_factor: the lengthscale of the kernel that methods are told, as a multiple of
-            the true one.
-        dim: columns, 2 or 4.
+    The kernel is of variance 1, its lengthscale 0.15 in two columns and 0.3 in four; methods are
+    told ``learner_factor`` times that.
     """
     points = _grid(dim, SIDES[dim], 0.0, 1.0)
     lengthscale = LENGTHSCALE * dim / 2
@@ -216,15 +210,8 @@ def function_on_box(name: str, seed: int = 0, *, exact: bool = False) -> BoxProb
 def coco_function(number: int, seed: int = 0, *, noise_share: float = 0.0) -> BoxProblem:
     """A function of COCO's suite ``bbob`` in 5 columns, negated; every seed has its instance.
 
-    Its own noisy suite does not tell values without noise; noise is added here.
-
-    Args:
-        number: of the function, 1 to 24.
-        seed: the instance, from 0.
-        noise_share: standard deviation of the noise as a share of that of the values.
-
-    Raises:
-        MissingExtraError: without ``coco-experiment``.
+    Its own noisy suite does not tell values without noise; noise is added here, of a deviation that
+    is ``noise_share`` of that of the values.
     """
     validation.installed("cocoex", "COCO's functions need coco-experiment")
     from cocoex import BareProblem

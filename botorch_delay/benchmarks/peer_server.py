@@ -8,7 +8,7 @@ its lower and upper end, whether it is searched by its logarithm, and whether it
 "category" or of an "integer" value (else it is empty).
 """
 
-# ruff: noqa: D102  # what methods do is said in Peer and above
+# what methods do is said in Peer and above
 
 from __future__ import annotations
 
@@ -29,14 +29,7 @@ Values = Mapping[str, Any]
 
 
 class Peer:
-    """An optimizer of a library.
-
-    Args:
-        parameters: by name.
-        seed: of the optimizer.
-        steps: how many suggestions there will be.
-        exact: whether values are without noise.
-    """
+    """An optimizer of a library, told how many suggestions there will be."""
 
     def __init__(self, parameters: Parameters, *, seed: int, steps: int, exact: bool) -> None:
         raise NotImplementedError

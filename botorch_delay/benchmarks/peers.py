@@ -48,14 +48,7 @@ PYTHON = "BOTORCH_DELAY_PYTHON_"  # and a module in capitals: the variable that 
 
 
 class Parameter(NamedTuple):
-    """A column as other libraries describe one.
-
-    Attributes:
-        low: lower end of a real number; 0 where there are levels.
-        high: upper end; the last level.
-        log: whether the logarithm of a real number is searched.
-        levels: "integer" or "category" where the parameter is the number of a value; "" if not.
-    """
+    """A column as others describe one; ``levels`` is "integer", "category" or, in a range, ""."""
 
     low: float
     high: float
@@ -77,11 +70,7 @@ PointOf = Callable[[Mapping[str, float]], tuple[Tensor, int | None]]
 
 
 def search_space(domain: Domain) -> tuple[dict[str, Parameter], PointOf]:
-    """The parameters of a domain by name, and the point that values of these stand for.
-
-    Raises:
-        NotSupportedError: on a box with constraints.
-    """
+    """The parameters of a domain by name, and the point that values of these stand for."""
     low, high = domain.bounds
     if isinstance(domain, BoxDomain):
         if domain.constraints or domain.feasible is not None:
@@ -122,14 +111,8 @@ def search_space(domain: Domain) -> tuple[dict[str, Parameter], PointOf]:
 class PeerSampler(ABC):
     """An optimizer of another library. A subclass says how it suggests and how it is told.
 
-    Args:
-        problem: to be searched.
-        seed: of the optimizer.
-        by_model: recommend by this library's posterior mean of the same answers; else the point
-            with the best noisy answer, as these libraries do.
-
-    Raises:
-        NotSupportedError: on a box with constraints.
+    It recommends the point with the best noisy answer, as these libraries do, or ``by_model`` by
+    this library's posterior mean of the same answers.
     """
 
     def __init__(self, problem: Problem, seed: int, *, by_model: bool = False) -> None:
@@ -165,11 +148,7 @@ class PeerSampler(ABC):
             self.report(trial, None)
 
     def recommend(self) -> Point:
-        """The point with the best noisy answer, or by a posterior mean.
-
-        Raises:
-            NoAnswerError: before the first answer.
-        """
+        """The point with the best noisy answer, or by a posterior mean."""
         if not self._answers:
             raise NoAnswerError("Nothing was answered yet.")
         if not self._by_model:
@@ -190,12 +169,7 @@ class PeerSampler(ABC):
 
 
 class OptunaSampler(PeerSampler):
-    """A study of Optuna's with a sampler of that name, made with nothing but the seed.
-
-    Raises:
-        MissingExtraError: without Optuna.
-        NotSupportedError: on a box with constraints.
-    """
+    """A study of Optuna's with a sampler of that name, made with nothing but the seed."""
 
     def __init__(
         self, sampler: str, problem: Problem, clock: Clock, steps: int, seed: int, **options: Any
@@ -220,19 +194,16 @@ class OptunaSampler(PeerSampler):
             self._study = optuna.create_study(sampler=made, direction="maximize")
 
     def suggest(self) -> Mapping[str, float]:
-        """A trial of the study."""
         self._trials.append(self._study.ask(self._distributions))
         params: dict[str, float] = self._trials[-1].params
         return params
 
     def report(self, number: int, y: float | None) -> None:
-        """Tell the study."""
         state = self._optuna.trial.TrialState.FAIL if y is None else None
         self._study.tell(self._trials[number], y, state=state)
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Without Optuna's log as well."""
         logging = self._optuna.logging
         verbosity = logging.get_verbosity()
         logging.set_verbosity(logging.ERROR)
@@ -246,13 +217,7 @@ class OptunaSampler(PeerSampler):
 def python_of(module: str, need: str) -> str:
     """The Python that has a module: by ``BOTORCH_DELAY_PYTHON_MODULE``, else this one.
 
-    Args:
-        module: such as "vizier", hence ``BOTORCH_DELAY_PYTHON_VIZIER``.
-        need: what needs it, for messages.
-
-    Raises:
-        MissingExtraError: if this Python does not have it and no other is named.
-        InputError: if the Python that is named does not have it.
+    MissingExtraError if this one has it not and no other is named; ``need`` is what needs it.
     """
     variable = f"{PYTHON}{module.upper()}"
     if python := os.environ.get(variable):
@@ -300,11 +265,7 @@ class _Server:
         return cls.of[python]
 
     def call(self, run: int, call: str, **arguments: Any) -> Any:
-        """The answer of a call.
-
-        Raises:
-            RunError: if the library raises an error, or the process died.
-        """
+        """The answer of a call; RunError if the library raises one, or the process died."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         line = ""
@@ -337,22 +298,9 @@ class _Server:
 
 
 class ServedSampler(PeerSampler):
-    """An optimizer of another library, in a process of its own.
+    """An optimizer of another library, ``peer_server.PEERS[peer]``, in a process of its own.
 
-    Args:
-        peer: its name in ``peer_server.PEERS``.
-        module: that the process needs.
-        problem: to be searched; the peer is told whether its values are exact.
-        clock: not told.
-        steps: how many asks there will be, of which the peer is told.
-        seed: of the optimizer.
-        options: of :class:`PeerSampler`.
-
-    Raises:
-        MissingExtraError: where no Python has the module.
-        InputError: if the Python that is named does not have it.
-        NotSupportedError: on a box with constraints.
-        RunError: if the library raises an error, as asks and answers do.
+    It is told how many asks there will be and whether values are exact, not the clock.
     """
 
     def __init__(
@@ -375,10 +323,8 @@ class ServedSampler(PeerSampler):
         weakref.finalize(self, self._server.close, self._run)
 
     def suggest(self) -> Mapping[str, float]:
-        """Ask the process."""
         suggested: dict[str, float] = self._server.call(self._run, "suggest")
         return self._constant | suggested
 
     def report(self, number: int, y: float | None) -> None:
-        """Tell the process."""
         self._server.call(self._run, "report", number=number, y=y)

@@ -21,18 +21,13 @@ SPREAD_POINTS = 4096
 
 
 class Point(Protocol):
-    """Where f is evaluated, such as a trial or a recommendation.
-
-    Attributes:
-        x: the point, ``d``.
-        index: its row in a finite domain; None on a box.
-    """
+    """Where f is evaluated, such as a trial: ``x`` (``d``), and its row in a finite domain."""
 
     @property
-    def x(self) -> Tensor: ...  # noqa: D102
+    def x(self) -> Tensor: ...
 
     @property
-    def index(self) -> int | None: ...  # noqa: D102
+    def index(self) -> int | None: ...
 
 
 class Problem(ABC):
@@ -115,7 +110,6 @@ class FiniteProblem(Problem):
         self.lowest = self.values.min().item()
 
     def evaluate_true(self, point: Point) -> float:
-        """F without noise at a point's row."""
         assert point.index is not None
         return self.values[point.index].item()
 
@@ -147,7 +141,6 @@ class TableProblem(FiniteProblem):
         self.durations = durations
 
     def observe(self, point: Point, normal: float, uniform: float) -> tuple[float, float | None]:
-        """One of the stored evaluations, and how long it took."""
         assert point.index is not None
         column = int(uniform * int(self.counts[point.index]))
         at = point.index, column
@@ -155,12 +148,7 @@ class TableProblem(FiniteProblem):
 
 
 class Spread(NamedTuple):
-    """What is known of the values of f over a box.
-
-    Attributes:
-        lowest: the smallest, or an estimate of it from above.
-        std: their standard deviation.
-    """
+    """The smallest value of f over a box, or an estimate of it from above, and the deviation."""
 
     lowest: float
     std: float
@@ -210,5 +198,4 @@ class BoxProblem(Problem):
         return Spread(values.min().item(), values.std().item())
 
     def evaluate_true(self, point: Point) -> float:
-        """F without noise at a point."""
         return self.function(point.x.unsqueeze(0)).item()

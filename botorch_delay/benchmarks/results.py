@@ -71,11 +71,7 @@ class Results:
 
 
 def read_results(folder: Path) -> Results:
-    """Measure every whole run in a folder, and write the tables.
-
-    Raises:
-        InputError: if no run is done.
-    """
+    """Measure every whole run in a folder, and write the tables; InputError if none is done."""
     import pandas as pd
 
     found = [read_run(path) for path in sorted((folder / "runs").glob("*.json"))]
@@ -134,14 +130,7 @@ def final_regrets(runs: pd.DataFrame, measure: str) -> Finals:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and its interval at level 90 %.
-
-    Attributes:
-        mean: over the seeds.
-        low: lower end of the interval.
-        high: upper end.
-        seeds: how many.
-    """
+    """A mean over seeds and its interval at level 90 %."""
 
     mean: float
     low: float
@@ -168,10 +157,6 @@ def bootstrap(values: Array, divided_by: Array | None = None) -> Estimate:
     """A mean over seeds, or the ratio of two, with its percentile bootstrap interval.
 
     With few seeds such an interval is too narrow; a single one decides nothing.
-
-    Args:
-        values: a number per seed, such as a paired difference.
-        divided_by: numbers of the same seeds, by whose mean to divide.
     """
     n = len(values)
     base = np.ones(n) if divided_by is None else divided_by

@@ -37,7 +37,7 @@ class Asked(Point, Protocol):
     """A point that was asked, with the id under which its answer is told."""
 
     @property
-    def id(self) -> int: ...  # noqa: D102
+    def id(self) -> int: ...
 
 
 class Sampler(Protocol):
@@ -113,16 +113,6 @@ class SimulationResult:
     recommendations: list[Recommended] = field(default_factory=list, repr=False)
 
     @property
-    def index(self) -> Tensor:
-        """Row asked at each step, LongTensor ``steps``; of a finite problem."""
-        return torch.tensor([ask.point for ask in self.asks], dtype=torch.long)
-
-    @property
-    def value(self) -> Tensor:
-        """The noisy value at each step, ``steps``."""
-        return torch.tensor([ask.value for ask in self.asks], dtype=torch.double)
-
-    @property
     def delay(self) -> Tensor:
         """From each ask to its end, in steps or in the durations' unit, ``steps``."""
         return torch.tensor([ask.wait for ask in self.asks])
@@ -137,11 +127,6 @@ class SimulationResult:
         end = self.asks[-1].time
         busy = sum(min(ask.time + ask.wait, end) - ask.time for ask in self.asks)
         return busy / (workers * end) if end > 0.0 else 1.0
-
-    @property
-    def told(self) -> int:
-        """How many answers arrived by the end."""
-        return sum(ask.state == "answered" for ask in self.asks)
 
 
 def simulate(

@@ -28,13 +28,7 @@ KEPT = 4096  # evaluations of a training that are not repeated in a process
 
 @dataclass(frozen=True)
 class Column:
-    """A number that a training is given.
-
-    Attributes:
-        low: its lower end.
-        high: its upper end.
-        log: whether its logarithm is searched.
-    """
+    """A number that a training is given, and whether its logarithm is searched."""
 
     low: float
     high: float
@@ -95,11 +89,7 @@ class Training:
 
 
 def training_on_box(name: str, seed: int = 0, *, noise_share: float) -> BoxProblem:
-    """A training's loss, negated, without noise on its box, the same for every seed.
-
-    Raises:
-        MissingExtraError: without scikit-learn.
-    """
+    """A training's loss, negated, without noise on its box, the same for every seed."""
     validation.installed("sklearn", "Losses of real trainings need scikit-learn")
     training = TRAININGS[name]
 

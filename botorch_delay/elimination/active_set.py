@@ -24,7 +24,7 @@ from botorch_delay.exceptions import NotSupportedError, NumericsError
 from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
-from botorch_delay.history.trials import Attached, Suggestion, Trial
+from botorch_delay.history.trials import Suggestion
 
 logger = logging.getLogger(__name__)
 
@@ -125,10 +125,6 @@ class ActiveSet(ABC):
         """Whether nothing may be asked."""
         return not self.size
 
-    def key(self, located: Trial | Attached) -> int:
-        """The key of the point of a trial, or of a result from elsewhere."""
-        return self.keys.of(located.point) if located.index is None else located.index
-
     def key_of(self, x: Tensor) -> int:
         """The key of a point of the domain, ``d``."""
         row = int(self.domain.find(x.unsqueeze(0)))
@@ -178,15 +174,6 @@ class ActiveSet(ABC):
     @abstractmethod
     def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[list[int] | None, Tensor]:
         """Rows and points to recommend, of those that were evaluated (``n x d``), or of all."""
-
-    def climbed(self, function: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
-        """Points ``n x d``, on a box with what the best of them reach along the gradient.
-
-        Args:
-            function: to be maximised, ``n x d`` to ``n``, differentiable.
-            X: points of this set.
-        """
-        return X
 
     @abstractmethod
     def design(

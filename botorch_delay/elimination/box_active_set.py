@@ -235,14 +235,6 @@ class BoxActiveSet(ActiveSet):
         inside = X[self.domain.contains(X)]
         return None, torch.unique(inside if len(inside) else X, dim=0)
 
-    def climbed(self, function: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
-        """The points and what the best of them reach."""
-        with torch.no_grad():
-            starts = X[function(X).topk(min(32, len(X))).indices]
-        generator = generator_for(self._seed, 0, torch.device("cpu"))
-        found, _ = maximize(function, self.domain, starts, generator=generator, inside=self._holds)
-        return torch.cat([X, found])
-
     def design(
         self, surrogate: Surrogate, number: int, picks: Iterable[int], closed: Iterable[int]
     ) -> Design:

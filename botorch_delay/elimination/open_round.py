@@ -162,9 +162,8 @@ class OpenRound:
         """Whether a slot has a trial."""
         return slot < len(self.slots) and bool(self.slots[slot].trials)
 
-    def take(self, trial: Trial) -> None:
-        """A trial was opened for a slot, a new one or one that is tried again."""
-        key = self._active.key(trial)
+    def take(self, trial: Trial, key: int) -> None:
+        """A trial of the point with a key was opened for a slot, a new one or one tried again."""
         self.asks += 1
         self._running.add(trial.id)
         again = trial.slot >= 0 and self.is_served(trial.slot)

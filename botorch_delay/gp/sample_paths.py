@@ -24,6 +24,7 @@ from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
 MAX_EXACT_POINTS = 5_000
 MAX_KEPT_ELEMENTS = 2**26
+FEATURES = 1024  # random ones, where paths are approximate
 
 
 class PriorPaths:
@@ -32,7 +33,6 @@ class PriorPaths:
     Args:
         covar_module: the kernel.
         points: ``n x d``.
-        n_features: random features where paths are approximate.
         seed: of the features.
         exact: whether paths are exact, which takes a factorization; if None, on up to 5,000
             points.
@@ -45,7 +45,6 @@ class PriorPaths:
         self,
         covar_module: Kernel,
         points: Tensor,
-        n_features: int,
         seed: int,
         *,
         exact: bool | None = None,
@@ -61,7 +60,7 @@ class PriorPaths:
                 # Drawn on the CPU, so that every device has the same ones.
                 with seeded(seed, torch.device("cpu")):
                     features = gen_kernel_features(
-                        copy.deepcopy(covar_module).cpu(), points.shape[-1], n_features
+                        copy.deepcopy(covar_module).cpu(), points.shape[-1], FEATURES
                     )
                 self._features = features.to(points.device)
             except (UnsupportedError, NotImplementedError) as error:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
 
-from botorch_delay.domains.finite import PointKeys
+from botorch_delay.domains.finite import Domain, PointKeys
 from botorch_delay.exceptions import EmptyDomainError
+from botorch_delay.history.part import Part
 from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 
 # A point that fails is asked again at most twice.
@@ -23,7 +26,7 @@ class PointStatus(enum.Enum):
     KNOWN = "known"  # evaluations are exact, and one has been asked for
 
 
-class Feasibility:
+class Feasibility(Part):
     """The status of each point, a function of its trials alone.
 
     What counts are the trials asked after the last one that was answered. Three failures among
@@ -38,8 +41,8 @@ class Feasibility:
         suspects: keys of the points of which a trial has failed.
     """
 
-    def __init__(self, *, exact: bool = False) -> None:
-        self.keys, self._exact = PointKeys(), exact
+    def __init__(self, domain: Domain, *, exact: bool) -> None:
+        self.keys, self._domain, self._exact = PointKeys(), domain, exact
         # Answers and running trials, where they are exact: trials by id, results by -1 - id.
         self._known: dict[int, set[int]] = defaultdict(set)
         self._trials: dict[int, list[Trial]] = defaultdict(list)
@@ -49,29 +52,28 @@ class Feasibility:
         """The key of a point, see :class:`PointKeys`."""
         return self.keys.of(place.point) if place.index is None else place.index
 
-    def add(self, trial: Trial) -> None:
-        """A trial was asked."""
+    def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         key = self.key(trial)
         self._trials[key].append(trial)
         if self._exact:
             self._known[key].add(trial.id)
 
-    def note(self, trial: Trial) -> None:
-        """A trial was settled, or corrected."""
+    def settled(self, trial: Trial) -> None:
         if trial.state is TrialState.FAILED:
             self.suspects.add(self.key(trial))
         if self._exact:
             known = self._known[self.key(trial)]
             (known.discard if trial.state in _NO_ANSWER else known.add)(trial.id)
 
-    def know(self, result: Attached) -> None:
-        """The value at a point of the domain was handed over."""
-        if self._exact:
+    def corrected(self, trial: Trial, before: TrialState) -> None:
+        self.settled(trial)
+
+    def attached(self, result: Attached) -> None:
+        if self._exact and bool(self._domain.contains(result.x.unsqueeze(0))):
             self._known[self.key(result)].add(-1 - result.id)
 
-    def forget(self, result: Attached) -> None:
-        """A value that was handed over was taken back."""
-        if self._exact:
+    def detached(self, result: Attached) -> None:
+        if self._exact and bool(self._domain.contains(result.x.unsqueeze(0))):
             self._known[self.key(result)].discard(-1 - result.id)
 
     def status(self, key: int) -> PointStatus:

@@ -329,12 +329,7 @@ def _arms(experiment: Experiment) -> Iterator[tuple[Any, int, Arm, GeneratorRun]
 
 
 def _translate(search_space: SearchSpace) -> Space:
-    """Ax's search space as a space.
-
-    Raises:
-        NotSupportedError: for a kind of parameter or constraint that cannot be searched.
-        InputError: if no parameter can vary, or no point satisfies the constraints.
-    """
+    """Ax's search space as a space."""
     constraints = []
     for constraint in search_space.parameter_constraints:
         if constraint.is_equality:

@@ -30,7 +30,7 @@ STOPPED_EARLY = (
     "trials were stopped early: they stop for their values, which a bound from the others does not "
     "count"
 )
-_NOT_OPTIONS = {"domain", "horizon", "seed", "maximize", "minimize"}  # of an engine: it has its own
+_NOT_OPTIONS = {"domain", "horizon", "seed", "maximize"}  # of an engine: it has its own
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,8 @@ class Settings:
     """How an engine makes a :class:`botorch_delay.BPEDelayOptimizer`, whatever the space.
 
     A rule does not repeat pending points unless ``Exploit`` says so: to an engine an equal trial
-    looks like a mistake. Without a horizon rounds grow by a factor of 2, unless given.
-
-    Args:
-        horizon: how many asks are planned; None where no end is planned.
-        seed: of everything random.
-        options: of the optimizer.
-
-    Raises:
-        InputError: if horizon or seed are out of their ranges.
-        InputTypeError: if there is no such option, or ``exploit`` is of another type.
-        NotSupportedError: for a regret budget, which depends on when answers came; engines do not
-            tell.
+    looks like a mistake. Without a horizon rounds grow by a factor of 2, unless given. A regret
+    budget is refused: it depends on when answers came, which engines do not tell.
     """
 
     horizon: int | None = None
@@ -89,16 +79,7 @@ class EngineRun:
     study of another name, another space, or other settings does not count: its trial is a result
     obtained elsewhere.
 
-    Args:
-        name: of the study.
-        space: what is searched.
-        settings: how the optimizer is made.
-        maximize: whether larger answers are better.
-
     Attributes:
-        space: what is searched.
-        domain: its box.
-        replica: keeps the optimizer in step.
         key: the same for every run of this name, space, settings and direction.
         ended: numbers of the trials about which nothing new can come; the engine adds those whose
             end says nothing to an optimizer.
@@ -129,11 +110,7 @@ class EngineRun:
         return replace(claimed, holds=False, missing=(*claimed.missing, STOPPED_EARLY))
 
     def recommend(self) -> dict[str, Any]:
-        """The parameters with the best posterior mean among those tried.
-
-        Raises:
-            NoAnswerError: before any answer.
-        """
+        """The parameters with the best posterior mean among those tried."""
         return self.params(self.optimizer.recommend().x)
 
     def params(self, x: Tensor) -> dict[str, Any]:
@@ -176,14 +153,7 @@ class EngineRun:
     def with_end(
         self, past: PastTrial, state: TrialState, value: float | None = None, **more: Any
     ) -> PastTrial:
-        """A trial with what became of it; one whose answer cannot be used has failed.
-
-        Args:
-            past: the trial before.
-            state: where it stands now.
-            value: its answer, where it is completed.
-            more: further attributes of :class:`PastTrial`.
-        """
+        """A trial with what became of it; one whose answer cannot be used has failed."""
         if state is TrialState.COMPLETED:
             try:
                 validation.answer(value, self.domain.like)

@@ -46,11 +46,7 @@ class SearchState:
     evaluated: Sequence[tuple[Mapping[str, Any], float]]
 
     def write(self, path: Path) -> None:
-        """Write a file, or replace it in one step.
-
-        Raises:
-            StorageError: if it cannot be written, or a configuration is not JSON-ready.
-        """
+        """Write a file, or replace it in one step; StorageError if it cannot be written."""
         file = {
             "format": FORMAT,
             "metric": self.metric,
@@ -73,11 +69,7 @@ class SearchState:
 
     @classmethod
     def read(cls, path: Path) -> SearchState:
-        """Read a file and check it, as far as that can be done without its space.
-
-        Raises:
-            StorageError: if it cannot be read or is malformed.
-        """
+        """Read a file and check it, as far as that can be done without its space."""
         try:
             file = json.loads(path.read_bytes())
             check_format(file["format"], str(path))

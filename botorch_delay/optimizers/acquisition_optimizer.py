@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
-from torch import Tensor
 
-from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidence
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.finite import Domain
@@ -64,8 +61,7 @@ class AcquisitionOptimizer(Optimizer):
         repeat_pending: whether a point may be asked again while a trial of it is running. If not,
             it is only where every point that may be asked has one.
         seed: of Thompson samples, of BoTorch's samplers, and of restarts of a fit.
-        maximize: whether large values are good, as by default; public values keep their sign.
-        minimize: the opposite; give one of the two.
+        maximize: whether large values are good; public values keep their sign.
 
     Raises:
         InputError: if an argument is out of its range, only one of kernel and noise is given,
@@ -99,8 +95,7 @@ class AcquisitionOptimizer(Optimizer):
         exact: bool = False,
         repeat_pending: bool = True,
         seed: int = 0,
-        maximize: bool | None = None,
-        minimize: bool | None = None,
+        maximize: bool = True,
     ) -> None:
         config = AcquisitionConfig(
             domain=as_domain(domain),
@@ -112,7 +107,7 @@ class AcquisitionOptimizer(Optimizer):
             exact=exact,
             repeat_pending=repeat_pending,
             seed=seed,
-            maximize=validation.direction(maximize, minimize),
+            maximize=maximize,
         )
         super().__init__(config)
         self._config: AcquisitionConfig = config
@@ -122,9 +117,9 @@ class AcquisitionOptimizer(Optimizer):
     def _start(self) -> None:
         super()._start()
         config = self._config
-        self._fitting: Fitting = Fitting(config, self._ledger, worst_value=config.worst_value)
+        self._fitting: Fitting = Fitting(config, self._ledger)
         self._maximizer = Maximizer(config, self._ledger, self._fitting, self._feasibility)
-        self._parts = [self._maximizer.model]
+        self._parts = [self._feasibility, self._maximizer.model]
 
     @property
     def rule(self) -> Rule:
@@ -141,7 +136,6 @@ class AcquisitionOptimizer(Optimizer):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Nothing is claimed; the reasons."""
         missing = [
             f"{self.method} with a fixed multiplier is a heuristic; for a regret bound use "
             "BPEDelayOptimizer with RKHSConfidence."
@@ -155,30 +149,6 @@ class AcquisitionOptimizer(Optimizer):
         if approximate is not None:
             missing.append(f"on {self._domain!r} {approximate}")
         return Guarantee(False, 0.1, (), tuple(missing))
-
-    @exclusive
-    def posterior(self) -> tuple[Tensor, Tensor]:
-        """Mean and deviation at every point, as the rule sees them now: ``N`` each.
-
-        In the user's units and sign; pending points enter as ``pending`` says. On a box the
-        points are those of ``pool``.
-        """
-        self._maximizer.update()
-        model = self._maximizer.played
-        surrogate = model.surrogate
-        mean = surrogate.offset + surrogate.scale * model.mean
-        deviation = surrogate.scale * model.deviation
-        if surrogate.warping.is_identity:
-            return self._sign * mean, deviation
-        upper, lower = surrogate.warping.inverse(torch.stack([mean + deviation, mean - deviation]))
-        return self._sign * surrogate.warping.inverse(mean), (upper - lower) / 2.0
-
-    @property
-    @exclusive
-    def pool(self) -> Tensor:
-        """The candidates, ``N x d``: all points of a set, or where climbs on a box begin."""
-        self._maximizer.update()
-        return self._maximizer.model.candidates
 
     def _choose(self) -> Suggestion:
         self._fit_if_due()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 from botorch_delay.confidence.guarantee import BudgetTerms
 from botorch_delay.history.point_status import MAX_FAILURES
@@ -18,26 +17,14 @@ _NO_STRAGGLERS = (
 )
 
 
-class Seen(Protocol):
-    """What happened in a run that assumptions have to name; see :class:`Audit`."""
-
-    failed: int
-    abandoned: int
-    amended: int
-    own_noise: bool
-
-
-def assumed(config: BPEConfig, seen: Seen) -> list[str]:
-    """What the claim rests on, but for the terms of a budget.
-
-    Args:
-        config: of the optimizer.
-        seen: what happened in its run.
-    """
+def assumed(
+    config: BPEConfig, *, failed: int, abandoned: int, amended: int, own_noise: bool
+) -> list[str]:
+    """What the claim rests on, but for the terms of a budget; counts are those of the audit."""
     again = ""
-    if seen.failed or seen.abandoned:
+    if failed or abandoned:
         again = (
-            f" (so far {seen.failed} failed, and {seen.abandoned} design points were "
+            f" (so far {failed} failed, and {abandoned} design points were "
             "abandoned before they were answered: a timeout that depends on the value voids "
             "the claim)"
         )
@@ -50,13 +37,13 @@ def assumed(config: BPEConfig, seen: Seen) -> list[str]:
         "fail or are given up, and those that are made while their points are asked again, "
         "come on top of the regret bound",
     ]
-    if seen.amended:
+    if amended:
         assumptions.append(
-            f"every correction (so far {seen.amended}) says what the evaluation gave: a result "
+            f"every correction (so far {amended}) says what the evaluation gave: a result "
             "that is withdrawn, or replaced by another evaluation, because of its value voids "
             "the claim"
         )
-    if seen.own_noise:
+    if own_noise:
         assumptions.append("the noise variances that answers were told with do not depend on them")
     if not config.finite:
         assumptions.append(

@@ -20,12 +20,12 @@ from botorch_delay.elimination.open_round import OpenRound
 from botorch_delay.elimination.rounds import Departure
 from botorch_delay.exceptions import RepeatedResultWarning
 from botorch_delay.history.answers import Answers
+from botorch_delay.history.part import Part
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
 from botorch_delay.optimizers.assumptions import assumed, of_budget
 from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.certificate import ROUNDING
 from botorch_delay.optimizers.config import BPEConfig
-from botorch_delay.optimizers.part import Part
 from botorch_delay.optimizers.round_sequence import RoundSequence
 
 # The least norm that the answers allow is computed at each of the first answers, and then whenever
@@ -46,12 +46,6 @@ _FALSE_ALARM = (
 
 class Audit(Part):
     """Keeps what happened in a run as events are applied, and says what is claimed after it.
-
-    Args:
-        config: of the optimizer.
-        ledger: the trials; read, never written.
-        rounds: of the run.
-        budget: for asks that are not BPE-Delay's own; None without one.
 
     Attributes:
         failed: trials that failed, but for the last one of a run.
@@ -150,12 +144,9 @@ class Audit(Part):
             self._rounds.open.departures |= self._departures(self._rounds.open, trial)
 
     def _is_closed_on(self, step: int, trial_id: int | None = None) -> bool:
-        """Whether a round may have been judged with a report of some step.
+        """Whether a round may have been judged with a report made after ``step`` asks.
 
-        Args:
-            step: how many asks had been made by then.
-            trial_id: of an answer; None for a failure, which a round may have gone without, and
-                for a result from elsewhere.
+        ``trial_id`` is of an answer: a round may have gone without a failure.
         """
         if trial_id is not None and self._config.evidence == "round":
             return any(trial_id in record.trial_ids for record in self._rounds.records)
@@ -216,7 +207,9 @@ class Audit(Part):
 
     def guarantee(self) -> Guarantee:
         """The regret bound of Theorem 1 and what comes on top of it, or what is missing for it."""
-        config, terms, assumptions = self._config, self._budget_terms(), assumed(self._config, self)
+        config, terms = self._config, self._budget_terms()
+        seen = {"failed": self.failed, "abandoned": self.abandoned, "amended": self.amended}
+        assumptions = assumed(config, **seen, own_noise=self.own_noise)
         departed = {entry for record in self._rounds.records for entry in record.departures}
         if self._rounds.open is not None:
             departed |= self._rounds.open.departures

@@ -110,8 +110,7 @@ class BPEDelayOptimizer(Optimizer):
         exact: evaluations have no noise: a kernel is given without a noise variance, a jitter
             stands for it, no point is asked twice, and bounds use all answers.
         seed: of Thompson samples, of searches on a box, and of restarts of a fit.
-        maximize: whether large values are good, as by default; public values keep their sign.
-        minimize: the opposite; give one of the two.
+        maximize: whether large values are good; public values keep their sign.
 
     Raises:
         InputError: if an argument is out of its range, only one of kernel and noise is given, or
@@ -135,12 +134,11 @@ class BPEDelayOptimizer(Optimizer):
         evidence: str | None = None,
         exact: bool = False,
         seed: int = 0,
-        maximize: bool | None = None,
-        minimize: bool | None = None,
+        maximize: bool = True,
     ) -> None:
         config = BPEConfig(
             *(as_domain(domain), horizon, covar_module, noise_var, exact, seed),
-            maximize=validation.direction(maximize, minimize),
+            maximize=maximize,
             confidence=FixedBeta(6.0) if confidence is None else confidence,
             delta=delta,
             delay=delay,
@@ -166,7 +164,7 @@ class BPEDelayOptimizer(Optimizer):
         self._budget = Budget(config, self._ledger, self._rounds) if config.budget_factor else None
         self._audit = Audit(config, self._ledger, self._rounds, self._budget)
         model = None if self._maximizer is None else self._maximizer.model
-        every = self._rounds, model, self._audit, self._budget
+        every = self._feasibility, self._rounds, model, self._audit, self._budget
         self._parts = [part for part in every if part is not None]
 
     def __str__(self) -> str:
@@ -184,8 +182,7 @@ class BPEDelayOptimizer(Optimizer):
         delay: DelayLaw,
         delta: float = 0.1,
         seed: int = 0,
-        maximize: bool | None = None,
-        minimize: bool | None = None,
+        maximize: bool = True,
     ) -> BPEDelayOptimizer:
         """Algorithm 1 as printed; the arguments are those of the constructor.
 
@@ -202,7 +199,7 @@ class BPEDelayOptimizer(Optimizer):
         for name, value in parts.items():
             if value is None:
                 raise InputError(f"Algorithm 1 needs {name}; None was given.")
-        parts |= {"delta": delta, "seed": seed, "maximize": maximize, "minimize": minimize}
+        parts |= {"delta": delta, "seed": seed, "maximize": maximize}
         optimizer = cls(domain, horizon, exploit=None, **parts)
         optimizer._config = replace(optimizer._config, as_published=True)
         optimizer._start()
@@ -220,8 +217,7 @@ class BPEDelayOptimizer(Optimizer):
         noise_std: float,
         delta: float = 0.1,
         seed: int = 0,
-        maximize: bool | None = None,
-        minimize: bool | None = None,
+        maximize: bool = True,
     ) -> BPEDelayOptimizer:
         """A regret bound that is proved beforehand, and on sets a certificate as the run goes on.
 
@@ -255,7 +251,6 @@ class BPEDelayOptimizer(Optimizer):
             delta=delta,
             seed=seed,
             maximize=maximize,
-            minimize=minimize,
         )
 
     @property
@@ -312,7 +307,6 @@ class BPEDelayOptimizer(Optimizer):
     @property
     @exclusive
     def guarantee(self) -> Guarantee:
-        """What is claimed for this configuration and its run so far, and why not more."""
         return self._audit.guarantee()
 
     def _choose(self) -> Suggestion:

@@ -56,23 +56,18 @@ from botorch_delay.elimination.rounds import RoundRule
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
+from botorch_delay.history.part import Part
 from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import Ledger, Trial, TrialState
 from botorch_delay.optimizers.config import BPEConfig
-from botorch_delay.optimizers.part import Part
 from botorch_delay.optimizers.round_sequence import RoundSequence
 
 
 class Budget(Part):
-    """What was asked beyond BPE-Delay's own asks, and what it may have cost.
-
-    Args:
-        config: of the optimizer.
-        ledger: the trials; read, never written.
-        rounds: of the run.
+    """What was asked beyond BPE-Delay's own asks, and what it may have cost in units of the values.
 
     Attributes:
-        bound: B, in units of the values.
+        bound: B.
         own_bound: B'.
         trivial: D T, what any sequence of asks may cost.
         waits_cost: W so far.
@@ -146,12 +141,10 @@ class Budget(Part):
         return float(self._asks @ self._bills())
 
     def terms(self, half_widths: Sequence[float | None], sizes: Sequence[int]) -> BudgetTerms:
-        """What is claimed, and what has been spent of it.
+        """What is claimed and spent, given what ``_rounds`` says of the rounds.
 
-        Args:
-            half_widths: the largest of each closed round, None where it was not judged.
-            sizes: of each round, the open one too, how many of its first q_r design points were
-                asked.
+        Their largest half-widths, None where one was not judged, and how many of the first q_r
+        design points of each were asked, in the open one too.
         """
         excess, rate = 0.0, self._rates[0]
         for half, size, planned in zip(half_widths, sizes[1:], self._rates[1:], strict=False):
@@ -173,13 +166,7 @@ class Budget(Part):
         return kept if len(kept) else rows
 
     def affords(self, row: int, number: int, done: int) -> bool:
-        """Whether the rule's point may be asked.
-
-        Args:
-            row: of the point.
-            number: of the open round.
-            done: design points of it that were asked.
-        """
+        """Whether the rule's point may be asked after ``done`` design points of the open round."""
         bills = self._bills()
         spent, price, refuted = torch.stack(
             [self._asks @ bills, bills[row], self.bounds.refuted]
@@ -196,13 +183,7 @@ class Budget(Part):
         return float(self._bills()[row])
 
     def bill(self, row: int, price: float, *, waiting: bool) -> None:
-        """An ask was made.
-
-        Args:
-            row: its point.
-            price: of the point at that time.
-            waiting: whether it is counted under waits.
-        """
+        """An ask was made, of a point with this price then; ``waiting`` counts it under waits."""
         self._asks[row] += 1.0
         self._made += 1
         if waiting:

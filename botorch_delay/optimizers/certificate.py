@@ -129,16 +129,7 @@ def certify(
     *,
     sign: float,
 ) -> Certificate:
-    """The certificate of some asks.
-
-    Args:
-        domain: where they were made.
-        kernel: of f, on the points as they are.
-        trials: the asks, all since the first one.
-        recommended: ``d``, or None.
-        constants: C and s.
-        delta: failure probability.
-        sign: -1 where the user minimises.
+    """The certificate of all asks since the first one; the kernel takes the points as they are.
 
     Raises:
         NotSupportedError: on a box of more than ``MAX_COLUMNS`` columns, or where it is not known
@@ -251,15 +242,8 @@ def plausible(
     """A heuristic under a learned kernel: an (eps, delta) rule in the sense of Wilson (2024).
 
     ``gap`` is the 1 - delta quantile of ``max_x f(x) - f(r)`` over samples of the posterior, at the
-    candidates of the largest upper bounds.
-
-    Args:
-        surrogate: that was learned.
-        evidence: all answers, in its units.
-        candidates: ``N x d``.
-        recommended: r, ``d``.
-        delta: failure probability.
-        counts: of asks and answers.
+    candidates (``N x d``) of the largest upper bounds; r is recommended. ``counts`` are those of
+    asks and answers.
     """
     posterior = surrogate.posterior(evidence)
     moments = posterior.at(candidates)

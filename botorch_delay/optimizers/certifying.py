@@ -53,7 +53,6 @@ class CertifyingUCB(Rule):
             raise InputError(f"{self!r} rests on what was observed: use pending=Hallucinate().")
 
     def surrogates(self, surrogate: Surrogate) -> Sequence[Surrogate]:
-        """One for each ridge."""
         if surrogate.learned:
             raise InputError(f"{self!r} bounds a norm; pass covar_module and noise_var.")
         least = surrogate.noise_var
@@ -61,7 +60,6 @@ class CertifyingUCB(Rule):
         return [replace(surrogate, noise_var=ridge) for ridge in dict.fromkeys(ridges)]
 
     def score(self, model: RuleModel) -> Tensor:
-        """The bound at every candidate, ``N``."""
         bounds = [
             view.answers.at_candidates.mean
             + factor * view.with_pending.at_candidates.variance.sqrt()
@@ -70,7 +68,6 @@ class CertifyingUCB(Rule):
         return torch.stack(bounds).amin(dim=0)
 
     def function(self, model: RuleModel, starts: Tensor) -> Score:
-        """The bound, ``n x d`` to ``n``."""
         parts = list(zip(model.views, self._factors(model), strict=True))
 
         def bound(X: Tensor) -> Tensor:

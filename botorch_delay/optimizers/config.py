@@ -99,6 +99,14 @@ class Config:
             self._fill(noise_var=validation.noise_variance(self.noise_var, "noise_var", like))
 
     @property
+    def worst_value(self) -> float | None:
+        """What a missing answer counts as, if it counts as a value, in the user's sign.
+
+        It tells of the scale of values while there are too few answers for a fit.
+        """
+        return None
+
+    @property
     def learned(self) -> bool:
         """Whether kernel and noise are learned."""
         return isinstance(self.covar_module, Learned)
@@ -161,7 +169,6 @@ class AcquisitionConfig(Config):
 
     @property
     def worst_value(self) -> float | None:
-        """What a missing answer counts as, if it counts as a value."""
         return self.pending.worst_value if isinstance(self.pending, Censor) else None
 
 

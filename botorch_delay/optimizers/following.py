@@ -21,13 +21,7 @@ FURTHEST_SLOT = 10_000
 
 
 def is_news(rounds: RoundSequence, event: Event, *, finished: bool) -> bool:
-    """Whether what an ask elsewhere decided of the rounds has yet to happen here.
-
-    Args:
-        rounds: here.
-        event: of the other run.
-        finished: whether the run here was ended.
-    """
+    """Whether what an ask elsewhere decided of the rounds has yet to happen in those here."""
     if event.kind == "opened":
         return rounds.open is None and not finished
     return rounds.open is not None and (
@@ -40,10 +34,6 @@ def design_point_before(rounds: RoundSequence, asked: Mapping[str, Any]) -> dict
 
     It waits to be asked: its trial is not known yet, or never came to be. For a slot further away
     than any run leaves them there is none: a damaged event must not cost hours.
-
-    Args:
-        rounds: here.
-        asked: data of the ask.
     """
     current, slot = rounds.open, asked["slot"]
     if current is None or asked["round"] != current.number:
@@ -59,16 +49,7 @@ def design_point_before(rounds: RoundSequence, asked: Mapping[str, Any]) -> dict
 
 
 def placed(rounds: RoundSequence, asked: Mapping[str, Any], *, finished: bool) -> dict[str, Any]:
-    """The data of an ask made elsewhere, with the round and slot that it has here.
-
-    Args:
-        rounds: here.
-        asked: data of the ask.
-        finished: whether the run here was ended.
-
-    Raises:
-        StorageError: if no round is open and the run was not ended.
-    """
+    """The data of an ask made elsewhere, with the round and slot that it has here."""
     current, number, slot = rounds.open, asked["round"], asked["slot"]
     key = rounds.active.key_of(sent(asked["x"], rounds.active.domain.like))
     data = dict(asked) | {"point": rounds.active.suggestion(key, 1, 0).index}

@@ -31,13 +31,7 @@ class Straggler:
 def describe_running(
     trials: Iterable[Trial], asks: int, law: EmpiricalDelay | None
 ) -> list[Straggler]:
-    """Running trials and how overdue each is, in the order given.
-
-    Args:
-        trials: running.
-        asks: how many asks have been made in all.
-        law: the estimated law; None without answers.
-    """
+    """How overdue running trials are after ``asks`` asks; ``law`` is None without answers."""
     ages = [(trial, asks - 1 - trial.id) for trial in trials]
     return [
         Straggler(trial, age, None if law is None else 1.0 - float(law.survival(age - 1)))
@@ -131,12 +125,7 @@ def _asks(count: float) -> str:
 def planned_asks(retries: int, new: int, designed: int, asks: int, fraction: float) -> list[int]:
     """Inside which of the next asks, from 1, design points will be asked.
 
-    Args:
-        retries: points that are asked again first.
-        new: design points that follow.
-        designed: design points asked so far, in all rounds.
-        asks: made so far.
-        fraction: rho; a design point is due while ``designed <= rho * asks``.
+    First the ``retries``, then ``new`` ones: one is due while ``designed <= fraction * asks``.
     """
     steps = list(range(1, retries + 1))
     last = retries

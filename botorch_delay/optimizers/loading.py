@@ -159,7 +159,7 @@ def _build(
     make = _KINDS[name]
     if config.get("as_published"):
         make = BPEDelayOptimizer.as_published
-    names = [n for n in inspect.signature(make).parameters if n not in ("domain", "minimize")]
+    names = [name for name in inspect.signature(make).parameters if name != "domain"]
     return make(domain, **{n: build_part(config[n], n, domain.like, parts) for n in names})
 
 

@@ -47,18 +47,7 @@ ENOUGH = 1e-3
 
 
 class Maximizer:
-    """Chooses the next point by a rule: the best of a set, or where climbs on a box lead.
-
-    Args:
-        config: of the optimizer; it has a rule.
-        ledger: the trials; read, never written.
-        fitting: kernel and noise.
-        feasibility: which points may be asked.
-
-    Attributes:
-        rule: what is maximised.
-        model: what the rule sees; told of everything that happens to a trial.
-    """
+    """Chooses the next point by a rule: the best of a set, or where climbs on a box lead."""
 
     def __init__(
         self,
@@ -106,25 +95,13 @@ class Maximizer:
         model.restart(self.rule.surrogates(fitted), candidates)
         self._order = None
 
-    @property
-    def played(self) -> RuleModel:
-        """The model that the rule sees: with drawn values where pending points count with such."""
-        return self.model.fantasized() if self.model.pending.draws else self.model
-
     def choose(
         self, number: int, slot: int, active: ActiveSet | None = None, *, confirm: bool = False
     ) -> Suggestion:
-        """The next point.
+        """The next point, for a slot of a round: anywhere if ``active`` is None.
 
-        Args:
-            number: of the round.
-            slot: that it serves.
-            active: where it may be; anywhere if None.
-            confirm: whether it is that of :meth:`confirm`, if there is one.
-
-        Raises:
-            EmptyDomainError: if nothing may be asked.
-            NumericsError: if the rule is finite nowhere.
+        With ``confirm`` that of :meth:`confirm`, if there is one. NumericsError if the rule is
+        finite nowhere, EmptyDomainError if nothing may be asked.
         """
         self.update()
         point = self.confirm(active) if confirm else None
@@ -136,7 +113,9 @@ class Maximizer:
 
     def _largest(self, active: ActiveSet | None) -> int | Tensor:
         """Where the rule is largest: a row of a finite set, a point (``d``) of a box."""
-        model, blind = self.played, self.model.is_blind
+        model, blind = self.model, self.model.is_blind
+        if model.pending.draws:
+            model = model.fantasized()
         scores = self._first_order() if blind else self.rule.score(model)
         may_ask, allowed = self._allowed(active)
         if scores.shape != allowed.shape:
@@ -170,9 +149,6 @@ class Maximizer:
         It is open while the mean plus deviation of another reaches the best one's mean less its
         deviation, pending points counted. Of all these the one with the largest mean plus
         deviation is asked, unless a trial of it is running.
-
-        Args:
-            active: where it may be; anywhere if None.
         """
         self.update()
         if self.model.is_blind:

@@ -158,6 +158,7 @@ class QueuedOptimizer(Optimizer):
             self._waiting = base.trials[-1]
 
     def _apply_settled(self, trial: Trial) -> None:
+        super()._apply_settled(trial)
         assert trial.index is not None
         if trial.state is not TrialState.ABANDONED:
             # By id: what the base is told does not depend on the order of answers between asks.

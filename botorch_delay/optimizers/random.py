@@ -10,7 +10,6 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, FixedBeta
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.box import BoxDomain
@@ -47,8 +46,7 @@ class RandomOptimizer(Optimizer):
         exact: evaluations have no noise: one pass over a set is all, and ``recommend`` takes
             answers as they are, up to a jitter.
         seed: of the order, or of the scrambling; below 2^63.
-        maximize: whether large values are good, as by default; public values keep their sign.
-        minimize: the opposite; give one of the two.
+        maximize: whether large values are good; public values keep their sign.
 
     Raises:
         InputError: if an argument is out of its range, or only one of kernel and noise given.
@@ -69,12 +67,10 @@ class RandomOptimizer(Optimizer):
         noise_var: float | None = None,
         exact: bool = False,
         seed: int = 0,
-        maximize: bool | None = None,
-        minimize: bool | None = None,
+        maximize: bool = True,
     ) -> None:
-        upwards = validation.direction(maximize, minimize)
-        config = Config(as_domain(domain), horizon, covar_module, noise_var, exact, seed, upwards)
-        super().__init__(config)
+        parts = covar_module, noise_var, exact, seed, maximize
+        super().__init__(Config(as_domain(domain), horizon, *parts))
         self._start()
 
     def _start(self) -> None:
@@ -90,7 +86,6 @@ class RandomOptimizer(Optimizer):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Nothing is claimed."""
         return Guarantee(False, 0.1, (), ("random search does not use the answers.",))
 
     def _choose(self) -> Suggestion:
@@ -130,11 +125,13 @@ class RandomOptimizer(Optimizer):
         return self._uniform[1][place]
 
     def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+        super()._apply_asked(trial, data)
         if trial.index is not None:
             self._number = trial.round - 1
             self._asks[trial.index] += 1
 
     def _apply_settled(self, trial: Trial) -> None:
+        super()._apply_settled(trial)
         if trial.index is not None:
             self._asks[trial.index] += trial.late - (trial.state is TrialState.ABANDONED)
 

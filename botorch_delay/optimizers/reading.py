@@ -20,7 +20,7 @@ from botorch_delay.domains.devices import moved, sent
 from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import whole_set
-from botorch_delay.exceptions import InputError, NoAnswerError, NotSupportedError
+from botorch_delay.exceptions import NoAnswerError, NotSupportedError
 from botorch_delay.gp.kernels import check_kernel
 from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
 from botorch_delay.history.answers import Answers
@@ -49,11 +49,7 @@ TABLE_COLUMNS = (
 
 
 class ReadableRun(Run, ABC):
-    """A run and what it says; nothing here changes it.
-
-    Args:
-        config: what the optimizer is made with.
-    """
+    """A run and what it says; nothing here changes it."""
 
     @property
     def trials(self) -> list[Trial]:
@@ -95,9 +91,6 @@ class ReadableRun(Run, ABC):
         Args:
             share: a trial is overdue if it has been out so long that at least such a share of
                 answers is estimated to come sooner, in (0, 1).
-
-        Raises:
-            InputError: if ``share`` is out of its range.
         """
         share = validation.probability(share, "share")
         law = self._estimated_law()
@@ -134,25 +127,17 @@ class ReadableRun(Run, ABC):
         return Hyperparameters(scales, surrogate.noise_var)
 
     @exclusive
-    def recommend(self, among: str = "answered") -> Recommendation:
-        """The point with the best posterior mean, from all answers.
+    def recommend(self) -> Recommendation:
+        """The answered point of the domain with the best posterior mean, from all answers.
 
-        Among answered points it is the one with the best answer where the noise that was learned is
-        no more than rounding: answers that are exact are not averaged with their neighbours.
-
-        Args:
-            among: "answered" for the answered points of the domain (attached results count; if
-                nothing was answered inside, all points are compared), or "active" for every
-                point that may still be the maximiser: the active set of BPE-Delay, the whole
-                domain otherwise. An answered point may lie outside the active set, where all
-                answers together contradict the round that took it out.
+        It is the one with the best answer where the noise that was learned is no more than
+        rounding: answers that are exact are not averaged with their neighbours. Attached results
+        count; if nothing was answered inside, all points are compared. It may lie outside the
+        active set, where all answers together contradict the round that took it out.
 
         Raises:
-            InputError: if ``among`` is neither.
             NoAnswerError: before any answer.
         """
-        if among not in ("answered", "active"):
-            raise InputError(f"among must be 'answered' or 'active', got {among!r}.")
         data = self._all_data()
         if not len(data):
             raise NoAnswerError(
@@ -160,18 +145,12 @@ class ReadableRun(Run, ABC):
             )
         surrogate, confidence, delta = self._judgement()
         evidence, answered = surrogate.data(data), sent(data.X, self._domain.like)
-        if among == "active":
-            active = self._active_points()
-            rows, candidates = active.candidates()
-            candidates = active.climbed(surrogate.posterior(evidence).mean, candidates)
-        else:
-            evaluated = [trial.index for trial in self._ledger.trials if trial.value is not None]
-            evaluated += [result.index for result in self._ledger.attached]
-            rows, candidates = self._active_points().evaluated(evaluated, answered)
-            if surrogate.is_exact:
-                order = data.y.argsort(descending=True)
-                at = _first_among(answered[moved(order, answered.device)], candidates)
-                rows, candidates = rows and [rows[at]], candidates[at : at + 1]
+        evaluated = [result.index for result in self._ledger.results()]
+        rows, candidates = self._active_points().evaluated(evaluated, answered)
+        if surrogate.is_exact:
+            order = data.y.argsort(descending=True)
+            at = _first_among(answered[moved(order, answered.device)], candidates)
+            rows, candidates = rows and [rows[at]], candidates[at : at + 1]
         judged = (surrogate, evidence, confidence, delta)
         found, best = predict(candidates, *judged, sign=self._sign, best=True)
         mean, lower, upper = (float(end) for end in (found.mean, found.lower, found.upper))
@@ -183,13 +162,11 @@ class ReadableRun(Run, ABC):
 
     @exclusive
     def predict(self, X: Tensor) -> Prediction:
-        """What all answers say of f at any points, with the intervals of :meth:`recommend`.
+        """What all answers say of f at any points (``n x d``), in the domain or not.
 
-        Args:
-            X: ``n x d``, in the domain or not.
+        With the intervals of :meth:`recommend`.
 
         Raises:
-            InputError: if ``X`` is malformed or does not fit the domain.
             NoAnswerError: before any answer.
         """
         X = validation.matrix(X, "X")

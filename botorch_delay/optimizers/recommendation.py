@@ -86,14 +86,7 @@ def predict(
 ) -> tuple[Prediction, int]:
     """What the evidence says of candidates, and which of them has the best posterior mean.
 
-    Args:
-        candidates: ``n x d``.
-        surrogate: that judges.
-        evidence: all answers, to be maximised.
-        confidence: gives the intervals.
-        delta: their failure probability.
-        sign: -1 where the user minimises.
-        best: whether only the best one is to be predicted.
+    Of all candidates (``n x d``), or of the best one alone.
     """
     posterior, half, interval = intervals(candidates, surrogate, evidence, confidence, delta)
     if surrogate.learned and not confidence.missing:

@@ -83,11 +83,7 @@ class _Ask:
 
     @classmethod
     def read(cls, past: PastTrial) -> _Ask:
-        """The record of a trial.
-
-        Raises:
-            StorageError: if it is malformed.
-        """
+        """The record of a trial."""
         record = past.record
         assert record is not None
         try:
@@ -120,13 +116,10 @@ class Replica:
 
     Attributes:
         optimizer: to be read; it is asked and told through the replica alone.
-        rebuilds: how often everything was taken in again, because two processes had opened a
-            round at once or a trial's point was changed.
     """
 
     def __init__(self, make: Callable[[], BPEDelayOptimizer]) -> None:
         self._make = make
-        self.rebuilds = 0
         self._unrecorded: list[int] = []  # trials that ended; see _Ask.told
         self._past: dict[int, PastTrial] = {}
         self._asks: dict[int, _Ask] = {}  # of trials that have a record
@@ -247,7 +240,7 @@ class Replica:
         return self._trials.get(number)
 
     def _rebuild(self) -> None:
-        self.rebuilds += 1
+        """Take everything in again: two opened a round at once, or a point was changed."""
         self._restart()
         self._openers = self._find_openers()
         self._take(self._past.values())

@@ -18,6 +18,7 @@ from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.events import flag
+from botorch_delay.history.part import Part
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
 from botorch_delay.optimizers.config import BPEConfig
@@ -27,7 +28,6 @@ from botorch_delay.optimizers.forecasts import (
     describe_running,
     planned_asks,
 )
-from botorch_delay.optimizers.part import Part
 from botorch_delay.optimizers.run import Fitting
 from botorch_delay.optimizers.stragglers import EarlyClose
 
@@ -39,12 +39,6 @@ class RoundSequence(Part):
 
     What is decided here is returned as the data of an event; it takes effect, here or where the
     event is replayed, by the method that applies it.
-
-    Args:
-        config: of the optimizer.
-        ledger: the trials; read, never written.
-        fitting: kernel and noise.
-        feasibility: which points may be asked.
 
     Attributes:
         active: the active set.
@@ -128,25 +122,17 @@ class RoundSequence(Part):
             key = current.next_key()
         except ExhaustedDesignError:
             return False
-        return any(self.active.key(trial) == key for trial in self._ledger.running())
+        return any(self._feasibility.key(trial) == key for trial in self._ledger.running())
 
     def stragglers(self, law: EmpiricalDelay | None) -> list[Straggler]:
-        """The running trials that keep the open round from closing, longest wait first.
-
-        Args:
-            law: the estimated law of delays; None without answers.
-        """
+        """The running trials that keep the open round from closing, longest wait first."""
         current = self.open
         if current is None or not self.round_rule.on_arrival or not current.design_is_asked():
             return []
         return self._running(current.outstanding(), law)
 
     def forecast(self, law: EmpiricalDelay | None) -> Forecast | None:
-        """When the open round will close; None if there is none.
-
-        Raises:
-            NoAnswerError: if the round waits for answers and there is none to forecast from.
-        """
+        """When the open round will close; None if there is none, or NoAnswerError."""
         current, asks, horizon = self.open, len(self._ledger), self._config.horizon
         if current is None:
             return None
@@ -186,11 +172,7 @@ class RoundSequence(Part):
     def close(self, *, last: bool) -> dict[str, Any]:
         """The end of the open round, as the data of an event.
 
-        The last one is judged by its own answers only if it ends as planned, where bounds are
-        valid.
-
-        Args:
-            last: whether no round follows.
+        The last is judged by its own answers only if it ends as planned, where bounds are valid.
         """
         current = self.open
         assert current is not None
@@ -220,12 +202,9 @@ class RoundSequence(Part):
         }
 
     def reset(self, current: OpenRound) -> dict[str, Any]:
-        """Going on with every feasible point, as the data of an event.
+        """Going on with every feasible point, as the data of an event, or EmptyDomainError.
 
         Where points may not be asked because their values are known exactly, they stay active.
-
-        Raises:
-            EmptyDomainError: if none is left.
         """
         everything_left(self.active, self._feasibility, current.number)
         return {"whole": self.feasible.is_empty}
@@ -296,34 +275,33 @@ class RoundSequence(Part):
         return current.is_served(slot) or slot >= current.design_size
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        """Take in an ask; StorageError if there is no such round or slot."""
         current = self.of(trial)
         if current is None and trial.round > len(self.records):
             raise StorageError(f"trial {trial.id} is of round {trial.round}, which is not open.")
-        key = self.active.key(trial)
+        key = self._feasibility.key(trial)
         if current is not None and trial.slot >= 0 and not current.admits(trial.slot, key):
             raise StorageError(f"trial {trial.id} has an impossible slot, {trial.slot}.")
         new = trial.slot >= 0 and not (current is not None and current.is_served(trial.slot))
         self.designed += new
         self.out_of_round += current is None
         if current is not None:
-            current.take(trial)
+            current.take(trial, key)
         self._update_status(key)
 
     def settled(self, trial: Trial) -> None:
         current = self.of(trial)
         if current is not None:
             current.settle(trial)
-        self._update_status(self.active.key(trial))
+        self._update_status(self._feasibility.key(trial))
 
     def corrected(self, trial: Trial, before: TrialState) -> None:
         self.settled(trial)
 
     def attached(self, result: Attached) -> None:
-        self._update_status(self.active.key(result))
+        self._update_status(self._feasibility.key(result))
 
     def detached(self, result: Attached) -> None:
-        self._update_status(self.active.key(result))
+        self._update_status(self._feasibility.key(result))
 
     def _ends_as_planned(self, current: OpenRound) -> bool:
         """Whether values have no say in how many design points the last round has.

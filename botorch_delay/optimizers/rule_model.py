@@ -24,9 +24,9 @@ from botorch_delay.gp.subset import MOST_POINTS, representative
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.gp.warping import CROWD
 from botorch_delay.history.events import finite
+from botorch_delay.history.part import Part
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Suggestion, Trial, TrialState
-from botorch_delay.optimizers.part import Part
 
 # How many answers are added to the points in use before they are chosen anew.
 RENEWED_EVERY = 256
@@ -122,7 +122,6 @@ class Censor(Pending):
             )
 
     def value(self, trial: Trial) -> float | None:
-        """Its answer, or the worst value."""
         limit, delay = self.max_delay, trial.delay
         cut_off = limit is not None and delay is not None and delay > limit
         return self.worst_value if cut_off or trial.value is None else trial.value
@@ -137,9 +136,8 @@ class Censor(Pending):
 class View:
     """All trials as one surrogate sees them.
 
-    Attributes:
-        answers: give the mean.
-        asked: of everything asked, where pending points count without a value; else None.
+    ``answers`` give the mean, and so does ``asked``, of everything asked, the deviation; None where
+    no pending point counts without a value.
     """
 
     answers: Averages
@@ -327,7 +325,7 @@ class RuleModel(Part):
         """A fresh one, of the present ask."""
         return generator_for(self.seed, len(self._ledger), torch.device("cpu"))
 
-    def paths(self, n_features: int) -> PriorPaths:
+    def paths(self) -> PriorPaths:
         """Paths of the prior: exact ones on small sets, at points from elsewhere as well."""
         points = self.candidates
         if self.finite and (elsewhere := self.feasibility.keys.points):
@@ -335,7 +333,7 @@ class RuleModel(Part):
         if self._paths is None or self._paths_at != len(points):
             kernel, inputs = self.surrogate.covar_module, self.surrogate.inputs(points)
             exact = self.finite and len(self.candidates) <= sample_paths.MAX_EXACT_POINTS
-            self._paths = PriorPaths(kernel, inputs, n_features, self.seed, exact=exact)
+            self._paths = PriorPaths(kernel, inputs, self.seed, exact=exact)
             self._paths_at = len(points)
         return self._paths
 

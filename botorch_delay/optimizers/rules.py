@@ -32,6 +32,7 @@ from botorch_delay.domains.generators import seeded
 from botorch_delay.exceptions import BotorchDelayError, InputError, InputTypeError
 from botorch_delay.gp.delayed_gp import DelayedGP
 from botorch_delay.gp.kernels import CHUNK_ELEMENTS, covariance
+from botorch_delay.gp.sample_paths import FEATURES
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.optimizers.rule_model import Pending, RuleModel
 
@@ -156,11 +157,9 @@ class UCB(Rule):
 
     @property
     def interval_beta(self) -> float:
-        """Its own."""
         return self.beta
 
     def score(self, model: RuleModel) -> Tensor:
-        """The bound at every candidate, ``N``."""
         return model.mean + (self.factor + sum(model.widths)) * model.deviation
 
     def function(self, model: RuleModel, starts: Tensor) -> Score:
@@ -188,14 +187,12 @@ class ThompsonSampling(Rule):
     Args:
         beta: the posterior covariance is multiplied by it; 1 is plain Thompson sampling,
             larger values are the widening of Chowdhury & Gopalan (2017). Above 0.
-        n_features: random features where sampling is approximate, even.
 
     Raises:
-        InputError: if ``beta`` is not above 0, or ``n_features`` not even and above 0.
+        InputError: if ``beta`` is not above 0.
     """
 
     beta: float = 1.0
-    n_features: int = 1024
 
     published: ClassVar[Mapping[str, str]] = {
         "Ignore": "asynchronous TS",
@@ -205,9 +202,6 @@ class ThompsonSampling(Rule):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "beta", validation.positive(self.beta, "beta"))
-        object.__setattr__(self, "n_features", validation.whole(self.n_features, "n_features", 2))
-        if self.n_features % 2:
-            raise InputError(f"n_features must be even, got {self.n_features}.")
 
     def check_pending(self, pending: Pending) -> None:
         """Refuse drawn answers, given which samples have the law of those of ``Ignore``."""
@@ -216,29 +210,23 @@ class ThompsonSampling(Rule):
             raise InputError(f"{self!r} draws anyway: use pending=Ignore(), which is the same.")
 
     def check(self, model: RuleModel) -> None:
-        """Make what paths are drawn from.
-
-        Raises:
-            NotSupportedError: if paths cannot be exact and no features of the kernel are known.
-        """
-        model.paths(self.n_features)
+        """NotSupportedError if paths cannot be exact and no features of the kernel are known."""
+        model.paths()
 
     def approximates(self, model: RuleModel) -> str | None:
-        """The prior part of samples, on a box and on large sets."""
-        if model.paths(self.n_features).exact:
+        if model.paths().exact:
             return None
         return (
-            "the prior part of a Thompson sample is approximate: "
-            f"{self.n_features} random Fourier features."
+            f"the prior part of a Thompson sample is approximate: {FEATURES} random Fourier "
+            "features."
         )
 
     def score(self, model: RuleModel) -> Tensor:
-        """The sample at every candidate, ``N``."""
         if not model.finite:
             with torch.no_grad():
                 return self.function(model, model.candidates)(model.candidates)
         posterior, generator = model.with_pending.at_candidates, model.generator()
-        path = model.paths(self.n_features).draw(generator)
+        path = model.paths().draw(generator)
         count = len(model.candidates)
         places = [key if key >= 0 else count - 1 - key for key in posterior.keys]
         # One number per place, so that the order in which points were entered does not matter.
@@ -249,10 +237,9 @@ class ThompsonSampling(Rule):
         return model.mean + math.sqrt(self.beta) * centred
 
     def function(self, model: RuleModel, starts: Tensor) -> Score:
-        """The sample of this ask, ``n x d`` to ``n``."""
         answers, design = model.answers.anywhere, model.with_pending.anywhere
         surrogate, generator = model.surrogate, model.generator()
-        prior = model.paths(self.n_features).draw_function(generator)
+        prior = model.paths().draw_function(generator)
         noise = sent(torch.randn(len(design), generator=generator, dtype=torch.double), starts)
         with torch.no_grad():
             residual = prior(design.data.X) + design.data.noise_var.sqrt() * noise
@@ -336,7 +323,6 @@ class BotorchRule(Rule):
 
     @property
     def name(self) -> str:
-        """Name of the class or function."""
         return getattr(self.factory, "__name__", type(self.factory).__name__)
 
     def check_pending(self, pending: Pending) -> None:
@@ -349,12 +335,7 @@ class BotorchRule(Rule):
             )
 
     def check(self, model: RuleModel) -> None:
-        """Build it once with two made-up answers.
-
-        Raises:
-            InputError: if it cannot be built, or does not give one number per point.
-            InputTypeError: if the factory returns something else.
-        """
+        """Build it once with two made-up answers."""
         X = model.surrogate.inputs(model.candidates[:2])
         y = sent([[0.0], [1.0]], X)[: len(X)]
         pending = X[:1] if model.pending.hallucinates else None
@@ -450,11 +431,7 @@ class BotorchRule(Rule):
 
 
 def as_rule(rule: Any, name: str = "rule") -> Rule:
-    """The rule itself, or one around a factory of BoTorch acquisition functions.
-
-    Raises:
-        InputTypeError: if it is neither a rule nor callable.
-    """
+    """The rule itself, or one around a factory of BoTorch acquisition functions."""
     if isinstance(rule, Rule):
         return rule
     if not callable(rule) or (isinstance(rule, type) and issubclass(rule, Rule)):

@@ -30,10 +30,10 @@ from botorch_delay.gp.surrogate import (
 from botorch_delay.history import sqlite, states
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import SETTLED, Event, read_events, truncated, whole
+from botorch_delay.history.part import Part
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
 from botorch_delay.optimizers.config import Config
-from botorch_delay.optimizers.part import Part
 
 # A learned kernel is fitted again when there are this many times the answers of the last fit.
 GROWTH_TO_REFIT = 1.2
@@ -48,20 +48,14 @@ class Fitting:
     by one for 32 pending asks. A fit depends on the answers alone, so that :meth:`upcoming`, which
     looks ahead for those who only read, changes nothing that is asked later.
 
-    Args:
-        config: of the optimizer, with the kernel or how it is learned.
-        ledger: the answers; read, never written.
-        worst_value: a value that tells about the scale of values while there are too few answers
-            for a fit, in the user's sign; None if there is none.
-
     Attributes:
         learned: whether kernel and noise are learned.
         surrogate: the one in use.
         fitted_to: how many answers it was fitted to, attached results included.
     """
 
-    def __init__(self, config: Config, ledger: Ledger, *, worst_value: float | None = None) -> None:
-        self._config, self._ledger, self._worst_value = config, ledger, worst_value
+    def __init__(self, config: Config, ledger: Ledger) -> None:
+        self._config, self._ledger = config, ledger
         self.learned = config.learned
         self.surrogate = config.fixed or self._fit(None)
         self.fitted_to = 0
@@ -69,7 +63,7 @@ class Fitting:
 
     def upcoming(self) -> Surrogate:
         """The surrogate that the next ask would use."""
-        answers = self._answers
+        answers = self.answers
         if not self.learned or answers == self.fitted_to:
             return self.surrogate
         # Before there can be a fit, every answer tells something about the scale of values.
@@ -82,25 +76,11 @@ class Fitting:
             self._ahead = (answers, self._fit(self.surrogate))
         return self._ahead[1]
 
-    def fit(self) -> dict[str, Any] | None:
-        """What :meth:`take` needs to use a new surrogate, JSON-ready; None if there is none."""
-        surrogate = self.upcoming()
-        if surrogate is self.surrogate:
-            return None
-        return {"surrogate": surrogate.describe(), "answers": self._answers}
-
     def take(self, fitted: Mapping[str, Any]) -> None:
-        """Use a surrogate that was fitted.
-
-        Args:
-            fitted: what :meth:`fit` gave, here or elsewhere.
-
-        Raises:
-            StorageError: if it is malformed.
-        """
+        """Use a surrogate that was fitted, here or elsewhere, by the data of its event."""
         answers = whole(fitted["answers"])
-        if not self.learned or answers > self._answers:
-            raise StorageError(f"a fit to {answers} answers, of {self._answers}.")
+        if not self.learned or answers > self.answers:
+            raise StorageError(f"a fit to {answers} answers, of {self.answers}.")
         self.surrogate = Surrogate.rebuild(fitted["surrogate"], self._config.domain)
         self.fitted_to, self._ahead = answers, None
 
@@ -109,14 +89,15 @@ class Fitting:
         self.fitted_to, self._ahead = 0, None
 
     @property
-    def _answers(self) -> int:
+    def answers(self) -> int:
+        """How many there are, attached results included."""
         return self._ledger.answer_count + len(self._ledger.attached)
 
     def _fit(self, previous: Surrogate | None) -> Surrogate:
         config, ledger = self._config, self._ledger
         answers = Answers.of(config.domain, config.sign, ledger.results())
-        if self._worst_value is not None and 0 < len(answers) < MIN_ANSWERS_TO_FIT:
-            worst = answers.y.new_tensor([config.sign * self._worst_value])
+        if config.worst_value is not None and 0 < len(answers) < MIN_ANSWERS_TO_FIT:
+            worst = answers.y.new_tensor([config.sign * config.worst_value])
             y = torch.cat([answers.y[:1], worst])
             answers = replace(answers, X=answers.X[[0, 0]], y=y)
         return fit_surrogate(
@@ -136,9 +117,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Lock:
     """A reentrant lock that objects with copies can own: each copy gets one of its own.
 
-    Attributes:
-        held: the lock.
-        warned: warnings of lost accuracy that calls of the object have given.
+    ``warned`` holds the warnings of lost accuracy that calls of the object have given.
     """
 
     def __init__(self) -> None:
@@ -170,15 +149,12 @@ def exclusive(method: F) -> F:
 class Run:
     """What happened in a run; its state is the replay of the configuration and these events.
 
-    Args:
-        config: what the optimizer is made with.
-
     Attributes:
         notes: JSON-ready values of the user's own, kept with the state.
     """
 
     _fitting: Fitting | None = None  # of optimizers that may learn kernel and noise
-    _parts: Sequence[Part] = ()  # what else takes in what happens to trials, in this order
+    _parts: Sequence[Part]  # what takes in what happens to trials, in this order
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -194,7 +170,8 @@ class Run:
         self.notes: dict[str, Any] = {}
         self._noted = "{}"
         self._ledger = Ledger(origin=f"{type(self).__name__} {self._domain.fingerprint()}")
-        self._feasibility = Feasibility(exact=self._exact)
+        self._feasibility = Feasibility(self._domain, exact=self._exact)
+        self._parts = [self._feasibility]
 
     @property
     def domain(self) -> Domain:
@@ -311,43 +288,26 @@ class Run:
     def _apply(self, event: Event) -> None:
         """Take in an event, as it happens or when it is replayed: nothing is decided here.
 
-        Raises:
-            StorageError: if it cannot follow those before it.
+        StorageError if it cannot follow those before it.
         """
         if self._fitting is not None and event.kind in ("corrected", "detached"):
             self._fitting.forget()
         if event.kind == "asked":
-            trial = self._ledger.ask(event, self._domain)
-            self._feasibility.add(trial)
-            self._apply_asked(trial, event.data)
+            self._apply_asked(self._ledger.ask(event, self._domain), event.data)
         elif event.kind in SETTLED:
-            trial = self._ledger.settle(event)
-            self._feasibility.note(trial)
-            self._apply_settled(trial)
+            self._apply_settled(self._ledger.settle(event))
         elif event.kind == "corrected":
-            trial, before = self._ledger.correct(event)
-            self._feasibility.note(trial)
-            self._apply_corrected(trial, before)
+            self._apply_corrected(*self._ledger.correct(event))
         elif event.kind == "attached":
-            result = self._ledger.attach(event, self._domain)
-            if self._is_inside(result):
-                self._feasibility.know(result)
-            self._apply_attached(result)
+            self._apply_attached(self._ledger.attach(event, self._domain))
         elif event.kind == "detached":
-            result = self._ledger.detach(event)
-            if self._is_inside(result):
-                self._feasibility.forget(result)
-            self._apply_detached(result)
+            self._apply_detached(self._ledger.detach(event))
         else:
             self._apply_decided(event)
             self._ledger.append(event)
 
     def _replay(self, events: Iterable[Event]) -> None:
-        """Apply stored events to a state that begins.
-
-        Raises:
-            StorageError: if one is malformed, or cannot follow those before it.
-        """
+        """Apply stored events to a state that begins; StorageError if one cannot be."""
         for number, event in enumerate(events):
             try:
                 self._apply(event)
@@ -364,11 +324,7 @@ class Run:
         return self._ledger.event_count
 
     def events(self, start: int = 0) -> list[Event]:
-        """What happened so far, in order; see :mod:`botorch_delay.history.events`.
-
-        Args:
-            start: how many events to leave out.
-        """
+        """What happened from event ``start`` on; see :mod:`botorch_delay.history.events`."""
         return list(self._ledger.events(start))
 
     def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
@@ -395,16 +351,8 @@ class Run:
         for part in self._parts:
             part.extended(before)
 
-    def _is_inside(self, result: Attached) -> bool:
-        """Whether a result says all of a point of the domain."""
-        return self._exact and bool(self._domain.contains(result.x.unsqueeze(0)))
-
     def _apply_decided(self, event: Event) -> None:
-        """Take in an event of another kind.
-
-        Raises:
-            StorageError: if there is none of this kind here.
-        """
+        """Take in an event of another kind."""
         if event.kind == "finished":
             self._finished = True
         elif event.kind == "extended":
@@ -421,8 +369,9 @@ class Run:
 
     def _fit_if_due(self) -> None:
         """Learn kernel and noise again where that is due."""
-        fitted = None if self._fitting is None else self._fitting.fit()
-        if fitted is not None:
+        fitting = self._fitting
+        if fitting is not None and (surrogate := fitting.upcoming()) is not fitting.surrogate:
+            fitted = {"surrogate": surrogate.describe(), "answers": fitting.answers}
             self._happen("fitted", data=fitted)
 
     def _described(self) -> dict[str, Any]:

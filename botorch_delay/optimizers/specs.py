@@ -55,10 +55,7 @@ _ARGUMENTS = {name: tuple(inspect.signature(part).parameters) for name, part in 
 def describe_part(part: Any, points: Tensor | None = None) -> Any:
     """A JSON-ready record of a part; None, numbers, texts and lists of them as they are.
 
-    Args:
-        part: the object.
-        points: ``N x d``; a kernel that cannot be rebuilt is also known by its values between
-            some of them.
+    A kernel that cannot be rebuilt is also known by its values between some points (``N x d``).
     """
     if isinstance(part, _PLAIN):
         return part
@@ -107,17 +104,14 @@ def _plain(value: Any) -> Any:
 def build_part(
     record: Any, name: str, like: Tensor, passed: Mapping[str, Any] | None = None
 ) -> Any:
-    """What :func:`describe_part` gave a record of.
+    """What :func:`describe_part` gave a record of, for an argument.
 
     Args:
         record: the record.
-        name: the argument that it is for.
+        name: of the argument.
         like: of the dtype and device that a kernel shall have.
         passed: parts by the names of their arguments, to be used instead of what is recorded of
             them, at any depth.
-
-    Raises:
-        StorageError: if it is malformed, or not on the list and has to be passed by the user.
     """
     if passed and passed.get(name) is not None:
         return passed[name]

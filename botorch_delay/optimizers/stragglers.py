@@ -65,12 +65,7 @@ logger = logging.getLogger(__name__)
 
 
 class EarlyClose:
-    """Whether a round may close without its stragglers.
-
-    Args:
-        factor: kappa, at least 1.
-        domain: a finite set.
-    """
+    """Whether a round may close without its stragglers, with kappa at least 1."""
 
     def __init__(self, factor: float, domain: Domain) -> None:
         self._factor, self._domain = factor, domain
@@ -78,12 +73,7 @@ class EarlyClose:
         self._allowed = False  # with what was seen last
 
     def allows(self, current: OpenRound, rows: Tensor) -> bool:
-        """Whether the rule closes a round now.
-
-        Args:
-            current: the open round.
-            rows: the active rows that may be asked, increasing.
-        """
+        """Whether the rule closes a round now, with these active rows that may be asked."""
         first = current.slots[: current.design_size]
         answered = [slot.key for slot in first if slot.state is SlotState.ANSWERED]
         kept = [slot.key for slot in first if slot.state is not SlotState.DROPPED]

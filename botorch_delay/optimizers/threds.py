@@ -28,7 +28,6 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.design.ascent import lowest_of_largest, lowest_tied
@@ -58,10 +57,6 @@ class _Search:
     """The state of the algorithm, with values to be maximised. Nodes are numbers of the tree.
 
     Attributes:
-        a: lower end of the interval.
-        b: upper end.
-        epoch: its number, from 1.
-        regions: of this epoch.
         place: which region is searched.
         found: accepted nodes of this epoch.
         accepted: those in the region that is searched.
@@ -105,8 +100,7 @@ class ThreDSOptimizer(Optimizer):
         patience: answers after which a descendant is accepted although nothing is certain.
         delta: failure probability of the bounds of one search.
         seed: of the points on a box; nothing else is random.
-        maximize: whether large values are good, as by default; public values keep their sign.
-        minimize: the opposite; give one of the two.
+        maximize: whether large values are good; public values keep their sign.
 
     Raises:
         InputError: if an argument is missing or out of its range.
@@ -136,13 +130,12 @@ class ThreDSOptimizer(Optimizer):
         patience: int = 50,
         delta: float = 0.1,
         seed: int = 0,
-        maximize: bool | None = None,
-        minimize: bool | None = None,
+        maximize: bool = True,
     ) -> None:
         domain = as_domain(domain)
         config = ThreDSConfig(
             *(domain, horizon, covar_module, noise_var, False, seed),
-            maximize=validation.direction(maximize, minimize),
+            maximize=maximize,
             confidence=confidence,
             delta=delta,
             interval=interval,
@@ -185,7 +178,6 @@ class ThreDSOptimizer(Optimizer):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Nothing is claimed; the reasons."""
         missing = (
             "GP-ThreDS is analysed for answers without delay, and for a random walk on the tree "
             "with another test than the one of its authors' experiments, which is played here.",
@@ -308,6 +300,7 @@ class ThreDSOptimizer(Optimizer):
     def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         if trial.index is None and tuple(data["x"]) not in self._row_at:
             raise StorageError(f"trial {trial.id} is at none of the points that are played on.")
+        super()._apply_asked(trial, data)
         self._search.trials.append(trial.id)
 
     def _apply_decided(self, event: Event) -> None:

@@ -41,9 +41,6 @@ def answers(optimizer: Optimizer) -> tuple[Tensor, Tensor]:
     """The points of all answers, ``n x d``, then of all attached results, and their values, ``n``.
 
     In double precision on the CPU.
-
-    Raises:
-        NoAnswerError: if there is none.
     """
     told = [trial for trial in optimizer.trials if trial.value is not None]
     results: list[Trial | Attached] = [*told, *optimizer.attached]

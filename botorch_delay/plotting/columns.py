@@ -27,12 +27,7 @@ ABREAST, MANY = 4, 3
 class _Column:
     """One column of a domain as an axis.
 
-    Args:
-        domain: of the column.
-        place: its number.
-
     Attributes:
-        name: of the parameter.
         values: where to draw, ``n``, in increasing order.
         texts: what to write at each of them, if these are all the values that there are.
         is_log: whether the column is modelled by its logarithm.

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import rows_of
 from interrupted import kill_once
 from scale import repeats
 
@@ -121,7 +122,7 @@ def test_what_is_done_is_not_simulated_again(made, monkeypatch):
 def test_without_delay_the_upper_confidence_bounds_are_one_method():
     problem, clock = PROBLEMS["f1"](0), DELAYS["none"]
     asked = [
-        simulate(METHODS[name].make(problem, clock, 20, 0), problem, clock, 20).index.tolist()
+        rows_of(simulate(METHODS[name].make(problem, clock, 20, 0), problem, clock, 20)).tolist()
         for name in ("gp-ucb-sdf", "gp-bucb", "gp-ucb")
     ]
     assert asked[0] == asked[1] == asked[2]

@@ -850,7 +850,7 @@ _add_loose(
 )
 _add_loose(
     "index, box, TS",
-    index(square, given, rule=bd.ThompsonSampling(n_features=256), seed=2),
+    index(square, given, rule=bd.ThompsonSampling(), seed=2),
     steady,
 )
 _add_loose(

@@ -333,15 +333,3 @@ def test_a_horizon_only_grows():
         optimizer(12).extend(12)
     with pytest.raises(InputError, match="nothing to extend"):
         bd.RandomOptimizer(bd.FiniteDomain(line(3))).extend(5)
-
-
-# Directions
-
-
-def test_one_of_maximize_and_minimize_is_given():
-    domain = bd.FiniteDomain(line(5))
-    assert not bd.RandomOptimizer(domain, minimize=True).maximize
-    assert bd.BPEDelayOptimizer(domain, 5, minimize=False).maximize
-    assert not bd.BPEDelayOptimizer(domain, 5, maximize=False).maximize
-    with pytest.raises(InputError, match="not both"):
-        bd.AcquisitionOptimizer(domain, maximize=True, minimize=False)

@@ -219,21 +219,16 @@ def test_odd_answers_are_survived(kind, scale):
     assert opt.stopping_gap() >= 0.0
 
 
-def test_recommendations_among_active_points():
+def test_the_gap_falls_as_answers_come():
     opt = make(horizon=40)
     with pytest.raises(NoAnswerError):
         opt.stopping_gap()
     play(opt, 40)
-    answered, active = opt.recommend(), opt.recommend(among="active")
-    assert active.mean >= answered.mean - 1e-9
-    assert bool(opt.active_set.contains(active.x.unsqueeze(0))[0])
-    assert (active.x - torch.tensor([0.3, 0.7])).abs().max() < 0.1
+    assert (opt.recommend().x - torch.tensor([0.3, 0.7])).abs().max() < 0.1
     gap = opt.stopping_gap()
     early = make(horizon=40)
     play(early, 8)
     assert 0 <= gap < early.stopping_gap()
-    with pytest.raises(InputError, match="'answered' or 'active'"):
-        opt.recommend(among="best")
 
 
 def test_the_gap_on_a_set_is_that_of_the_bounds():
@@ -251,7 +246,6 @@ def test_the_gap_on_a_set_is_that_of_the_bounds():
     )
     half = math.sqrt(6.0) * np.sqrt(variance)
     assert opt.stopping_gap() == pytest.approx((mean + half).max() - (mean - half).max())
-    assert opt.recommend(among="active").index == int(rows[mean.argmax()])
 
 
 def test_max_variance_takes_the_active_set_of_a_box():

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from cases import generator, normal, scattered, se
+from cases import generator, normal, rows_of, scattered, se
 from rivals import queued
 
 import botorch_delay as bd
@@ -48,7 +48,7 @@ def test_asks_equal_a_transcription(base, seed, mean_delay):
         delays=delays.numpy(),
         noise=noise.numpy(),
     )
-    assert played.index.tolist() == expected
+    assert rows_of(played).tolist() == expected
 
 
 def test_without_delay_it_is_the_base():

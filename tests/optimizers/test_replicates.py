@@ -86,15 +86,14 @@ def test_averages_recommend_what_single_answers_would():
     for number in range(40):
         trial = opt.ask()
         opt.tell(trial, normal(40)[number].item(), noise_var=0.5 + number % 3)
-    best = opt.recommend(among="active")
+    found = opt.predict(opt.domain.points).mean
     X = torch.stack([t.x for t in opt.trials])
     y = torch.tensor([t.value for t in opt.trials], dtype=torch.double)
     D = torch.diag(torch.tensor([t.noise_var for t in opt.trials], dtype=torch.double))
     K = se()(X, X).to_dense() + D
     k = se()(X, opt.domain.points).to_dense()
     mean = (k.mT @ torch.linalg.solve(K, y)).detach()
-    assert best.index == int(mean.argmax())
-    assert best.mean == pytest.approx(mean.max().item())
+    torch.testing.assert_close(found, mean)
 
 
 # Planned

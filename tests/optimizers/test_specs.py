@@ -26,7 +26,7 @@ PARTS = [
     bd.SubExponentialDelay(mean=1.0, xi=2.0, b=0.5, paper_min=True),
     bd.UCB(2.0),
     bd.CertifyingUCB(2.0, 0.1, 0.05),
-    bd.ThompsonSampling(1.5, 64),
+    bd.ThompsonSampling(1.5),
     bd.Exploit(bd.UCB(2.0), repeat_pending=False, confirm_fraction=0.3),
     bd.WithinBudget(bd.BotorchRule(UpperConfidenceBound, beta=4.0), 1.5),
     bd.Ignore(),

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from cases import KERNELS, generator, normal, scattered, se
+from cases import KERNELS, generator, normal, rows_of, scattered, se
 from oracle import kernel_function
 from rivals import threds
 from scale import some
@@ -75,7 +75,7 @@ def test_asks_equal_a_dense_transcription(seed):
         interval=interval,
         patience=8,
     )
-    assert played.index.tolist() == expected
+    assert rows_of(played).tolist() == expected
     if not mean_delay:
         assert opt.trials[-1].round > 1  # decisions were made, not only asks
 
@@ -173,7 +173,7 @@ def test_points_are_copied_to_the_host_together(monkeypatch):
     for state in (few, many):
         copies.clear()
         loaded.load_state_dict(state)
-        counts.append(len(copies))
+        counts.append(sum(len(shape) > 1 for shape in copies))  # a trial's point is there already
     assert counts[0] == counts[1]
 
 

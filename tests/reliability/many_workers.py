@@ -265,7 +265,7 @@ def dask_workers(workers: int, trials: int, seconds: float, processes: int = 8) 
     dask.config.set({"distributed.worker.daemon": False})
     space = bd.Space({name: bd.Float(0.0, 1.0) for name in COLUMNS})
     exploit = bd.Exploit(repeat_pending=False)  # what is out twice at once is an accident then
-    opt = bd.BPEDelayOptimizer(space, trials, exploit=exploit, seed=1, minimize=True)
+    opt = bd.BPEDelayOptimizer(space, trials, exploit=exploit, seed=1, maximize=False)
     with (
         tempfile.TemporaryDirectory() as folder,
         LocalCluster(

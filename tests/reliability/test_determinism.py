@@ -80,7 +80,6 @@ def test_no_call_touches_a_generator_that_is_shared(scale, figures, tmp_path):
             lambda opt=opt: [opt.tell(trial, value(trial)) for trial in opt.pending],
             opt.ask,
             opt.recommend,
-            lambda opt=opt: opt.recommend(among="active"),
             opt.stopping_gap,
             opt.state_dict,
             lambda opt=opt, path=path: opt.save(path),

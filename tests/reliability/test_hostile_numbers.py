@@ -111,7 +111,7 @@ def make(rng, seed):
             options["exploit"] = None
         return bd.BPEDelayOptimizer(domain, horizon, **options)
     if method == "thompson" and not learned:
-        options["rule"] = bd.ThompsonSampling(n_features=128)
+        options["rule"] = bd.ThompsonSampling()
     if method == "random":
         return bd.RandomOptimizer(domain, horizon=horizon, **options)
     optimizer = bd.AcquisitionOptimizer(domain, horizon=horizon, **options)

@@ -189,7 +189,7 @@ def index_method_on(device: torch.device, n: int, answered: int, steps: int) -> 
         FiniteDomain(points), covar_module=kernel, noise_var=NOISE_VAR, rule=UCB(BETA)
     )
     opt.attach(points[told], points.new_tensor([values[row] for row in told]))
-    opt.posterior()
+    opt._maximizer.update()
     ours, theirs, wrong = [], [], 0
 
     def ask_and_tell() -> None:

@@ -354,7 +354,7 @@ def index_method(*, side: int, answered: int, steps: int) -> list[Row]:
         pending=Hallucinate(),
     )
     opt.attach(problem.points[rows], torch.tensor(y, dtype=torch.double))
-    opt.posterior()
+    opt._maximizer.update()
     times: list[dict[str, Timed]] = []
     wrong = 0
     with botorch_at_its_best():
@@ -380,7 +380,7 @@ def index_method(*, side: int, answered: int, steps: int) -> list[Row]:
             wrong += int(scores[trial.index] < scores.max() - slack)
             rows.append(trial.index)
             y.append(trial.value)
-        mean, deviation = opt.posterior()
+        mean, deviation = opt._maximizer.model.mean, opt._maximizer.model.deviation
         values = torch.tensor(y, dtype=torch.double)
         model = single_task_gp(kernel, problem.points[rows], values)
         posterior = model.posterior(problem.points.unsqueeze(1))

@@ -1,4 +1,4 @@
-"""What takes in the events of a run."""
+"""What takes in what happens to the trials of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from botorch_delay.history.trials import Attached, Trial, TrialState
 
 
 class Part:
-    """Part of an optimizer's state: events are applied to it after the ledger has them."""
+    """Part of an optimizer's state: it takes in events after the ledger has them."""
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         """A trial was asked, with the data of the event."""
