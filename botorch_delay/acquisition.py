@@ -124,8 +124,6 @@ class FantasyUpperConfidenceBound(_FantasyAcquisition):
         posterior_transform: of the posterior, to minimise for instance.
 
     Raises:
-        InputTypeError: if ``model`` is no model.
-        InputError: if ``beta`` is not above 0.
         NotSupportedError: if the model cannot be conditioned on pending points.
 
     Example:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import logging
 import os
@@ -11,7 +10,9 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ _CALL = re.compile(
 _COMMANDS = {"mark_failed": "fail", "mark_abandoned": "abandon", "recommend": "show"}
 
 Command = Callable[[argparse.Namespace], int]
+Told = tuple[object, str]  # for scripts, ready for JSON, and for people
 
 # A command that Ctrl-C stopped, as shells count it.
 INTERRUPTED = 130
@@ -227,23 +229,12 @@ def _id(text: str) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from botorch_delay.demo import run_demo, run_race
 
+    trials, workers, picture = arguments.trials, arguments.workers, arguments.out
     if arguments.race is not None:
-        race = run_race(
-            seeds=arguments.race,
-            trials=arguments.trials,
-            workers=arguments.workers,
-            picture=arguments.out,
-        )
-        print(race)
+        print(run_race(seeds=arguments.race, trials=trials, workers=workers, picture=picture))
         return 0
-    result = run_demo(
-        workers=arguments.workers,
-        trials=arguments.trials,
-        seed=arguments.seed,
-        store=arguments.store,
-        picture=arguments.out,
-    )
-    print(result)
+    options = {"seed": arguments.seed, "store": arguments.store, "picture": picture}
+    print(run_demo(workers=workers, trials=trials, **options))
     return 0
 
 
@@ -262,13 +253,10 @@ def _bench(arguments: argparse.Namespace) -> int:
 
     if arguments.suite == "list":
         return _bench_list()
-    chosen = {
-        "problems": _names(arguments.problems),
-        "delays": _names(arguments.delays),
-        "methods": _names(arguments.methods),
-        "seeds": _seeds(arguments.seeds),
-        "steps": arguments.steps,
+    chosen: dict[str, Any] = {
+        name: _names(vars(arguments)[name]) for name in ("problems", "delays", "methods")
     }
+    chosen |= {"seeds": _seeds(arguments.seeds), "steps": arguments.steps}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     folder = arguments.out or Path(f"bench-{arguments.suite}")
     suite = replace(SUITES[arguments.suite], **chosen)
@@ -340,22 +328,26 @@ def _init(arguments: argparse.Namespace) -> int:
     return _print(arguments, made, text)
 
 
-def _edits(change: Callable[[argparse.Namespace, Any], tuple[object, str]]) -> Command:
-    """A command that opens the study, changes it, saves it, and tells what it did."""
+def _on_study(action: Callable[[argparse.Namespace, Any], Told], *, edits: bool) -> Command:
+    """A command that opens the study, perhaps changes and saves it, and tells what it did."""
 
-    @functools.wraps(change)
+    @wraps(action)
     def command(arguments: argparse.Namespace) -> int:
-        from botorch_delay.optimizers import editing
+        from botorch_delay.optimizers import editing, load
 
-        with editing(arguments.study) as optimizer:
-            told = change(arguments, optimizer)
+        opened = editing(arguments.study) if edits else nullcontext(load(arguments.study))
+        with opened as optimizer:
+            told = action(arguments, optimizer)
         return _print(arguments, *told)
 
     return command
 
 
+_edits, _reads = partial(_on_study, edits=True), partial(_on_study, edits=False)
+
+
 @_edits
-def _ask(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+def _ask(arguments: argparse.Namespace, opt: Any) -> Told:
     from botorch_delay.study import describe_trial, format_trials
 
     if arguments.n < 1:
@@ -366,7 +358,7 @@ def _ask(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
 
 
 @_edits
-def _tell(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+def _tell(arguments: argparse.Namespace, opt: Any) -> Told:
     from botorch_delay.entries import read_number
 
     value = read_number(arguments.value, "The result")
@@ -375,19 +367,19 @@ def _tell(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
 
 
 @_edits
-def _fail(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+def _fail(arguments: argparse.Namespace, opt: Any) -> Told:
     opt.mark_failed(arguments.id, arguments.reason)
     return _settled(arguments, opt)
 
 
 @_edits
-def _abandon(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+def _abandon(arguments: argparse.Namespace, opt: Any) -> Told:
     opt.mark_abandoned(arguments.id)
     return _settled(arguments, opt)
 
 
 @_edits
-def _correct(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+def _correct(arguments: argparse.Namespace, opt: Any) -> Told:
     from botorch_delay.entries import read_number
 
     text = arguments.value
@@ -396,7 +388,7 @@ def _correct(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
     return _settled(arguments, opt)
 
 
-def _settled(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+def _settled(arguments: argparse.Namespace, opt: Any) -> Told:
     from botorch_delay.study import describe_trial, format_settled
 
     trial = opt.trials[arguments.id]
@@ -404,7 +396,7 @@ def _settled(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
 
 
 @_edits
-def _attach(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+def _attach(arguments: argparse.Namespace, opt: Any) -> Told:
     from botorch_delay.entries import params_of, read_number, warn_outside
 
     value = read_number(arguments.value, "The result")
@@ -417,7 +409,7 @@ def _attach(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
 
 
 @_edits
-def _detach(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+def _detach(arguments: argparse.Namespace, opt: Any) -> Told:
     opt.detach(arguments.id, arguments.reason)
     count = len(opt.attached)
     text = f"attached result {arguments.id} is taken back ({count} attached in all)"
@@ -425,7 +417,7 @@ def _detach(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
 
 
 @_edits
-def _extend(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+def _extend(arguments: argparse.Namespace, opt: Any) -> Told:
     opt.extend(arguments.horizon)
     asked = len(opt.trials)
     text = f"{arguments.horizon} trials are planned now, {asked} of them are asked"
@@ -433,7 +425,7 @@ def _extend(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
 
 
 @_edits
-def _note(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+def _note(arguments: argparse.Namespace, opt: Any) -> Told:
     from botorch_delay.study import add_note
 
     lines = add_note(opt, " ".join(arguments.text))
@@ -441,7 +433,7 @@ def _note(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
 
 
 @_edits
-def _finish(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+def _finish(arguments: argparse.Namespace, opt: Any) -> Told:
     opt.finish()
     asked, running = len(opt.trials), len(opt.pending)
     text = (
@@ -452,7 +444,7 @@ def _finish(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
 
 
 @_edits
-def _import(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
+def _import(arguments: argparse.Namespace, opt: Any) -> Told:
     from botorch_delay.entries import import_results
 
     new, known = import_results(opt, arguments.table)
@@ -462,35 +454,33 @@ def _import(arguments: argparse.Namespace, opt: Any) -> tuple[object, str]:
     return {"attached": new, "known": known}, text
 
 
-def _show(arguments: argparse.Namespace) -> int:
-    from botorch_delay.optimizers import load
+@_reads
+def _show(arguments: argparse.Namespace, opt: Any) -> Told:
     from botorch_delay.study import describe_study, format_study
 
-    study = describe_study(load(arguments.study))
-    return _print(arguments, study, format_study(study))
+    study = describe_study(opt)
+    return study, format_study(study)
 
 
-def _export(arguments: argparse.Namespace) -> int:
+@_reads
+def _export(arguments: argparse.Namespace, opt: Any) -> Told:
     from botorch_delay.entries import write_results
-    from botorch_delay.optimizers import load
 
-    count = write_results(load(arguments.study), arguments.table)
-    text = f"{arguments.table}: {count} trials and attached results"
-    return _print(arguments, {"rows": count}, text)
+    count = write_results(opt, arguments.table)
+    return {"rows": count}, f"{arguments.table}: {count} trials and attached results"
 
 
-def _plot(arguments: argparse.Namespace) -> int:
-    from botorch_delay.optimizers import load
+@_reads
+def _plot(arguments: argparse.Namespace, opt: Any) -> Told:
     from botorch_delay.plotting import plot_summary
     from botorch_delay.plotting.axes import pyplot
 
     picture = arguments.picture or arguments.study.with_suffix(".png")
     if picture.suffix.lower() != ".png" or not picture.absolute().parent.is_dir():
         raise InputError(f"The picture must be a .png file in a folder that exists, got {picture}.")
-    optimizer = load(arguments.study)
     pyplot().switch_backend("Agg")  # no screen is needed
-    plot_summary(optimizer).savefig(picture, dpi=110)
-    return _print(arguments, {"picture": str(picture)}, f"{picture}: the results so far")
+    plot_summary(opt).savefig(picture, dpi=110)
+    return {"picture": str(picture)}, f"{picture}: the results so far"
 
 
 def _print(arguments: argparse.Namespace, data: object, text: str) -> int:

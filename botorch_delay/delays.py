@@ -50,7 +50,6 @@ class DelayLaw:
         """The smallest whole ``u`` with ``P(tau <= u) >= p``, in steps.
 
         Raises:
-            InputError: if ``p`` is not in (0, 1).
             NotSupportedError: if the law is not known well enough.
         """
         raise NotSupportedError(
@@ -63,9 +62,6 @@ class DelayLaw:
         It is the smallest ``u`` with ``horizon * P(tau > u) <= delta / 2``, so that by a
         union bound some delay exceeds it with probability at most ``delta / 2``; the other
         half of ``delta`` is left for the confidence bounds.
-
-        Raises:
-            InputError: if ``horizon < 1`` or ``delta`` is not in (0, 1).
         """
         horizon = validation.whole(horizon, "horizon", 1)
         delta = validation.probability(delta, "delta")
@@ -90,9 +86,6 @@ class ConstantDelay(DelayLaw):
 
     Args:
         steps: a whole number of at least 0.
-
-    Raises:
-        InputError: if ``steps`` is negative or not whole.
 
     Example:
         >>> ConstantDelay(5).upper_bound(horizon=100, delta=0.1)
@@ -135,9 +128,6 @@ class PoissonDelay(DelayLaw):
     Args:
         mean: the expected delay, in steps, at least 0.
 
-    Raises:
-        InputError: if ``mean`` is negative or not finite.
-
     Example:
         >>> PoissonDelay(50.0).upper_bound(horizon=1000, delta=0.1)
         80.0
@@ -172,9 +162,6 @@ class GeometricDelay(DelayLaw):
 
     Args:
         mean: the expected delay, in steps, at least 0.
-
-    Raises:
-        InputError: if ``mean`` is negative or not finite.
 
     Example:
         >>> GeometricDelay(mean=1.0).quantile(0.9)
@@ -220,9 +207,6 @@ class SubExponentialDelay(DelayLaw):
             misprint: inverting the tail ``exp(-min(x^2 / (2 xi^2), x / (2 b)))`` gives the
             maximum, and with the minimum delays exceed the bound far more often than
             promised. Only for reproducing the paper's figures.
-
-    Raises:
-        InputError: if an argument is out of its range.
 
     Example:
         >>> law = SubExponentialDelay(mean=10.0, xi=9.0, b=1.0)

@@ -15,7 +15,12 @@ class BotorchDelayError(Exception):
 
 
 class InputError(BotorchDelayError, InputDataError, ValueError):
-    """An argument has the right type and a value that cannot be used."""
+    """An argument has the right type and a value that cannot be used.
+
+    Whatever takes arguments refuses those out of their range, those that contradict each other, and
+    tensors that are malformed or do not fit the domain, before anything is changed; the
+    documentation names what else it may raise.
+    """
 
 
 class InputTypeError(InputError, TypeError):

@@ -36,9 +36,6 @@ class Clock:
         together: workers wait until all of them are done, as a loop of batches does.
         lost: share of the asks that are never answered; with a law.
         failed: share of the asks that fail when their answer would have come; with a law.
-
-    Raises:
-        InputError: if there are both a law and workers or neither, or a number is out of its range.
     """
 
     law: DelayLaw | None = None

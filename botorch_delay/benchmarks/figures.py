@@ -178,14 +178,19 @@ def draw_regrets(path: Path, panels: Mapping[str, Mapping[str, Array]]) -> None:
     figure, axes = _canvas(11.0, 4.2, (1, len(panels)))
     for ax, (title, lines) in zip(axes[0], panels.items(), strict=True):
         for label, runs in lines.items():
-            asks, mean = np.arange(1, runs.shape[1] + 1), runs.mean(axis=0)
-            half = 0.5 * runs.std(axis=0, ddof=1) if len(runs) > 1 else 0.0 * mean
-            style = "--" if "printed" in label else "-"
-            (line,) = ax.plot(asks, mean, style, label=label)
-            ax.fill_between(asks, mean - half, mean + half, color=line.get_color(), alpha=0.2)
+            draw_mean(ax, label, runs, "--" if "printed" in label else "-")
         ax.set(title=title, xlabel="asks", ylabel="cumulative regret", ylim=(0, None))
     axes[0, 0].legend(frameon=False)
     figure.savefig(path, dpi=110)
+
+
+def draw_mean(ax: Any, label: str, runs: Array, style: str = "-") -> None:
+    """The mean of runs, ``n x steps``, and of several a band of half a standard deviation."""
+    asks, mean = np.arange(1, runs.shape[1] + 1), runs.mean(axis=0)
+    (line,) = ax.plot(asks, mean, style, label=label)
+    if len(runs) > 1:
+        half = 0.5 * runs.std(axis=0, ddof=1)
+        ax.fill_between(asks, mean - half, mean + half, color=line.get_color(), alpha=0.2)
 
 
 def _canvas(width: float, height: float, shape: tuple[int, int]) -> tuple[Any, Any]:

@@ -152,9 +152,6 @@ def paper_problem(
         side: points per axis of the action set, at least 2.
         noise_std: standard deviation of the noise.
         kernel: makes another one, with a lengthscale to set.
-
-    Raises:
-        InputError: if an argument is out of its range.
     """
     lengthscale = validation.positive(lengthscale, "lengthscale")
     side = validation.whole(side, "side", 2)

@@ -85,9 +85,6 @@ class FiniteProblem(Problem):
         noise_std: standard deviation of the noise, at least 0, in units of the values.
         covar_module: a kernel that fits f, if one is known.
         norm: the RKHS norm of f under that kernel, if it is known.
-
-    Raises:
-        InputError: if an argument is malformed.
     """
 
     domain: FiniteDomain
@@ -164,9 +161,6 @@ class BoxProblem(Problem):
         noise_share: the noise's standard deviation as a share of that of f over the box, at
             least 0.
         spread: of f over the box; from 4,096 values if None.
-
-    Raises:
-        InputError: if the share is negative, or f exceeds its maximum somewhere.
     """
 
     domain: BoxDomain

@@ -166,7 +166,6 @@ def simulate(
         most_seconds: of processor time that asks and tells may take; then no more is asked.
 
     Raises:
-        InputError: if an argument is malformed, or the optimizer's domain is another one.
         HorizonError: if the optimizer's horizon is shorter than ``steps``.
     """
     steps = validation.whole(steps, "steps", 1)

@@ -45,9 +45,6 @@ class Suite:
         seeds: of draws, delays, noise and methods.
         steps: asks in a run.
         recommendations: how many times a run recommends a point, evenly spaced.
-
-    Raises:
-        InputError: if a name is unknown, a choice empty, or a number out of its range.
     """
 
     name: str

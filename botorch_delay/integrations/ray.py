@@ -11,6 +11,7 @@ import logging
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,20 +114,21 @@ class DelaySearch(Searcher):
         _check_objective(metric, mode)
         Settings(None, seed, options)  # raises for what is no option; the horizon is Tune's to say
         super().__init__(metric=metric, mode=mode)
-        self._metric, self._mode = metric, mode
-        self._seed, self._options = seed, options
-        self._horizon: int | None = None
+        self._state = SearchState(metric, mode, seed, first=list(points_to_evaluate))
+        self._options = options
         self._config: dict[str, Any] | None = None  # Tune's param_space
-        # What is left of points_to_evaluate: configurations, and points (d) in a known space.
-        self._first: list[Any] = list(points_to_evaluate)
-        self._evaluated: list[tuple[Mapping[str, Any], float]] = []  # before the space is known
-        self._key: str | None = None  # of the run in a restored file
-        # Everything that happened, by Tune's ids of trials; the optimizer follows from it.
-        self._trials: dict[str, PastTrial] = {}
         self._lost: list[str] = []  # trials that run here, and that Tune did not restore
         # Those that run here and have ended by Tune's state: status and last result.
         self._ended: Mapping[str, tuple[str, Mapping[str, Any]]] = {}
         self._run: _TuneRun | None = None
+
+    @property
+    def metric(self) -> Any:
+        return self._state.metric
+
+    @property
+    def mode(self) -> Any:
+        return self._state.mode
 
     @property
     def optimizer(self) -> BPEDelayOptimizer:
@@ -170,8 +172,9 @@ class DelaySearch(Searcher):
             return False
         _check_objective(metric, mode)
         begun = copy.copy(self)  # so that nothing is changed if the space is refused
-        if self._key is None:
-            metric, mode = metric or self._metric, mode or self._mode
+        begun._state = replace(self._state)
+        if self._state.key is None:
+            metric, mode = metric or self.metric, mode or self.mode
             if metric is None and mode:
                 metric = DEFAULT_METRIC  # of trainables that return a single number
             if not metric or not mode:
@@ -179,10 +182,10 @@ class DelaySearch(Searcher):
                     "metric and mode must be given, to DelaySearch or to TuneConfig; got "
                     f"metric={metric!r} and mode={mode!r}."
                 )
-            begun._metric, begun._mode = metric, mode
+            begun._state.metric, begun._state.mode = metric, mode
             samples = spec.get("num_samples") or sys.maxsize
             if 0 < samples < sys.maxsize:
-                begun._horizon = max(int(samples) - len(self._first), 1)
+                begun._state.horizon = max(int(samples) - len(self._state.first), 1)
         begun._begin(config)
         self.__dict__.update(begun.__dict__)
         return True
@@ -194,13 +197,15 @@ class DelaySearch(Searcher):
             The configuration; None if all points that are left crashed and are being run again, so
             that Tune asks later; or "FINISHED" if nothing is left to ask.
         """
-        run, number = self._synced(), len(self._trials)
-        if trial_id in self._trials:
+        run, number = self._synced(), len(self._state.trials)
+        if trial_id in self._state.trials:
             pass
         elif self._lost:
-            self._trials[trial_id] = self._trials.pop(self._lost.pop(0))
-        elif self._first:
-            self._trials[trial_id] = PastTrial(number, self._first.pop(0), TrialState.RUNNING)
+            self._state.trials[trial_id] = self._state.trials.pop(self._lost.pop(0))
+        elif self._state.first:
+            self._state.trials[trial_id] = PastTrial(
+                number, self._state.first.pop(0), TrialState.RUNNING
+            )
         else:
             try:
                 record = run.ask(number)
@@ -211,8 +216,8 @@ class DelaySearch(Searcher):
                     return None  # whether points stay out is for these trials to say
                 logger.warning("no further suggestions: %s", error)
                 return FINISHED
-            self._trials[trial_id] = run.past_ask(record, TrialState.RUNNING)
-        return run.params(self._trials[trial_id].x)
+            self._state.trials[trial_id] = run.past_ask(record, TrialState.RUNNING)
+        return run.params(self._state.trials[trial_id].x)
 
     def on_trial_complete(
         self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
@@ -223,13 +228,17 @@ class DelaySearch(Searcher):
         used as one obtained elsewhere. Anything else about trials that are unknown or have ended is
         ignored.
         """
-        run, past, number = self._synced(), self._trials.get(trial_id), len(self._trials)
-        value = None if error or not result else result.get(str(self._metric))
+        run, past, number = (
+            self._synced(),
+            self._state.trials.get(trial_id),
+            len(self._state.trials),
+        )
+        value = None if error or not result else result.get(str(self.metric))
         if past is None and result and value is not None:
             config = {key.removeprefix("config/"): found for key, found in result.items()}
             past = run.past_result(number, run.named(config), value)
         elif past is not None and past.state is TrialState.FAILED and value is not None:
-            self._trials[f"{trial_id} failed"] = past
+            self._state.trials[f"{trial_id} failed"] = past
             again = PastTrial(number, past.x, TrialState.RUNNING)
             past = run.with_end(again, TrialState.COMPLETED, value)
         elif past is None or past.state in (TrialState.COMPLETED, TrialState.FAILED):
@@ -242,10 +251,10 @@ class DelaySearch(Searcher):
             past = run.with_end(past, TrialState.COMPLETED, value)
         else:
             if result:
-                logger.warning("trial %s ended without reporting %r", trial_id, self._metric)
+                logger.warning("trial %s ended without reporting %r", trial_id, self.metric)
             past = run.with_end(past, TrialState.ABANDONED)
         if past is not None:
-            self._trials[trial_id] = past
+            self._state.trials[trial_id] = past
             run.replica.sync([past])
 
     def add_evaluated_point(
@@ -271,12 +280,12 @@ class DelaySearch(Searcher):
         if error or pruned or value is None:
             return
         if self._config is None:
-            self._evaluated.append((parameters, value))
+            self._state.evaluated.append((parameters, value))
             return
-        run, number = self._synced(), len(self._trials)
+        run, number = self._synced(), len(self._state.trials)
         past = run.past_result(number, run.named(parameters), value)
         if past is not None:
-            self._trials[f"evaluated {number}"] = past
+            self._state.trials[f"evaluated {number}"] = past
             run.replica.sync([past])
 
     def save(self, checkpoint_path: str) -> None:
@@ -289,18 +298,7 @@ class DelaySearch(Searcher):
             StorageError: if the file cannot be written, or JSON cannot hold the configurations
                 that were handed over before the space was known.
         """
-        key = self._key if self._config is None else self._synced().key
-        state = SearchState(
-            self._metric,
-            self._mode,
-            seed=self._seed,
-            horizon=self._horizon,
-            key=key,
-            trials=self._trials,
-            first=self._first,
-            evaluated=self._evaluated,
-        )
-        state.write(Path(checkpoint_path))
+        self._state.write(Path(checkpoint_path))
 
     def restore(self, checkpoint_path: str) -> None:
         """Go on from a file that :meth:`save` wrote, as if there had been no interruption.
@@ -326,15 +324,13 @@ class DelaySearch(Searcher):
                 raise StorageError(
                     f"{path} was written for {name}={stored!r}, this searcher has {name}={own!r}."
                 )
+        state.metric, state.mode = state.metric or self.metric, state.mode or self.mode
+        if state.key is None:  # Tune had not said it
+            state.horizon = self._state.horizon
         restored = copy.copy(self)
-        restored._metric, restored._mode = state.metric or self._metric, state.mode or self._mode
-        restored._seed, restored._key = state.seed, state.key
-        if state.key is not None:  # else Tune had not said it
-            restored._horizon = state.horizon
-        restored._trials, restored._first = dict(state.trials), list(state.first)
-        restored._evaluated = list(state.evaluated)
+        restored._state = state
         known = tune_trials(path.parent)
-        running = [i for i, past in restored._trials.items() if past.state is TrialState.RUNNING]
+        running = [i for i, past in state.trials.items() if past.state is TrialState.RUNNING]
         restored._lost = [i for i in running if known and i not in known]
         ended = (i for i in running if i in known and known[i][0] in _ENDED)
         restored._ended = {i: known[i] for i in ended}
@@ -349,30 +345,30 @@ class DelaySearch(Searcher):
         return self.__dict__ | {"_run": None}  # made anew from the trials
 
     def _make_run(self, config: Mapping[str, Any]) -> _TuneRun:
-        settings = Settings(self._horizon, self._seed, self._options)
-        return _TuneRun(config, settings, self._mode == "max")
+        settings = Settings(self._state.horizon, self._state.seed, self._options)
+        return _TuneRun(config, settings, self.mode == "max")
 
     def _begin(self, config: dict[str, Any]) -> None:
         """Make the optimizer of a space, and take in what came before the space was known."""
-        run = self._make_run(config)
-        if self._key is None:
-            self._first = [run.encode(first) for first in self._first]
-        elif run.key != self._key:
+        run, state = self._make_run(config), self._state
+        if state.key is None:
+            state.first = [run.encode(first) for first in state.first]
+        elif run.key != state.key:
             raise StorageError(
                 "The file was written for another search space or with other options; give this "
                 "searcher the same ones, or hand it the results by add_evaluated_trials."
             )
         try:
-            for x in (*self._first, *(past.x for past in self._trials.values())):
+            for x in (*state.first, *(past.x for past in state.trials.values())):
                 if x.shape != (run.domain.dim,):
                     raise ValueError(f"a point has {len(x)} columns, not {run.domain.dim}")
-            run.replica.sync(self._trials.values())
+            run.replica.sync(state.trials.values())
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise StorageError(
                 f"The trials of the file are malformed: {truncated(error)}"
             ) from error
-        self._config, self._run = config, run
-        evaluated, self._evaluated = self._evaluated, []
+        self._config, self._run, state.key = config, run, run.key
+        evaluated, state.evaluated = state.evaluated, []
         for parameters, value in evaluated:
             self.add_evaluated_point(parameters, value)
         ended, self._ended = self._ended, {}
@@ -387,7 +383,7 @@ class DelaySearch(Searcher):
                     "tune.uniform, tune.choice or the like, and Tuner.restore the same one."
                 )
             self._run = self._make_run(self._config)
-            self._run.replica.sync(self._trials.values())
+            self._run.replica.sync(self._state.trials.values())
         return self._run
 
 

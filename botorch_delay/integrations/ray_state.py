@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers.replica import PastTrial
 
 
-@dataclass(frozen=True)
+@dataclass
 class SearchState:
     """All that a searcher goes on from, but for its space and its options.
 
@@ -30,7 +30,7 @@ class SearchState:
         seed: of everything random.
         horizon: how many asks are planned, or None.
         key: :class:`EngineRun`'s; None while the space is unknown.
-        trials: everything that happened, by Tune's ids of trials.
+        trials: everything that happened, by Tune's ids of trials; the optimizer follows from it.
         first: what is left of ``points_to_evaluate``: configurations while the space is unknown,
             then points (``d``).
         evaluated: configurations and values obtained elsewhere, while the space is unknown.
@@ -39,11 +39,11 @@ class SearchState:
     metric: str | None
     mode: str | None
     seed: int
-    horizon: int | None
-    key: str | None
-    trials: Mapping[str, PastTrial]
-    first: Sequence[Any]
-    evaluated: Sequence[tuple[Mapping[str, Any], float]]
+    horizon: int | None = None
+    key: str | None = None
+    trials: dict[str, PastTrial] = field(default_factory=dict)
+    first: list[Any] = field(default_factory=list)
+    evaluated: list[tuple[Mapping[str, Any], float]] = field(default_factory=list)
 
     def write(self, path: Path) -> None:
         """Write a file, or replace it in one step; StorageError if it cannot be written."""

@@ -47,25 +47,17 @@ class AcquisitionOptimizer(Optimizer):
     An abandoned trial is not pending any more. One that failed stays counted, except under
     ``Ignore``; its point may be asked again, at most twice.
 
+    Arguments that are not named here are those of :class:`BPEDelayOptimizer`.
+
     Args:
-        domain: a finite action set, a box, or a :class:`Space`.
         horizon: how many asks are planned; None where no end is planned.
-        covar_module: the kernel, fixed; :class:`Learned`, or None, to learn it and noise from the
-            answers. Until three are in, points come in a random order.
-        noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
         rule: :class:`UCB`, :class:`ThompsonSampling`, :class:`BotorchRule`, or what the latter
             takes: a BoTorch acquisition class, or a function of ``model`` and ``X_pending``.
         pending: how pending points enter; :class:`Hallucinate` if None.
-        exact: evaluations have no noise: a kernel is given without a noise variance, a jitter
-            stands for it, and no point is asked twice.
         repeat_pending: whether a point may be asked again while a trial of it is running. If not,
             it is only where every point that may be asked has one.
-        seed: of Thompson samples, of BoTorch's samplers, and of restarts of a fit.
-        maximize: whether large values are good; public values keep their sign.
 
     Raises:
-        InputError: if an argument is out of its range, only one of kernel and noise is given,
-            or the rule cannot use pending points in this way.
         NotSupportedError: if Thompson sampling on a box or on more than 5,000 points knows no
             features of the kernel.
 

@@ -57,7 +57,6 @@ class Optimizer(ReadableRun, ABC):
         raises the error itself, if its cause is still there.
 
         Raises:
-            InputError: if ``n < 1``.
             HorizonError: if fewer asks are left; then nothing is asked.
             EmptyDomainError: if no feasible point is left.
         """
@@ -110,7 +109,6 @@ class Optimizer(ReadableRun, ABC):
 
         Raises:
             TrialError: if the trial is unknown, foreign, answered already or failed.
-            InputError: if ``y`` is not one finite number, or ``noise_var`` not above 0.
         """
         found = self._ledger.find(trial)
         if found.state is TrialState.COMPLETED:
@@ -154,7 +152,6 @@ class Optimizer(ReadableRun, ABC):
         Raises:
             TrialError: if the trial is unknown, foreign, running, abandoned (``tell`` takes its
                 answer), or failed and to fail.
-            InputError: if ``value`` is not one finite number, or None.
         """
         found, reason = self._ledger.find(trial), _text(reason)
         answer = None if value is None else validation.answer(value, self._domain.like)
@@ -210,10 +207,6 @@ class Optimizer(ReadableRun, ABC):
             x: ``d`` or ``n x d``, in the domain or not; or, for one point, its values by name, of
                 which numbers may lie outside of their intervals and between their steps.
             y: a float for one point, else ``n`` or ``n x 1``.
-
-        Raises:
-            InputError: if the tensors are malformed or do not fit, a name is missing or unknown, or
-                a value is none that a parameter can have.
         """
         if isinstance(x, Mapping):
             x = self._domain.point(x, outside=True)

@@ -113,8 +113,6 @@ class BPEDelayOptimizer(Optimizer):
         maximize: whether large values are good; public values keep their sign.
 
     Raises:
-        InputError: if an argument is out of its range, only one of kernel and noise is given, or
-            options contradict each other.
         NotSupportedError: on a box, for ``evidence="all"`` with ``RKHSConfidence``.
     """
 
@@ -190,9 +188,6 @@ class BPEDelayOptimizer(Optimizer):
         round, and in Theorem 1's multiplier the number of points of the whole domain. Theorem 1's
         printed width is ``RKHSConfidence(..., tight=False)``, and ``delay=NoDelay()`` gives BPE (Li
         & Scarlett 2022). Nothing is random: ``seed`` has no effect.
-
-        Raises:
-            InputError: if an argument is out of its range or missing.
         """
         parts: dict[str, Any] = {"covar_module": covar_module, "noise_var": noise_var}
         parts |= {"delay": delay, "confidence": confidence}
@@ -233,9 +228,6 @@ class BPEDelayOptimizer(Optimizer):
         Args as in the constructor, and of the bounds:
             norm_bound: C_k, a bound on the RKHS norm of f.
             noise_std: sigma, the sub-Gaussian scale of the noise.
-
-        Raises:
-            InputError: if an argument is out of its range or missing.
         """
         finite_set = as_domain(domain).count is not None
         return cls(
@@ -261,11 +253,7 @@ class BPEDelayOptimizer(Optimizer):
 
     @exclusive
     def round_that_eliminated(self, X: Tensor) -> Tensor:
-        """For each point (``n x d``) the round that took it out, 0 while it is active: ``n``.
-
-        Raises:
-            InputError: if ``X`` is malformed, or holds points outside of the domain.
-        """
+        """For each point (``n x d``) the round that took it out, 0 while it is active: ``n``."""
         X = validation.matrix(X, "X", empty=True)
         validation.matches(X, "X", self._domain.like)
         if not bool(self._domain.contains(X).all()):

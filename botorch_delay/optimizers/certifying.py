@@ -32,9 +32,6 @@ class CertifyingUCB(Rule):
         norm_bound: C, a bound on the RKHS norm of f, above 0.
         noise_std: s, the sub-Gaussian scale of the noise, above 0.
         delta: failure probability of the bound, in (0, 1).
-
-    Raises:
-        InputError: if an argument is out of its range, or the kernel is learned.
     """
 
     norm_bound: float

@@ -38,7 +38,6 @@ class QueuedOptimizer(Optimizer):
         base: a fresh optimizer on a finite domain; it belongs to the wrapper from now on.
 
     Raises:
-        InputTypeError: if ``base`` is no optimizer.
         NotSupportedError: if it asks from a box, where no point comes twice.
         InputError: if it has been used already.
 

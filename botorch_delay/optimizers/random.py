@@ -36,20 +36,9 @@ class RandomOptimizer(Optimizer):
     On a set the points are asked in a random order, then in another one, and so on; an
     abandoned trial's point comes again in the same pass. On a box a point that failed is not
     asked again, unless the sequence meets it again by itself. Only ``recommend`` uses the
-    answers, through the surrogate.
+    answers, through the surrogate. Where evaluations are exact one pass over a set is all.
 
-    Args:
-        domain: a finite set, a box, or a :class:`Space`.
-        horizon: how many asks are planned; None where no end is planned.
-        covar_module: the kernel for ``recommend``; :class:`Learned`, or None, to learn it.
-        noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
-        exact: evaluations have no noise: one pass over a set is all, and ``recommend`` takes
-            answers as they are, up to a jitter.
-        seed: of the order, or of the scrambling; below 2^63.
-        maximize: whether large values are good; public values keep their sign.
-
-    Raises:
-        InputError: if an argument is out of its range, or only one of kernel and noise given.
+    The arguments are those of :class:`BPEDelayOptimizer`; a ``horizon`` of None plans no end.
 
     Example:
         >>> box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 5.0]], dtype=torch.double))

@@ -253,7 +253,6 @@ class ReadableRun(Run, ABC):
                 ``gap`` is of now alone, and inf in the past.
 
         Raises:
-            InputError: if an argument is out of its range.
             NotSupportedError: if the kernel is learned and no other one given, or on a box of more
                 than three columns.
         """

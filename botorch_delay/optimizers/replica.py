@@ -135,7 +135,6 @@ class Replica:
                 asks recorded with them rest on.
 
         Raises:
-            InputError: if a point does not fit the domain.
             StorageError: if a record is malformed, or rests on trials that are missing.
         """
         changed, rewritten = [], False
@@ -179,7 +178,6 @@ class Replica:
                 record says what they decided, too.
 
         Raises:
-            InputError: if the trial has its point already.
             HorizonError: if no asks are left.
             EmptyDomainError: if no feasible point is left.
         """

@@ -100,10 +100,6 @@ class Censor(Pending):
         max_delay: in asks; None if answers count however late they are.
         inflate: add to UCB's factor the sum of sigma at the last ``max_delay`` points, each
             as it was when the point was asked (theorem 1 of Verma et al.).
-
-    Raises:
-        InputTypeError: if ``worst_value`` is no number.
-        InputError: if it is not finite, or ``inflate`` is asked for without ``max_delay``.
     """
 
     worst_value: float

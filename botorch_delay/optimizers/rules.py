@@ -94,11 +94,7 @@ class Rule(ABC):
         """
 
     def check_pending(self, pending: Pending) -> None:
-        """Refuse a way for pending points to enter that it cannot use.
-
-        Raises:
-            InputError: if it cannot.
-        """
+        """Refuse a way for pending points to enter that it cannot use."""
         if pending.inflate and not self.inflates:
             raise InputError(f"inflate widens an upper confidence bound; {self!r} has none.")
 
@@ -133,9 +129,6 @@ class UCB(Rule):
 
     Args:
         beta: BoTorch's convention, the square of the factor on sigma; above 0.
-
-    Raises:
-        InputError: if ``beta`` is not above 0.
     """
 
     beta: float
@@ -187,9 +180,6 @@ class ThompsonSampling(Rule):
     Args:
         beta: the posterior covariance is multiplied by it; 1 is plain Thompson sampling,
             larger values are the widening of Chowdhury & Gopalan (2017). Above 0.
-
-    Raises:
-        InputError: if ``beta`` is not above 0.
     """
 
     beta: float = 1.0
@@ -400,9 +390,6 @@ class BotorchRule(Rule):
             train_X: ``m x d``.
             train_Y: ``m x 1``.
             X_pending: ``p x d``, or None.
-
-        Raises:
-            InputTypeError: if the factory returns something else.
         """
         options = dict(self.options)
         if self._constructor is not None:

@@ -86,12 +86,11 @@ class ThreDSOptimizer(Optimizer):
     asks the same point again until something does; answers that come after their search has
     ended are used by ``recommend`` only.
 
+    On a box it is played on 4,096 Sobol points, drawn by ``seed``. Kernel and noise are given.
+    Arguments that are not named here are those of :class:`BPEDelayOptimizer`.
+
     Args:
-        domain: a finite action set, a box, of which 4,096 Sobol points are then used, or a
-            :class:`Space`.
         horizon: how many asks are planned; None where no end is planned.
-        covar_module: the kernel.
-        noise_var: lambda^2, above 0.
         confidence: gives the multiplier, from all answers of a search; with
             ``RKHSConfidence`` the self-normalised one.
         interval: ends between which max f (min f where ``maximize`` is False) is known to
@@ -99,11 +98,6 @@ class ThreDSOptimizer(Optimizer):
             ``RKHSConfidence``.
         patience: answers after which a descendant is accepted although nothing is certain.
         delta: failure probability of the bounds of one search.
-        seed: of the points on a box; nothing else is random.
-        maximize: whether large values are good; public values keep their sign.
-
-    Raises:
-        InputError: if an argument is missing or out of its range.
 
     Example:
         >>> from gpytorch.kernels import RBFKernel

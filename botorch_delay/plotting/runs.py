@@ -11,6 +11,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.benchmarks import SimulationResult
+from botorch_delay.benchmarks.figures import draw_mean
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.parameters import Choice, text_of
@@ -49,9 +50,6 @@ def plot_regret(
         histories: by name, one history or repeats of one. Repeats are drawn as their mean with a
             band of half a standard deviation, as in the paper.
         ax: where to draw.
-
-    Raises:
-        InputError: if there is nothing to draw, or repeats differ in length.
     """
     ax = new_axes(ax)
     check(histories, Mapping, "plot_regret")
@@ -64,13 +62,7 @@ def plot_regret(
             check(run, SimulationResult, "plot_regret")
         if len({len(run.regret) for run in runs}) != 1:
             raise InputError(f"The histories of {name!r} must be one or more of equal length.")
-        regret = torch.stack([run.regret for run in runs])
-        steps = range(1, regret.shape[1] + 1)
-        mean = regret.mean(dim=0)
-        (drawn,) = ax.plot(steps, mean, label=name)
-        if len(runs) > 1:
-            half = 0.5 * regret.std(dim=0)
-            ax.fill_between(steps, mean - half, mean + half, color=drawn.get_color(), alpha=0.2)
+        draw_mean(ax, name, torch.stack([run.regret for run in runs]).numpy())
     ax.set(xlabel="asks", ylabel="cumulative regret")
     ax.legend(frameon=False)
     return ax
@@ -82,9 +74,6 @@ def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axe
     Args:
         optimizer: on a domain with one or two columns.
         ax: where to draw.
-
-    Raises:
-        InputError: if the domain has more than two columns.
     """
     check(optimizer, BPEDelayOptimizer, "plot_active_set")
     domain = optimizer.domain
@@ -326,9 +315,6 @@ def plot_posteriors(model: DelayedGP, X: Tensor, ax: Axes | None = None) -> Axes
         model: with one input column.
         X: ``n x 1``, where to draw, in increasing order.
         ax: where to draw.
-
-    Raises:
-        InputError: if it has more than one input column.
     """
     check(model, DelayedGP, "plot_posteriors")
     model.eval()

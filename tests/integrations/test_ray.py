@@ -558,7 +558,7 @@ def test_a_file_of_another_run_is_refused(tmp_path, changes, message, known_firs
         other.restore(str(tmp_path / "state"))
     before = kept_by(other)
     refused = functools.partial(other.restore, str(tmp_path / "state"))
-    if other._key is not None:
+    if other._config is None and other._state.key is not None:
         refused = functools.partial(other.set_search_properties, None, None, space)
     with pytest.raises(StorageError, match=message):
         refused()
