@@ -87,14 +87,7 @@ class MaxVariance(_FantasyAcquisition):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]  # typed for the base class
     def forward(self, X: Tensor) -> Tensor:
-        """Sigma at each point.
-
-        Args:
-            X: ``b x 1 x d``.
-
-        Returns:
-            A tensor of shape ``b``.
-        """
+        """Sigma at each point: ``b x 1 x d`` to ``b``."""
         deviation = self._fantasy.posterior(X).variance.clamp_min(0.0).sqrt().reshape(X.shape[:-2])
         if self.active_set is None:
             return deviation
@@ -150,14 +143,7 @@ class FantasyUpperConfidenceBound(_FantasyAcquisition):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]  # typed for the base class
     def forward(self, X: Tensor) -> Tensor:
-        """The upper confidence bound at each point.
-
-        Args:
-            X: ``b x 1 x d``.
-
-        Returns:
-            A tensor of shape ``b``.
-        """
+        """The bound at each point: ``b x 1 x d`` to ``b``."""
         posterior = self._fantasy.posterior(X, posterior_transform=self.posterior_transform)
         bound = posterior.mean + self.beta**0.5 * posterior.variance.clamp_min(0.0).sqrt()
         return bound.reshape(X.shape[:-2])

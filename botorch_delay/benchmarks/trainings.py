@@ -9,13 +9,14 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.benchmarks.problems import BoxProblem, Spread
 from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.parameters import Float
+from botorch_delay.domains.space import Space
 
 Array = NDArray[np.float64]
 Values = Mapping[str, float]
@@ -24,15 +25,6 @@ FOLDS = 3
 # Of losses that explode, as a multiple of the loss of a constant prediction.
 MOST = 10.0
 KEPT = 4096  # evaluations of a training that are not repeated in a process
-
-
-@dataclass(frozen=True)
-class Column:
-    """A number that a training is given, and whether its logarithm is searched."""
-
-    low: float
-    high: float
-    log: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,20 +45,10 @@ class Training:
     data: str
     model: Callable[[Values], Any]
     loss: Callable[[Any, Array, Array], float]
-    columns: Mapping[str, Column]
+    columns: Mapping[str, Float]
     lowest_loss: float
     highest_loss: float
     spread: float
-
-    def domain(self) -> BoxDomain:
-        """The box."""
-        columns = list(self.columns.values())
-        bounds = [[column.low for column in columns], [column.high for column in columns]]
-        return BoxDomain(
-            torch.tensor(bounds, dtype=torch.double),
-            names=list(self.columns),
-            log_dims=[dim for dim, column in enumerate(columns) if column.log],
-        )
 
     @lru_cache(maxsize=KEPT)  # noqa: B019  # there is one of each training, for good
     def __call__(self, *values: float) -> float:
@@ -96,8 +78,9 @@ def training_on_box(name: str, seed: int = 0, *, noise_share: float) -> BoxProbl
     def value(X: Tensor) -> Tensor:
         return X.new_tensor([-training(*row) for row in X.tolist()])
 
-    spread = Spread(-training.highest_loss, training.spread)
-    return BoxProblem(training.domain(), value, -training.lowest_loss, noise_share, spread=spread)
+    spread, domain = Spread(-training.highest_loss, training.spread), Space(training.columns).domain
+    assert isinstance(domain, BoxDomain)
+    return BoxProblem(domain, value, -training.lowest_loss, noise_share, spread=spread)
 
 
 @lru_cache
@@ -161,21 +144,21 @@ TRAININGS: dict[str, Training] = {
         "breast_cancer",
         _svm,
         _error,
-        {"C": Column(1e-3, 1e4, log=True), "gamma": Column(1e-6, 10.0, log=True)},
+        {"C": Float(1e-3, 1e4, log=True), "gamma": Float(1e-6, 10.0, log=True)},
         *(0.0210804, 0.3726, 0.1594),
     ),
     "sgd": Training(
         "breast_cancer",
         _sgd,
         _log_loss,
-        {"alpha": Column(1e-8, 1.0, log=True), "eta0": Column(1e-5, 100.0, log=True)},
+        {"alpha": Float(1e-8, 1.0, log=True), "eta0": Float(1e-5, 100.0, log=True)},
         *(0.0818323, 7.894, 1.099),
     ),
     "kernel-ridge": Training(
         "diabetes",
         _kernel_ridge,
         _squared,
-        {"alpha": Column(1e-8, 100.0, log=True), "gamma": Column(1e-5, 10.0, log=True)},
+        {"alpha": Float(1e-8, 100.0, log=True), "gamma": Float(1e-5, 10.0, log=True)},
         *(0.48473, 10.0, 1.523),
     ),
     "svr": Training(
@@ -183,9 +166,9 @@ TRAININGS: dict[str, Training] = {
         _svr,
         _squared,
         {
-            "C": Column(1e-3, 1e3, log=True),
-            "gamma": Column(1e-5, 10.0, log=True),
-            "epsilon": Column(1e-3, 2.0, log=True),
+            "C": Float(1e-3, 1e3, log=True),
+            "gamma": Float(1e-5, 10.0, log=True),
+            "epsilon": Float(1e-3, 2.0, log=True),
         },
         *(0.477538, 2.134, 0.2332),
     ),
@@ -194,10 +177,10 @@ TRAININGS: dict[str, Training] = {
         _sgd_regression,
         _squared,
         {
-            "alpha": Column(1e-7, 10.0, log=True),
-            "eta0": Column(1e-5, 1.0, log=True),
-            "l1_ratio": Column(0.0, 1.0),
-            "power_t": Column(0.0, 1.0),
+            "alpha": Float(1e-7, 10.0, log=True),
+            "eta0": Float(1e-5, 1.0, log=True),
+            "l1_ratio": Float(0.0, 1.0),
+            "power_t": Float(0.0, 1.0),
         },
         *(0.502332, 10.0, 1.39),
     ),

@@ -80,14 +80,8 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
     """What all answers say of each column, the others as recommended: mean and interval.
 
     In the user's units, as :meth:`~botorch_delay.Optimizer.predict` has them. Dots are answers,
-    whatever their other columns are; the upright line is the recommendation.
-
-    Args:
-        optimizer: with answers.
-        axes: one for each column, where to draw.
-
-    Raises:
-        NoAnswerError: before any answer.
+    whatever their other columns are; the upright line is the recommendation. There is an axis for
+    each column.
     """
     check(optimizer, Optimizer, "plot_slices")
     X, values = answers(optimizer)
@@ -135,13 +129,6 @@ def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
     """Every answer as a line through its columns, in the colour of its value.
 
     The best lie on top; the dashed line is the recommendation.
-
-    Args:
-        optimizer: with answers.
-        ax: where to draw.
-
-    Raises:
-        NoAnswerError: before any answer.
     """
     from matplotlib.collections import LineCollection
 
@@ -177,14 +164,7 @@ def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
 
 
 def plot_summary(optimizer: Optimizer) -> Figure:
-    """A page with the history, a slice per column, and from three columns on lines through all.
-
-    Args:
-        optimizer: with answers.
-
-    Raises:
-        NoAnswerError: before any answer.
-    """
+    """A page with the history, a slice per column, and from three columns on lines through all."""
     check(optimizer, Optimizer, "plot_summary")
     answers(optimizer)
     dim = optimizer.domain.dim

@@ -44,12 +44,10 @@ LOOKS = 40  # at how many numbers of asks there are certificates
 def plot_regret(
     histories: Mapping[str, SimulationResult | Sequence[SimulationResult]], ax: Axes | None = None
 ) -> Axes:
-    """Cumulative regret against steps.
+    """Cumulative regret against steps, of histories by name.
 
-    Args:
-        histories: by name, one history or repeats of one. Repeats are drawn as their mean with a
-            band of half a standard deviation, as in the paper.
-        ax: where to draw.
+    Several of one name are drawn as their mean with a band of half a standard deviation, as in the
+    paper.
     """
     ax = new_axes(ax)
     check(histories, Mapping, "plot_regret")
@@ -71,9 +69,7 @@ def plot_regret(
 def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
     """Which round eliminated which point, what is still active, and where answers came from.
 
-    Args:
-        optimizer: on a domain with one or two columns.
-        ax: where to draw.
+    Of a domain with one or two columns.
     """
     check(optimizer, BPEDelayOptimizer, "plot_active_set")
     domain = optimizer.domain
@@ -101,12 +97,7 @@ def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axe
 
 
 def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
-    """How much was active during each ask; shaded where a round only waited for answers.
-
-    Args:
-        optimizer: with or without closed rounds.
-        ax: where to draw.
-    """
+    """How much was active during each ask; shaded where a round only waited for answers."""
     check(optimizer, BPEDelayOptimizer, "plot_rounds")
     ax = new_axes(ax)
     domain = optimizer.domain
@@ -145,12 +136,9 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
 
 
 def plot_timeline(report: RunReport, ax: Axes | None = None, *, start: float | None = None) -> Axes:
-    """When each evaluation ran, with one lane per worker.
+    """When each evaluation of ``runner.run`` ran, with one lane per worker.
 
-    Args:
-        report: of ``runner.run``.
-        ax: where to draw.
-        start: the time that counts as 0, in seconds since the epoch; by default the first.
+    ``start`` is the time that counts as 0, in seconds since the epoch; by default the first.
     """
     check(report, RunReport, "plot_timeline")
     ax = new_axes(ax)
@@ -188,10 +176,7 @@ def plot_timeline(report: RunReport, ax: Axes | None = None, *, start: float | N
 def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | None = None) -> Axes:
     """Every answer, and the best so far, against the time since the first ask.
 
-    Args:
-        optimizer: with or without answers.
-        ax: where to draw.
-        start: the time that counts as 0, in seconds since the epoch; by default the first ask.
+    ``start`` is the time that counts as 0, in seconds since the epoch.
     """
     check(optimizer, Optimizer, "plot_best")
     ax = new_axes(ax)
@@ -217,17 +202,10 @@ def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | No
 
 
 def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> list[Axes]:
-    """Answers and the best so far, and below them how many trials ran, over the asks.
+    """Answers and the best so far, and below them how many trials ran, over the asks, on two axes.
 
     An answer stands where it came, and an attached result where it was attached: after how many
     asks.
-
-    Args:
-        optimizer: with answers.
-        axes: two, where to draw.
-
-    Raises:
-        NoAnswerError: before any answer.
     """
     check(optimizer, Optimizer, "plot_history")
     values, plt = answers(optimizer)[1], pyplot()
@@ -309,12 +287,9 @@ def plot_certificates(
 
 
 def plot_posteriors(model: DelayedGP, X: Tensor, ax: Axes | None = None) -> Axes:
-    """Observed and fantasy posterior in one dimension: mean and two deviations each.
+    """Observed and fantasy posterior of a model with one column: mean and two deviations each.
 
-    Args:
-        model: with one input column.
-        X: ``n x 1``, where to draw, in increasing order.
-        ax: where to draw.
+    ``X`` (``n x 1``, in increasing order) is where to draw.
     """
     check(model, DelayedGP, "plot_posteriors")
     model.eval()
