@@ -23,7 +23,7 @@ from gpytorch.kernels import MaternKernel
 from botorch_delay.benchmarks.clocks import DELAYS
 from botorch_delay.benchmarks.functions import paper_problem
 from botorch_delay.benchmarks.problems import FiniteProblem
-from botorch_delay.benchmarks.results import markdown_table
+from botorch_delay.benchmarks.results import Array, bootstrap, markdown_table
 from botorch_delay.benchmarks.simulator import simulate
 from botorch_delay.optimizers import AcquisitionOptimizer
 from botorch_delay.optimizers.certifying import CertifyingUCB
@@ -126,12 +126,10 @@ def _entries(runs: dict[float | None, dict[int, Row]], seeds: list[int], place: 
     return [*entries, f"{certified[None].mean() / base.mean():.2f}"]
 
 
-def _ratio(values: np.ndarray, base: np.ndarray, resamples: int = 2000) -> str:
-    """Ratio of means with a 90 % bootstrap interval over seeds, paired."""
-    generator = np.random.default_rng(0)
-    picks = generator.integers(len(base), size=(resamples, len(base)))
-    low, high = np.quantile(values[picks].mean(axis=1) / base[picks].mean(axis=1), (0.05, 0.95))
-    return f"{values.mean() / base.mean():.2f} [{low:.2f}, {high:.2f}]"
+def _ratio(values: Array, base: Array) -> str:
+    """Ratio of means with its interval over seeds, paired."""
+    ratio = bootstrap(values, base)
+    return f"{ratio.mean:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
 
 
 if __name__ == "__main__":

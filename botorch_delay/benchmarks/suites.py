@@ -71,15 +71,10 @@ class Suite:
         """Asks between two recommendations."""
         return max(self.steps // self.recommendations, 1)
 
-    def cells(self) -> list[Cell]:
-        """Every run that applies, seed by seed, so that an early stop leaves whole pairs.
-
-        Errors are those of :meth:`plan`.
-        """
-        return self.plan()[0]
-
     def plan(self) -> tuple[list[Cell], list[str]]:
-        """Every run that applies, as ``cells`` are; and what is left out for want of a package.
+        """Every run that applies, and what is left out for want of a package.
+
+        Seed by seed, so that an early stop leaves whole pairs.
 
         Raises:
             MissingExtraError: if every run is left out for want of packages.

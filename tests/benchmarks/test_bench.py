@@ -303,9 +303,9 @@ def test_choices_are_checked():
 def test_the_suites():
     assert (len(QUICK.problems), len(QUICK.delays), len(QUICK.methods)) == (4, 2, 6)
     assert len(QUICK.seeds) == 3
-    assert len(QUICK.cells()) == 4 * 2 * 6 * 3
+    assert len(QUICK.plan()[0]) == 4 * 2 * 6 * 3
     assert (QUICK.recommend_every, FULL.recommend_every, HPO.recommend_every) == (5, 10, 8)
-    assert {cell.delay for cell in QUICK.cells()} == {"poisson-10", "workers-4"}
+    assert {cell.delay for cell in QUICK.plan()[0]} == {"poisson-10", "workers-4"}
     assert (HPO.steps, len(HPO.seeds), HPO.delays) == (80, 10, BOXES.delays)
     assert BOXES.delays == ("workers-4", "workers-16", "workers-64")
     assert (BOXES.steps, len(BOXES.seeds)) == (64, 30)
@@ -319,7 +319,7 @@ def test_the_suites():
     assert {"tpe", "optuna-gp-by-model"} <= set(FULL.methods)
     assert not set(FULL.problems) & {"f1", "paper-1.0", "se-0.02-d4", "hpobench-car"}
     assert len(FULL.problems) == 6 + 4 + 3 * 14 + 2 * 5 + 4 * 5 + 7
-    assert len(PAPER.cells()) == 2 * 3 * 6 * 10
+    assert len(PAPER.plan()[0]) == 2 * 3 * 6 * 10
     names = {"quick", "boxes", "boxes-development", "coco", "full", "hpo", "paper"}
     assert set(SUITES) == names
     assert {*names, "list"} == set(cli._SUITES)
@@ -334,7 +334,7 @@ def test_where_no_method_applies_that_is_said_before_anything_is_written(tmp_pat
 
 def test_methods_that_do_not_apply_are_left_out():
     names = ("bpe-delay", "bpe-delay-published", "bpe")
-    known = replace(TINY, methods=names, problems=("se-0.02",), seeds=(0,)).cells()
+    known = replace(TINY, methods=names, problems=("se-0.02",), seeds=(0,)).plan()[0]
     assert [(c.delay, c.method) for c in known] == [
         ("poisson-10", "bpe-delay"),
         ("poisson-10", "bpe-delay-published"),
@@ -342,12 +342,12 @@ def test_methods_that_do_not_apply_are_left_out():
         ("workers-4", "bpe-delay"),
         ("workers-4", "bpe"),
     ]
-    learned = replace(TINY, methods=names, problems=("branin-arms",), seeds=(0,)).cells()
+    learned = replace(TINY, methods=names, problems=("branin-arms",), seeds=(0,)).plan()[0]
     assert {cell.method for cell in learned} == {"bpe-delay"}
 
 
 def test_the_name_of_a_run_is_its_own():
-    cells = QUICK.cells()
+    cells = QUICK.plan()[0]
     assert len({run_file(Path(), cell) for cell in cells}) == len(cells)
 
 
