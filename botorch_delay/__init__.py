@@ -39,8 +39,8 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   ``delayed_gp.DelayedGP`` for BoTorch.
 * ``history``: ``events.Event``, what a run is replayed from; ``trials.Trial`` and
   ``trials.Ledger``, the record; ``answers.Answers``, columns of the record;
-  ``part.Part``, what takes in what happens to them; ``point_status.Feasibility``, failures and
-  repeats; ``states.check_state`` and ``sqlite.save``, the file.
+  ``observer.TrialObserver``, what is told of each change; ``point_status.Feasibility``, failures
+  and repeats; ``states.check_state`` and ``sqlite.save``, the file.
 * ``domains``: ``space.Space``, named parameters, makes a ``finite.FiniteDomain`` or a
   ``box.BoxDomain``, whose ``columns.Columns`` is all that translates between names and numbers
   (``Domain.params`` and ``Domain.point``); ``parameters.Float``, ``parameters.Int`` and
@@ -50,9 +50,9 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
 
 The way of an answer. ``Optimizer.tell`` checks it and makes an ``Event`` of it. ``Run._apply``,
 through which a loaded file goes as well, enters it in the ``Ledger`` and hands the trial to every
-``Part`` of the run: its ``Feasibility`` (may its point be asked again?), the ``RoundSequence`` (is
-its design point settled?), the ``RuleModel`` (whose ``Averages`` take it in), the ``Audit`` and the
-``Budget``. Two things are decided at once: whether the answers still fit
+``TrialObserver`` of the run: the ``Feasibility`` (may its point be asked again?), the
+``RoundSequence`` (is its design point settled?), the ``RuleModel`` (whose ``Averages`` take it in),
+the ``Audit`` and the ``Budget``. Two things are decided at once: whether the answers still fit
 ``norm_bound``, and after the last ask the end of the last round. All else waits for the next
 ``ask``, which calls ``BPEDelayOptimizer._choose``: it lets the ``Fitting`` learn kernel and noise
 again if that is due. If the round is due, ``close_round`` makes bounds from its answers and returns

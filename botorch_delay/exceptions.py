@@ -17,9 +17,7 @@ class BotorchDelayError(Exception):
 class InputError(BotorchDelayError, InputDataError, ValueError):
     """An argument has the right type and a value that cannot be used.
 
-    Whatever takes arguments refuses those out of their range, those that contradict each other, and
-    tensors that are malformed or do not fit the domain, before anything is changed; the
-    documentation names what else it may raise.
+    Every public call and class says so of its arguments: what was expected, what came, what to do.
     """
 
 

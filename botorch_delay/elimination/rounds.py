@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from botorch_delay import validation
 from botorch_delay.exceptions import InputError
@@ -261,6 +261,7 @@ class GeometricRounds:
 
     first: int
     growth: float
+    straggler_factor: ClassVar[None] = None  # of HorizonRounds
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "first", validation.whole(self.first, "first", 1))

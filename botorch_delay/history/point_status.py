@@ -9,7 +9,7 @@ from typing import Any
 
 from botorch_delay.domains.finite import Domain, PointKeys
 from botorch_delay.exceptions import EmptyDomainError
-from botorch_delay.history.part import Part
+from botorch_delay.history.observer import TrialObserver
 from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 
 # A point that fails is asked again at most twice.
@@ -26,7 +26,7 @@ class PointStatus(enum.Enum):
     KNOWN = "known"  # evaluations are exact, and one has been asked for
 
 
-class Feasibility(Part):
+class Feasibility(TrialObserver):
     """The status of each point, a function of its trials alone.
 
     What counts are the trials asked after the last one that was answered. Three failures among

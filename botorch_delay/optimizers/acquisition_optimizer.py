@@ -111,7 +111,7 @@ class AcquisitionOptimizer(Optimizer):
         config = self._config
         self._fitting: Fitting = Fitting(config, self._ledger)
         self._maximizer = Maximizer(config, self._ledger, self._fitting, self._feasibility)
-        self._parts = [self._feasibility, self._maximizer.model]
+        self._observers = [self._feasibility, self._maximizer.model]
 
     @property
     def rule(self) -> Rule:

@@ -71,7 +71,7 @@ def _of_rounds(config: BPEConfig) -> list[str]:
         assumptions.append(
             "asks that are made while a round waits for its last design points come on top of "
             "Theorem 1's bound: it is waited for every one of them, for as long as it takes"
-            if config.straggler_factor is None
+            if config.rounds.straggler_factor is None
             else "asks that are made while a round waits come on top of the regret bound"
         )
     if config.geometric is not None:
@@ -82,8 +82,8 @@ def _of_rounds(config: BPEConfig) -> list[str]:
             f"of delta in the regret bound, and the first {first} asks come on top of it, at "
             "the most that an ask can cost"
         )
-    if config.straggler_factor is not None and not config.exact:
-        assumptions.append(_NO_STRAGGLERS.format(config.straggler_factor))
+    if config.rounds.straggler_factor is not None and not config.exact:
+        assumptions.append(_NO_STRAGGLERS.format(config.rounds.straggler_factor))
     return assumptions
 
 
@@ -107,7 +107,7 @@ def _of_delays(config: BPEConfig) -> list[str]:
             f"delays are independent, with the law {config.delay!r}, and do not depend on the "
             "noise given the point"
         ]
-    if config.straggler_factor is None:
+    if config.rounds.straggler_factor is None:
         return [
             "delays may depend on the points; on the values too as long as no trial fails or is "
             "abandoned"

@@ -20,7 +20,7 @@ from botorch_delay.elimination.open_round import OpenRound
 from botorch_delay.elimination.rounds import Departure
 from botorch_delay.exceptions import RepeatedResultWarning
 from botorch_delay.history.answers import Answers
-from botorch_delay.history.part import Part
+from botorch_delay.history.observer import TrialObserver
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
 from botorch_delay.optimizers.assumptions import assumed, of_budget
 from botorch_delay.optimizers.budget import Budget
@@ -44,7 +44,7 @@ _FALSE_ALARM = (
 )
 
 
-class Audit(Part):
+class Audit(TrialObserver):
     """Keeps what happened in a run as events are applied, and says what is claimed after it.
 
     Attributes:
@@ -218,7 +218,7 @@ class Audit(Part):
         if not missing:
             told += self._what_happened(departed, refuted=bool(told))
         missing += told
-        factor = config.fraction**-0.5 * (config.straggler_factor or 1.0)
+        factor = config.fraction**-0.5 * (config.rounds.straggler_factor or 1.0)
         if config.geometric is not None:
             factor *= _geometric_factor(config.geometric.growth)
         waits, cost = 0, None

@@ -163,7 +163,7 @@ class BPEDelayOptimizer(Optimizer):
         self._audit = Audit(config, self._ledger, self._rounds, self._budget)
         model = None if self._maximizer is None else self._maximizer.model
         every = self._feasibility, self._rounds, model, self._audit, self._budget
-        self._parts = [part for part in every if part is not None]
+        self._observers = [observer for observer in every if observer is not None]
 
     def __str__(self) -> str:
         return f"{super().__str__()}\n{self._rounds}"

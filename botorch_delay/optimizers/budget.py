@@ -56,14 +56,14 @@ from botorch_delay.elimination.rounds import RoundRule
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
-from botorch_delay.history.part import Part
+from botorch_delay.history.observer import TrialObserver
 from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import Ledger, Trial, TrialState
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.round_sequence import RoundSequence
 
 
-class Budget(Part):
+class Budget(TrialObserver):
     """What was asked beyond BPE-Delay's own asks, and what it may have cost in units of the values.
 
     Attributes:

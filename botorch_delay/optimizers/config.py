@@ -241,7 +241,7 @@ class BPEConfig(BoundsConfig):
         pooled = self.evidence == "all" and not self.exact and not self.confidence.missing
         for name, used in {
             "WithinBudget": isinstance(self.exploit, WithinBudget),
-            "straggler_factor": self.straggler_factor is not None,
+            "straggler_factor": self.rounds.straggler_factor is not None,
             "evidence='all' with RKHSConfidence": pooled,
         }.items():
             if used and not self.finite:
@@ -309,7 +309,7 @@ class BPEConfig(BoundsConfig):
                 "their design points, and decides itself how many asks these are; leave out delay, "
                 "rounds, evidence and explore_fraction.",
             )
-        if self.straggler_factor is not None:
+        if self.rounds.straggler_factor is not None:
             _refuse(
                 not on_arrival,
                 "With a delay law rounds have fixed lengths and wait for nobody; leave out delay "
@@ -365,11 +365,6 @@ class BPEConfig(BoundsConfig):
     def budget_factor(self) -> float | None:
         """F of a budget, or None."""
         return self.exploit.factor if isinstance(self.exploit, WithinBudget) else None
-
-    @property
-    def straggler_factor(self) -> float | None:
-        """Kappa, or None."""
-        return None if isinstance(self.rounds, GeometricRounds) else self.rounds.straggler_factor
 
     @property
     def geometric(self) -> GeometricRounds | None:

@@ -22,6 +22,7 @@ from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.exceptions import NoAnswerError, NotSupportedError
 from botorch_delay.gp.kernels import check_kernel
+from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
@@ -138,20 +139,14 @@ class ReadableRun(Run, ABC):
         Raises:
             NoAnswerError: before any answer.
         """
-        data = self._all_data()
-        if not len(data):
-            raise NoAnswerError(
-                "There is no answer yet to base a recommendation on; tell() or attach() one."
-            )
-        surrogate, confidence, delta = self._judgement()
-        evidence, answered = surrogate.data(data), sent(data.X, self._domain.like)
+        data, judged = self._judged("base a recommendation on")
+        surrogate, answered = judged[0], sent(data.X, self._domain.like)
         evaluated = [result.index for result in self._ledger.results()]
         rows, candidates = self._active_points().evaluated(evaluated, answered)
         if surrogate.is_exact:
             order = data.y.argsort(descending=True)
             at = _first_among(answered[moved(order, answered.device)], candidates)
             rows, candidates = rows and [rows[at]], candidates[at : at + 1]
-        judged = (surrogate, evidence, confidence, delta)
         found, best = predict(candidates, *judged, sign=self._sign, best=True)
         mean, lower, upper = (float(end) for end in (found.mean, found.lower, found.upper))
         x = candidates[best].clone()
@@ -172,11 +167,8 @@ class ReadableRun(Run, ABC):
         X = validation.matrix(X, "X")
         validation.matches(X, "X", self._domain.like)
         self._domain.check_logarithms(X, "X")
-        data = self._all_data()
-        if not len(data):
-            raise NoAnswerError("There is no answer yet to predict from; tell() or attach() one.")
-        surrogate, confidence, delta = self._judgement()
-        return predict(X, surrogate, surrogate.data(data), confidence, delta, sign=self._sign)[0]
+        _, judged = self._judged("predict from")
+        return predict(X, *judged, sign=self._sign)[0]
 
     @exclusive
     def stopping_gap(self) -> float:
@@ -190,16 +182,11 @@ class ReadableRun(Run, ABC):
         Raises:
             NoAnswerError: before any answer.
         """
-        data = self._all_data()
-        if not len(data):
-            raise NoAnswerError("There is no answer yet to bound what can be gained.")
-        surrogate, confidence, delta = self._judgement()
-        evidence = surrogate.data(data)
-        tried = sent(data.X, self._domain.like)
-        _, candidates = self._active_points().candidates(tried)
-        posterior, half, _ = intervals(candidates, surrogate, evidence, confidence, delta)
+        data, judged = self._judged("bound what can be gained")
+        _, candidates = self._active_points().candidates(sent(data.X, self._domain.like))
+        posterior, half, _ = intervals(candidates, *judged)
         ends = torch.stack([(posterior.mean + half).max(), (posterior.mean - half).max()])
-        upper, lower = surrogate.warping.inverse(ends)
+        upper, lower = judged[0].warping.inverse(ends)
         gap = upper - lower
         return max(gap.item(), 0.0)
 
@@ -284,15 +271,10 @@ class ReadableRun(Run, ABC):
 
     def _plausible(self, delta: float) -> Certificate:
         """What a learned kernel makes of the answers."""
-        data = self._all_data()
-        if not len(data):
-            raise NoAnswerError("There is no answer yet to judge a recommendation by.")
-        surrogate = self._judgement()[0]
-        tried = sent(data.X, self._domain.like)
-        candidates = self._active_points().candidates(tried)[1]
+        data, (surrogate, evidence, *_) = self._judged("judge a recommendation by")
+        candidates = self._active_points().candidates(sent(data.X, self._domain.like))[1]
         counts = len(self._ledger), self._ledger.answer_count
-        recommended = self.recommend().x
-        return plausible(surrogate, surrogate.data(data), candidates, recommended, delta, counts)
+        return plausible(surrogate, evidence, candidates, self.recommend().x, delta, counts)
 
     @exclusive
     def table(self) -> list[dict[str, Any]]:
@@ -377,9 +359,13 @@ class ReadableRun(Run, ABC):
         except NoAnswerError:
             return None
 
-    def _all_data(self) -> Answers:
-        """Every answer and attached result."""
-        return self._data(self._ledger.results())
+    def _judged(self, purpose: str) -> tuple[Answers, tuple[Surrogate, Data, Confidence, float]]:
+        """All answers and attached results; surrogate, they in its units, confidence, delta."""
+        data = self._data(self._ledger.results())
+        if not len(data):
+            raise NoAnswerError(f"There is no answer yet to {purpose}; tell() or attach() one.")
+        surrogate, confidence, delta = self._judgement()
+        return data, (surrogate, surrogate.data(data), confidence, delta)
 
     def _data(self, results: Sequence[Trial | Attached]) -> Answers:
         return Answers.of(self._domain, self._sign, results)

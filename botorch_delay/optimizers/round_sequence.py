@@ -18,7 +18,7 @@ from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.events import flag
-from botorch_delay.history.part import Part
+from botorch_delay.history.observer import TrialObserver
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
 from botorch_delay.optimizers.config import BPEConfig
@@ -34,7 +34,7 @@ from botorch_delay.optimizers.stragglers import EarlyClose
 logger = logging.getLogger(__name__)
 
 
-class RoundSequence(Part):
+class RoundSequence(TrialObserver):
     """The rounds of a run.
 
     What is decided here is returned as the data of an event; it takes effect, here or where the
@@ -65,7 +65,7 @@ class RoundSequence(Part):
         # What close() found, until its event is applied: bounds are not made twice. A replay makes
         # the same of the event (ActiveSet.after_record).
         self._judged: ActiveSet | None = None
-        factor = config.straggler_factor
+        factor = config.rounds.straggler_factor
         self._early = None if factor is None else EarlyClose(factor, config.domain)
 
     def __str__(self) -> str:

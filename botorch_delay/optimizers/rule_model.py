@@ -24,7 +24,7 @@ from botorch_delay.gp.subset import MOST_POINTS, representative
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.gp.warping import CROWD
 from botorch_delay.history.events import finite
-from botorch_delay.history.part import Part
+from botorch_delay.history.observer import TrialObserver
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Suggestion, Trial, TrialState
 
@@ -156,7 +156,7 @@ class View:
         return posterior.variance(self.answers.surrogate.inputs(X)).sqrt()
 
 
-class RuleModel(Part):
+class RuleModel(TrialObserver):
     """The posteriors of all trials so far, at candidates and at any points.
 
     Each point has a key: a candidate's row on a finite set, or a number below 0.

@@ -30,7 +30,7 @@ from botorch_delay.gp.surrogate import (
 from botorch_delay.history import sqlite, states
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import SETTLED, Event, read_events, truncated, whole
-from botorch_delay.history.part import Part
+from botorch_delay.history.observer import TrialObserver
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
 from botorch_delay.optimizers.config import Config
@@ -154,7 +154,7 @@ class Run:
     """
 
     _fitting: Fitting | None = None  # of optimizers that may learn kernel and noise
-    _parts: Sequence[Part]  # what takes in what happens to trials, in this order
+    _observers: Sequence[TrialObserver]  # what takes in what happens to trials, in this order
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -171,7 +171,7 @@ class Run:
         self._noted = "{}"
         self._ledger = Ledger(origin=f"{type(self).__name__} {self._domain.fingerprint()}")
         self._feasibility = Feasibility(self._domain, exact=self._exact)
-        self._parts = [self._feasibility]
+        self._observers = [self._feasibility]
 
     @property
     def domain(self) -> Domain:
@@ -328,28 +328,28 @@ class Run:
         return list(self._ledger.events(start))
 
     def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        for part in self._parts:
-            part.asked(trial, data)
+        for observer in self._observers:
+            observer.asked(trial, data)
 
     def _apply_settled(self, trial: Trial) -> None:
-        for part in self._parts:
-            part.settled(trial)
+        for observer in self._observers:
+            observer.settled(trial)
 
     def _apply_corrected(self, trial: Trial, before: TrialState) -> None:
-        for part in self._parts:
-            part.corrected(trial, before)
+        for observer in self._observers:
+            observer.corrected(trial, before)
 
     def _apply_attached(self, result: Attached) -> None:
-        for part in self._parts:
-            part.attached(result)
+        for observer in self._observers:
+            observer.attached(result)
 
     def _apply_detached(self, result: Attached) -> None:
-        for part in self._parts:
-            part.detached(result)
+        for observer in self._observers:
+            observer.detached(result)
 
     def _apply_extended(self, before: int) -> None:
-        for part in self._parts:
-            part.extended(before)
+        for observer in self._observers:
+            observer.extended(before)
 
     def _apply_decided(self, event: Event) -> None:
         """Take in an event of another kind."""

@@ -1,4 +1,4 @@
-"""What takes in what happens to the trials of a run."""
+"""What is told of each change of the trials of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from botorch_delay.history.trials import Attached, Trial, TrialState
 
 
-class Part:
+class TrialObserver:
     """Part of an optimizer's state: it takes in events after the ledger has them."""
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
