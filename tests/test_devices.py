@@ -236,7 +236,9 @@ READINGS = {
     "replicates": lambda opt: torch.stack([found.x for found in opt.replicates()]),
     "trials": lambda opt: torch.stack([trial.x for trial in opt.trials]),
     "active_set": lambda opt: opt.active_set.contains(opt.domain.bounds),
-    "round_that_eliminated": lambda opt: opt.round_that_eliminated(opt.trials[0].x.unsqueeze(0)),
+    "round_that_eliminated": lambda opt: opt.active_set.round_that_eliminated(
+        opt.trials[0].x.unsqueeze(0)
+    ),
     "table": lambda opt: torch.tensor([row["x0"] for row in opt.table()]),
     "deep copy": lambda opt: copy.deepcopy(opt).ask().x,
     "pickled trial": lambda opt: pickle.loads(pickle.dumps(opt.trials[0])).x,

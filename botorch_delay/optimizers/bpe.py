@@ -7,9 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpytorch.kernels import Kernel
-from torch import Tensor
 
-from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidence
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.delays import DelayLaw
@@ -250,15 +248,6 @@ class BPEDelayOptimizer(Optimizer):
     def active_set(self) -> ActiveSet:
         """The points that may still be the maximiser, infeasible ones taken out."""
         return self._active_points()
-
-    @exclusive
-    def round_that_eliminated(self, X: Tensor) -> Tensor:
-        """For each point (``n x d``) the round that took it out, 0 while it is active: ``n``."""
-        X = validation.matrix(X, "X", empty=True)
-        validation.matches(X, "X", self._domain.like)
-        if not bool(self._domain.contains(X).all()):
-            raise InputError("X holds points that are not in the domain.")
-        return self._rounds.active.round_that_eliminated(X)
 
     @property
     def round(self) -> int | None:

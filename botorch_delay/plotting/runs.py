@@ -387,7 +387,7 @@ def _points_and_rounds(optimizer: BPEDelayOptimizer) -> tuple[Tensor, Tensor]:
     points = torch.unique(domain.from_unit(unit.to(domain.bounds)), dim=0)
     inside = domain.contains(points)
     eliminated = torch.full((len(points),), -1)
-    eliminated[inside.cpu()] = optimizer.round_that_eliminated(points[inside]).cpu()
+    eliminated[inside.cpu()] = optimizer.active_set.round_that_eliminated(points[inside]).cpu()
     return points, eliminated
 
 

@@ -1,6 +1,6 @@
 """What certificates say against the regret of GP-BUCB, at norms that are too large as well.
 
-``python -m botorch_delay.benchmarks.certificates runs.jsonl --seeds 20`` plays what is not in the
+``PYTHONPATH=.:tests python -m speed.certificates runs.jsonl --seeds 20`` plays what is not in the
 file yet, seed by seed, and writes ``runs.md``, the table; it may be stopped at any time. The norm
 bound is the norm of f times 1, 1.5 and 2; asks are those of :class:`CertifyingUCB`, which are the
 ones of ``BPEDelayOptimizer.guaranteed`` as long as its budget is not used up. A certificate after
