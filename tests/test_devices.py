@@ -308,7 +308,8 @@ def test_a_benchmark_on_the_device():
         method = bd.benchmarks.METHODS["gp-bucb"]
         clock = bd.benchmarks.DELAYS["none"]
         optimizer = method.make(problem, clock, 8, 0)
-        found.append(bd.benchmarks.simulate(optimizer, problem, clock, 8).index.tolist())
+        played = bd.benchmarks.simulate(optimizer, problem, clock, 8)
+        found.append([ask.point for ask in played.asks])
     assert found[0] == found[1]
 
 

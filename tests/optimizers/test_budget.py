@@ -38,6 +38,18 @@ def optimizer(problem, norm, factor=1.25, divide=1.0, **options):
     return bd.BPEDelayOptimizer(problem.domain, HORIZON, **(given | options))
 
 
+def test_bounds_are_made_anew_from_what_is_right():
+    problem, norm = random_problem(0)
+    right, wrong = (optimizer(problem, norm) for _ in range(2))
+    for opt in (right, wrong):
+        for trial in opt.ask(4):
+            opt.tell(trial, problem.values[trial.index].item() + 0.1 * (opt is wrong))
+    assert not torch.allclose(wrong._budget.bounds.upper, right._budget.bounds.upper)
+    for trial in wrong.trials:
+        wrong.correct(trial, problem.values[trial.index].item())
+    torch.testing.assert_close(wrong._budget.bounds.upper, right._budget.bounds.upper)
+
+
 def slots(opt):
     return [min(trial.slot, 0) for trial in opt.trials]
 

@@ -7,6 +7,7 @@ import botorch_delay as bd
 from botorch_delay.benchmarks import FiniteProblem, simulate
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError, StorageError
 from botorch_delay.optimizers import round_sequence
+from botorch_delay.study import format_settled
 
 ARMS = 6
 POINTS = scattered(ARMS)
@@ -174,3 +175,11 @@ def test_the_order_of_answers_between_two_asks_makes_no_difference():
         opt.ask()
         told.append([trial.value for trial in opt.base.trials[:1]])
     assert told == [[-1.0], [-1.0]]
+
+
+def test_failures_are_counted_by_point():
+    opt = bd.QueuedOptimizer(bd.RandomOptimizer(bd.FiniteDomain(POINTS[:1])))
+    first, *others = opt.ask(3)
+    for trial in (first, *others):
+        opt.mark_failed(trial)
+    assert "failed 3 times" in format_settled(opt, others[-1])

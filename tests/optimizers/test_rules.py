@@ -371,6 +371,24 @@ def test_acquisitions_with_tiny_values_are_told_apart():
     assert [t.index for t in opt.trials].count(0) == 1
 
 
+def test_a_point_that_has_only_failed_is_pending_until_it_is_answered():
+    seen = []
+
+    def factory(model, X_pending=None):
+        seen.append(0 if X_pending is None else len(X_pending))
+        return PosteriorMean(model)
+
+    opt = make(bd.BotorchRule(factory), n=3)
+    opt.attach(opt.domain.points[0], 1.0)
+    first = opt.ask()
+    opt.mark_failed(first)
+    second = opt.ask()
+    assert second.index == first.index
+    opt.tell(second, 2.0)
+    opt.ask()
+    assert seen[-3:] == [0, 1, 0]
+
+
 def test_acquisitions_that_take_pending_points_only_afterwards():
     rule = bd.BotorchRule(qMaxValueEntropy, bounds=[(0.0, 1.0), (0.0, 1.0)])
     opt = make(rule, bd.Hallucinate())
