@@ -211,7 +211,8 @@ class RoundSequence(TrialObserver):
 
     def apply_opened(self) -> None:
         """Apply that a round opened: the first, or one after the end of a run that goes on."""
-        self.open = self._new_round(len(self.records) + 1, self._last_size)
+        previous = max(self.records[-1].design_size, 1) if self.records else 1
+        self.open = self._new_round(len(self.records) + 1, previous)
 
     def extended(self, before: int) -> None:
         """Plan more rounds; one that is open keeps its size and its length."""
@@ -227,11 +228,6 @@ class RoundSequence(TrialObserver):
         """How many design points each round has, the open one included."""
         sizes = [record.design_size for record in self.records]
         return sizes if self.open is None else [*sizes, self.open.design_size]
-
-    @property
-    def _last_size(self) -> int:
-        """Design points of the last closed round; q_0 before any."""
-        return max(self.records[-1].design_size, 1) if self.records else 1
 
     def apply_close(self, current: OpenRound, data: Mapping[str, Any]) -> None:
         """Apply the end of a round as it was decided, here or elsewhere."""
