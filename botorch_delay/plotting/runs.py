@@ -259,10 +259,10 @@ def plot_certificates(
 
     Args:
         optimizer: with at least one ask; certificates are those of ``optimizer.certify``.
-        norm_bound: C.
-        noise_std: s.
-        factors: of C.
-        covar_module: as in ``optimizer.certify``.
+        norm_bound: the RKHS norm of f that is supposed.
+        noise_std: the sub-Gaussian scale of the noise.
+        factors: what the norm is multiplied by, one line for each.
+        covar_module: the kernel, where it is another one than the optimizer's.
         ax: where to draw.
 
     Raises:
