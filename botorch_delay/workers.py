@@ -79,7 +79,7 @@ class Evaluation:
 
 
 class Pool:
-    """Any executor: it takes calls, and nothing else is known of it. A timeout is in seconds."""
+    """Any executor: it takes calls, and nothing else is known of it; ``timeout`` is in seconds."""
 
     timeout: float | None = None
     # How the objective reaches the workers, if it has to be pickled.

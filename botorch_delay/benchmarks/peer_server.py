@@ -29,7 +29,7 @@ Values = Mapping[str, Any]
 
 
 class Peer:
-    """An optimizer of a library, told how many suggestions there will be."""
+    """An optimizer of a library; it is told how many suggestions there will be."""
 
     def __init__(self, parameters: Parameters, *, seed: int, steps: int, exact: bool) -> None:
         raise NotImplementedError

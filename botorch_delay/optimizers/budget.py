@@ -141,10 +141,10 @@ class Budget(TrialObserver):
         return float(self._asks @ self._bills())
 
     def terms(self, half_widths: Sequence[float | None], sizes: Sequence[int]) -> BudgetTerms:
-        """What is claimed and spent, given what ``_rounds`` says of the rounds.
+        """What is claimed, and what has been spent of it.
 
-        Their largest half-widths, None where one was not judged, and how many of the first q_r
-        design points of each were asked, in the open one too.
+        ``half_widths`` are the largest of each closed round, None where it was not judged;
+        ``sizes`` how many of its first q_r design points each round has asked, the open one too.
         """
         excess, rate = 0.0, self._rates[0]
         for half, size, planned in zip(half_widths, sizes[1:], self._rates[1:], strict=False):

@@ -98,10 +98,10 @@ class Maximizer:
     def choose(
         self, number: int, slot: int, active: ActiveSet | None = None, *, confirm: bool = False
     ) -> Suggestion:
-        """The next point, for a slot of a round: anywhere if ``active`` is None.
+        """The next point, for a slot of a round, in an active set or anywhere if that is None.
 
-        With ``confirm`` that of :meth:`confirm`, if there is one. NumericsError if the rule is
-        finite nowhere, EmptyDomainError if nothing may be asked.
+        With ``confirm`` it is that of :meth:`confirm`, if there is one. EmptyDomainError if nothing
+        may be asked, NumericsError if the rule is finite nowhere.
         """
         self.update()
         point = self.confirm(active) if confirm else None

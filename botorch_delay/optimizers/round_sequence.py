@@ -132,7 +132,10 @@ class RoundSequence(TrialObserver):
         return self._running(current.outstanding(), law)
 
     def forecast(self, law: EmpiricalDelay | None) -> Forecast | None:
-        """When the open round will close; None if there is none, or NoAnswerError."""
+        """When the open round will close; None if none is open.
+
+        NoAnswerError if the round waits for answers and there is none to estimate delays from.
+        """
         current, asks, horizon = self.open, len(self._ledger), self._config.horizon
         if current is None:
             return None
@@ -202,9 +205,10 @@ class RoundSequence(TrialObserver):
         }
 
     def reset(self, current: OpenRound) -> dict[str, Any]:
-        """Going on with every feasible point, as the data of an event, or EmptyDomainError.
+        """Going on with every feasible point, as the data of an event.
 
         Where points may not be asked because their values are known exactly, they stay active.
+        EmptyDomainError if no point is left.
         """
         everything_left(self.active, self._feasibility, current.number)
         return {"whole": self.feasible.is_empty}

@@ -132,8 +132,8 @@ class Censor(Pending):
 class View:
     """All trials as one surrogate sees them.
 
-    ``answers`` give the mean, and so does ``asked``, of everything asked, the deviation; None where
-    no pending point counts without a value.
+    ``answers`` give the mean, and ``asked``, where pending points have no value, the deviation. It
+    is None where no pending point counts.
     """
 
     answers: Averages
