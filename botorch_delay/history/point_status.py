@@ -43,6 +43,7 @@ class Feasibility(TrialObserver):
 
     def __init__(self, domain: Domain, *, exact: bool) -> None:
         self.keys, self._domain, self._exact = PointKeys(), domain, exact
+        self._key_of: dict[int, int] = {}  # of trials by their ids, of results by -1 - id
         # Answers and running trials, where they are exact: trials by id, results by -1 - id.
         self._known: dict[int, set[int]] = defaultdict(set)
         self._trials: dict[int, list[Trial]] = defaultdict(list)
@@ -50,7 +51,12 @@ class Feasibility(TrialObserver):
 
     def key(self, place: Trial | Attached) -> int:
         """The key of a point, see :class:`PointKeys`."""
-        return self.keys.of(place.point) if place.index is None else place.index
+        if place.index is not None:
+            return place.index
+        source = place.id if isinstance(place, Trial) else -1 - place.id
+        if source not in self._key_of:
+            self._key_of[source] = self.keys.of(place.point)
+        return self._key_of[source]
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         key = self.key(trial)
