@@ -59,12 +59,6 @@ class _Point:
             self._row = weighted / precision, 1.0 / precision, squares / precision / precision
         return self._row
 
-    def valued(self, value: float) -> _Point:
-        """A copy with another average."""
-        made = copy.copy(self)
-        made._row = value, *self.row[1:]
-        return made
-
     @property
     def energy(self) -> float:
         """The sum of the squared distances of the answers from their mean, by precision."""
@@ -109,6 +103,7 @@ class Averages:
         self._is_current = False  # whether that is of the present answers
         self._points: dict[int, _Point] = {}
         self._changed: set[int] = set()  # keys whose answers the candidates' posterior lacks
+        self._drawn: dict[int, float] = {}  # averages that count instead, by key
         self.size = 0
 
     @property
@@ -153,9 +148,9 @@ class Averages:
 
     def best(self, n: int) -> list[Tensor]:
         """The points with the largest averages, ``d`` each, the best first; ``n`` at most."""
-        points = [point for point in self._points.values() if point.answers]
-        points.sort(key=lambda point: (-point.row[0], point.first))
-        return [point.x for point in points[:n]]
+        items = [(key, point) for key, point in self._points.items() if point.answers]
+        items.sort(key=lambda item: (-self._drawn.get(item[0], item[1].row[0]), item[1].first))
+        return [point.x for _, point in items[:n]]
 
     def point(self, key: int) -> Tensor:
         """The point with a key, ``d``."""
@@ -186,14 +181,13 @@ class Averages:
         """
         posterior = self.anywhere
         y = posterior.fantasies(answers.anywhere, generator)
-        keys, values = [key for key, _ in posterior.labels], y.tolist()
-        value_of = dict(zip(keys, values, strict=True))
+        keys = [key for key, _ in posterior.labels]
         made = copy.copy(self)
+        made._drawn = dict(zip(keys, y.tolist(), strict=True))
+        made._anywhere = posterior.with_values(y)
         made._at_candidates = self.at_candidates.with_values(
-            sent([value_of[key] for key in self.at_candidates.keys], y)
+            sent([made._drawn[key] for key in self.at_candidates.keys], y)
         )
-        made._points = {key: self._points[key].valued(value) for key, value in value_of.items()}
-        made._is_current = False
         return made
 
     @property

@@ -9,6 +9,7 @@ norm at most C splits into a bias of at most C sqrt(sigma^2 - z'Dz) and a noise 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -195,6 +196,15 @@ class Posterior:
     def __len__(self) -> int:
         """How many distinct points have answers."""
         return len(self.data.y)
+
+    def with_values(self, y: Tensor) -> Posterior:
+        """The posterior given other answers, ``m``, with the same noise at the same points."""
+        made = copy.copy(self)
+        made.data = replace(self.data, y=y)
+        vars(made.data)["spread_ratio"] = self.data.spread_ratio
+        for name in ("_white", "weights"):
+            vars(made).pop(name, None)
+        return made
 
     def near(self, X: Tensor, n: int) -> Posterior:
         """The posterior given no more than the ``n`` points nearest to some of ``X`` (``k x d``).
