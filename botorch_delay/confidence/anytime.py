@@ -69,14 +69,9 @@ SMALLEST_RIDGE = 1e-6
 
 
 def noise_energy(asks: int, delta: float) -> float:
-    """rho_m: with probability ``1 - delta`` a bound on m squared noises, for all m at once.
+    """rho_m, with probability ``1 - delta`` a bound on m squared noises for all m at once.
 
-    Args:
-        asks: m.
-        delta: failure probability.
-
-    Returns:
-        In units of the squared scale of the noise.
+    In units of the squared scale of the noise.
     """
     tail = math.log(len(_GRID) / delta)
     return min((tail - 0.5 * asks * math.log1p(-2.0 * u)) / u for u in _GRID)
@@ -85,18 +80,15 @@ def noise_energy(asks: int, delta: float) -> float:
 class Ellipsoids:
     """What a set of answers says of f, for every ridge at once.
 
-    With R^2 the numbers of answers at the m distinct points X, one eigendecomposition
-    ``R K(X, X) R = Q diag(v) Q'`` gives the posterior for all ridges a: with ``z(x) = Q' R k_X(x)``
-    and ``t = Q' R y`` the mean is ``z(x)' t / (v + a)``, the covariance
-    ``k(x, x') - z(x)' z(x') / (v + a)``. O(m^3) once, O(m) for a point and a ridge.
+    With R^2 the numbers of answers at the m distinct points X, one eigendecomposition ``R K(X, X)
+    R = Q diag(v) Q'`` gives the posterior for all ridges a: with ``z(x) = Q' R k_X(x)`` and ``t =
+    Q' R y`` the mean is ``z(x)' t / (v + a)``, the covariance ``k(x, x') - z(x)' z(x') / (v +
+    a)``. O(m^3) once, O(m) for a point and a ridge.
 
-    Args:
-        covar_module: the kernel.
-        answers: to be maximised, all of noise of that scale or less. Of those at more than
-            ``MAX_POINTS`` points the most answered ones count: any set of answers will do.
-        noise_std: s.
-        asks: how many asks have been made; at least up to the last one answered.
-        delta: failure probability of all that is said, at all times.
+    Answers are to be maximised, all of noise of scale ``noise_std`` or less. Of those at more than
+    ``MAX_POINTS`` points the most answered ones count: any set of answers will do. ``asks`` is how
+    many have been made, at least up to the last one answered, and ``delta`` the failure
+    probability of all that is said, at all times.
 
     Values come in the precision of the domain: in single precision their rounding counts as noise,
     far below any scale of noise that such values can show.
@@ -148,12 +140,7 @@ class Ellipsoids:
 
     @torch.no_grad()
     def bounds(self, points: Tensor, norm_bound: float) -> tuple[Tensor, Tensor]:
-        """On f at ``n x d`` points, lower and upper, ``n`` each; meaningless where refuted.
-
-        Args:
-            points: anywhere.
-            norm_bound: C.
-        """
+        """On f at ``n x d`` points, lower and upper, ``n`` each; meaningless where refuted."""
         parts = []
         for part in points.cpu().split(rows_per_chunk(len(self._X), self._X)):
             nothing = part.new_zeros(0)
@@ -166,11 +153,7 @@ class Ellipsoids:
     def excess(self, rivals: Tensor, asked: Tensor, counts: Tensor, norm_bound: float) -> Tensor:
         """Upper bounds on ``sum_i counts_i (f(x) - f(asked_i))``, for each rival x: ``n``.
 
-        Args:
-            rivals: ``n x d``.
-            asked: ``p x d``.
-            counts: ``p``.
-            norm_bound: C.
+        Rivals are ``n x d``, asked points ``p x d``, their counts ``p``.
         """
         asked = asked.cpu().double()
         parts = [
@@ -226,20 +209,11 @@ def _most_answered(answers: Answers) -> Answers:
 
 
 class Ellipsoid:
-    """Bounds on f at fixed candidates that only ever get tighter.
+    """Bounds on f, to be maximised, at fixed candidates, ``N x d``, that only ever get tighter.
 
-    Args:
-        covar_module: the kernel.
-        candidates: ``N x d``; all is computed in double precision.
-        norm_bound: C.
-        noise_std: s.
-        delta: failure probability of all bounds at all times.
-
-    Attributes:
-        lower: of f, to be maximised, ``N``.
-        upper: of f, ``N``.
-        refuted: whether the answers contradict ``norm_bound`` and ``noise_std``; a bool tensor, for
-            nothing here waits for a device.
+    With probability ``1 - delta`` all hold at all times. All is computed in double precision.
+    Whether the answers contradict ``norm_bound`` and ``noise_std``, ``refuted``, is a bool tensor,
+    for nothing here waits for a device.
     """
 
     def __init__(

@@ -226,7 +226,6 @@ class BoxDomain(Domain):
         return (logs(X) - low) / (high - low)
 
     def contains(self, X: Tensor) -> Tensor:
-        """Whether each point of ``X`` (``n x d``) is in the box, exactly: bool ``n``."""
         validation.matches(X, "X", self.bounds)
         low, high = self.bounds
         inside = torch.minimum(X - low, high - X).amin(dim=1) >= 0.0
@@ -237,11 +236,9 @@ class BoxDomain(Domain):
         return inside
 
     def allowed(self, column: int) -> Tensor | None:
-        """The numbers in a column's list, increasing; None for all between its ends."""
         return self.lists.get(column)
 
     def describe(self) -> dict[str, Any]:
-        """Names, logarithms, lists of values, and constraints."""
         return super().describe() | {
             "discrete_dims": {str(dim): v for dim, v in self.discrete_dims.items()},
             "cat_dims": {str(dim): v for dim, v in self.cat_dims.items()},

@@ -28,7 +28,6 @@ class Plain(Parameter):
 
     @property
     def count(self) -> float:
-        """Any number is one."""
         return math.inf
 
     @property
@@ -37,24 +36,20 @@ class Plain(Parameter):
 
     @property
     def summary(self) -> str:
-        """The allowed values in words."""
         return "a number"
 
     def decode(self, number: float) -> float:
-        """The number."""
         return number
 
     def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
-        """The value."""
         return validation.real(value, name)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a domain as named parameters, and back.
+    """The columns of a domain as named parameters, in order, and back.
 
-    Attributes:
-        parameters: by name, in the order of the columns; one with a single value takes no column.
+    A parameter with a single value takes no column.
     """
 
     parameters: Mapping[str, Parameter]

@@ -160,11 +160,7 @@ class Domain(ABC):
         ).hexdigest()
 
     def check_logarithms(self, X: Tensor, name: str) -> None:
-        """Refuse points (``n x d``) that have no logarithm where one is needed.
-
-        Raises:
-            InputError: if an entry in a column of ``log_dims`` is not above 0.
-        """
+        """Refuse points (``n x d``) that are not above 0 in a column of ``log_dims``."""
         for dim in self.log_dims:
             if (X[:, dim] <= 0).any():
                 raise InputError(
@@ -184,14 +180,10 @@ class Domain(ABC):
 
 
 class PointKeys:
-    """Whole numbers for points: rows of a finite domain, and -1, -2, ... as others are first met.
-
-    Attributes:
-        points: those of keys -1, -2, and so on, each ``d``, on the CPU.
-    """
+    """Whole numbers for points: rows of a finite domain, and -1, -2, ... as others are met."""
 
     def __init__(self) -> None:
-        self.points: list[Tensor] = []
+        self.points: list[Tensor] = []  # those of keys -1, -2, ..., on the CPU
         self._keys: dict[bytes, int] = {}
 
     def of(self, x: Tensor) -> int:
@@ -260,11 +252,9 @@ class FiniteDomain(Domain):
         return self.count
 
     def contains(self, X: Tensor) -> Tensor:
-        """Whether each point of ``X`` (``n x d``) is in the domain, exactly: bool ``n``."""
         return self.find(X) >= 0
 
     def allowed(self, column: int) -> Tensor:
-        """The numbers that points have in a column, increasing."""
         return self.points[:, column].unique()
 
     def find(self, X: Tensor) -> Tensor:
@@ -278,7 +268,6 @@ class FiniteDomain(Domain):
         return found
 
     def describe(self) -> dict[str, Any]:
-        """Names, logarithms and categories."""
         categories = {"cat_dims": list(self.cat_dims)} if self.cat_dims else {}
         return super().describe() | categories
 

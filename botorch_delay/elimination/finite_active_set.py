@@ -28,7 +28,6 @@ from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.posterior import Data, Moments
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
-from botorch_delay.history.events import whole
 
 logger = logging.getLogger(__name__)
 
@@ -38,14 +37,9 @@ MAX_FACTORIZED = 512
 
 
 def surviving(lower: Tensor, upper: Tensor) -> Tensor:
-    """The rule of Algorithm 1: keep x where ``U(x) >= max over z of L(z)``.
+    """The rule of Algorithm 1: keep x where ``U(x) >= max over z of L(z)``; bool, ``n``.
 
-    Args:
-        lower: L on the active points, ``n``.
-        upper: U on the active points, ``n``.
-
-    Returns:
-        A bool tensor ``n``. It is never all false: the point with the largest L stays.
+    It is never all false: the point with the largest L stays.
     """
     return upper >= lower.max()
 
@@ -83,13 +77,7 @@ class FiniteActiveSet(ActiveSet):
         return self.domain.points[self._rows]
 
     def contains(self, X: Tensor) -> Tensor:
-        """Whether each row of ``X`` (``n x d``) is an active point: a bool tensor ``n``.
-
-        Points are compared exactly.
-
-        Raises:
-            InputError: if ``X`` is malformed or does not fit the domain.
-        """
+        """Whether each row of ``X`` (``n x d``) is an active point, exactly: bool ``n``."""
         X = validation.matrix(X, "X", empty=True)
         validation.matches(X, "X", self.domain.points)
         active = torch.zeros(len(self.domain), dtype=torch.bool, device=X.device)
@@ -104,7 +92,6 @@ class FiniteActiveSet(ActiveSet):
         return f"FiniteActiveSet({len(self)} of {len(self.domain)} points)"
 
     def round_that_eliminated(self, X: Tensor) -> Tensor:
-        """The round that took each point out."""
         return self._eliminated[self.domain.find(X)]
 
     @property
@@ -114,16 +101,13 @@ class FiniteActiveSet(ActiveSet):
 
     @property
     def size(self) -> int:
-        """How many points."""
         return len(self._rows)
 
     def has(self, key: int) -> bool:
-        """Whether a row is active."""
         position = int(torch.searchsorted(self._rows, key))
         return position < len(self._rows) and int(self._rows[position]) == key
 
     def without(self, keys: Sequence[int]) -> FiniteActiveSet:
-        """The active rows but these."""
         if not keys:
             return self
         out = sent_rows(keys, self._rows)
@@ -134,11 +118,9 @@ class FiniteActiveSet(ActiveSet):
         return FiniteActiveSet(self.domain, rows, self._eliminated)
 
     def after(self, number: int) -> FiniteActiveSet:
-        """The rows that count."""
         return self._left(number, self._rows)
 
     def restored(self, infeasible: Sequence[int], number: int) -> FiniteActiveSet:
-        """Every row that is feasible."""
         left = FiniteActiveSet(self.domain).without(infeasible)
         return self._left(number, left._rows)
 
@@ -150,23 +132,19 @@ class FiniteActiveSet(ActiveSet):
 
     @property
     def rows(self) -> Tensor:
-        """The active rows."""
         return self._rows
 
     def candidates(self, tried: Tensor | None = None) -> tuple[list[int], Tensor]:
-        """The active rows and points, also where none of them may be asked."""
         rows = self._rows if len(self._rows) else (self._eliminated == 0).nonzero().flatten()
         return rows.tolist(), self.domain.points[rows]
 
     def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[list[int], Tensor]:
-        """The evaluated rows, active or not; every row if there are none."""
         found = sorted({row for row in rows if row is not None}) or [*range(len(self.domain))]
         return found, self.domain.points[found]
 
     def design(
         self, surrogate: Surrogate, number: int, picks: Iterable[int], closed: Iterable[int]
     ) -> GreedyDesign:
-        """The greedy design on the active rows."""
         candidates, noise_var = surrogate.inputs(self.points), surrogate.noise_var
         design = GreedyDesign(surrogate.covar_module, candidates, noise_var, picks, rows=self._rows)
         for key in closed:
@@ -236,12 +214,10 @@ class FiniteActiveSet(ActiveSet):
         return posterior.mean - half, posterior.mean + half
 
     def half_width(self, surrogate: Surrogate, evidence: Data, bounds: RoundBounds) -> HalfWidth:
-        """Over all points at once."""
         within = Evidence.under(surrogate, evidence, bounds.delta, bounds.points)
         return bounds.confidence.fixed_design(within)
 
     def difference_from(self, before: ActiveSet) -> list[int]:
-        """The eliminated rows."""
         assert before.rows is not None
         rows: list[int] = before.rows[~torch.isin(before.rows, self._rows)].tolist()
         return rows
@@ -252,14 +228,12 @@ class FiniteActiveSet(ActiveSet):
         left: Any,
         judged: Callable[[], tuple[Surrogate, Answers, RoundBounds]],
     ) -> FiniteActiveSet:
-        """The rows that were not eliminated."""
-        out = sent_rows([whole(row) for row in left], self._rows)
+        out = sent_rows([validation.whole(row, "row", 0) for row in left], self._rows)
         rows = self._rows[~torch.isin(self._rows, out)]
         if not len(rows) or len(rows) + len(out) != len(self._rows):
             raise StorageError(f"round {record.number} eliminates points that were not active.")
         return self._left(record.number, rows)
 
     def largest_deviation(self, kernel: Kernel) -> float:
-        """Over all points."""
         with torch.no_grad():
             return float(prior_variance(kernel, self.domain.points).max()) ** 0.5

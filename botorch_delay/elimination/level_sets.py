@@ -79,17 +79,12 @@ _ANCHOR_CUTS = 100
 
 @dataclass(frozen=True)
 class SetSample:
-    """A sample of a set, and how large the set is.
+    """A sample of a set, and how large the set is."""
 
-    Attributes:
-        points: ``n x d``, uniform on the set.
-        volume: share of the domain, in (0, 1].
-        volume_error: standard error of ``volume``. As large as ``volume`` itself where the set
-            was only found around anchors; both numbers then say no more than "tiny".
-    """
-
-    points: Tensor
-    volume: float
+    points: Tensor  # ``n x d``, uniform on the set
+    volume: float  # share of the domain, in (0, 1]
+    # Standard error of ``volume``. As large as ``volume`` itself where the set was only found
+    # around anchors; both numbers then say no more than "tiny".
     volume_error: float
 
 
@@ -172,11 +167,7 @@ def _reject(cube: _Cube, unit: Tensor, value: Tensor, n: int) -> SetSample:
 class _Cube:
     """The unit cube that ``domain.from_unit`` maps to a box, and random numbers on its device.
 
-    Args:
-        domain: the box.
-        margin: of points of the box, ``k x d`` to ``k``.
-        generator: source of all random numbers, on the CPU.
-        size: how many particles each batch has.
+    Each batch has ``size`` particles. All random numbers come from a generator on the CPU.
     """
 
     def __init__(
@@ -253,11 +244,9 @@ class _Cube:
 
 
 class _Descent:
-    """Particles on their way to the set.
+    """Particles on their way to the set, uniform where the margin is above ``level``.
 
-    Attributes:
-        log_shares: logarithm of each batch's estimate of the volume above ``level``.
-        level: of the margin; the particles are uniform on the part of the cube above it.
+    ``log_shares`` are the logarithms of each batch's estimate of the volume there.
     """
 
     def __init__(self, cube: _Cube, unit: Tensor, value: Tensor) -> None:

@@ -38,33 +38,22 @@ _AFTER = {
 
 @dataclass(slots=True)
 class Slot:
-    """A design point of the round: one pick of the design, served by one or more trials.
-
-    Attributes:
-        key: of the point.
-        trials: ids of the trials that served it; the last one counts.
-        outcome: state of the last trial; abandoned once and for all, whatever comes late.
-        state: where the slot stands.
-    """
+    """A design point of the round: one pick of the design, served by one or more trials."""
 
     key: int
-    trials: tuple[int, ...] = ()
+    trials: tuple[int, ...] = ()  # ids of those that served it; the last one counts
+    # state of the last trial; abandoned once and for all, whatever comes late
     outcome: TrialState = TrialState.RUNNING
     state: SlotState = SlotState.WAITING
 
 
 @dataclass(frozen=True)
 class Outstanding:
-    """What a round waits for, of its first q_r design points.
+    """What a round waits for, of its first q_r design points."""
 
-    Attributes:
-        trials: ids of those that are running, increasing.
-        again: how many points are to be asked again now.
-        held: keys of those that are asked again once other trials of them end, increasing.
-    """
-
-    trials: tuple[int, ...]
-    again: int
+    trials: tuple[int, ...]  # ids of those that are running, increasing
+    again: int  # how many points are to be asked again now
+    # keys of those that are asked again once other trials of them end, increasing
     held: tuple[int, ...]
 
 
@@ -122,11 +111,7 @@ class OpenRound:
         return min(free, default=None)
 
     def next_key(self) -> int:
-        """The point that the design picks next.
-
-        Raises:
-            ExhaustedDesignError: if every active point is infeasible.
-        """
+        """The point that the design picks next; ExhaustedDesignError if there is none."""
         design = self._current_design()
         try:
             return design.next()

@@ -88,16 +88,9 @@ def _order(source: int) -> tuple[bool, int]:
 class Averages:
     """Answers averaged per point, in units of a surrogate, and their posteriors.
 
-    Posteriors are brought up to date when they are asked for, in the order of the points' keys:
-    results do not depend on the order of answers between two asks.
-
-    Args:
-        surrogate: whose units, kernel and noise count.
-        candidates: ``N x d``.
-
-    Attributes:
-        surrogate: as above.
-        size: how many answers there are.
+    Posteriors, also those at the candidates (``N x d``), are brought up to date when they are
+    asked for, in the order of the points' keys: results do not depend on the order of answers
+    between two asks.
     """
 
     def __init__(self, surrogate: Surrogate, candidates: Tensor) -> None:
@@ -119,15 +112,11 @@ class Averages:
     def put(
         self, key: int, source: int, x: Tensor, value: float | None, noise_var: float | None
     ) -> None:
-        """Enter one answer, or put it in place of an earlier one of the same source.
+        """Enter one answer at ``x``, ``d``, or put it in place of an earlier one of its source.
 
-        Args:
-            key: of the point: a candidate's row, or a number below 0.
-            source: of the answer: a trial's id, or a number below 0 for results from elsewhere.
-            x: the point, ``d``.
-            value: in the user's units, to be maximised; None for the posterior mean's own, whose
-                variance alone counts.
-            noise_var: of the value; None for the surrogate's.
+        A source is a trial's id, or a number below 0 for results from elsewhere. Values are the
+        user's, to be maximised; None stands for the posterior mean's own, whose variance alone
+        counts. Noise that is None is the surrogate's.
         """
         if key not in self._points:
             self._points[key] = _Point(x)
@@ -180,9 +169,7 @@ class Averages:
     def fantasized(self, answers: Averages, generator: torch.Generator) -> Averages:
         """The same points with values drawn where ``answers`` lack some; not to be changed.
 
-        Args:
-            answers: what is known, of points that are all here.
-            generator: of the draw.
+        All points of ``answers`` are here.
         """
         posterior = self.anywhere
         y = posterior.fantasies(answers.anywhere, generator)

@@ -47,16 +47,7 @@ def rows_per_chunk(columns: int, like: Tensor) -> int:
 
 
 def covariance(covar_module: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
-    """Kernel values between two sets of points.
-
-    Args:
-        covar_module: a GPyTorch kernel.
-        X1: ``batch_shape x n x d``.
-        X2: ``batch_shape x m x d``.
-
-    Returns:
-        A ``batch_shape x n x m`` tensor.
-    """
+    """Kernel values, ``batch_shape x n x m``, between ``... x n x d`` and ``... x m x d``."""
     dims = covar_module.active_dims
     if dims is not None:
         X1, X2 = X1.index_select(-1, dims), X2.index_select(-1, dims)
@@ -66,16 +57,7 @@ def covariance(covar_module: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
 def covariance_with_pull(
     covar_module: MaternKernel, X1: Tensor, X2: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Kernel values k, and g with ``dk(x, y)/dy = g(x, y) (x - y) / lengthscale^2``.
-
-    Args:
-        covar_module: nu is 5/2.
-        X1: ``n x d``.
-        X2: ``m x d``.
-
-    Returns:
-        Two ``n x m`` tensors.
-    """
+    """Kernel values k, and g with ``dk(x, y)/dy = g(x, y) (x - y) / lengthscale^2``; nu is 5/2."""
     scaled = _scaled_distance(covar_module, X1, X2)
     decay = torch.exp(-scaled)
     pull = (1.0 + scaled).mul_(decay)
@@ -95,12 +77,7 @@ def prior_variance(covar_module: Kernel, X: Tensor) -> Tensor:
 
 
 def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
-    """A kernel that can be used with points like ``like``; its hyperparameters are left alone.
-
-    Raises:
-        InputTypeError: if it is no GPyTorch kernel, or of another dtype or device.
-        InputError: if it carries a batch shape or does not fit the number of columns.
-    """
+    """A kernel that can be used with points like ``like``; its hyperparameters are left alone."""
     if not isinstance(covar_module, Kernel):
         raise InputTypeError(
             f"covar_module must be a gpytorch.kernels.Kernel, got {type(covar_module).__name__}."

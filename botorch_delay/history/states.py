@@ -25,11 +25,7 @@ _LAYERS = frozenset({"arguments", "config", "hyperparameters", "options", "struc
 
 
 def check_format(version: Any, what: str) -> None:
-    """Refuse another version than the present one.
-
-    Raises:
-        StorageError: if it is older or newer, or none.
-    """
+    """Refuse another version than the present one."""
     if isinstance(version, int) and version == FORMAT:
         return
     advice = ""
@@ -41,11 +37,7 @@ def check_format(version: Any, what: str) -> None:
 
 
 def check_state(state: Mapping[str, Any]) -> None:
-    """Refuse what has not the outermost layer of a state.
-
-    Raises:
-        StorageError: if it has not, or if it is of another version.
-    """
+    """Refuse what has not the outermost layer of a state, or is of another version."""
     if not isinstance(state, Mapping):
         raise StorageError(f"A state is a dict, got {type(state).__name__}; use state_dict().")
     check_format(state.get("format"), "The state")
