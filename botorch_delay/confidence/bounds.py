@@ -214,9 +214,6 @@ class RKHSConfidence(Confidence):
             many points. "net": on a net in the kernel's distance, and between its points by
             continuity. "trace": no net, for any kernel; best where the effective dimension is
             small, as with a linear kernel.
-
-    Raises:
-        InputError: if a number is not above 0, or ``uniform`` is neither.
     """
 
     norm_bound: float
@@ -407,9 +404,6 @@ def rkhs_bounds(
 
     Returns:
         ``(lower, upper)``, each of shape ``n``.
-
-    Raises:
-        InputError: if an argument is malformed.
     """
     train_X = validation.matrix(train_X, "train_X", empty=True)
     X = validation.matrix(X, "X", empty=True)

@@ -405,9 +405,6 @@ def greedy_max_variance(
         A LongTensor of shape ``n``, indices into ``candidates``, in order. Ties go to the
         lowest index whose variance is at least ``1 - 1e-8`` times the largest.
 
-    Raises:
-        InputError: if an argument is malformed.
-
     Example:
         >>> from gpytorch.kernels import RBFKernel
         >>> line = torch.linspace(0, 1, 5, dtype=torch.double).unsqueeze(-1)

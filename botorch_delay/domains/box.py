@@ -40,11 +40,6 @@ class BoxDomain(Domain):
         lists: columns that take a list of values, discrete or categories, each increasing.
         discrete_dims, cat_dims, constraints, feasible: as above.
 
-    Raises:
-        InputTypeError: if ``bounds`` is no floating tensor, or a list of values no mapping.
-        InputError: if bounds are crossed or not finite, a value is outside of them, or no point
-            can satisfy the linear constraints.
-
     Example:
         >>> bounds = torch.tensor([[1e-5, 16.0], [1e-1, 256.0]], dtype=torch.double)
         >>> box = BoxDomain(bounds, discrete_dims={1: [16, 64, 256]}, log_dims=[0])

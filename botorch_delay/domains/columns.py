@@ -114,11 +114,7 @@ class Columns:
         return ", ".join(texts)
 
     def numbers(self, params: Mapping[str, Any], *, outside: bool = False) -> list[float]:
-        """The columns' numbers for a value of every parameter.
-
-        Raises:
-            InputError: if a name is missing or unknown, or a value is not allowed.
-        """
+        """The columns' numbers for a value of every parameter."""
         if not isinstance(params, Mapping):
             raise InputTypeError(
                 f"params must map each of {list(self.parameters)} to its value, got "

@@ -24,13 +24,10 @@ class Encoding:
 
     One column for each category, 1 where it is the point's own and 0 elsewhere, puts all
     categories at the same distance: no order is imposed.
-
-    Attributes:
-        log_dims: columns replaced by their logarithm.
-        categories: columns that name categories, and the values there.
     """
 
-    log_dims: tuple[int, ...] = ()
+    log_dims: tuple[int, ...] = ()  # columns replaced by their logarithm
+    # columns that name categories, and the values there
     categories: tuple[tuple[int, tuple[float, ...]], ...] = ()
 
     def __call__(self, X: Tensor) -> Tensor:
@@ -140,9 +137,6 @@ class Domain(ABC):
             params: a value for every name.
             outside: whether numbers may lie outside of their intervals or between their steps, as
                 those of results obtained elsewhere may; then the point can be outside the domain.
-
-        Raises:
-            InputError: if a name is missing or unknown, or a value is not allowed.
         """
         return self.like.new_tensor(self.columns.numbers(params, outside=outside))
 
@@ -215,11 +209,6 @@ class FiniteDomain(Domain):
     Attributes:
         points: all points, ``N x d``.
         count: N.
-
-    Raises:
-        InputTypeError: if ``points`` is no floating tensor.
-        InputError: if it is empty, not 2-dimensional, not finite, or has equal rows, or if
-            names or logarithms do not fit it.
 
     Example:
         >>> domain = FiniteDomain(torch.linspace(0, 1, 5, dtype=torch.double).unsqueeze(-1))

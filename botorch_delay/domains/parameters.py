@@ -186,9 +186,6 @@ class Float(_Number):
             with ``log``, and for ends that have no more digits. On other scales ``step`` does it.
         unit: of the values, for tables and pictures.
 
-    Raises:
-        InputError: if an argument is out of its range or excludes another one.
-
     Example:
         >>> dose = Float(0.1, 10.0, log=True, round=2, unit="mg/ml")
         >>> dose.count, dose.decode(dose.encode(0.47, "dose"))
@@ -251,9 +248,6 @@ class Int(_Number):
         log: whether it is drawn and modelled by its logarithm; then ``low`` is above 0.
         step: only ``low``, ``low + step``, ... up to ``high`` are allowed.
         unit: of the values, for tables and pictures.
-
-    Raises:
-        InputError: if ends or step are out of order, or too large to be exact.
     """
 
     _: KW_ONLY
@@ -285,10 +279,6 @@ class Choice(Parameter):
             are, other ordered values by their places; without order all are equally far apart.
         log: whether ordered numbers, above 0, are drawn and modelled by their logarithms.
         unit: of the values, for tables and pictures.
-
-    Raises:
-        InputError: if there is nothing to choose from, a number is NaN, or numbers have no order
-            or no logarithm where they need one.
     """
 
     values: Sequence[Any]

@@ -80,11 +80,7 @@ class ActiveSet(ABC):
 
     @abstractmethod
     def contains(self, X: Tensor) -> Tensor:
-        """Whether each row of ``X`` (``n x d``) is active: a bool tensor ``n``.
-
-        Raises:
-            InputError: if ``X`` is malformed or does not fit the domain.
-        """
+        """Whether each row of ``X`` (``n x d``) is active: a bool tensor ``n``."""
 
     @abstractmethod
     def round_that_eliminated(self, X: Tensor) -> Tensor:

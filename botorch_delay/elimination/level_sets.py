@@ -103,33 +103,17 @@ def sample_set(
     the values where there is a list of them. Points are drawn by moves that leave this
     distribution as it is; a few may be repeated where a small set was hard to move in.
 
-    Args:
-        domain: the box.
-        margin: maps ``k x d`` points to ``k`` numbers, at least 0 inside of the set and larger
-            the deeper inside or the nearer to it; ``nan`` counts as minus infinity. It is called
-            on up to ``particles`` points at a time, about 6 + d times per halving of the volume,
-            and up to 64 times more where a plateau hides the way.
-        n: how many points, at least 1.
-        generator: source of all random numbers, on the CPU.
-        anchors: ``a x d``, points known to be inside, used only where the particles never reach
-            the set. The sample then consists of moves around them and covers no piece without
-            one; volume and error are an upper bound, from the highest level that was reached.
-        particles: how many at a time, at least 256. The relative error of the volume is about
-            ``(-log2(volume) / particles) ** 0.5``, somewhat more above ten columns and where a
-            plateau has to be crossed. A piece that only few particles would be in may be missed.
+    The margin maps ``k x d`` to ``k``, the larger the deeper inside or the nearer to the set;
+    ``nan`` counts as minus infinity. It is called on up to ``particles`` points (at least 256) at
+    a time, about 6 + d times per halving of the volume, and up to 64 times more where a plateau
+    hides the way. The relative error of the volume is about ``(-log2(volume) / particles) **
+    0.5``, somewhat more above ten columns and where a plateau has to be crossed. A piece that only
+    few particles would be in may be missed.
 
-    Returns:
-        The sample, on the domain's device and of its dtype.
-
-    Raises:
-        EmptyDomainError: if no point of the set was found.
-        InputError: if ``margin`` returns another shape.
-
-    Example:
-        >>> box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
-        >>> sample = sample_set(box, lambda X: 0.25 - X[:, 0], 3, torch.Generator().manual_seed(0))
-        >>> sample.points.shape, round(sample.volume, 2)
-        (torch.Size([3, 2]), 0.25)
+    Anchors, ``a x d``, are known to be inside, and used only where the particles never reach the
+    set. The sample then consists of moves around them and covers no piece without one; volume and
+    error are an upper bound, from the highest level that was reached. :class:`EmptyDomainError` if
+    no point was found.
     """
     cube = _Cube(domain, margin, generator, -(-particles // _BATCHES))
     with torch.no_grad():

@@ -58,24 +58,12 @@ class Outstanding:
 
 
 class OpenRound:
-    """Design and bookkeeping of the open round.
+    """Design and bookkeeping of the open round, number r, which has q_r design points.
 
-    Args:
-        number: r, from 1.
-        design_size: q_r.
-        length: t_r, where it is fixed beforehand; None where the round closes when its first q_r
-            design points are settled.
-        surrogate: fixed within the round where kernel and noise are given.
-        active: the points that may be asked.
-        statuses: of the points that are not open.
-        needs_all: whether a design point whose trial was abandoned is asked again, at most twice:
-            a regret bound needs the answer. If not, the round goes without it.
-
-    Attributes:
-        asks: how many were made.
-        waits: how many of them were made once the first q_r design points had all been asked, in
-            the place of one that had to wait, or of a design point again.
-        departures: how the round has departed from what the regret bound is proved for.
+    Its length t_r is fixed beforehand, or None where it closes when its first q_r design points
+    are settled. Where kernel and noise are given, the surrogate is fixed within the round. With
+    ``needs_all`` a design point whose trial was abandoned is asked again, at most twice: a regret
+    bound needs the answer. If not, the round goes without it.
     """
 
     def __init__(
@@ -94,6 +82,8 @@ class OpenRound:
         self.length = length
         self.surrogate = surrogate
         self.slots: list[Slot] = []
+        # Of the asks, waits were made once the first q_r design points had all been asked, in the
+        # place of one that had to wait, or of a design point again.
         self.asks = self.waits = 0
         self.departures: set[Departure] = set()
         self._active = active

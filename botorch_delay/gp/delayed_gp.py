@@ -107,9 +107,6 @@ class DelayedGP(SingleTaskGP):
         outcome_transform: a BoTorch transform of the values; none by default.
         input_transform: a BoTorch transform of the points; none by default.
 
-    Raises:
-        InputError: if a tensor is malformed, or ``noise_var`` is not above 0.
-
     Example:
         >>> X = torch.tensor([[0.2], [0.8]], dtype=torch.double)
         >>> Y = torch.tensor([[1.0], [0.5]], dtype=torch.double)

@@ -244,11 +244,7 @@ def describe_kernel(kernel: Kernel) -> dict[str, Any] | None:
 
 
 def build_kernel(record: Mapping[str, Any], like: Tensor) -> Kernel:
-    """The kernel of a record, with the dtype and device of ``like``.
-
-    Raises:
-        StorageError: if the record is malformed or names something that is not on the list.
-    """
+    """The kernel of a record, with the dtype and device of ``like``."""
     try:
         return _build(record).to(dtype=like.dtype, device=like.device).eval()
     except StorageError:

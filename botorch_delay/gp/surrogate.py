@@ -74,9 +74,6 @@ class Hyperparameters:
         lengthscale: one per column of the encoded inputs, in sides of the domain's bounding box;
             kept as a tuple.
         noise_var: in squared standard deviations of the values.
-
-    Raises:
-        InputError: if a number is not above 0 and finite.
     """
 
     lengthscale: Sequence[float]
@@ -105,10 +102,6 @@ class Learned:
             count, and near the best a logarithm tells them apart (Song et al. 2024);
             "yeo-johnson" for that power transform; "none" for values as they are. Bounds that
             are in units of the values (``RKHSConfidence``) are made of values as they are.
-
-    Raises:
-        InputError: if ``warp`` is none of these.
-        InputTypeError: if ``warm_start`` is something else.
     """
 
     warm_start: Hyperparameters | None = None

@@ -136,31 +136,18 @@ class Trial(_Placed):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Attached(_Placed):
-    """A result that was obtained elsewhere.
+    """A result that was obtained elsewhere."""
 
-    Attributes:
-        source: the point, ``d``; it need not lie in the domain.
-        device: where ``x`` is put.
-        index: its row in a finite domain, or None.
-        value: its value, in the user's sign.
-        id: counted from 0, those that were detached included.
-        answered_at: when it was attached, in seconds since the epoch.
-        answered_step: how many asks had been made by then, in steps.
-        detached_at: when it was taken back; None while it counts.
-        reason: why it was taken back.
-        noise_var: None, for it is not known.
-    """
-
-    source: Tensor
-    device: torch.device
-    index: int | None
-    value: float
-    id: int = 0
-    answered_at: float = 0.0
-    answered_step: int = 0
-    detached_at: float | None = None
-    reason: str = ""
-    noise_var: float | None = None
+    source: Tensor  # the point, ``d``; it need not lie in the domain
+    device: torch.device  # where ``x`` is put
+    index: int | None  # its row in a finite domain
+    value: float  # in the user's sign
+    id: int = 0  # counted from 0, those that were detached included
+    answered_at: float = 0.0  # when it was attached, in seconds since the epoch
+    answered_step: int = 0  # how many asks had been made by then, in steps
+    detached_at: float | None = None  # when it was taken back; None while it counts
+    reason: str = ""  # why it was taken back
+    noise_var: float | None = None  # None, for it is not known
 
 
 @dataclass(frozen=True)
