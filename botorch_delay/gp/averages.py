@@ -25,26 +25,21 @@ class _Point:
         self.x = x
         self.answers: dict[int, tuple[float, float]] = {}
         # Of precisions, their products with values and with squared values, and their squares.
-        self._sums = (Fraction(0), Fraction(0), Fraction(0), Fraction(0))
+        self._sums = [Fraction(0)] * 4
         self._row: tuple[float, float, float] | None = None
         self._energy: float | None = None
         self._first: tuple[bool, int] | None = None
 
-    def count(self, value: float, noise_var: float, sign: int) -> None:
-        """Add an answer to the sums, or take it off where ``sign`` is -1."""
-        precision = 1.0 / noise_var
-        weighted = Fraction(precision) * Fraction(value)
-        terms = Fraction(precision), weighted, weighted * Fraction(value), Fraction(precision) ** 2
-        precisions, values, energies, squares = (
-            total + sign * term for total, term in zip(self._sums, terms, strict=True)
-        )
-        self._sums = precisions, values, energies, squares
-        self._row = self._energy = None
-
     def place(self, source: int, answer: tuple[float, float] | None) -> None:
         """Set the answer of a source; None to take it out."""
+        for entry, sign in ((answer, 1), (self.answers.pop(source, None), -1)):
+            if entry is not None:
+                value, precision = Fraction(entry[0]), Fraction(1.0 / entry[1])
+                terms = precision, precision * value, precision * value**2, precision**2
+                pairs = zip(self._sums, terms, strict=True)
+                self._sums = [total + sign * term for total, term in pairs]
+        self._row = self._energy = None
         if answer is None:
-            self.answers.pop(source, None)
             self._first = None
             return
         self.answers[source] = answer
@@ -130,13 +125,10 @@ class Averages:
     def _set(self, key: int, source: int, answer: tuple[float, float] | None) -> None:
         point = self._points[key]
         before = point.answers.get(source)
-        point.place(source, answer)
         if answer == before:
             return
-        for entry, sign in ((answer, 1), (before, -1)):
-            if entry is not None:
-                point.count(*entry, sign)
-                self.size += sign
+        point.place(source, answer)
+        self.size += (answer is not None) - (before is not None)
         self._changed.add(key)
         self._is_current = False
 

@@ -210,19 +210,7 @@ class _Rows:
         self._kernel, self._candidates = covar_module, candidates
         with torch.no_grad():
             self._prior = prior_variance(covar_module, candidates).clone()
-        self._clear()
-
-    def _clear(self) -> None:
-        self.variance = self._prior.clone()
-        self.mean = torch.zeros_like(self._prior)
-        self._position: dict[int, int] = {}  # the column of R by key, in order
-        # Values and noise variances as they were told: what the host knows is not read from a
-        # device.
-        self._told: dict[int, tuple[float, float]] = {}
-        self._points = self._candidates[:0]
-        self._values = self._noise = self._prior[:0]
-        self._w = self._prior.new_empty(0, len(self._prior))  # with room for more rows
-        self._r = self._prior.new_empty(0, 0)
+        self._rebuild({})
 
     @property
     def parts(self) -> tuple[Tensor, Tensor]:
@@ -316,8 +304,18 @@ class _Rows:
         self._noise[i].fill_(noise_var)
 
     def _rebuild(self, answers: Mapping[int, Answer]) -> None:
-        """Many changes at once: one factorization."""
-        self._clear()
+        """All anew, by one factorization."""
+        self.variance = self._prior.clone()
+        self.mean = torch.zeros_like(self._prior)
+        self._position: dict[int, int] = {}  # the column of R by key, in order
+        # Values and noise variances as they were told: what the host knows is not read from a
+        # device.
+        self._told: dict[int, tuple[float, float]] = {}
+        self._points: Tensor = self._candidates[:0]
+        self._values: Tensor = self._prior[:0]
+        self._noise: Tensor = self._values
+        self._w: Tensor = self._prior.new_empty(0, len(self._prior))  # with room for more rows
+        self._r: Tensor = self._prior.new_empty(0, 0)
         if not answers:
             return
         m = len(answers)

@@ -329,24 +329,17 @@ class Posterior:
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and X.requires_grad):
             inputs = X if self._inputs is None else self._inputs(X)
-            moments = self._in_chunks(inputs, weights)
-            return moments.rescaled(self._offset, self._scale)
-
-    def _in_chunks(self, X: Tensor, weights: bool) -> Moments:
-        chunks = X.split(rows_per_chunk(len(self), X))
-        if len(chunks) == 1:
-            return Moments(*self._moments(X, weights))
-        if torch.is_grad_enabled() and X.requires_grad:
-            parts = [torch.stack(self._moments(chunk, weights)) for chunk in chunks]
-            return Moments(*torch.cat(parts, dim=1))
-        # One result to write into: small pieces between large ones would scatter the memory.
-        whole = X.new_empty(7, len(X))
-        start = 0
-        for chunk in chunks:
-            for row, value in zip(whole, self._moments(chunk, weights), strict=True):
-                row[start : start + len(chunk)] = value
-            start += len(chunk)
-        return Moments(*whole)
+            chunks = inputs.split(rows_per_chunk(len(self), inputs))
+            if len(chunks) == 1:
+                return Moments(*self._moments(inputs, weights)).rescaled(self._offset, self._scale)
+            # One result to write into: small pieces between large ones would scatter the memory.
+            whole, start = inputs.new_empty(7, len(inputs)), 0
+            for chunk in chunks:
+                stop = start + len(chunk)
+                for field, value in enumerate(self._moments(chunk, weights)):
+                    whole[field, start:stop] = value
+                start = stop
+            return Moments(*whole).rescaled(self._offset, self._scale)
 
     def _moments(self, X: Tensor, weights: bool) -> tuple[Tensor, ...]:
         """The fields of the moments of g at the kernel's inputs."""
