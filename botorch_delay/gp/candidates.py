@@ -212,6 +212,42 @@ class _Rows:
             self._prior = prior_variance(covar_module, candidates).clone()
         self._rebuild({})
 
+    def _rebuild(self, answers: Mapping[int, Answer]) -> None:
+        """All anew, by one factorization."""
+        self.variance = self._prior.clone()
+        self.mean = torch.zeros_like(self._prior)
+        self._position: dict[int, int] = {}  # the column of R by key, in order
+        # Values and noise variances as they were told: what the host knows is not read from a
+        # device.
+        self._told: dict[int, tuple[float, float]] = {}
+        self._points = self._candidates[:0]
+        self._values = self._noise = self._prior[:0]
+        self._w = self._prior.new_empty(0, len(self._prior))  # with room for more rows
+        self._r = self._prior.new_empty(0, 0)
+        if not answers:
+            return
+        m = len(answers)
+        self._position = {key: i for i, key in enumerate(answers)}
+        points, values, noise = zip(*answers.values(), strict=True)
+        self._told = dict(zip(answers, zip(values, noise, strict=True), strict=True))
+        self._points = torch.stack(points)
+        self._values = sent(values, self._prior)
+        K = covariance(self._kernel, self._points, self._points)
+        factor, self._noise = factorize(K, sent(noise, self._prior))
+        self._reserve(m)
+        R, W = self.parts
+        eye = torch.eye(m, dtype=K.dtype, device=K.device)
+        R.copy_(torch.linalg.solve_triangular(factor, eye, upper=False))
+        # In pieces: whole, W would be there three times.
+        size = rows_per_chunk(m, W)
+        for start in range(0, W.shape[1], size):
+            part = slice(start, start + size)
+            cross = covariance(self._kernel, self._points, self._candidates[part])
+            W[:, part] = torch.linalg.solve_triangular(factor, cross, upper=False)
+            self.variance[part] -= W[:, part].square().sum(dim=0)
+        self.mean = (R @ self._values) @ W
+        self.variance.clamp_min_(0.0)
+
     @property
     def parts(self) -> tuple[Tensor, Tensor]:
         """R, ``m x m``, and W, ``m x N``."""
@@ -302,43 +338,6 @@ class _Rows:
         W.addr_(factor * along, moved)
         R.addr_(factor * along, along @ R)
         self._noise[i].fill_(noise_var)
-
-    def _rebuild(self, answers: Mapping[int, Answer]) -> None:
-        """All anew, by one factorization."""
-        self.variance = self._prior.clone()
-        self.mean = torch.zeros_like(self._prior)
-        self._position: dict[int, int] = {}  # the column of R by key, in order
-        # Values and noise variances as they were told: what the host knows is not read from a
-        # device.
-        self._told: dict[int, tuple[float, float]] = {}
-        self._points: Tensor = self._candidates[:0]
-        self._values: Tensor = self._prior[:0]
-        self._noise: Tensor = self._values
-        self._w: Tensor = self._prior.new_empty(0, len(self._prior))  # with room for more rows
-        self._r: Tensor = self._prior.new_empty(0, 0)
-        if not answers:
-            return
-        m = len(answers)
-        self._position = {key: i for i, key in enumerate(answers)}
-        points, values, noise = zip(*answers.values(), strict=True)
-        self._told = dict(zip(answers, zip(values, noise, strict=True), strict=True))
-        self._points = torch.stack(points)
-        self._values = sent(values, self._prior)
-        K = covariance(self._kernel, self._points, self._points)
-        factor, self._noise = factorize(K, sent(noise, self._prior))
-        self._reserve(m)
-        R, W = self.parts
-        eye = torch.eye(m, dtype=K.dtype, device=K.device)
-        R.copy_(torch.linalg.solve_triangular(factor, eye, upper=False))
-        # In pieces: whole, W would be there three times.
-        size = rows_per_chunk(m, W)
-        for start in range(0, W.shape[1], size):
-            part = slice(start, start + size)
-            cross = covariance(self._kernel, self._points, self._candidates[part])
-            W[:, part] = torch.linalg.solve_triangular(factor, cross, upper=False)
-            self.variance[part] -= W[:, part].square().sum(dim=0)
-        self.mean = (R @ self._values) @ W
-        self.variance.clamp_min_(0.0)
 
     def _reserve(self, size: int) -> None:
         have, n = self._w.shape
