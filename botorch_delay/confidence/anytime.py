@@ -141,13 +141,8 @@ class Ellipsoids:
     @torch.no_grad()
     def bounds(self, points: Tensor, norm_bound: float) -> tuple[Tensor, Tensor]:
         """On f at ``n x d`` points, lower and upper, ``n`` each; meaningless where refuted."""
-        parts = []
-        for part in points.cpu().split(rows_per_chunk(len(self._X), self._X)):
-            nothing = part.new_zeros(0)
-            excess = self._functionals(part.double(), self._X[:0], nothing, norm_bound)
-            parts.append(torch.stack(excess))
-        lower, upper = torch.cat(parts, dim=1) if parts else self._X.new_zeros(2, 0)
-        return lower, upper
+        nothing = self._X.new_zeros(0)
+        return self._functionals(points, self._X[:0], nothing, norm_bound)
 
     @torch.no_grad()
     def excess(self, rivals: Tensor, asked: Tensor, counts: Tensor, norm_bound: float) -> Tensor:
@@ -155,17 +150,21 @@ class Ellipsoids:
 
         Rivals are ``n x d``, asked points ``p x d``, their counts ``p``.
         """
-        asked = asked.cpu().double()
-        parts = [
-            self._functionals(part.double(), asked, counts.cpu().double(), norm_bound)[1]
-            for part in rivals.cpu().split(rows_per_chunk(len(self._X) + len(asked), self._X))
-        ]
-        return torch.cat(parts) if parts else self._X.new_zeros(0)
+        asked, counts = asked.cpu().double(), counts.cpu().double()
+        return self._functionals(rivals, asked, counts, norm_bound)[1]
 
     def _functionals(
         self, X: Tensor, asked: Tensor, counts: Tensor, norm_bound: float
     ) -> tuple[Tensor, Tensor]:
         """Bounds on ``T f(x) - sum_i counts_i f(asked_i)``, T the sum of counts, 1 without any."""
+        chunks = X.cpu().split(rows_per_chunk(len(self._X) + len(asked), self._X))
+        parts = [self._in_chunk(X.double(), asked, counts, norm_bound) for X in chunks]
+        lower, upper = (torch.cat(ends) for ends in zip(*parts, strict=True))
+        return lower, upper
+
+    def _in_chunk(
+        self, X: Tensor, asked: Tensor, counts: Tensor, norm_bound: float
+    ) -> tuple[Tensor, Tensor]:
         total = float(counts.sum()) if len(counts) else 1.0
         prior = total**2 * prior_variance(self._kernel, X)
         size = prior.max() if len(X) else prior.sum()

@@ -184,7 +184,6 @@ class _Ascent:
         return drawn if self._listed is None else drawn.masked_fill(self._listed, 0.0)
 
     def redraw(self) -> None:
-        """Draw a column with a list of values anew."""
         proposal = _redraw(self._domain, self.X, self._generator)
         self._take(self._domain.to_unit(proposal), proposal)
 
@@ -231,7 +230,6 @@ class BoundClimb:
         self.cap = self._deviation(cross)[0]
 
     def __call__(self, X: Tensor) -> Tensor:
-        """Its values at ``n x d``."""
         return self.with_slope(X)[0]
 
     def with_slope(self, X: Tensor) -> tuple[Tensor, Tensor]:

@@ -84,7 +84,6 @@ class BoxDesign:
             self.add(key)
 
     def next(self) -> int:
-        """The point that the rule picks now."""
         self._climb()
         points = torch.cat([self._points, self._maxima])
         variance = torch.cat([self._pool.variance, self.variance(self._maxima)])
@@ -114,7 +113,6 @@ class BoxDesign:
         return self._posterior.variance(X)
 
     def add(self, key: int) -> None:
-        """Count a point as picked, once more if it was already."""
         self._adds += 1
         self._counts[key] = count = self._counts.get(key, 0) + 1
         point = sent(self._keys.point(key), self._surrogate.origin)
@@ -138,7 +136,6 @@ class BoxDesign:
         )
 
     def exclude(self, key: int, excluded: bool = True) -> None:
-        """Keep a point from being picked, or allow it again; its past picks still count."""
         if excluded:
             self._closed.add(key)
         else:

@@ -86,7 +86,6 @@ class GreedyDesign:
         return self._form.variance
 
     def exclude(self, index: int, excluded: bool = True) -> None:
-        """Keep a candidate from being picked, or allow it again; its past picks still count."""
         place = self._place(index)
         if excluded:
             self._excluded.add(place)
@@ -95,13 +94,11 @@ class GreedyDesign:
         self._form.mask = self._mask()
 
     def next(self) -> int:
-        """The index that the rule picks now."""
         if len(self._excluded) == len(self._candidates):
             raise ExhaustedDesignError("Every candidate of the design is excluded.")
         return int(self._rows[self._form.next()])
 
     def add(self, index: int) -> None:
-        """Count ``index`` as picked."""
         place = self._place(index)
         self._form.add(place)
         self._picks.append(place)
@@ -386,7 +383,6 @@ class _Shortlist:
         return found
 
     def add(self, index: int, pick: Answer) -> None:
-        """Count a pick."""
         self.posterior.update({self.keys([index])[0]: pick})
 
 

@@ -150,15 +150,12 @@ class Columns:
         parameters = enumerate(self.varying.values())
         return [(dim, p) for dim, p in parameters if p.column is None and math.isfinite(p.count)]
 
-    def test(self, feasible: Callable[[dict[str, Any]], bool]) -> Callable[[Tensor], Tensor]:
-        """A test of parameters as one of points, ``n x d`` to a bool tensor ``n``."""
-        return _Test(self, feasible)
-
 
 @dataclass(frozen=True)
-class _Test:
-    """A user's test of parameters, of points; a class, so that copies and processes can have it."""
+class ParamsTest:
+    """A user's test of parameters as one of points, ``n x d`` to a bool tensor ``n``."""
 
+    # A class, so that copies and other processes can have it.
     columns: Columns
     feasible: Callable[[dict[str, Any]], bool]
 

@@ -247,7 +247,6 @@ class FiniteDomain(Domain):
         return self.points[:, column].unique()
 
     def find(self, X: Tensor) -> Tensor:
-        """The row of each point of ``X`` (``n x d``) in the domain, -1 where there is none."""
         validation.matches(X, "X", self.points)
         found = super().find(X)
         for row, x in enumerate(X):

@@ -138,7 +138,6 @@ class _Number(Parameter):
         raise InputError(f"{name} must be {self.summary}, got {value!r}.")
 
     def _nearest(self, number: float) -> float:
-        """The allowed value that is nearest."""
         if number <= self.low or self.low == self.high:
             return self.low
         first, last = self._places
@@ -160,7 +159,6 @@ class _Number(Parameter):
         return round((number - self.low) / self.step)
 
     def _at(self, place: int) -> float:
-        """The value at a place."""
         if not place or self.step is None:
             return self.low
         value = self.low + place * self.step

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.columns import Columns
+from botorch_delay.domains.columns import Columns, ParamsTest
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, value_of
 from botorch_delay.domains.tables import read_rows
@@ -212,7 +212,7 @@ def _box(
         discrete,
         categories,
         constraints=[_linear(varying, constraint) for constraint in constraints],
-        feasible=None if feasible is None else columns.test(feasible),
+        feasible=None if feasible is None else ParamsTest(columns, feasible),
         names=columns,
         log_dims=_log_dims(columns),
     )

@@ -61,10 +61,10 @@ class Design(Protocol):
         """The point that the rule picks now; ExhaustedDesignError if all are excluded."""
 
     def add(self, key: int) -> None:
-        """Count a point as picked."""
+        """Count a point as picked, once more if it was already."""
 
     def exclude(self, key: int, excluded: bool = True) -> None:
-        """Keep a point from being picked, or allow it again."""
+        """Keep a point from being picked, or allow it again; its past picks still count."""
 
 
 class ActiveSet(ABC):

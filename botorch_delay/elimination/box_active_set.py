@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -51,7 +51,7 @@ FEW_PARTICLES = 512
 MOST_EVIDENCE = 128
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Condition:
     """The bounds of one round from its answers, made when they are first needed."""
 
@@ -253,9 +253,8 @@ class BoxActiveSet(ActiveSet):
         cutoff = min(lower[best].item(), upper[best].item())
         if not math.isfinite(cutoff):  # not as a tensor, which would be in single precision
             raise not_finite(number)
-        cut = replace(condition, cutoff=cutoff)
-        cut.__dict__["width"] = condition.width  # it takes long
-        active = self._with((*self.conditions, cut), X[best : best + 1], self._excluded)
+        condition.cutoff = cutoff
+        active = self._with((*self.conditions, condition), X[best : best + 1], self._excluded)
         return Elimination(active, cutoff, condition.width.multiplier)
 
     def half_width(self, surrogate: Surrogate, evidence: Data, bounds: RoundBounds) -> HalfWidth:

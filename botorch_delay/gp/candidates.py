@@ -71,7 +71,6 @@ class CandidatePosterior:
         self._smallest = SMALLEST_NOISE * self._kept.variance.max().item()
 
     def __len__(self) -> int:
-        """How many distinct points have answers."""
         return len(self._answers)
 
     @property
@@ -106,7 +105,7 @@ class CandidatePosterior:
 
     def correction(self, residual: Tensor) -> Tensor:
         """``K(candidates, X) (K + D)^-1 residual``, ``N``, for one residual per key."""
-        return self._kept.correction(self.keys, residual)
+        return self._kept.correction(residual)
 
     def with_values(self, values: Tensor) -> CandidatePosterior:
         """One with other mean answers, one per key, that is not to be updated."""
@@ -150,7 +149,8 @@ class _Covariance:
     ) -> None:
         self._covariance, self.mean = covariance, mean
         self._precision, self._weighted = torch.zeros_like(mean), torch.zeros_like(mean)
-        # The same two numbers by candidate: what the host knows is not read from a device.
+        # The same two numbers by candidate, in the order of the answers: what the host knows is not
+        # read from a device.
         self._sums = {
             key: (1.0 / noise, value / noise) for key, (_, value, noise) in answers.items()
         }
@@ -165,12 +165,12 @@ class _Covariance:
         return self._covariance.variance
 
     def explained(self) -> Tensor:
-        at = sent_rows(sorted(key for key, (sum_, _) in self._sums.items() if sum_), self.mean)
+        at = sent_rows(sorted(self._sums), self.mean)
         y = self._weighted[at] / self._precision[at]
         return (self._weighted[at] * (y - self.mean[at])).sum()
 
-    def correction(self, keys: list[int], residual: Tensor) -> Tensor:
-        rows = sent_rows(keys, residual)
+    def correction(self, residual: Tensor) -> Tensor:
+        rows = sent_rows([*self._sums], residual)
         weights = torch.zeros_like(self._precision)
         weights[rows] = residual * self._precision[rows]
         return self._covariance.times(weights)
@@ -192,7 +192,10 @@ class _Covariance:
                 column, growth = found
                 self.mean = self.mean + (moved - more * self.mean[key]) / growth * column
             replaced |= precision <= before
-            self._sums[key] = precision, weighted
+            if change is None:
+                self._sums.pop(key, None)
+            else:
+                self._sums[key] = precision, weighted
             self._precision[key].fill_(precision)
             self._weighted[key].fill_(weighted)
         # Differences of values may be far larger than what is left of them; and what rounding did
@@ -257,11 +260,9 @@ class _Rows:
     def explained(self) -> Tensor:
         return (self.parts[0] @ self._values).square().sum()
 
-    def correction(self, keys: list[int], residual: Tensor) -> Tensor:
-        (R, W), places = self.parts, [self._position[key] for key in keys]
-        right = torch.zeros_like(residual)
-        right[sent_rows(places, right)] = residual
-        return (R @ right) @ W
+    def correction(self, residual: Tensor) -> Tensor:
+        R, W = self.parts
+        return (R @ residual) @ W
 
     def update(self, changes: Mapping[int, Answer | None], answers: Mapping[int, Answer]) -> None:
         """The answers are those after the changes; all is made anew without any changes."""

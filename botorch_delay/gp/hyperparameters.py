@@ -30,7 +30,6 @@ class LogNormal:
 
     @classmethod
     def around(cls, mode: np.ndarray, scale: float) -> LogNormal:
-        """The prior with a mode."""
         return cls(np.log(mode) + scale**2, scale)
 
     @property
@@ -85,7 +84,6 @@ class Objective:
         self._squares = (X.T[:, :, None] - X.T[:, None, :]) ** 2
 
     def mean(self, theta: np.ndarray) -> float:
-        """The constant mean there."""
         return self._solve(theta).mean
 
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:

@@ -107,7 +107,6 @@ class Data:
         )
 
     def __len__(self) -> int:
-        """How many distinct points."""
         return len(self.y)
 
     def at(self, rows: Tensor) -> Data:
@@ -214,7 +213,6 @@ class Posterior:
             self._blocks = before._blocks[:whole, :whole]
 
     def __len__(self) -> int:
-        """How many distinct points have answers."""
         return len(self.data.y)
 
     def near(self, X: Tensor, n: int) -> Posterior:

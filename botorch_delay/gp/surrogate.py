@@ -242,11 +242,8 @@ class Surrogate:
 
     def describe(self) -> dict[str, Any]:
         """A JSON-ready record of a learned surrogate."""
-        return {
+        return self.hyperparameters() | {
             "covar_module": describe_kernel(self.covar_module),
-            "noise_var": self.noise_var,
-            "offset": self.offset,
-            "scale": self.scale,
             "scaled": self.scaled,
             "warping": self.warping.describe(),
         }

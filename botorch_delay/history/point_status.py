@@ -77,7 +77,6 @@ class Feasibility:
             self._known[key].discard(-1 - result.id)
 
     def status(self, key: int) -> PointStatus:
-        """The status of a point."""
         if self._known.get(key):
             return PointStatus.KNOWN
         if key not in self.suspects:
