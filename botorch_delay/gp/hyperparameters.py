@@ -83,14 +83,11 @@ class Objective:
         self.columns = X.shape[1]
         self._squares = (X.T[:, :, None] - X.T[:, None, :]) ** 2
 
-    def mean(self, theta: np.ndarray) -> float:
-        return self._solve(theta).mean
-
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """The loss and its slope; infinite where the covariance has no factor."""
         d = self.columns
         try:
-            scale, distance, decay, factor, alpha, mean = self._solve(theta)
+            scale, distance, decay, factor, alpha, mean = self.solve(theta)
         except (LinAlgError, ValueError):  # ValueError if it is not finite
             return np.inf, np.zeros_like(theta)
         loss = 0.5 * float((self._y - mean) @ alpha) + float(np.log(np.diag(factor)).sum())
@@ -107,7 +104,8 @@ class Objective:
             slope[part] += steeper
         return loss, slope
 
-    def _solve(self, theta: np.ndarray) -> _Solved:
+    def solve(self, theta: np.ndarray) -> _Solved:
+        """What the loss is made of, and the constant mean."""
         scale = np.exp(-2.0 * theta[: self.columns])
         distance = np.sqrt(5.0 * np.tensordot(scale, self._squares, 1))
         decay = np.exp(-distance)
@@ -147,5 +145,5 @@ def fit(
         if not np.isfinite(found.fun) or (best is not None and found.fun >= best.loss):
             continue
         noise = float(np.exp(found.x[d])) if len(start) > d else None
-        best = Fit(np.exp(found.x[:d]), noise, objective.mean(found.x), float(found.fun))
+        best = Fit(np.exp(found.x[:d]), noise, objective.solve(found.x).mean, float(found.fun))
     return best

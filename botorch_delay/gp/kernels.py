@@ -58,7 +58,7 @@ def covariance_with_pull(
     covar_module: MaternKernel, X1: Tensor, X2: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Kernel values k, and g with ``dk(x, y)/dy = g(x, y) (x - y) / lengthscale^2``; nu is 5/2."""
-    scaled = _scaled_distance(covar_module, X1, X2)
+    scaled = _distance(covar_module, X1, X2, math.sqrt(5.0))
     decay = torch.exp(-scaled)
     pull = (1.0 + scaled).mul_(decay)
     # In place: memory is what takes time.
@@ -150,23 +150,20 @@ def _forward(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
     return evaluate(kernel, X1, X2)
 
 
-def _distance(X1: Tensor, X2: Tensor) -> Tensor:
-    return torch.cdist(X1, X2, compute_mode="donot_use_mm_for_euclid_dist")
+def _distance(kernel: Kernel, X1: Tensor, X2: Tensor, factor: float = 1.0) -> Tensor:
+    """A multiple of the distance in lengthscales."""
+    per_unit = factor / kernel.lengthscale
+    exact = "donot_use_mm_for_euclid_dist"
+    return torch.cdist(X1 * per_unit, X2 * per_unit, compute_mode=exact)
 
 
 def _rbf(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
-    lengthscale = kernel.lengthscale
-    distance = _distance(X1 / lengthscale, X2 / lengthscale)
-    return distance.square().mul_(-0.5).exp_()  # in place: memory is what takes time
-
-
-def _scaled_distance(kernel: MaternKernel, X1: Tensor, X2: Tensor) -> Tensor:
-    per_unit = math.sqrt(2.0 * kernel.nu) / kernel.lengthscale
-    return _distance(X1 * per_unit, X2 * per_unit)
+    # In place: memory is what takes time.
+    return _distance(kernel, X1, X2).square().mul_(-0.5).exp_()
 
 
 def _matern(kernel: MaternKernel, X1: Tensor, X2: Tensor) -> Tensor:
-    scaled = _scaled_distance(kernel, X1, X2)
+    scaled = _distance(kernel, X1, X2, math.sqrt(2.0 * kernel.nu))
     decay = torch.exp(-scaled)
     if kernel.nu == 0.5:
         return decay

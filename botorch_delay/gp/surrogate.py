@@ -341,7 +341,10 @@ def _fit(
     learned.
     """
     steps = MAX_ITERATIONS if len(y) > MANY_ANSWERS else MOST_ITERATIONS
-    rows = _subset(len(y), seed)
+    rows = torch.arange(len(y))
+    if len(y) > MANY_ANSWERS:
+        generator = torch.Generator().manual_seed(seed)
+        rows = torch.randperm(len(y), generator=generator)[:MANY_ANSWERS].sort().values
     known = None if bool(noise_var.isnan().any()) else noise_var[rows].numpy()
     start = np.log(priors[0].mode)
     starts = [start]
@@ -389,14 +392,6 @@ def _with_kernel(
     return Surrogate(
         kernel, noise_var, origin, width, offset, scale, learned=True, encoding=encoding
     )
-
-
-def _subset(n: int, seed: int) -> Tensor:
-    """Rows to fit to: all, or a random choice where there are too many."""
-    if n <= MANY_ANSWERS:
-        return torch.arange(n)
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randperm(n, generator=generator)[:MANY_ANSWERS].sort().values
 
 
 def _standardization(y: Tensor, weight: Tensor, like: Tensor) -> tuple[float, float]:

@@ -161,13 +161,8 @@ def yeo_johnson(y: Tensor, weight: Tensor) -> Warping:
     return Warping.through(values, warped)
 
 
-def identity(y: Tensor, weight: Tensor) -> Warping:
-    """Values as they are."""
-    return Warping()
-
-
 WARPINGS: dict[str, Callable[[Tensor, Tensor], Warping]] = {
     "half-rank": half_rank,
     "yeo-johnson": yeo_johnson,
-    "none": identity,
+    "none": lambda y, weight: Warping(),
 }

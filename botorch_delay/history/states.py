@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ _TYPES: dict[str, type] = {
     "notes": Mapping,
     "events": list,
 }
+# Parts of a record that are no arguments of what it records.
+_LAYERS = re.compile(r"\.(arguments|config|hyperparameters|options|structure)\b")
 
 
 def check_format(version: Any, what: str) -> None:
@@ -80,7 +83,8 @@ def check_same(own: Mapping[str, Any], stored: Mapping[str, Any], tolerance: flo
     found = difference(own, stored, tolerance)
     if found is None:
         return
-    option, here, there = found
+    place, here, there = found
+    option = _LAYERS.sub("", place)
     if option.startswith("feasible"):  # known by what it says of some points
         raise StorageError(
             "The state was made with another test of feasibility, or with none; make the "

@@ -240,7 +240,8 @@ class Ledger:
         if event.trial != number:
             raise StorageError(f"trial {event.trial} was asked after {number} others.")
         index = None if data["point"] is None else validation.whole(data["point"], "point", 0)
-        source = _point(domain, data["x"]) if index is None else domain.on_cpu
+        x = torch.tensor(data["x"], dtype=domain.like.dtype)  # on the CPU: compared without waiting
+        source = x if index is None else domain.on_cpu
         round_ = validation.whole(data["round"], "round", 1)
         slot = validation.whole(data["slot"], "slot", -2)
         device, columns = domain.like.device, domain.columns
@@ -314,7 +315,8 @@ class Ledger:
     def attach(self, event: Event, domain: Domain) -> Attached:
         """Append a result obtained elsewhere; its point has the columns of the domain."""
         assert event.value is not None
-        x, number = _point(domain, event.data["x"]), len(self.attached) + len(self.detached)
+        x = torch.tensor(event.data["x"], dtype=domain.like.dtype)
+        number = len(self.attached) + len(self.detached)
         place = x, domain.like.device, event.data["point"]
         self.attached.append(Attached(*place, event.value, number, event.time, len(self.trials)))
         self._events.append(event)
@@ -400,11 +402,6 @@ class Ledger:
     def results(self) -> list[Trial | Attached]:
         """The same, and what was obtained elsewhere."""
         return [*self.answered(), *self.attached]
-
-
-def _point(domain: Domain, x: Any) -> Tensor:
-    """A point, ``d``, where it is kept: on the CPU, which compares it without waiting."""
-    return torch.tensor(x, dtype=domain.like.dtype)
 
 
 def _as_id(value: Any) -> int:

@@ -124,18 +124,18 @@ def constraint(rhs):
         (
             lambda: bpe(covar_module=matern(1.5)),
             lambda: bpe(covar_module=matern(2.5)),
-            "arguments.nu=1.5, this optimizer has covar_module.structure.arguments.nu=2.5",
+            "covar_module.nu=1.5, this optimizer has covar_module.nu=2.5",
         ),
         (
             lambda: bpe(covar_module=ScaleKernel(RBFKernel()).double()),
             lambda: bpe(covar_module=ScaleKernel(matern(2.5)).double()),
-            "covar_module.structure.parts[0].class='RBFKernel', this optimizer has "
-            "covar_module.structure.parts[0].class='MaternKernel'",
+            "covar_module.parts[0].class='RBFKernel', this optimizer has "
+            "covar_module.parts[0].class='MaternKernel'",
         ),
         (
             lambda: bpe(exploit=bd.UCB(2.0)),
             lambda: bpe(exploit=bd.UCB(3.0)),
-            "rule.arguments.beta=2.0, this optimizer has exploit.arguments.rule.arguments.beta=3.0",
+            "exploit.rule.beta=2.0, this optimizer has exploit.rule.beta=3.0",
         ),
         (
             lambda: bpe(exploit=None, delay=bd.ConstantDelay(3)),
@@ -145,7 +145,7 @@ def constraint(rhs):
         (
             lambda: bd.QueuedOptimizer(bpe(covar_module=matern(1.5))),
             lambda: bd.QueuedOptimizer(bpe(covar_module=matern(2.5))),
-            "nu=1.5, this optimizer has base.config.covar_module.structure.arguments.nu=2.5",
+            "base.covar_module.nu=1.5, this optimizer has base.covar_module.nu=2.5",
         ),
         (
             lambda: bd.QueuedOptimizer(finite()),
