@@ -30,7 +30,7 @@ from torch.quasirandom import SobolEngine
 
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.devices import moved, sent_rows
-from botorch_delay.exceptions import EmptyDomainError, InputError
+from botorch_delay.exceptions import EmptyDomainError
 
 # Independent estimates of the volume; the reported error is itself uncertain by a sixth or so.
 _BATCHES = 16
@@ -155,13 +155,10 @@ class _Cube:
     """
 
     def __init__(
-        self,
-        domain: BoxDomain,
-        margin: Callable[[Tensor], Tensor],
-        generator: Generator,
-        size: int,
+        self, domain: BoxDomain, margin: Callable[[Tensor], Tensor], generator: Generator, size: int
     ) -> None:
         self.domain, self.dim, self.size = domain, domain.dim, size
+        self._device = domain.bounds.device
         self.lists = sorted(domain.lists)
         self._margin, self._generator = margin, generator
         # A sequence for each batch, so that batches differ.
@@ -171,7 +168,7 @@ class _Cube:
     def draw(self) -> tuple[Tensor, Tensor]:
         """The next Sobol points of all batches, one batch after the other, and their margins."""
         drawn = [engine.draw(self.size, dtype=torch.double) for engine in self._engines]
-        unit = moved(torch.cat(drawn), self.domain.bounds.device)
+        unit = moved(torch.cat(drawn), self._device)
         return unit, self.value(unit)
 
     def points(self, unit: Tensor) -> Tensor:
@@ -182,13 +179,7 @@ class _Cube:
         """The margin at points of the domain, ``k``, in double, with no ``nan``."""
         if len(X) == 0:
             return X.new_zeros(0, dtype=torch.double)
-        value = self._margin(X)
-        if value.shape != X.shape[:1]:
-            raise InputError(
-                f"margin must return one number for each of {len(X)} points, got shape "
-                f"{tuple(value.shape)}."
-            )
-        return value.detach().double().nan_to_num(-math.inf, math.inf, -math.inf)
+        return self._margin(X).detach().double().nan_to_num(-math.inf, math.inf, -math.inf)
 
     def value(self, unit: Tensor) -> Tensor:
         """The margin at points of the unit cube, ``k``."""
@@ -197,21 +188,20 @@ class _Cube:
     def rand(self, *shape: int) -> Tensor:
         """Uniform random numbers in double."""
         drawn = torch.rand(*shape, dtype=torch.double, generator=self._generator)
-        return moved(drawn, self.domain.bounds.device)
+        return moved(drawn, self._device)
 
     def randn(self, *shape: int) -> Tensor:
         """Normal random numbers in double."""
         drawn = torch.randn(*shape, dtype=torch.double, generator=self._generator)
-        return moved(drawn, self.domain.bounds.device)
+        return moved(drawn, self._device)
 
     def randint(self, high: int, *shape: int) -> Tensor:
         """Random whole numbers below ``high``."""
-        drawn = torch.randint(high, shape, generator=self._generator)
-        return moved(drawn, self.domain.bounds.device)
+        return moved(torch.randint(high, shape, generator=self._generator), self._device)
 
     def shuffle(self, n: int) -> Tensor:
         """The numbers below ``n`` in random order."""
-        return moved(torch.randperm(n, generator=self._generator), self.domain.bounds.device)
+        return moved(torch.randperm(n, generator=self._generator), self._device)
 
     def cycle(self, rows: Tensor, n: int) -> Tensor:
         """``n`` of the rows in random order, none more than once more often than another."""

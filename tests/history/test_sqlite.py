@@ -337,7 +337,7 @@ def test_custom_parts_are_passed_again_and_checked(tmp_path):
     other.period_length = 3.0
     with pytest.raises(StorageError, match=r"covar_module(\.[\w\[\]]+)?="):
         bd.load(path, covar_module=other, delay=Linear2())
-    with pytest.raises(StorageError, match="delay.class="):
+    with pytest.raises(StorageError, match=r"delay\.class="):
         bd.load(path, covar_module=kernel, delay=bd.NoDelay())
 
 
