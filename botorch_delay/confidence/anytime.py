@@ -80,10 +80,10 @@ def noise_energy(asks: int, delta: float) -> float:
 class Ellipsoids:
     """What a set of answers says of f, for every ridge at once.
 
-    With R^2 the numbers of answers at the m distinct points X, one eigendecomposition ``R K(X, X)
-    R = Q diag(v) Q'`` gives the posterior for all ridges a: with ``z(x) = Q' R k_X(x)`` and ``t =
-    Q' R y`` the mean is ``z(x)' t / (v + a)``, the covariance ``k(x, x') - z(x)' z(x') / (v +
-    a)``. O(m^3) once, O(m) for a point and a ridge.
+    With R^2 the numbers of answers at the m distinct points X, one eigendecomposition
+    ``R K(X, X) R = Q diag(v) Q'`` gives the posterior for all ridges a: with ``z(x) = Q' R k_X(x)``
+    and ``t = Q' R y`` the mean is ``z(x)' t / (v + a)``, the covariance
+    ``k(x, x') - z(x)' z(x') / (v + a)``. O(m^3) once, O(m) for a point and a ridge.
 
     Answers are to be maximised, all of noise of scale ``noise_std`` or less. Of those at more than
     ``MAX_POINTS`` points the most answered ones count: any set of answers will do. ``asks`` is how

@@ -201,10 +201,7 @@ class ActiveSet(ABC):
 
     @abstractmethod
     def difference_from(self, before: ActiveSet) -> list[Any]:
-        """What :meth:`after_record` needs beside the record of a round, JSON-ready.
-
-        The set differs from the one when the round opened.
-        """
+        """How it differs from the set when a round opened, beyond the round's record, JSON-ready."""
 
     @abstractmethod
     def after_record(

@@ -106,9 +106,9 @@ def sample_set(
     The margin maps ``k x d`` to ``k``, the larger the deeper inside or the nearer to the set;
     ``nan`` counts as minus infinity. It is called on up to ``particles`` points (at least 256) at
     a time, about 6 + d times per halving of the volume, and up to 64 times more where a plateau
-    hides the way. The relative error of the volume is about ``(-log2(volume) / particles) **
-    0.5``, somewhat more above ten columns and where a plateau has to be crossed. A piece that only
-    few particles would be in may be missed.
+    hides the way. The relative error of the volume is about
+    ``(-log2(volume) / particles) ** 0.5``, somewhat more above ten columns and where a plateau has
+    to be crossed. A piece that only few particles would be in may be missed.
 
     Anchors, ``a x d``, are known to be inside, and used only where the particles never reach the
     set. The sample then consists of moves around them and covers no piece without one; volume and

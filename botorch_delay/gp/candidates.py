@@ -267,11 +267,8 @@ class _Rows:
     def update(self, changes: Mapping[int, Answer | None], answers: Mapping[int, Answer]) -> None:
         """The answers are those after the changes; all is made anew without any changes."""
         many = len(changes) > max(REBUILD_SHARE * len(self._position), 8)
-        if (
-            many
-            or not changes
-            or any(key not in answers for key in changes.keys() & self._position)
-        ):
+        gone = any(change is None and key in self._position for key, change in changes.items())
+        if many or gone or not changes:
             self._rebuild(answers)
             return
         revised = False

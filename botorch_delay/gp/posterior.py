@@ -182,10 +182,9 @@ class Posterior:
     those of a factorization from the beginning, to the last bit. Where a block is not positive
     definite the whole is factorized with raised noise, and nothing is taken over.
 
-    With ``inputs``, from points that are asked about to those in which the data are, it is the
-    posterior of ``offset + scale * g``, and the data are of g. ``labels`` of rows are equal where
-    points and noise are: what the host compares with those of ``before``, a posterior with the
-    same kernel, so that it need not wait for a device.
+    It is that of ``offset + scale * g`` where the data are of g, at points that ``inputs`` maps to
+    the kernel's. ``labels`` of rows are equal where points and noise are: what the host compares
+    with those of ``before``, a posterior with the same kernel, so that no device is waited for.
     """
 
     def __init__(
