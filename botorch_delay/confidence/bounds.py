@@ -110,6 +110,11 @@ class HalfWidth:
             width = torch.minimum(width, parts.bias * posterior.bias + noise + parts.slack)
         return width + posterior.mean_rounding
 
+    def interval(self, posterior: Moments) -> tuple[Tensor, Tensor]:
+        """Lower and upper bounds at each point of the evidence's posterior, ``n`` each."""
+        half = self.at(posterior)
+        return posterior.mean - half, posterior.mean + half
+
 
 class Constants(NamedTuple):
     """What bounds in a reproducing kernel's space take f and the noise to be.
@@ -421,8 +426,7 @@ def rkhs_bounds(
     evidence = Evidence(covar_module, data, 1.0 / math.sqrt(noise), both_sides)
     width = confidence.fixed_design(evidence)
     posterior = Posterior(covar_module, data).at(X, weights=width.needs_weights)
-    half = width.at(posterior)
-    return posterior.mean - half, posterior.mean + half
+    return width.interval(posterior)
 
 
 def _mean_norm(posterior: Posterior, covar_module: Kernel) -> float:

@@ -201,7 +201,7 @@ class ActiveSet(ABC):
 
     @abstractmethod
     def difference_from(self, before: ActiveSet) -> list[Any]:
-        """How it differs from the set when a round opened, beyond the round's record, JSON-ready."""
+        """How it differs from the set when a round opened, beside its record, JSON-ready."""
 
     @abstractmethod
     def after_record(

@@ -69,9 +69,7 @@ class Condition:
 
     def interval(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds at points, ``n x d`` to ``n`` each."""
-        posterior = self.posterior.at(X, weights=self.width.needs_weights)
-        half = self.width.at(posterior)
-        return posterior.mean - half, posterior.mean + half
+        return self.width.interval(self.posterior.at(X, weights=self.width.needs_weights))
 
     def plain_lower(self, X: Tensor) -> Tensor:
         """The lower bound in its plain form, ``n x d`` to ``n``: where to look for its maximum."""

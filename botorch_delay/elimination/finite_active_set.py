@@ -25,7 +25,7 @@ from botorch_delay.elimination.active_set import (
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.kernels import prior_variance
-from botorch_delay.gp.posterior import Data, Moments
+from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 
@@ -163,21 +163,23 @@ class FiniteActiveSet(ActiveSet):
     ) -> Elimination:
         """Rows whose upper bound reaches the largest lower bound (Algorithm 1, the last line)."""
         width = self.half_width(surrogate, evidence, bounds)
-        posterior, many = None, len(evidence) > MAX_FACTORIZED
-        if isinstance(design, GreedyDesign) and many:
+        found, weights = None, width.needs_weights
+        if isinstance(design, GreedyDesign) and len(evidence) > MAX_FACTORIZED:
             answered = moved(own.group.unique(), self._rows.device)
-            weights = width.needs_weights
-            posterior = design.moments(evidence, answered, self._rows, weights=weights)
-            if posterior is not None:
-                posterior = posterior.rescaled(surrogate.offset, surrogate.scale)
-        lower, upper = self._interval(surrogate, evidence, width, posterior)
+            found = design.moments(evidence, answered, self._rows, weights=weights)
+        if found is None:
+            found = surrogate.posterior(evidence).at(self.points, weights=weights)
+        else:
+            found = found.rescaled(surrogate.offset, surrogate.scale)
+        lower, upper = width.interval(found)
         if others is not None:
-            every = bounds.confidence.adaptive(
-                Evidence.under(surrogate, others, bounds.delta_of_all)
-            )
-            others_lower, others_upper = self._interval(surrogate, others, every)
-            lower = torch.maximum(lower, others_lower)
-            upper = torch.minimum(upper, others_upper)
+            known = Evidence.under(surrogate, others, bounds.delta_of_all)
+            width_of_all = bounds.confidence.adaptive(known)
+            weights = width_of_all.needs_weights
+            found = surrogate.posterior(others).at(self.points, weights=weights)
+            lower_of_all, upper_of_all = width_of_all.interval(found)
+            lower = torch.maximum(lower, lower_of_all)
+            upper = torch.minimum(upper, upper_of_all)
         if not (torch.isfinite(lower).all() and torch.isfinite(upper).all()):
             raise not_finite(number)
         kept = surviving(lower, upper)
@@ -199,19 +201,6 @@ class FiniteActiveSet(ActiveSet):
             None if contradicted else 0.5 * (upper - lower).max().item(),
             contradicted,
         )
-
-    def _interval(
-        self,
-        surrogate: Surrogate,
-        evidence: Data,
-        width: HalfWidth,
-        posterior: Moments | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Lower and upper bounds on the active points."""
-        if posterior is None:
-            posterior = surrogate.posterior(evidence).at(self.points, weights=width.needs_weights)
-        half = width.at(posterior)
-        return posterior.mean - half, posterior.mean + half
 
     def half_width(self, surrogate: Surrogate, evidence: Data, bounds: RoundBounds) -> HalfWidth:
         within = Evidence.under(surrogate, evidence, bounds.delta, bounds.points)
