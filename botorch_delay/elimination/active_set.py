@@ -73,7 +73,10 @@ class ActiveSet(ABC):
     Attributes:
         domain: of which it is a part.
         keys: of points, shared by the active sets of a box's run.
+        rows: the active rows of a finite set, a LongTensor, increasing; None on a box.
     """
+
+    rows: Tensor | None = None
 
     def __init__(self, domain: Domain, keys: PointKeys) -> None:
         self.domain, self.keys = domain, keys
@@ -126,11 +129,6 @@ class ActiveSet(ABC):
     @abstractmethod
     def restored(self, infeasible: Sequence[int], number: int) -> ActiveSet:
         """Every point of the domain that is feasible, for a round none of whose points are."""
-
-    @property
-    def rows(self) -> Tensor | None:
-        """The active rows of a finite set, a LongTensor, increasing; None on a box."""
-        return None
 
     @property
     def inside(self) -> Callable[[Tensor], Tensor] | None:

@@ -56,6 +56,7 @@ class FiniteActiveSet(ActiveSet):
     """
 
     domain: FiniteDomain
+    rows: Tensor
 
     def __init__(
         self, domain: FiniteDomain, indices: Tensor | None = None, eliminated: Tensor | None = None
@@ -64,29 +65,29 @@ class FiniteActiveSet(ActiveSet):
         if eliminated is None:
             eliminated = torch.zeros(len(domain), dtype=torch.long, device=domain.points.device)
         self._eliminated = eliminated
-        self._rows = (eliminated == 0).nonzero().flatten() if indices is None else indices
+        self.rows = (eliminated == 0).nonzero().flatten() if indices is None else indices
 
     @property
     def indices(self) -> Tensor:
         """Rows of ``domain.points`` that are active: a LongTensor, increasing."""
-        return self._rows.clone()
+        return self.rows.clone()
 
     @property
     def points(self) -> Tensor:
         """The active points, ``n x d``."""
-        return self.domain.points[self._rows]
+        return self.domain.points[self.rows]
 
     def contains(self, X: Tensor) -> Tensor:
         """Whether each row of ``X`` (``n x d``) is an active point, exactly: bool ``n``."""
         X = validation.matrix(X, "X", empty=True)
         validation.matches(X, "X", self.domain.points)
         active = torch.zeros(len(self.domain), dtype=torch.bool, device=X.device)
-        active[self._rows] = True
+        active[self.rows] = True
         rows = self.domain.find(X)
         return active[rows] & (rows >= 0)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     def __repr__(self) -> str:
         return f"FiniteActiveSet({len(self)} of {len(self.domain)} points)"
@@ -101,28 +102,28 @@ class FiniteActiveSet(ActiveSet):
 
     @property
     def size(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     def has(self, key: int) -> bool:
-        position = int(torch.searchsorted(self._rows, key))
-        return position < len(self._rows) and int(self._rows[position]) == key
+        position = int(torch.searchsorted(self.rows, key))
+        return position < len(self.rows) and int(self.rows[position]) == key
 
     def without(self, keys: Sequence[int]) -> FiniteActiveSet:
         if not keys:
             return self
-        out = sent_rows(keys, self._rows)
-        return self.only(self._rows[~torch.isin(self._rows, out)])
+        out = sent_rows(keys, self.rows)
+        return self.only(self.rows[~torch.isin(self.rows, out)])
 
     def only(self, rows: Tensor) -> FiniteActiveSet:
         """Some of the active rows, a LongTensor, increasing."""
         return FiniteActiveSet(self.domain, rows, self._eliminated)
 
     def after(self, number: int) -> FiniteActiveSet:
-        return self._left(number, self._rows)
+        return self._left(number, self.rows)
 
     def restored(self, infeasible: Sequence[int], number: int) -> FiniteActiveSet:
         left = FiniteActiveSet(self.domain).without(infeasible)
-        return self._left(number, left._rows)
+        return self._left(number, left.rows)
 
     def _left(self, number: int, rows: Tensor) -> FiniteActiveSet:
         """These rows are active, and the others out, in this round if in none before."""
@@ -130,12 +131,8 @@ class FiniteActiveSet(ActiveSet):
         eliminated[rows] = 0
         return FiniteActiveSet(self.domain, rows, eliminated)
 
-    @property
-    def rows(self) -> Tensor:
-        return self._rows
-
     def candidates(self, tried: Tensor | None = None) -> tuple[list[int], Tensor]:
-        rows = self._rows if len(self._rows) else (self._eliminated == 0).nonzero().flatten()
+        rows = self.rows if len(self.rows) else (self._eliminated == 0).nonzero().flatten()
         return rows.tolist(), self.domain.points[rows]
 
     def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[list[int], Tensor]:
@@ -146,7 +143,7 @@ class FiniteActiveSet(ActiveSet):
         self, surrogate: Surrogate, number: int, picks: Iterable[int], closed: Iterable[int]
     ) -> GreedyDesign:
         candidates, noise_var = surrogate.inputs(self.points), surrogate.noise_var
-        design = GreedyDesign(surrogate.covar_module, candidates, noise_var, picks, rows=self._rows)
+        design = GreedyDesign(surrogate.covar_module, candidates, noise_var, picks, rows=self.rows)
         for key in closed:
             design.exclude(key)
         return design
@@ -165,8 +162,8 @@ class FiniteActiveSet(ActiveSet):
         width = self.half_width(surrogate, evidence, bounds)
         found, weights = None, width.needs_weights
         if isinstance(design, GreedyDesign) and len(evidence) > MAX_FACTORIZED:
-            answered = moved(own.group.unique(), self._rows.device)
-            found = design.moments(evidence, answered, self._rows, weights=weights)
+            answered = moved(own.group.unique(), self.rows.device)
+            found = design.moments(evidence, answered, self.rows, weights=weights)
         if found is None:
             found = surrogate.posterior(evidence).at(self.points, weights=weights)
         else:
@@ -195,7 +192,7 @@ class FiniteActiveSet(ActiveSet):
             )
             kept = (upper == upper.max()) | (lower == lower.max())
         return Elimination(
-            self._left(number, self._rows[kept]),
+            self._left(number, self.rows[kept]),
             lower.max().item(),
             width.multiplier,
             None if contradicted else 0.5 * (upper - lower).max().item(),
@@ -208,7 +205,7 @@ class FiniteActiveSet(ActiveSet):
 
     def difference_from(self, before: ActiveSet) -> list[int]:
         assert before.rows is not None
-        rows: list[int] = before.rows[~torch.isin(before.rows, self._rows)].tolist()
+        rows: list[int] = before.rows[~torch.isin(before.rows, self.rows)].tolist()
         return rows
 
     def after_record(
@@ -217,9 +214,9 @@ class FiniteActiveSet(ActiveSet):
         left: Any,
         judged: Callable[[], tuple[Surrogate, Answers, RoundBounds]],
     ) -> FiniteActiveSet:
-        out = sent_rows([validation.whole(row, "row", 0) for row in left], self._rows)
-        rows = self._rows[~torch.isin(self._rows, out)]
-        if not len(rows) or len(rows) + len(out) != len(self._rows):
+        out = sent_rows([validation.whole(row, "row", 0) for row in left], self.rows)
+        rows = self.rows[~torch.isin(self.rows, out)]
+        if not len(rows) or len(rows) + len(out) != len(self.rows):
             raise StorageError(f"round {record.number} eliminates points that were not active.")
         return self._left(record.number, rows)
 
