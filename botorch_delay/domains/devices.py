@@ -1,4 +1,4 @@
-"""From the CPU, where random numbers are drawn, to a device without waiting for it.
+"""From the CPU, where random numbers are drawn, to a device without waiting; threads of the CPU.
 
 Memory that is not pinned is copied to the driver before a call returns, so that the original may
 change at once. The other way this does not hold: a copy from a device to the CPU waits.
@@ -6,11 +6,14 @@ change at once. The other way this does not hold: a copy from a device to the CP
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import Any
 
 import torch
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 
@@ -49,3 +52,32 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         yield
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """While it is held torch computes on one thread of the CPU where this thread calls it.
+
+    Threads wait for each other at each of the many small operations of an ask. Where workers
+    compute on the same cores, such waits are what nearly all the time of an ask would go to. Other
+    threads are left alone.
+    """
+    return _libraries("openmp").limit(limits=1)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """While it is held SciPy computes on one thread, in the whole process.
+
+    One thread at a time holds it: of two, the one that lets go last would restore what the other
+    had set.
+    """
+    with _BLAS, _libraries("blas").limit(limits=1):
+        yield
+
+
+@cache
+def _libraries(kind: str) -> ThreadpoolController:
+    return ThreadpoolController().select(user_api=kind)
+
+
+_BLAS = threading.Lock()

@@ -6,6 +6,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -15,7 +16,10 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
+from botorch_delay.domains.devices import one_thread
 from botorch_delay.exceptions import InputError, InputTypeError
+
+MOST_ON_ONE_THREAD = 10_000  # points of a finite domain
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,10 @@ class Domain(ABC):
     def on_cpu(self) -> Tensor:
         """``like`` on the CPU, where trials and answers are kept."""
         return self.like.cpu()
+
+    def threads(self) -> AbstractContextManager[object]:
+        """While it is held, as many threads of the CPU compute as an ask here pays for: one."""
+        return one_thread()
 
     @abstractmethod
     def contains(self, X: Tensor) -> Tensor:
@@ -239,6 +247,10 @@ class FiniteDomain(Domain):
 
     def __len__(self) -> int:
         return self.count
+
+    def threads(self) -> AbstractContextManager[object]:
+        """One for up to some thousands of points; for more, as many as torch was told."""
+        return one_thread() if len(self) <= MOST_ON_ONE_THREAD else nullcontext()
 
     def contains(self, X: Tensor) -> Tensor:
         return self.find(X) >= 0

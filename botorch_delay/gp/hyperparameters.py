@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_solve, cholesky
+import torch
 from scipy.optimize import minimize
+from torch import Tensor
+
+from botorch_delay.domains.devices import one_blas_thread
 
 # Lengthscales stay above BoTorch's bound and where they still make a difference, in sides.
 LENGTHSCALES = (2.5e-2, 1e4)
@@ -57,10 +60,10 @@ class _Solved(NamedTuple):
     """Of a covariance: 1 / lengthscale^2, scaled distances and their decay, its Cholesky factor."""
 
     scale: np.ndarray
-    distance: np.ndarray
-    decay: np.ndarray
-    factor: np.ndarray
-    alpha: np.ndarray  # its inverse times the values less the mean
+    distance: Tensor
+    decay: Tensor
+    factor: Tensor
+    alpha: Tensor  # its inverse times the values less the mean
     mean: float
 
 
@@ -79,44 +82,54 @@ class Objective:
         lengthscale: LogNormal,
         noise: LogNormal,
     ) -> None:
-        self._y, self._known, self._priors = y, known, (lengthscale, noise)
+        self._priors = lengthscale, noise
         self.columns = X.shape[1]
-        self._squares = (X.T[:, :, None] - X.T[:, None, :]) ** 2
+        # In torch and not NumPy, whose threads no limit of one thread alone holds back.
+        points, values = torch.from_numpy(X), torch.from_numpy(y)
+        self._known = None if known is None else torch.from_numpy(known)
+        self._sides = torch.stack([values, torch.ones_like(values)], dim=1)
+        self._squares = (points.mT[:, :, None] - points.mT[:, None, :]).square().flatten(1)
+
+    def mean(self, theta: np.ndarray) -> float:
+        solved = self._solve(theta)
+        assert solved is not None  # theta is an optimum
+        return solved.mean
 
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """The loss and its slope; infinite where the covariance has no factor."""
         d = self.columns
-        try:
-            scale, distance, decay, factor, alpha, mean = self.solve(theta)
-        except (LinAlgError, ValueError):  # ValueError if it is not finite
+        solved = self._solve(theta)
+        if solved is None:
             return np.inf, np.zeros_like(theta)
-        loss = 0.5 * float((self._y - mean) @ alpha) + float(np.log(np.diag(factor)).sum())
-        inverse = cho_solve((factor, True), np.eye(len(alpha)), check_finite=False)
-        outer = 0.5 * (inverse - np.outer(alpha, alpha))
-        pull = outer * (5.0 / 3.0) * (1.0 + distance) * decay
+        scale, distance, decay, factor, alpha, mean = solved
+        loss = 0.5 * float((self._sides[:, 0] - mean) @ alpha)
+        loss += float(factor.diagonal().log().sum())
+        outer = torch.cholesky_inverse(factor).addr_(alpha, alpha, alpha=-1.0).mul_(0.5)
+        trace = float(outer.diagonal().sum())
+        pull = outer.mul_(distance.add_(1.0)).mul_(decay).mT  # symmetric: as it lies in memory
         slope = np.empty_like(theta)
-        slope[:d] = scale * np.tensordot(self._squares, pull, 2)
+        slope[:d] = 5.0 / 3.0 * scale * (self._squares @ pull.reshape(-1)).numpy()
         if self._known is None:
-            slope[d] = np.exp(theta[d]) * np.trace(outer)
+            slope[d] = np.exp(theta[d]) * trace
         for prior, part in zip(self._priors, (slice(0, d), slice(d, None)), strict=True):
             more, steeper = prior.loss(theta[part])
             loss += more
             slope[part] += steeper
         return loss, slope
 
-    def solve(self, theta: np.ndarray) -> _Solved:
-        """What the loss is made of, and the constant mean."""
+    def _solve(self, theta: np.ndarray) -> _Solved | None:
+        count = len(self._sides)
         scale = np.exp(-2.0 * theta[: self.columns])
-        distance = np.sqrt(5.0 * np.tensordot(scale, self._squares, 1))
-        decay = np.exp(-distance)
-        matrix = (1.0 + distance + distance**2 / 3.0) * decay
-        noise = np.exp(theta[-1]) if self._known is None else self._known
-        matrix[np.diag_indices_from(matrix)] += noise
-        factor = cholesky(matrix, lower=True, check_finite=False)
-        solved = cho_solve((factor, True), np.stack([self._y, np.ones_like(self._y)], axis=1))
+        distance = (torch.from_numpy(5.0 * scale) @ self._squares).sqrt_().view(count, count)
+        decay = (-distance).exp_()
+        matrix = (1.0 + distance + distance.square() / 3.0).mul_(decay)
+        matrix.diagonal().add_(np.exp(theta[-1]) if self._known is None else self._known)
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        if failed or not factor.isfinite().all():
+            return None
+        solved = torch.cholesky_solve(self._sides, factor)
         mean = float(solved[:, 0].sum() / solved[:, 1].sum())
-        alpha = solved[:, 0] - mean * solved[:, 1]
-        return _Solved(scale, distance, decay, factor, alpha, mean)
+        return _Solved(scale, distance, decay, factor, solved[:, 0] - mean * solved[:, 1], mean)
 
 
 def fit(
@@ -134,16 +147,17 @@ def fit(
     d = objective.columns
     for start in starts:
         limits = [LENGTHSCALES] * d + [(least_noise, LARGEST_NOISE)] * (len(start) - d)
-        found = minimize(
-            objective,
-            start,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=np.log(limits),
-            options={"maxiter": max_iterations},
-        )
+        with one_blas_thread():
+            found = minimize(
+                objective,
+                start,
+                jac=True,
+                method="L-BFGS-B",
+                bounds=np.log(limits),
+                options={"maxiter": max_iterations},
+            )
         if not np.isfinite(found.fun) or (best is not None and found.fun >= best.loss):
             continue
         noise = float(np.exp(found.x[d])) if len(start) > d else None
-        best = Fit(np.exp(found.x[:d]), noise, objective.solve(found.x).mean, float(found.fun))
+        best = Fit(np.exp(found.x[:d]), noise, objective.mean(found.x), float(found.fun))
     return best

@@ -156,7 +156,7 @@ def exclusive(method: F) -> F:
 
     @functools.wraps(method)
     def alone(self: Any, *arguments: Any, **options: Any) -> Any:
-        with self._lock.held:
+        with self._lock.held, self._domain.threads():
             before = warned.set(self._lock.warned)
             try:
                 return method(self, *arguments, **options)
