@@ -8,7 +8,6 @@ Points go by their keys, see :class:`botorch_delay.domains.finite.PointKeys`.
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -25,8 +24,6 @@ from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.trials import Attached, Suggestion, Trial
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
