@@ -19,7 +19,7 @@ from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.devices import one_thread
 from botorch_delay.exceptions import InputError, InputTypeError
 
-MOST_ON_ONE_THREAD = 10_000  # points of a finite domain
+MOST_ON_ONE_THREAD = 100_000  # points of a finite domain
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ class FiniteDomain(Domain):
         return self.count
 
     def threads(self) -> AbstractContextManager[object]:
-        """One for up to some thousands of points; for more, as many as torch was told."""
+        """One for up to a hundred thousand points; for more, as many as torch was told."""
         return one_thread() if len(self) <= MOST_ON_ONE_THREAD else nullcontext()
 
     def contains(self, X: Tensor) -> Tensor:

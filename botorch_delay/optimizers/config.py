@@ -22,7 +22,13 @@ from botorch_delay.elimination.rounds import (
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
 from botorch_delay.gp.kernels import check_kernel, prior_variance
 from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate, exact_noise
-from botorch_delay.optimizers.exploit import DEFAULT_RULE, LEARNED_RULE, Exploit, WithinBudget
+from botorch_delay.optimizers.exploit import (
+    DEFAULT_RULE,
+    LEARNED_RULE_ON_BOXES,
+    LEARNED_RULE_ON_SETS,
+    Exploit,
+    WithinBudget,
+)
 from botorch_delay.optimizers.rule_model import Censor, Hallucinate, Pending
 from botorch_delay.optimizers.rules import Rule
 from botorch_delay.optimizers.specs import describe_part
@@ -249,7 +255,8 @@ class BPEConfig(BoundsConfig):
             self._fill(explore_fraction=DEFAULT_FRACTION if exploits else 1.0)
         self._fill(explore_fraction=validation.real(self.explore_fraction, "explore_fraction"))
         if isinstance(self.exploit, Exploit) and self.exploit.rule is None:
-            rule = LEARNED_RULE if self.learned else DEFAULT_RULE
+            practical = LEARNED_RULE_ON_SETS if self.finite else LEARNED_RULE_ON_BOXES
+            rule = practical if self.learned else DEFAULT_RULE
             self._fill(exploit=replace(self.exploit, rule=rule))
         if isinstance(self.exploit, Exploit) and self.exploit.confirm_fraction is None:
             unsure = self.finite and self.learned and not self.exact and self.horizon is not None
