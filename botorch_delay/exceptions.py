@@ -15,7 +15,10 @@ class BotorchDelayError(Exception):
 
 
 class InputError(BotorchDelayError, InputDataError, ValueError):
-    """An argument has the right type and a value that cannot be used."""
+    """An argument has the right type and a value that cannot be used.
+
+    Every public call and class says so of its arguments: what was expected, what came, what to do.
+    """
 
 
 class InputTypeError(InputError, TypeError):

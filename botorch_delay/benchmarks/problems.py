@@ -29,10 +29,10 @@ class Point(Protocol):
     """
 
     @property
-    def x(self) -> Tensor: ...  # noqa: D102
+    def x(self) -> Tensor: ...
 
     @property
-    def index(self) -> int | None: ...  # noqa: D102
+    def index(self) -> int | None: ...
 
 
 class Problem(ABC):

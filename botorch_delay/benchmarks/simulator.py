@@ -37,7 +37,7 @@ class Asked(Point, Protocol):
     """A point that was asked, with the id under which its answer is told."""
 
     @property
-    def id(self) -> int: ...  # noqa: D102
+    def id(self) -> int: ...
 
 
 class Sampler(Protocol):

@@ -25,26 +25,21 @@ class _Point:
         self.x = x
         self.answers: dict[int, tuple[float, float]] = {}
         # Of precisions, their products with values and with squared values, and their squares.
-        self._sums = (Fraction(0), Fraction(0), Fraction(0), Fraction(0))
+        self._sums = [Fraction(0)] * 4
         self._row: tuple[float, float, float] | None = None
         self._energy: float | None = None
         self._first: tuple[bool, int] | None = None
 
-    def count(self, value: float, noise_var: float, sign: int) -> None:
-        """Add an answer to the sums, or take it off where ``sign`` is -1."""
-        precision = 1.0 / noise_var
-        weighted = Fraction(precision) * Fraction(value)
-        terms = Fraction(precision), weighted, weighted * Fraction(value), Fraction(precision) ** 2
-        precisions, values, energies, squares = (
-            total + sign * term for total, term in zip(self._sums, terms, strict=True)
-        )
-        self._sums = precisions, values, energies, squares
-        self._row = self._energy = None
-
     def place(self, source: int, answer: tuple[float, float] | None) -> None:
         """Set the answer of a source; None to take it out."""
+        for entry, sign in ((answer, 1), (self.answers.pop(source, None), -1)):
+            if entry is not None:
+                value, precision = Fraction(entry[0]), Fraction(1.0 / entry[1])
+                terms = precision, precision * value, precision * value**2, precision**2
+                pairs = zip(self._sums, terms, strict=True)
+                self._sums = [total + sign * term for total, term in pairs]
+        self._row = self._energy = None
         if answer is None:
-            self.answers.pop(source, None)
             self._first = None
             return
         self.answers[source] = answer
@@ -82,16 +77,9 @@ def _order(source: int) -> tuple[bool, int]:
 class Averages:
     """Answers averaged per point, in units of a surrogate, and their posteriors.
 
-    Posteriors are brought up to date when they are asked for, in the order of the points' keys:
-    results do not depend on the order of answers between two asks.
-
-    Args:
-        surrogate: whose units, kernel and noise count.
-        candidates: ``N x d``.
-
-    Attributes:
-        surrogate: as above.
-        size: how many answers there are.
+    Posteriors, also those at the candidates (``N x d``), are brought up to date when they are
+    asked for, in the order of the points' keys: results do not depend on the order of answers
+    between two asks.
     """
 
     def __init__(self, surrogate: Surrogate, candidates: Tensor) -> None:
@@ -114,15 +102,11 @@ class Averages:
     def put(
         self, key: int, source: int, x: Tensor, value: float | None, noise_var: float | None
     ) -> None:
-        """Enter one answer, or put it in place of an earlier one of the same source.
+        """Enter one answer at ``x``, ``d``, or put it in place of an earlier one of its source.
 
-        Args:
-            key: of the point: a candidate's row, or a number below 0.
-            source: of the answer: a trial's id, or a number below 0 for results from elsewhere.
-            x: the point, ``d``.
-            value: in the user's units, to be maximised; None for the posterior mean's own, whose
-                variance alone counts.
-            noise_var: of the value; None for the surrogate's.
+        A source is a trial's id, or a number below 0 for results from elsewhere. Values are the
+        user's, to be maximised; None stands for the posterior mean's own, whose variance alone
+        counts. Noise that is None is the surrogate's.
         """
         if key not in self._points:
             self._points[key] = _Point(x)
@@ -136,13 +120,10 @@ class Averages:
     def _set(self, key: int, source: int, answer: tuple[float, float] | None) -> None:
         point = self._points[key]
         before = point.answers.get(source)
-        point.place(source, answer)
         if answer == before:
             return
-        for entry, sign in ((answer, 1), (before, -1)):
-            if entry is not None:
-                point.count(*entry, sign)
-                self.size += sign
+        point.place(source, answer)
+        self.size += (answer is not None) - (before is not None)
         self._changed.add(key)
         self._is_current = False
 
@@ -175,9 +156,7 @@ class Averages:
     def fantasized(self, answers: Averages, generator: torch.Generator) -> Averages:
         """The same points with values drawn where ``answers`` lack some; not to be changed.
 
-        Args:
-            answers: what is known, of points that are all here.
-            generator: of the draw.
+        All points of ``answers`` are here.
         """
         posterior = self.anywhere
         y = posterior.fantasies(answers.anywhere, generator)

@@ -27,16 +27,11 @@ class Feasibility:
     """The status of each point, a function of its trials alone.
 
     What counts are the trials asked after the last one that was answered. Three failures among
-    them, and the point is infeasible; one, and no more than two others may run. The order in
-    which answers and failures arrive makes no difference, and a point that crashes now and
-    then stays in.
+    them, and the point is infeasible; one, and no more than two others may run. The order in which
+    answers and failures arrive makes no difference, and a point that crashes now and then stays
+    in. Points are told apart by ``key``, by their row if None.
 
     Where evaluations are exact, a point with an answer or a running trial is not asked again.
-
-    Args:
-        trials: so far.
-        key: tells points apart; by their row if None.
-        exact: whether evaluations are.
     """
 
     def __init__(
@@ -82,7 +77,6 @@ class Feasibility:
             self._known[key].discard(-1 - result.id)
 
     def status(self, key: int) -> PointStatus:
-        """The status of a point."""
         if self._known.get(key):
             return PointStatus.KNOWN
         if key not in self.suspects:

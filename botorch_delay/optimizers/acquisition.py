@@ -17,7 +17,6 @@ from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.gp.surrogate import Learned, Surrogate
-from botorch_delay.history.events import finite
 from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.certifying import CertifyingUCB
@@ -189,7 +188,9 @@ class AcquisitionOptimizer(Optimizer):
 
     def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         width = data.get("width")
-        self._maximizer.model.asked(trial, None if width is None else finite(width))
+        self._maximizer.model.asked(
+            trial, None if width is None else validation.real(width, "width")
+        )
 
     def _apply_settled(self, trial: Trial) -> None:
         self._maximizer.model.settled(trial)

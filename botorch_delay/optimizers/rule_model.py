@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.domains.devices import sent
+from botorch_delay.domains.devices import generator_for, sent
 from botorch_delay.domains.finite import Domain, PointKeys
-from botorch_delay.domains.generators import generator_for
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp import sample_paths
 from botorch_delay.gp.averages import Averages
@@ -335,7 +334,7 @@ class RuleModel:
 
     def generator(self) -> torch.Generator:
         """A fresh one, of the present ask."""
-        return generator_for(self.seed, len(self._ledger), torch.device("cpu"))
+        return generator_for(self.seed, len(self._ledger))
 
     def paths(self, n_features: int) -> PriorPaths:
         """Paths of the prior: exact ones on small sets, at points from elsewhere as well."""
@@ -384,7 +383,7 @@ class RuleModel:
         for view in self.views:
             drawn = view.answers
             if view.with_pending is not view.answers:
-                generator = generator_for(self.seed, -1 - self.asks, torch.device("cpu"))
+                generator = generator_for(self.seed, -1 - self.asks)
                 drawn = view.with_pending.fantasized(view.answers, generator)
             made.views.append(View(drawn, None))
         made.answers = made.views[0].answers

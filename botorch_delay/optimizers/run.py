@@ -19,9 +19,10 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError
-from botorch_delay.gp.factors import warned
+from botorch_delay.gp.posterior import warned
 from botorch_delay.gp.surrogate import (
     MIN_ANSWERS_TO_FIT,
     Surrogate,
@@ -29,7 +30,7 @@ from botorch_delay.gp.surrogate import (
 )
 from botorch_delay.history import sqlite, states
 from botorch_delay.history.answers import Answers
-from botorch_delay.history.events import SETTLED, Event, read_events, truncated, whole
+from botorch_delay.history.events import SETTLED, Event, read_events, truncated
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
 from botorch_delay.optimizers.config import Config
 
@@ -96,7 +97,7 @@ class Fitting:
         Raises:
             StorageError: if it is malformed.
         """
-        answers = whole(fitted["answers"])
+        answers = validation.whole(fitted["answers"], "answers", 0)
         if not self.learned or answers > self._answers:
             raise StorageError(f"a fit to {answers} answers, of {self._answers}.")
         self.surrogate = Surrogate.rebuild(fitted["surrogate"], self._config.domain)
@@ -383,7 +384,7 @@ class Run:
         if event.kind == "finished":
             self._finished = True
         elif event.kind == "extended":
-            before, horizon = self.horizon, whole(event.data["horizon"], 1)
+            before, horizon = self.horizon, validation.whole(event.data["horizon"], "horizon", 1)
             if before is None or horizon <= before:
                 raise StorageError(f"a horizon of {before} is extended to {horizon}.")
             self._config.plan(horizon)

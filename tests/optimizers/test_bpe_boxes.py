@@ -375,10 +375,8 @@ def test_a_test_of_feasibility_that_nothing_passes():
             made()
 
 
-def test_what_a_box_has_no_list_of():
+def test_points_and_numbers_that_cannot_be():
     opt = make()
-    with pytest.raises(NotSupportedError, match=r"active_set.contains"):
-        _ = opt.active_set.eliminated
     with pytest.raises(InputError, match="not in the domain"):
         opt.round_that_eliminated(UNIT + 2.0)
     with pytest.raises(InputError):
