@@ -30,9 +30,9 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   ``guarantee.Guarantee``, ``information.information_gain``.
 * ``design``: ``greedy.GreedyDesign``, ``box.BoxDesign``; ``ascent``: ``lowest_of_largest`` (ties),
   ``maximize`` (climbs on a box) and ``BoundClimb`` (what they climb).
-* ``gp``: ``kernels.covariance``; ``factors.Factor``; ``posterior.Data``, answers averaged per
-  point, and ``posterior.Posterior``, at any points; ``candidates.CandidatePosterior``, kept up to
-  date on fixed ones; ``averages.Averages``, answers that come and go, or are drawn
+* ``gp``: ``kernels.covariance``; ``posterior.Data``, answers averaged per point, and
+  ``posterior.Posterior``, at any points; ``candidates.CandidatePosterior``, kept up to date on
+  fixed ones; ``averages.Averages``, answers that come and go, or are drawn
   (``fantasized``); ``surrogate.Surrogate``, kernel, noise and units; where they are learned
   ``hyperparameters.fit``, ``warping.Warping``, of the values, and ``subset.representative``, the
   points that a posterior of very many is made of; ``sample_paths.PriorPaths``;
@@ -44,9 +44,9 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
 * ``domains``: ``space.Space``, named parameters, makes a ``finite.FiniteDomain`` or a
   ``box.BoxDomain``, whose ``columns.Columns`` is all that translates between names and numbers
   (``Domain.params`` and ``Domain.point``); ``parameters.Float``, ``parameters.Int`` and
-  ``parameters.Choice``; ``tables.read_rows``, CSV files; ``devices.sent``, copies to a device that
-  are not waited for. Beside it ``delays`` (laws; ``upper_bound`` is u_T), ``validation`` and
-  ``exceptions``.
+  ``parameters.Choice``; ``tables.read_rows``, CSV files; ``devices.generator_for``, random
+  numbers, and ``devices.sent``, copies to a device that are not waited for. Beside it ``delays``
+  (laws; ``upper_bound`` is u_T), ``validation`` and ``exceptions``.
 
 The way of an answer. ``Optimizer.tell`` checks it and makes an ``Event`` of it. ``Run._apply``,
 through which a loaded file goes as well, enters it in the ``Ledger`` and hands the trial to every

@@ -33,8 +33,11 @@ REQUIREMENTS = {
 }
 
 
-def whole(value: Any, name: str, minimum: int) -> int:
-    """``value`` as an int that is at least ``minimum``; bools and 3.5 are refused."""
+def whole(value: Any, name: str, minimum: int, maximum: int = 2**53) -> int:
+    """``value`` as an int between two ends; bools and 3.5 are refused.
+
+    Up to 2^53 whole numbers are exact in double precision.
+    """
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     try:
@@ -45,15 +48,14 @@ def whole(value: Any, name: str, minimum: int) -> int:
         raise InputTypeError(f"{name} must be a whole number, got {value!r}.") from None
     if number < minimum:
         raise InputError(f"{name} must be at least {minimum}, got {number}.")
+    if number > maximum:
+        raise InputError(f"{name} must be at most {maximum}, got {number}.")
     return number
 
 
 def seed(value: Any) -> int:
     """``value`` as a seed: a whole number from 0 to 2^63 - 1."""
-    number = whole(value, "seed", 0)
-    if number >= 2**63:
-        raise InputError(f"seed must be below 2^63, got {number}.")
-    return number
+    return whole(value, "seed", 0, 2**63 - 1)
 
 
 def real(value: Any, name: str) -> float:

@@ -41,7 +41,7 @@ def test_what_can_be_used_comes_back_as_a_plain_number(check, value, expected):
         (lambda v: validation.whole(v, "n", 1), 3.5, InputTypeError, "whole number"),
         (lambda v: validation.whole(v, "n", 0), True, InputTypeError, "whole number"),
         (lambda v: validation.whole(v, "n", 0), torch.tensor(True), InputTypeError, "whole"),
-        (validation.seed, 2**63, InputError, "below 2\\^63"),
+        (validation.seed, 2**63, InputError, "at most 9223372036854775807"),
         (validation.seed, -1, InputError, "at least 0"),
         (lambda v: validation.real(v, "y"), math.nan, InputError, "finite, got nan"),
         (lambda v: validation.real(v, "y"), 10**400, InputError, "finite, got inf"),

@@ -8,7 +8,7 @@ its lower and upper end, whether it is searched by its logarithm, and whether it
 "category" or of an "integer" value (else it is empty).
 """
 
-# what methods do is said in Peer and above
+# What methods do is said in Peer and above.
 
 from __future__ import annotations
 

@@ -69,14 +69,9 @@ SMALLEST_RIDGE = 1e-6
 
 
 def noise_energy(asks: int, delta: float) -> float:
-    """rho_m: with probability ``1 - delta`` a bound on m squared noises, for all m at once.
+    """rho_m, with probability ``1 - delta`` a bound on m squared noises for all m at once.
 
-    Args:
-        asks: m.
-        delta: failure probability.
-
-    Returns:
-        In units of the squared scale of the noise.
+    In units of the squared scale of the noise.
     """
     tail = math.log(len(_GRID) / delta)
     return min((tail - 0.5 * asks * math.log1p(-2.0 * u)) / u for u in _GRID)
@@ -90,13 +85,10 @@ class Ellipsoids:
     and ``t = Q' R y`` the mean is ``z(x)' t / (v + a)``, the covariance
     ``k(x, x') - z(x)' z(x') / (v + a)``. O(m^3) once, O(m) for a point and a ridge.
 
-    Args:
-        covar_module: the kernel.
-        answers: to be maximised, all of noise of that scale or less. Of those at more than
-            ``MAX_POINTS`` points the most answered ones count: any set of answers will do.
-        noise_std: s.
-        asks: how many asks have been made; at least up to the last one answered.
-        delta: failure probability of all that is said, at all times.
+    Answers are to be maximised, all of noise of scale ``noise_std`` or less. Of those at more than
+    ``MAX_POINTS`` points the most answered ones count: any set of answers will do. ``asks`` is how
+    many have been made, at least up to the last one answered, and ``delta`` the failure
+    probability of all that is said, at all times.
 
     Values come in the precision of the domain: in single precision their rounding counts as noise,
     far below any scale of noise that such values can show.
@@ -148,41 +140,31 @@ class Ellipsoids:
 
     @torch.no_grad()
     def bounds(self, points: Tensor, norm_bound: float) -> tuple[Tensor, Tensor]:
-        """On f at ``n x d`` points, lower and upper, ``n`` each; meaningless where refuted.
-
-        Args:
-            points: anywhere.
-            norm_bound: C.
-        """
-        parts = []
-        for part in points.cpu().split(rows_per_chunk(len(self._X), self._X)):
-            nothing = part.new_zeros(0)
-            excess = self._functionals(part.double(), self._X[:0], nothing, norm_bound)
-            parts.append(torch.stack(excess))
-        lower, upper = torch.cat(parts, dim=1) if parts else self._X.new_zeros(2, 0)
-        return lower, upper
+        """On f at ``n x d`` points, lower and upper, ``n`` each; meaningless where refuted."""
+        nothing = self._X.new_zeros(0)
+        return self._functionals(points, self._X[:0], nothing, norm_bound)
 
     @torch.no_grad()
     def excess(self, rivals: Tensor, asked: Tensor, counts: Tensor, norm_bound: float) -> Tensor:
         """Upper bounds on ``sum_i counts_i (f(x) - f(asked_i))``, for each rival x: ``n``.
 
-        Args:
-            rivals: ``n x d``.
-            asked: ``p x d``.
-            counts: ``p``.
-            norm_bound: C.
+        Rivals are ``n x d``, asked points ``p x d``, their counts ``p``.
         """
-        asked = asked.cpu().double()
-        parts = [
-            self._functionals(part.double(), asked, counts.cpu().double(), norm_bound)[1]
-            for part in rivals.cpu().split(rows_per_chunk(len(self._X) + len(asked), self._X))
-        ]
-        return torch.cat(parts) if parts else self._X.new_zeros(0)
+        asked, counts = asked.cpu().double(), counts.cpu().double()
+        return self._functionals(rivals, asked, counts, norm_bound)[1]
 
     def _functionals(
         self, X: Tensor, asked: Tensor, counts: Tensor, norm_bound: float
     ) -> tuple[Tensor, Tensor]:
         """Bounds on ``T f(x) - sum_i counts_i f(asked_i)``, T the sum of counts, 1 without any."""
+        chunks = X.cpu().split(rows_per_chunk(len(self._X) + len(asked), self._X))
+        parts = [self._in_chunk(X.double(), asked, counts, norm_bound) for X in chunks]
+        lower, upper = (torch.cat(ends) for ends in zip(*parts, strict=True))
+        return lower, upper
+
+    def _in_chunk(
+        self, X: Tensor, asked: Tensor, counts: Tensor, norm_bound: float
+    ) -> tuple[Tensor, Tensor]:
         total = float(counts.sum()) if len(counts) else 1.0
         prior = total**2 * prior_variance(self._kernel, X)
         size = prior.max() if len(X) else prior.sum()
@@ -226,20 +208,11 @@ def _most_answered(answers: Answers) -> Answers:
 
 
 class Ellipsoid:
-    """Bounds on f at fixed candidates that only ever get tighter.
+    """Bounds on f, to be maximised, at fixed candidates, ``N x d``, that only ever get tighter.
 
-    Args:
-        covar_module: the kernel.
-        candidates: ``N x d``; all is computed in double precision.
-        norm_bound: C.
-        noise_std: s.
-        delta: failure probability of all bounds at all times.
-
-    Attributes:
-        lower: of f, to be maximised, ``N``.
-        upper: of f, ``N``.
-        refuted: whether the answers contradict ``norm_bound`` and ``noise_std``; a bool tensor, for
-            nothing here waits for a device.
+    With probability ``1 - delta`` all hold at all times. All is computed in double precision.
+    Whether the answers contradict ``norm_bound`` and ``noise_std``, ``refuted``, is a bool tensor,
+    for nothing here waits for a device.
     """
 
     def __init__(

@@ -68,19 +68,12 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Parts:
-    """A half-width from bias and noise apart: ``slack`` and the moments times these factors.
+    """A half-width from bias and noise apart: ``slack`` and the moments times these factors."""
 
-    Attributes:
-        bias: factor on the largest bias per unit of norm.
-        noise_norm: factor on the norm of the answers' weights.
-        deviation: factor on sigma.
-        slack: what is added, in units of the values.
-    """
-
-    bias: float
-    noise_norm: float = 0.0
-    deviation: float = 0.0
-    slack: float = 0.0
+    bias: float  # on the largest bias per unit of norm
+    noise_norm: float = 0.0  # on the norm of the answers' weights
+    deviation: float = 0.0  # on sigma
+    slack: float = 0.0  # what is added, in units of the values
 
 
 @dataclass(frozen=True)
@@ -116,6 +109,11 @@ class HalfWidth:
             noise = parts.noise_norm * posterior.noise_norm + parts.deviation * deviation
             width = torch.minimum(width, parts.bias * posterior.bias + noise + parts.slack)
         return width + posterior.mean_rounding
+
+    def interval(self, posterior: Moments) -> tuple[Tensor, Tensor]:
+        """Lower and upper bounds at each point of the evidence's posterior, ``n`` each."""
+        half = self.at(posterior)
+        return posterior.mean - half, posterior.mean + half
 
 
 class Constants(NamedTuple):
@@ -175,13 +173,8 @@ class Confidence(ABC):
 class FixedBeta(Confidence):
     """Bounds ``mu +- sqrt(beta) * sigma``, as in the paper's experiments: a heuristic.
 
-    With beta = 6 some bound fails in about half of all runs.
-
-    Args:
-        beta: BoTorch's convention, the square of the factor on sigma; above 0.
-
-    Raises:
-        InputError: if ``beta`` is not above 0.
+    With beta = 6 some bound fails in about half of all runs. Beta is BoTorch's, the square of the
+    factor on sigma; above 0.
     """
 
     beta: float
@@ -192,21 +185,18 @@ class FixedBeta(Confidence):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """A fixed multiplier proves nothing."""
         return (
             f"{self!r} is a heuristic multiplier (with the paper's beta = 6 some bound fails in "
             "about half of all runs); use RKHSConfidence(norm_bound, noise_std).",
         )
 
     def fixed_design(self, evidence: Evidence) -> HalfWidth:
-        """``sqrt(beta) * sigma``."""
         words = f"mean +- sqrt({self.beta:g}) posterior deviations: a heuristic"
         return HalfWidth(math.sqrt(self.beta), rounded_up=False, words=words)
 
     adaptive = fixed_design
 
     def missing_on_box(self, covar_module: Kernel) -> str | None:
-        """Nothing beyond what is missing anywhere."""
         return None
 
     def __repr__(self) -> str:
@@ -229,9 +219,6 @@ class RKHSConfidence(Confidence):
             many points. "net": on a net in the kernel's distance, and between its points by
             continuity. "trace": no net, for any kernel; best where the effective dimension is
             small, as with a linear kernel.
-
-    Raises:
-        InputError: if a number is not above 0, or ``uniform`` is neither.
     """
 
     norm_bound: float
@@ -249,7 +236,6 @@ class RKHSConfidence(Confidence):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Norm bound and noise scale."""
         return (
             f"the RKHS norm of f under the given kernel is at most {self.norm_bound:g}",
             f"the noise is sub-Gaussian with scale {self.noise_std:g}, has mean zero, and is "
@@ -258,7 +244,6 @@ class RKHSConfidence(Confidence):
 
     @property
     def constants(self) -> Constants:
-        """Its own arguments."""
         return Constants(self.norm_bound, self.noise_std)
 
     def missing_on_box(self, covar_module: Kernel) -> str | None:
@@ -277,10 +262,8 @@ class RKHSConfidence(Confidence):
     def fixed_design(self, evidence: Evidence) -> HalfWidth:
         """Lemma 1 at this many points, or what ``uniform`` names on a box.
 
-        On a box without answers it is ``C_k sqrt(k(x, x))``, which needs no probability.
-
-        Raises:
-            NotSupportedError: if the kernel does not allow this way.
+        On a box without answers it is ``C_k sqrt(k(x, x))``, which needs no probability. Raises
+        :class:`NotSupportedError` if the kernel does not allow this way.
         """
         if evidence.box is None:
             return self._lemma_1(evidence, math.log(evidence.points))
@@ -426,9 +409,6 @@ def rkhs_bounds(
 
     Returns:
         ``(lower, upper)``, each of shape ``n``.
-
-    Raises:
-        InputError: if an argument is malformed.
     """
     train_X = validation.matrix(train_X, "train_X", empty=True)
     X = validation.matrix(X, "X", empty=True)
@@ -446,8 +426,7 @@ def rkhs_bounds(
     evidence = Evidence(covar_module, data, 1.0 / math.sqrt(noise), both_sides)
     width = confidence.fixed_design(evidence)
     posterior = Posterior(covar_module, data).at(X, weights=width.needs_weights)
-    half = width.at(posterior)
-    return posterior.mean - half, posterior.mean + half
+    return width.interval(posterior)
 
 
 def _mean_norm(posterior: Posterior, covar_module: Kernel) -> float:

@@ -10,23 +10,16 @@ class BudgetTerms:
     """What a regret budget claims: regret of at most ``max(F B, B') + W + E``.
 
     All but F in units of the values; W and E are of the run so far.
-
-    Attributes:
-        factor: F.
-        plan: B, what BPE-Delay's own regret bound is for its plan on the whole set, no wait in it.
-        bound: ``max(F B, B')``, where B' is B with the bounds' smaller share of delta.
-        waits_cost: W, the bills of asks while a round waited, or of points again, as priced when
-            asked.
-        excess: E, what rounds on the active set have come to beyond the plan.
-        trivial: D T, what any asks can cost at most.
     """
 
-    factor: float
+    factor: float  # F
+    # B, what BPE-Delay's own regret bound is for its plan on the whole set, no wait in it
     plan: float
-    bound: float
+    bound: float  # ``max(F B, B')``, where B' is B with the bounds' smaller share of delta
+    # W, the bills of asks while a round waited, or of points again, as priced when asked
     waits_cost: float
-    excess: float
-    trivial: float
+    excess: float  # E, what rounds on the active set have come to beyond the plan
+    trivial: float  # D T, what any asks can cost at most
 
     @property
     def vacuous_from(self) -> float:

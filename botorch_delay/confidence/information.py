@@ -18,9 +18,6 @@ def information_gain(covar_module: Kernel, X: Tensor, noise_var: float) -> float
         covar_module: the kernel.
         X: ``n x d`` points; a point that is evaluated twice stands in it twice.
         noise_var: lambda^2, above 0.
-
-    Raises:
-        InputError: if an argument is malformed.
     """
     return 0.5 * torch.log1p(_checked_spectrum(covar_module, X, noise_var)).sum().item()
 
@@ -35,9 +32,6 @@ def effective_dimension(covar_module: Kernel, X: Tensor, noise_var: float) -> fl
         covar_module: the kernel.
         X: ``n x d`` points.
         noise_var: lambda^2, above 0.
-
-    Raises:
-        InputError: if an argument is malformed.
     """
     eigenvalues = _checked_spectrum(covar_module, X, noise_var)
     return (eigenvalues / (1.0 + eigenvalues)).sum().item()

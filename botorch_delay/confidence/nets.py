@@ -38,23 +38,14 @@ _STEPS = 40
 
 @dataclass(frozen=True)
 class Net:
-    """A finite set that has a point near every point of a box.
+    """A finite set that has a point near every point of a box."""
 
-    Attributes:
-        eps: no point of the box is farther than this from the net, in the kernel's distance.
-        log_size: natural logarithm of its number of points, which may exceed any float.
-    """
-
-    eps: float
-    log_size: float
+    eps: float  # no point of the box is farther than this from the net, in the kernel's distance
+    log_size: float  # natural logarithm of its number of points, which may exceed any float
 
 
 def largest_deviation(covar_module: Kernel, bounds: Tensor) -> float:
-    """An upper bound on ``sqrt(k(x, x))`` over a box, for the kernels of a distance bound.
-
-    Raises:
-        NotSupportedError: if the kernel, or a part of it, is another one.
-    """
+    """An upper bound on ``sqrt(k(x, x))`` over a box, for the kernels of a distance bound."""
     box = _plain(bounds)
     return _measure(covar_module, torch.zeros_like(box[0]), box)[1]
 
@@ -62,20 +53,12 @@ def largest_deviation(covar_module: Kernel, bounds: Tensor) -> float:
 def nets(
     covar_module: Kernel, bounds: Tensor, discrete: Mapping[int, int], radii: Sequence[float]
 ) -> list[Net]:
-    """For each of several radii a net: the centres of the cells of a grid.
+    """For each of several radii a net of at most that: the centres of the cells of a grid.
 
     Cells are about equally long in every column, measured by the kernel: that is the smallest
-    grid. A column keeps its own values where they are no more than its cells.
-
-    Args:
-        covar_module: a squared exponential, Matern or linear kernel, or a multiple, a sum or a
-            product of such kernels.
-        bounds: ``2 x d``, the box.
-        discrete: number of values of the columns that only take some.
-        radii: the largest of each net, above 0.
-
-    Raises:
-        NotSupportedError: if the kernel's distance is not known.
+    grid. A column that takes ``discrete`` values keeps them where they are no more than its cells.
+    Kernels are squared exponential, Matern or linear, or a multiple, a sum or a product of such
+    kernels; :class:`NotSupportedError` for others.
     """
     box = _plain(bounds)
     half = 0.5 * (box[1] - box[0])
@@ -116,20 +99,13 @@ def largest_on_box(
 ) -> float:
     """An upper bound on the supremum over a box of any g that is bounded from the points of a net.
 
-    That is ``g(x) <= value(z) + slope d_k(x, z)`` for all x and z of the box: value need be neither
-    g nor Lipschitz itself. Cells are halved, those first that may hold the largest values: a
-    centre's value plus ``slope`` times the distance of the farthest corner bounds g in its cell.
+    That is ``g(x) <= value(z) + slope d_k(x, z)`` for all x and z of the box: value need be
+    neither g nor Lipschitz itself. Cells are halved, those first that may hold the largest values:
+    a centre's value plus ``slope`` times the distance of the farthest corner bounds g in its cell.
 
-    Args:
-        value: at ``n x d`` points in double precision, ``n``.
-        slope: of g, as above.
-        covar_module: as in :func:`nets`.
-        bounds: ``2 x d``, the box.
-        tolerance: how far the bound may be above the largest value at a centre, as a share of it;
-            more where that would take more than ``MAX_CELLS`` cells.
-
-    Raises:
-        NotSupportedError: if the kernel's distance is not known.
+    The bound may be above the largest value at a centre by ``tolerance``, a share of it, and by
+    more where that would take more than ``MAX_CELLS`` cells. Kernels are those of :func:`nets`,
+    and values in double precision.
     """
     box = _plain(bounds)
     centres, half = box.mean(dim=0, keepdim=True), 0.5 * (box[1] - box[0]).unsqueeze(0)

@@ -43,32 +43,20 @@ def tie_tolerance(dtype: torch.dtype) -> float:
     return max(TIE_TOLERANCE, 64.0 * torch.finfo(dtype).eps)
 
 
-def largest_and_tied(scores: Tensor, scale: float = 0.0) -> tuple[Tensor, Tensor]:
-    """The largest score, and which are tied with it: bool, ``n``. Never waits for a device.
-
-    Args:
-        scores: ``n``.
-        scale: the size of what the scores are made of, where they may cancel.
-    """
-    top = scores.max()
-    slack = tie_tolerance(scores.dtype) * top.abs().clamp_min(scale)
-    return top, scores >= top - slack
-
-
 def lowest_of_largest(scores: Tensor, scale: float = 0.0) -> int:
     """The lowest index whose score is the largest, ties included.
 
-    Args:
-        scores: ``n``.
-        scale: the size of what the scores are made of, where they may cancel.
+    ``scale`` is the size of what the scores are made of, where they may cancel.
     """
     return int(lowest_tied(scores, scale))
 
 
 def lowest_tied(scores: Tensor, scale: float = 0.0) -> Tensor:
     """The same as a LongTensor of shape 1, for which no device is waited for."""
+    top = scores.max()
+    slack = tie_tolerance(scores.dtype) * top.abs().clamp_min(scale)
     # argmax returns the first of equal entries: the lowest index among the ties.
-    return largest_and_tied(scores, scale)[1].byte().argmax().unsqueeze(0)
+    return (scores >= top - slack).byte().argmax().unsqueeze(0)
 
 
 @runtime_checkable
@@ -90,22 +78,14 @@ def maximize(
     reach: float = 1.0,
     enough: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Climb from every start.
+    """Climb from every start: the points reached, ``n x d``, and their values, ``n``.
 
-    Args:
-        function: ``n x d`` to ``n``, differentiable in the columns that vary freely, or a
-            :class:`WithSlope`.
-        domain: the box; points stay in it.
-        starts: ``n x d``, in the box and inside.
-        generator: for directions along edges, and columns with lists of values.
-        steps: evaluations of function and gradient at most.
-        inside: a further test, ``n x d`` to a bool tensor ``n``.
-        reach: how far a start may get in each column, as a share of the box's side.
-        enough: to stop when no start's slope promises its next step so much above the best value;
-            0 to take all steps. Of no effect where columns have lists of values.
-
-    Returns:
-        The points reached, ``n x d``, and their values, ``n``.
+    The function maps ``n x d`` to ``n`` and is differentiable in the columns that vary freely, or
+    knows its own slope. Points stay in the box, and where a further test, ``inside`` (``n x d`` to
+    bool ``n``), holds, as it does at the starts. There are at most so many steps, each an
+    evaluation of function and gradient, and no start gets further than ``reach`` in a column, as a
+    share of the box's side. Where no column has a list of values it ends when no start's slope
+    promises its next step ``enough`` above the best value; 0 to take all steps.
     """
     ascent = _Ascent(function, domain, starts, generator, inside, reach)
     redraws = bool(domain.lists)
@@ -121,12 +101,7 @@ def maximize(
 
 
 class _Ascent:
-    """Starts on their way up; the arguments are those of :func:`maximize`.
-
-    Attributes:
-        X: where they are, ``n x d``.
-        values: there, ``n``.
-    """
+    """Starts on their way up, and where they are, ``X``, with the values there."""
 
     def __init__(
         self,
@@ -209,7 +184,6 @@ class _Ascent:
         return drawn if self._listed is None else drawn.masked_fill(self._listed, 0.0)
 
     def redraw(self) -> None:
-        """Draw a column with a list of values anew."""
         proposal = _redraw(self._domain, self.X, self._generator)
         self._take(self._domain.to_unit(proposal), proposal)
 
@@ -234,18 +208,9 @@ class _Ascent:
 class BoundClimb:
     """``mu + factor * min(sigma, cap)`` under a learned kernel, with its slope in closed form.
 
-    Sigma counts for no more than at the starts, near which climbs stay: of very many points those
-    near the starts count. The kernel is Matern with nu = 5/2, of variance 1.
-
-    Args:
-        surrogate: whose units and kernel count.
-        answers: gives mu, at least one answer.
-        design: gives sigma.
-        factor: on sigma.
-        starts: ``n x d``, where the climbs begin, in the rows of what is asked about.
-
-    Attributes:
-        cap: sigma at the starts, ``n``.
+    Sigma counts for no more than at the starts (``n x d``, in the rows of what is asked about),
+    near which climbs stay: of very many points those near the starts count. Answers, at least one,
+    give mu, and the design sigma. The kernel is Matern with nu = 5/2, of variance 1.
     """
 
     def __init__(
@@ -265,7 +230,6 @@ class BoundClimb:
         self.cap = self._deviation(cross)[0]
 
     def __call__(self, X: Tensor) -> Tensor:
-        """Its values at ``n x d``."""
         return self.with_slope(X)[0]
 
     def with_slope(self, X: Tensor) -> tuple[Tensor, Tensor]:
@@ -333,13 +297,7 @@ def snapped(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def stretched(X: Tensor, inside: Callable[[Tensor], Tensor], generator: torch.Generator) -> Tensor:
-    """The points pushed away from each other until they reach the edge of a set.
-
-    Args:
-        X: ``n x d``, inside.
-        inside: ``n x d`` to a bool tensor ``n``.
-        generator: pairs the points.
-    """
+    """Points inside a set, ``n x d``, pushed away from each other until they reach its edge."""
     other = X[moved(torch.randperm(len(X), generator=generator), X.device)]
     direction = X - other
     low, high = torch.zeros_like(X[:, :1]), torch.ones_like(X[:, :1])

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from botorch_delay.design.ascent import lowest_of_largest, maximize
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.devices import moved, sent
+from botorch_delay.domains.devices import generator_for, moved, sent
 from botorch_delay.domains.finite import PointKeys
-from botorch_delay.domains.generators import generator_for
 from botorch_delay.exceptions import ExhaustedDesignError
 from botorch_delay.gp.candidates import Answer, CandidatePosterior
 from botorch_delay.gp.posterior import Data, Posterior
@@ -44,15 +43,9 @@ def corners(domain: BoxDomain) -> Tensor:
 class BoxDesign:
     """A greedy design on a box that grows one pick at a time; points go by their keys.
 
-    Args:
-        surrogate: whose kernel and noise count.
-        domain: the box.
-        keys: of points.
-        pool: ``n x d``, where picks start from.
-        inside: where points may be asked beside the domain's own limits, ``n x d`` to bool ``n``.
-        seed: of the search in columns with lists of values.
-        refine: whether picks are refined; otherwise they are points of the pool.
-        picks: to begin with, in this order: what follows is as if they had been made here.
+    Picks start from a pool, ``n x d``, and stay where ``inside`` (``n x d`` to bool ``n``) holds
+    beside the domain's own limits. Without ``refine`` they are points of the pool. What follows
+    ``picks`` is as if they had been made here, in this order.
     """
 
     def __init__(
@@ -91,11 +84,6 @@ class BoxDesign:
             self.add(key)
 
     def next(self) -> int:
-        """The point that the rule picks now.
-
-        Raises:
-            ExhaustedDesignError: if nothing is left to pick from.
-        """
         self._climb()
         points = torch.cat([self._points, self._maxima])
         variance = torch.cat([self._pool.variance, self.variance(self._maxima)])
@@ -125,7 +113,6 @@ class BoxDesign:
         return self._posterior.variance(X)
 
     def add(self, key: int) -> None:
-        """Count a point as picked, once more if it was already."""
         self._adds += 1
         self._counts[key] = count = self._counts.get(key, 0) + 1
         point = sent(self._keys.point(key), self._surrogate.origin)
@@ -149,7 +136,6 @@ class BoxDesign:
         )
 
     def exclude(self, key: int, excluded: bool = True) -> None:
-        """Keep a point from being picked, or allow it again; its past picks still count."""
         if excluded:
             self._closed.add(key)
         else:
@@ -165,7 +151,7 @@ class BoxDesign:
         self._maxima, _ = self._refine(self._points[top], STEPS, -turn)
 
     def _refine(self, starts: Tensor, steps: int, number: int) -> tuple[Tensor, Tensor]:
-        generator = generator_for(self._seed, abs(2 * number) + (number < 0), torch.device("cpu"))
+        generator = generator_for(self._seed, abs(2 * number) + (number < 0))
         return maximize(
             self.variance,
             self._domain,

@@ -26,12 +26,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.design.ascent import (
-    largest_and_tied,
-    lowest_of_largest,
-    lowest_tied,
-    tie_tolerance,
-)
+from botorch_delay.design.ascent import lowest_of_largest, lowest_tied, tie_tolerance
 from botorch_delay.domains.devices import sent, sent_rows
 from botorch_delay.exceptions import ExhaustedDesignError, NumericsError
 from botorch_delay.gp.candidate_covariance import BLOCK, MAX_FOLDED, CandidateCovariance
@@ -52,16 +47,12 @@ class GreedyDesign:
     """A greedy design that grows one pick at a time.
 
     On CUDA :meth:`extend` makes all its picks without waiting for the device, and the rows of n
-    picks are kept in tensors of ``BLOCK`` rows each: n N numbers, rounded up to a block, 9.2 GB for
-    1,000 picks among 1,000,000 candidates in double. Elsewhere the shortlist has at most
+    picks are kept in tensors of ``BLOCK`` rows each: n N numbers, rounded up to a block, 9.2 GB
+    for 1,000 picks among 1,000,000 candidates in double. Elsewhere the shortlist has at most
     ``SHORTLIST_MAX`` columns. All else is vectors of N numbers.
 
-    Args:
-        covar_module: the kernel.
-        candidates: ``N x d``.
-        noise_var: lambda^2.
-        picks: indices to begin with, in this order, chosen by the rule or not.
-        rows: the indices of the candidates, a LongTensor ``N``, increasing; 0 to N - 1 if None.
+    Candidates are ``N x d``. What follows ``picks`` is as if they had been made here, by the rule
+    or not. Indices are those of ``rows``, a LongTensor ``N``, increasing; 0 to N - 1 if None.
     """
 
     def __init__(
@@ -95,7 +86,6 @@ class GreedyDesign:
         return self._form.variance
 
     def exclude(self, index: int, excluded: bool = True) -> None:
-        """Keep a candidate from being picked, or allow it again; its past picks still count."""
         place = self._place(index)
         if excluded:
             self._excluded.add(place)
@@ -104,17 +94,11 @@ class GreedyDesign:
         self._form.mask = self._mask()
 
     def next(self) -> int:
-        """The index that the rule picks now.
-
-        Raises:
-            ExhaustedDesignError: if every candidate is excluded.
-        """
         if len(self._excluded) == len(self._candidates):
             raise ExhaustedDesignError("Every candidate of the design is excluded.")
         return int(self._rows[self._form.next()])
 
     def add(self, index: int) -> None:
-        """Count ``index`` as picked."""
         place = self._place(index)
         self._form.add(place)
         self._picks.append(place)
@@ -126,18 +110,12 @@ class GreedyDesign:
         """The posterior at some candidates, from the covariance that the design keeps.
 
         Nothing is factorized: what answers of the design's noise say of candidates is changed
-        where picks have none, or answers are no picks. With C the covariance given the answers
-        the mean is ``C D^-1 y``, and the weights of the answers are ``D^-1 C``.
+        where picks have none, or answers are no picks. With C the covariance given the answers the
+        mean is ``C D^-1 y``, and the weights of the answers are ``D^-1 C``.
 
-        Args:
-            data: answers.
-            answered: the indices of their points, a LongTensor ``m``.
-            at: those of the candidates where it is wanted, a LongTensor ``n``.
-            weights: whether ``noise_norm`` and ``penalty`` are needed.
-
-        Returns:
-            None where no covariance is kept, or not one close enough, or where answers are at
-            points that are no candidates.
+        Answers are at the indices ``answered``, ``m``, the posterior is wanted ``at`` others,
+        ``n``, both LongTensors. None where no covariance is kept, or not one close enough, or
+        where answers are at points that are no candidates.
         """
         own = self._rows.to(at.device)
         if not isinstance(self._form, _Tracked) or not bool(torch.isin(answered, own).all()):
@@ -202,13 +180,7 @@ class GreedyDesign:
 
 
 class _Tracked:
-    """The covariance of all candidates, kept up to date.
-
-    Args:
-        kernel: the kernel.
-        points: ``N x d``.
-        noise: lambda^2.
-    """
+    """The covariance of all candidates, kept up to date."""
 
     def __init__(self, kernel: Kernel, points: Tensor, noise: float) -> None:
         self.mask: Tensor | None = None
@@ -241,9 +213,9 @@ class _Tracked:
         )
 
     def next(self) -> int:
-        top, tied = largest_and_tied(self._open_variance())
-        _check_finite(top)
-        return int(tied.byte().argmax())
+        variance = self._open_variance()
+        _check_finite(variance.max())
+        return lowest_of_largest(variance)
 
     @torch.no_grad()
     def _add(self, index: Tensor) -> None:
@@ -260,13 +232,7 @@ class _Tracked:
 
 
 class _Lazy:
-    """Upper bounds on the variance of every candidate, and exact ones on a shortlist.
-
-    Args:
-        kernel: the kernel.
-        points: ``N x d``.
-        noise: lambda^2.
-    """
+    """Upper bounds on the variance of every candidate, and exact ones on a shortlist."""
 
     def __init__(self, kernel: Kernel, points: Tensor, noise: float) -> None:
         self._kernel, self._points, self._noise = kernel, points, noise
@@ -392,19 +358,12 @@ class _Lazy:
 
 @dataclass(frozen=True)
 class _Shortlist:
-    """Candidates with exact variances, and what is known of the rest.
+    """Candidates with exact variances, and what is known of the rest."""
 
-    Attributes:
-        members: indices, ``n``, increasing.
-        posterior: at the members, given the picks.
-        ceiling: no other candidate has more, but those counted on by ``beyond``.
-        beyond: others from this index on may have as much as the ceiling; 0 for all.
-    """
-
-    members: Tensor
-    posterior: CandidatePosterior
-    ceiling: float
-    beyond: int
+    members: Tensor  # indices, ``n``, increasing
+    posterior: CandidatePosterior  # at the members, given the picks
+    ceiling: float  # no other candidate has more, but those counted on by ``beyond``
+    beyond: int  # others from this index on may have as much as the ceiling; 0 for all
 
     def next(self) -> int | None:
         """The index that the rule picks; None where it may be elsewhere."""
@@ -424,7 +383,6 @@ class _Shortlist:
         return found
 
     def add(self, index: int, pick: Answer) -> None:
-        """Count a pick."""
         self.posterior.update({self.keys([index])[0]: pick})
 
 
@@ -442,9 +400,6 @@ def greedy_max_variance(
     Returns:
         A LongTensor of shape ``n``, indices into ``candidates``, in order. Ties go to the
         lowest index whose variance is at least ``1 - 1e-8`` times the largest.
-
-    Raises:
-        InputError: if an argument is malformed.
 
     Example:
         >>> from gpytorch.kernels import RBFKernel

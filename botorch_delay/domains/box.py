@@ -40,11 +40,6 @@ class BoxDomain(Domain):
         lists: columns that take a list of values, discrete or categories, each increasing.
         discrete_dims, cat_dims, constraints, feasible: as above.
 
-    Raises:
-        InputTypeError: if ``bounds`` is no floating tensor, or a list of values no mapping.
-        InputError: if bounds are crossed or not finite, a value is outside of them, or no point
-            can satisfy the linear constraints.
-
     Example:
         >>> bounds = torch.tensor([[1e-5, 16.0], [1e-1, 256.0]], dtype=torch.double)
         >>> box = BoxDomain(bounds, discrete_dims={1: [16, 64, 256]}, log_dims=[0])
@@ -226,7 +221,6 @@ class BoxDomain(Domain):
         return (logs(X) - low) / (high - low)
 
     def contains(self, X: Tensor) -> Tensor:
-        """Whether each point of ``X`` (``n x d``) is in the box, exactly: bool ``n``."""
         validation.matches(X, "X", self.bounds)
         low, high = self.bounds
         inside = torch.minimum(X - low, high - X).amin(dim=1) >= 0.0
@@ -237,11 +231,9 @@ class BoxDomain(Domain):
         return inside
 
     def allowed(self, column: int) -> Tensor | None:
-        """The numbers in a column's list, increasing; None for all between its ends."""
         return self.lists.get(column)
 
     def describe(self) -> dict[str, Any]:
-        """Names, logarithms, lists of values, and constraints."""
         return super().describe() | {
             "discrete_dims": {str(dim): v for dim, v in self.discrete_dims.items()},
             "cat_dims": {str(dim): v for dim, v in self.cat_dims.items()},

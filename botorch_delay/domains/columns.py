@@ -28,7 +28,6 @@ class Plain(Parameter):
 
     @property
     def count(self) -> float:
-        """Any number is one."""
         return math.inf
 
     @property
@@ -37,24 +36,20 @@ class Plain(Parameter):
 
     @property
     def summary(self) -> str:
-        """The allowed values in words."""
         return "a number"
 
     def decode(self, number: float) -> float:
-        """The number."""
         return number
 
     def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
-        """The value."""
         return validation.real(value, name)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a domain as named parameters, and back.
+    """The columns of a domain as named parameters, in order, and back.
 
-    Attributes:
-        parameters: by name, in the order of the columns; one with a single value takes no column.
+    A parameter with a single value takes no column.
     """
 
     parameters: Mapping[str, Parameter]
@@ -119,11 +114,7 @@ class Columns:
         return ", ".join(texts)
 
     def numbers(self, params: Mapping[str, Any], *, outside: bool = False) -> list[float]:
-        """The columns' numbers for a value of every parameter.
-
-        Raises:
-            InputError: if a name is missing or unknown, or a value is not allowed.
-        """
+        """The columns' numbers for a value of every parameter."""
         if not isinstance(params, Mapping):
             raise InputTypeError(
                 f"params must map each of {list(self.parameters)} to its value, got "
@@ -159,15 +150,12 @@ class Columns:
         parameters = enumerate(self.varying.values())
         return [(dim, p) for dim, p in parameters if p.column is None and math.isfinite(p.count)]
 
-    def test(self, feasible: Callable[[dict[str, Any]], bool]) -> Callable[[Tensor], Tensor]:
-        """A test of parameters as one of points, ``n x d`` to a bool tensor ``n``."""
-        return _Test(self, feasible)
-
 
 @dataclass(frozen=True)
-class _Test:
-    """A user's test of parameters, of points; a class, so that copies and processes can have it."""
+class ParamsTest:
+    """A user's test of parameters as one of points, ``n x d`` to a bool tensor ``n``."""
 
+    # A class, so that copies and other processes can have it.
     columns: Columns
     feasible: Callable[[dict[str, Any]], bool]
 

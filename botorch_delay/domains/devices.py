@@ -1,4 +1,4 @@
-"""From the CPU to a device without waiting for it, and how many threads compute on the CPU.
+"""From the CPU, where random numbers are drawn, to a device without waiting; threads of the CPU.
 
 Memory that is not pinned is copied to the driver before a call returns, so that the original may
 change at once. The other way this does not hold: a copy from a device to the CPU waits.
@@ -31,6 +31,27 @@ def sent(X: Any, like: Tensor) -> Tensor:
 def sent_rows(rows: Sequence[int], like: Tensor) -> Tensor:
     """Rows as a LongTensor on the device of a tensor."""
     return moved(torch.tensor(rows, dtype=torch.long), like.device)
+
+
+def generator_for(seed: int, number: int) -> torch.Generator:
+    """A generator for one ask, the same for a seed and an ask, whatever came before."""
+    mixed = (seed * 0x9E3779B97F4A7C15 + number * 0xBF58476D1CE4E5B9 + 1) % 2**63
+    return torch.Generator().manual_seed(mixed)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seeds the global generators of the CPU and of a device, and restores them at the end.
+
+    For libraries that draw from them. Other devices' generators are left alone.
+    """
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
 
 
 def one_thread() -> AbstractContextManager[object]:

@@ -28,13 +28,10 @@ class Encoding:
 
     One column for each category, 1 where it is the point's own and 0 elsewhere, puts all
     categories at the same distance: no order is imposed.
-
-    Attributes:
-        log_dims: columns replaced by their logarithm.
-        categories: columns that name categories, and the values there.
     """
 
-    log_dims: tuple[int, ...] = ()
+    log_dims: tuple[int, ...] = ()  # columns replaced by their logarithm
+    # columns that name categories, and the values there
     categories: tuple[tuple[int, tuple[float, ...]], ...] = ()
 
     def __call__(self, X: Tensor) -> Tensor:
@@ -148,9 +145,6 @@ class Domain(ABC):
             params: a value for every name.
             outside: whether numbers may lie outside of their intervals or between their steps, as
                 those of results obtained elsewhere may; then the point can be outside the domain.
-
-        Raises:
-            InputError: if a name is missing or unknown, or a value is not allowed.
         """
         return self.like.new_tensor(self.columns.numbers(params, outside=outside))
 
@@ -168,11 +162,7 @@ class Domain(ABC):
         ).hexdigest()
 
     def check_logarithms(self, X: Tensor, name: str) -> None:
-        """Refuse points (``n x d``) that have no logarithm where one is needed.
-
-        Raises:
-            InputError: if an entry in a column of ``log_dims`` is not above 0.
-        """
+        """Refuse points (``n x d``) that are not above 0 in a column of ``log_dims``."""
         for dim in self.log_dims:
             if (X[:, dim] <= 0).any():
                 raise InputError(
@@ -192,14 +182,10 @@ class Domain(ABC):
 
 
 class PointKeys:
-    """Whole numbers for points: rows of a finite domain, and -1, -2, ... as others are first met.
-
-    Attributes:
-        points: those of keys -1, -2, and so on, each ``d``, on the CPU.
-    """
+    """Whole numbers for points: rows of a finite domain, and -1, -2, ... as others are met."""
 
     def __init__(self) -> None:
-        self.points: list[Tensor] = []
+        self.points: list[Tensor] = []  # those of keys -1, -2, ..., on the CPU
         self._keys: dict[bytes, int] = {}
 
     def of(self, x: Tensor) -> int:
@@ -231,11 +217,6 @@ class FiniteDomain(Domain):
     Attributes:
         points: all points, ``N x d``.
         count: N.
-
-    Raises:
-        InputTypeError: if ``points`` is no floating tensor.
-        InputError: if it is empty, not 2-dimensional, not finite, or has equal rows, or if
-            names or logarithms do not fit it.
 
     Example:
         >>> domain = FiniteDomain(torch.linspace(0, 1, 5, dtype=torch.double).unsqueeze(-1))
@@ -272,15 +253,12 @@ class FiniteDomain(Domain):
         return one_thread() if len(self) <= MOST_ON_ONE_THREAD else nullcontext()
 
     def contains(self, X: Tensor) -> Tensor:
-        """Whether each point of ``X`` (``n x d``) is in the domain, exactly: bool ``n``."""
         return self.find(X) >= 0
 
     def allowed(self, column: int) -> Tensor:
-        """The numbers that points have in a column, increasing."""
         return self.points[:, column].unique()
 
     def find(self, X: Tensor) -> Tensor:
-        """The row of each point of ``X`` (``n x d``) in the domain, -1 where there is none."""
         validation.matches(X, "X", self.points)
         found = super().find(X)
         for row, x in enumerate(X):
@@ -290,7 +268,6 @@ class FiniteDomain(Domain):
         return found
 
     def describe(self) -> dict[str, Any]:
-        """Names, logarithms and categories."""
         categories = {"cat_dims": list(self.cat_dims)} if self.cat_dims else {}
         return super().describe() | categories
 

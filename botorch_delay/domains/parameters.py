@@ -15,7 +15,6 @@ from botorch_delay.exceptions import InputError, InputTypeError
 
 # A parameter with more values than this has a continuous column, and is rounded.
 MAX_LISTED = 1_000
-_EXACT = 2**53  # whole numbers up to here are exact in double precision
 
 
 class Parameter(ABC):
@@ -50,15 +49,10 @@ class Parameter(ABC):
 
     @abstractmethod
     def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
-        """The column's number for a value.
+        """The column's number for a value; InputError if it is not allowed.
 
-        Args:
-            value: of the user's.
-            name: of the parameter, for messages.
-            outside: whether a number may lie off the grid or outside of the interval.
-
-        Raises:
-            InputError: if the value is not allowed.
+        If ``outside`` a number may lie off the grid or outside of the interval. Messages say the
+        name.
         """
 
     def describe(self) -> dict[str, Any]:
@@ -98,7 +92,6 @@ class _Number(Parameter):
 
     @property
     def count(self) -> float:
-        """How many values it has, ``inf`` where any number between the ends is one."""
         if self.low == self.high:
             return 1
         first, last = self._places
@@ -106,7 +99,6 @@ class _Number(Parameter):
 
     @property
     def column(self) -> list[float] | None:
-        """The column's numbers; None where the column is continuous."""
         if self.count == 1:
             return [float(self.low)]
         return None if self.count > MAX_LISTED else self.listed()
@@ -127,19 +119,16 @@ class _Number(Parameter):
 
     @property
     def summary(self) -> str:
-        """The allowed values in words."""
         steps = "" if self.step in (None, 1) else f" in steps of {text_of(self.step)}"
         return f"a number from {text_of(self.low)} to {text_of(self.high)}{steps}"
 
     def decode(self, number: float) -> Any:
-        """The value for a column's number; a number that stands for no value as it is."""
         nearest = self._nearest(number)
         low, high = self.bounds
         within = self.count > MAX_LISTED and low <= number <= high
         return nearest if within or self._is_close(number, nearest) else number
 
     def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
-        """The column's number for a value, which may lie anywhere if ``outside``."""
         number = self._check(value, name)
         nearest = self._nearest(number)
         if self._is_close(number, nearest):
@@ -149,7 +138,6 @@ class _Number(Parameter):
         raise InputError(f"{name} must be {self.summary}, got {value!r}.")
 
     def _nearest(self, number: float) -> float:
-        """The allowed value that is nearest."""
         if number <= self.low or self.low == self.high:
             return self.low
         first, last = self._places
@@ -171,7 +159,6 @@ class _Number(Parameter):
         return round((number - self.low) / self.step)
 
     def _at(self, place: int) -> float:
-        """The value at a place."""
         if not place or self.step is None:
             return self.low
         value = self.low + place * self.step
@@ -196,9 +183,6 @@ class Float(_Number):
         round: only numbers with this many significant digits are allowed, at most 15, as on a dial;
             with ``log``, and for ends that have no more digits. On other scales ``step`` does it.
         unit: of the values, for tables and pictures.
-
-    Raises:
-        InputError: if an argument is out of its range or excludes another one.
 
     Example:
         >>> dose = Float(0.1, 10.0, log=True, round=2, unit="mg/ml")
@@ -228,7 +212,6 @@ class Float(_Number):
 
     @property
     def summary(self) -> str:
-        """The allowed values in words."""
         digits = "" if self.round is None else f" with {self.round} significant digits at most"
         return super().summary + digits
 
@@ -263,9 +246,6 @@ class Int(_Number):
         log: whether it is drawn and modelled by its logarithm; then ``low`` is above 0.
         step: only ``low``, ``low + step``, ... up to ``high`` are allowed.
         unit: of the values, for tables and pictures.
-
-    Raises:
-        InputError: if ends or step are out of order, or too large to be exact.
     """
 
     _: KW_ONLY
@@ -273,18 +253,13 @@ class Int(_Number):
 
     @staticmethod
     def _check(value: Any, name: str) -> int:
-        number = validation.whole(value, name, -_EXACT)
-        if number > _EXACT:
-            raise InputError(f"{name} must be at most 2^53, got {number}.")
-        return number
+        return validation.whole(value, name, -(2**53))
 
     @property
     def summary(self) -> str:
-        """The allowed values in words."""
         return super().summary.replace("number", "whole number", 1)
 
     def decode(self, number: float) -> int:
-        """The value for a column's number; a number that stands for no value as it is."""
         return int(super().decode(number))
 
     def _at(self, place: int) -> float:
@@ -302,10 +277,6 @@ class Choice(Parameter):
             are, other ordered values by their places; without order all are equally far apart.
         log: whether ordered numbers, above 0, are drawn and modelled by their logarithms.
         unit: of the values, for tables and pictures.
-
-    Raises:
-        InputError: if there is nothing to choose from, a number is NaN, or numbers have no order
-            or no logarithm where they need one.
     """
 
     values: Sequence[Any]
@@ -341,12 +312,10 @@ class Choice(Parameter):
 
     @property
     def count(self) -> int:
-        """How many values it has."""
         return len(self.values)
 
     @property
     def column(self) -> list[float]:
-        """The column's numbers, one for each value."""
         return self._column
 
     @cached_property
@@ -366,11 +335,9 @@ class Choice(Parameter):
 
     @property
     def summary(self) -> str:
-        """The allowed values in words."""
         return f"one of {list(self.values)}"
 
     def decode(self, number: float) -> Any:
-        """The value for a column's number; a number that stands for no value as it is."""
         if number in self._value_of:
             return self._value_of[number]
         nearest = self._value_of[min(self._column, key=lambda own: abs(own - number))]
@@ -378,7 +345,6 @@ class Choice(Parameter):
         return number if is_other else nearest
 
     def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
-        """The column's number for a value; if ``outside`` ordered numbers may be others, too."""
         # First the value itself, then what equals it in another type, such as NumPy's.
         for is_alike in (_is_same, _is_equal):
             for own, number in zip(self.values, self._column, strict=True):
@@ -389,7 +355,6 @@ class Choice(Parameter):
         raise InputError(f"{name} must be {self.summary}, got {value!r}.")
 
     def describe(self) -> dict[str, Any]:
-        """What it is made with, JSON-ready if the values are."""
         return super().describe() | {"values": list(self.values)}
 
 

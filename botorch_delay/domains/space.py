@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.columns import Columns
+from botorch_delay.domains.columns import Columns, ParamsTest
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, value_of
 from botorch_delay.domains.tables import read_rows
@@ -46,11 +46,6 @@ class Space:
     Attributes:
         parameters: all of them, by name.
         domain: the box or the set, one column for each parameter that can vary.
-
-    Raises:
-        InputTypeError: if a parameter is of another type.
-        InputError: if no parameter can vary, a name comes twice, a constraint names a parameter
-            that cannot vary or an unordered choice, or no point satisfies the constraints.
 
     Example:
         >>> space = Space(lr=Float(1e-4, 1.0, log=True), act=Choice(["relu", "tanh"]))
@@ -88,10 +83,6 @@ class Space:
         """The finite set of all combinations that the constraints and ``feasible`` allow.
 
         The arguments are those of the constructor; all parameters have steps or lists of values.
-
-        Raises:
-            InputError: as the constructor does, if a parameter has no steps, or if there are no
-                combinations, or more than a million.
 
         Example:
             >>> space = Space.grid(dose=Float(0.0, 1.0, step=0.25), act=Choice(["a", "b"]))
@@ -131,10 +122,6 @@ class Space:
             parameters: what columns are whose kind is not to be taken from the table: there columns
                 of numbers are numbers between their ends, all others unordered choices.
             named: further ones, as in ``dose=Float(0.1, 10, log=True, unit="mg/ml")``.
-
-        Raises:
-            InputError: if the table cannot be read, is empty or ragged, a value is missing or not
-                allowed, or two rows are equal.
 
         Example:
             >>> space = Space.arms([{"acid": "citric", "pH": 3.5}, {"acid": "malic", "pH": 3.1}])
@@ -225,7 +212,7 @@ def _box(
         discrete,
         categories,
         constraints=[_linear(varying, constraint) for constraint in constraints],
-        feasible=None if feasible is None else columns.test(feasible),
+        feasible=None if feasible is None else ParamsTest(columns, feasible),
         names=columns,
         log_dims=_log_dims(columns),
     )

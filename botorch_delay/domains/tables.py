@@ -10,11 +10,7 @@ from botorch_delay.exceptions import InputError
 
 
 def read_text(file: Path) -> str:
-    """The text in a file.
-
-    Raises:
-        InputError: if it cannot be read, or is not in UTF-8.
-    """
+    """The text in a file; InputError if it cannot be read, or is not in UTF-8."""
     try:
         return file.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
     except OSError as error:
@@ -29,10 +25,7 @@ def read_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
     """The rows of a CSV file that are not empty, as stripped cells, each with its line's number.
 
     Cells stand between commas, semicolons or tabs, whichever the first line has most of. Where it
-    is not commas, a number may have a decimal comma.
-
-    Raises:
-        InputError: if the file cannot be read, or is no table.
+    is not commas, a number may have a decimal comma. :class:`InputError` if it is no table.
     """
     lines = read_text(file).splitlines()
     separator = max(",;\t", key=(lines or [""])[0].count)

@@ -8,7 +8,6 @@ Points go by their keys, see :class:`botorch_delay.domains.finite.PointKeys`.
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,54 +19,36 @@ from torch import Tensor
 from botorch_delay.confidence.bounds import Confidence, HalfWidth
 from botorch_delay.domains.finite import Domain, PointKeys
 from botorch_delay.elimination.rounds import RoundRecord
-from botorch_delay.exceptions import NotSupportedError, NumericsError
+from botorch_delay.exceptions import NumericsError
 from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.trials import Suggestion
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class RoundBounds:
-    """How wide the bounds of a round are, and what may go wrong with them.
-
-    Attributes:
-        confidence: the kind of bounds.
-        delta: probability with which some bound from the round's own answers may fail.
-        delta_of_all: the same of the bounds from all answers, in all rounds together.
-        points: N, over which the bounds of a finite set hold at once.
-        valid: whether they are proved; if not they are a heuristic.
-        sign: -1 where the user minimises.
-    """
+    """How wide the bounds of a round are, and what may go wrong with them."""
 
     confidence: Confidence
-    delta: float
-    delta_of_all: float
-    points: int
-    valid: bool
-    sign: float
+    delta: float  # probability with which some bound from the round's own answers may fail
+    delta_of_all: float  # the same of the bounds from all answers, in all rounds together
+    points: int  # N, over which the bounds of a finite set hold at once
+    valid: bool  # whether they are proved; if not they are a heuristic
+    sign: float  # -1 where the user minimises
 
 
 @dataclass(frozen=True)
 class Elimination:
-    """What the bounds of a round do.
+    """What the bounds of a round do."""
 
-    Attributes:
-        active: what survives.
-        cutoff: the largest lower bound, in units of the values, to be maximised.
-        multiplier: the factor on sigma in the bounds.
-        half_width: the largest half-width over what may be asked; None on a box, and where bounds
-            contradict each other.
-        contradicted: whether no upper bound reaches the cut-off.
-    """
-
-    active: ActiveSet
-    cutoff: float
-    multiplier: float
+    active: ActiveSet  # what survives
+    cutoff: float  # the largest lower bound, in units of the values, to be maximised
+    multiplier: float  # the factor on sigma in the bounds
+    # The largest one over what may be asked; None on a box, and where bounds contradict each
+    # other.
     half_width: float | None = None
-    contradicted: bool = False
+    contradicted: bool = False  # whether no upper bound reaches the cut-off
 
 
 class Design(Protocol):
@@ -77,10 +58,10 @@ class Design(Protocol):
         """The point that the rule picks now; ExhaustedDesignError if all are excluded."""
 
     def add(self, key: int) -> None:
-        """Count a point as picked."""
+        """Count a point as picked, once more if it was already."""
 
     def exclude(self, key: int, excluded: bool = True) -> None:
-        """Keep a point from being picked, or allow it again."""
+        """Keep a point from being picked, or allow it again; its past picks still count."""
 
 
 class ActiveSet(ABC):
@@ -89,31 +70,21 @@ class ActiveSet(ABC):
     Attributes:
         domain: of which it is a part.
         keys: of points, shared by the active sets of a box's run.
+        rows: the active rows of a finite set, a LongTensor, increasing; None on a box.
     """
+
+    rows: Tensor | None = None
 
     def __init__(self, domain: Domain, keys: PointKeys) -> None:
         self.domain, self.keys = domain, keys
 
     @abstractmethod
     def contains(self, X: Tensor) -> Tensor:
-        """Whether each row of ``X`` (``n x d``) is active: a bool tensor ``n``.
-
-        Raises:
-            InputError: if ``X`` is malformed or does not fit the domain.
-        """
+        """Whether each row of ``X`` (``n x d``) is active: a bool tensor ``n``."""
 
     @abstractmethod
     def round_that_eliminated(self, X: Tensor) -> Tensor:
         """For each point (``n x d``) the round that took it out, 0 for none: ``n``."""
-
-    @property
-    def eliminated(self) -> Tensor:
-        """The same for every point of a finite set, a LongTensor ``N``.
-
-        Raises:
-            NotSupportedError: on a box.
-        """
-        raise NotSupportedError("A box has no list of points; use active_set.contains(X).")
 
     @property
     @abstractmethod
@@ -153,11 +124,6 @@ class ActiveSet(ABC):
         """Every point of the domain that is feasible, for a round none of whose points are."""
 
     @property
-    def rows(self) -> Tensor | None:
-        """The active rows of a finite set, a LongTensor, increasing; None on a box."""
-        return None
-
-    @property
     def inside(self) -> Callable[[Tensor], Tensor] | None:
         """On a box that rounds have cut, whether points are active: ``n x d`` to bool ``n``."""
         return None
@@ -179,21 +145,16 @@ class ActiveSet(ABC):
     def design(
         self, surrogate: Surrogate, number: int, picks: Iterable[int], closed: Iterable[int]
     ) -> Design:
-        """A maximum-variance design for a round.
+        """A maximum-variance design for a round that has some picks already, in order.
 
-        Args:
-            surrogate: whose kernel and noise count.
-            number: of the round.
-            picks: keys that it has already, in order.
-            closed: keys that may not be picked.
+        Points with the keys in ``closed`` may not be picked.
         """
 
     def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
         """Find out before the first ask what would stop a round from being judged.
 
-        Raises:
-            NotSupportedError: if the kernel allows no such bounds on a box.
-            EmptyDomainError: if nothing of a box may be asked.
+        That is a kernel that allows no such bounds on a box, or a box of which nothing may be
+        asked.
         """
         if surrogate is not None:
             nothing = surrogate.data(Answers.of(self.domain, 1.0, []))
@@ -214,29 +175,17 @@ class ActiveSet(ABC):
         others: Data | None = None,
         design: Design | None = None,
     ) -> Elimination:
-        """What survives a round.
+        """What survives a round, whose answers are ``evidence``, and in full ``own``.
 
-        Args:
-            number: of the round.
-            surrogate: that judges.
-            evidence: the round's answers.
-            bounds: how wide their bounds are.
-            own: the same in full; a search on a box begins where they are.
-            others: all answers there are, asked with earlier values in view, whose own bounds
-                count as well, with as much of delta.
-            design: of the round, where the answers are of design points.
-
-        Raises:
-            NumericsError: if a bound is not finite.
+        A search on a box begins where these are. ``others`` are all answers there are, asked with
+        earlier values in view, whose own bounds count as well, with as much of delta. ``design``
+        is the round's, where the answers are of design points. :class:`NumericsError` if a bound
+        is not finite.
         """
 
     @abstractmethod
     def difference_from(self, before: ActiveSet) -> list[Any]:
-        """What :meth:`after_record` needs beside the record of a round, JSON-ready.
-
-        Args:
-            before: the active set when the round opened.
-        """
+        """How it differs from the set when a round opened, beside its record, JSON-ready."""
 
     @abstractmethod
     def after_record(
@@ -247,13 +196,8 @@ class ActiveSet(ABC):
     ) -> ActiveSet:
         """What a round left of this set; no bounds are computed before they are needed.
 
-        Args:
-            record: of the round.
-            left: what :meth:`difference_from` gave.
-            judged: gives what the round was judged with.
-
-        Raises:
-            StorageError: if what is stored is malformed.
+        ``left`` is what :meth:`difference_from` gave, and ``judged`` gives what the round was
+        judged with.
         """
 
     @abstractmethod

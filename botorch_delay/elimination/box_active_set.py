@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -23,9 +23,8 @@ from botorch_delay.confidence.nets import largest_deviation
 from botorch_delay.design.ascent import maximize, snapped, stretched
 from botorch_delay.design.box import BoxDesign, corners
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.devices import sent
+from botorch_delay.domains.devices import generator_for, sent
 from botorch_delay.domains.finite import Domain, FiniteDomain, PointKeys
-from botorch_delay.domains.generators import generator_for
 from botorch_delay.elimination.active_set import (
     ActiveSet,
     Design,
@@ -41,7 +40,6 @@ from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.subset import representative
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
 from botorch_delay.history.answers import Answers
-from botorch_delay.history.events import finite
 
 # Of the sample that a closed round's search and the next round's pool begin with.
 POOL = 4096
@@ -53,23 +51,16 @@ FEW_PARTICLES = 512
 MOST_EVIDENCE = 128
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Condition:
-    """The bounds of one round from its answers, made when they are first needed.
-
-    Attributes:
-        number: of the round.
-        posterior: in units of the values.
-        make_width: of the bounds, which takes long.
-        cutoff: the largest lower bound, in units of the (warped) values, to be maximised.
-        is_rough: whether they are of some of the answers only.
-    """
+    """The bounds of one round from its answers, made when they are first needed."""
 
     number: int
-    posterior: Posterior
-    make_width: Callable[[], HalfWidth]
+    posterior: Posterior  # in units of the values
+    make_width: Callable[[], HalfWidth]  # takes long
+    # the largest lower bound, in units of the (warped) values, to be maximised
     cutoff: float = -torch.inf
-    is_rough: bool = False
+    is_rough: bool = False  # whether they are of some of the answers only
 
     @cached_property
     def width(self) -> HalfWidth:
@@ -78,9 +69,7 @@ class Condition:
 
     def interval(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds at points, ``n x d`` to ``n`` each."""
-        posterior = self.posterior.at(X, weights=self.width.needs_weights)
-        half = self.width.at(posterior)
-        return posterior.mean - half, posterior.mean + half
+        return self.width.interval(self.posterior.at(X, weights=self.width.needs_weights))
 
     def plain_lower(self, X: Tensor) -> Tensor:
         """The lower bound in its plain form, ``n x d`` to ``n``: where to look for its maximum."""
@@ -95,13 +84,9 @@ class Condition:
 class BoxActiveSet(ActiveSet):
     """The active points of a box.
 
-    Args:
-        domain: the box.
-        conditions: one for each closed round that eliminated.
-        anchors: points known to be inside, ``a x d``.
-        seed: of samples.
-        excluded: single points that are out, ``e x d``.
-        keys: of points, shared by the active sets of a run.
+    There is one condition for each closed round that eliminated. Anchors, ``a x d``, are known to
+    be inside, and excluded points, ``e x d``, are out. Active sets of a run share the keys of
+    points.
     """
 
     domain: BoxDomain
@@ -122,11 +107,6 @@ class BoxActiveSet(ActiveSet):
         self._pool: SetSample | None = None
 
     def contains(self, X: Tensor) -> Tensor:
-        """Whether each row of ``X`` (``n x d``) is active: a bool tensor ``n``.
-
-        Raises:
-            InputError: if ``X`` is malformed or does not fit the domain.
-        """
         X = validation.matrix(X, "X", empty=True)
         validation.matches(X, "X", self.domain.bounds)
         return self._holds(X)
@@ -136,17 +116,8 @@ class BoxActiveSet(ActiveSet):
 
         ``(active_set.margin, True)`` is what ``nonlinear_inequality_constraints`` of
         ``optimize_acqf`` take, with starts from ``sample``. Bounds and lists of values are not
-        part of it.
-
-        Args:
-            X: ``n x d``, or a single point ``d``.
-
-        Returns:
-            ``n``, or a number for a single point; ``inf`` while there is neither a closed round
-            nor a constraint.
-
-        Raises:
-            InputError: if ``X`` is malformed or does not fit the domain.
+        part of it. ``n x d`` to ``n``, or a single point, ``d``, to a number; ``inf`` while there
+        is neither a closed round nor a constraint.
         """
         if isinstance(X, Tensor) and X.dim() == 1:
             return self.margin(X.unsqueeze(0)).squeeze(0)
@@ -155,20 +126,13 @@ class BoxActiveSet(ActiveSet):
         return self._margin(X)
 
     def sample(self, n: int, seed: int = 0) -> Tensor:
-        """``n`` points spread uniformly over the active set, ``n x d``.
+        """``n`` points spread uniformly over the active set, ``n x d``; at least 1.
 
         Uniformly as the domain counts: in the logarithm for its ``log_dims``, over the values
         where it has a list of them.
-
-        Args:
-            n: how many, at least 1.
-            seed: of the sample.
-
-        Raises:
-            InputError: if an argument is out of its range.
         """
         n = validation.whole(n, "n", 1)
-        return self.draw(n, generator_for(validation.seed(seed), 0, torch.device("cpu"))).points
+        return self.draw(n, generator_for(validation.seed(seed), 0)).points
 
     def volume(self) -> tuple[float, float]:
         """Its share of the domain, and the standard error of this estimate."""
@@ -178,7 +142,6 @@ class BoxActiveSet(ActiveSet):
         return f"BoxActiveSet({self.size:.3g} of the box, {len(self.conditions)} rounds closed)"
 
     def round_that_eliminated(self, X: Tensor) -> Tensor:
-        """The first round whose condition each point fails."""
         result = torch.zeros(len(X), dtype=torch.long, device=X.device)
         for condition in self.conditions:
             result[(result == 0) & (condition.margin(X) < 0.0)] = condition.number
@@ -186,7 +149,6 @@ class BoxActiveSet(ActiveSet):
 
     @property
     def size(self) -> float:
-        """The share of the box."""
         return self.pool.volume
 
     @property
@@ -195,7 +157,6 @@ class BoxActiveSet(ActiveSet):
         return not bool(self._holds(self.pool.points).any())
 
     def without(self, keys: Sequence[int]) -> BoxActiveSet:
-        """The same set but for single points, which have no share in it."""
         points = [self.keys.point(key) for key in keys]
         excluded = self.domain.bounds[:0]
         if points:
@@ -212,38 +173,32 @@ class BoxActiveSet(ActiveSet):
         return BoxActiveSet(self.domain, conditions, anchors, self._seed, excluded, self.keys)
 
     def restored(self, infeasible: Sequence[int], number: int) -> BoxActiveSet:
-        """The whole box but for these points."""
         return self._with((), None, self.domain.bounds[:0]).without(infeasible)
 
     @property
     def inside(self) -> Callable[[Tensor], Tensor] | None:
-        """Where the conditions hold."""
         return self._holds if self.conditions else None
 
     @property
     def spread(self) -> Tensor | None:
-        """The pool, where there are conditions."""
         return self.pool.points if self.conditions else None
 
     def candidates(self, tried: Tensor | None = None) -> tuple[None, Tensor]:
-        """The pool, and what was tried in the box."""
         X = self.pool.points
         return None, X if tried is None else torch.cat([X, tried[self.domain.contains(tried)]])
 
     def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[None, Tensor]:
-        """The evaluated points in the box, or all evaluated ones."""
         inside = X[self.domain.contains(X)]
         return None, torch.unique(inside if len(inside) else X, dim=0)
 
     def design(
         self, surrogate: Surrogate, number: int, picks: Iterable[int], closed: Iterable[int]
     ) -> Design:
-        """Maximum variance along the gradient; where the kernel is learned, spread points."""
         pool = self.pool.points[self._holds(self.pool.points)]
         # Of a learned kernel nothing is claimed, and a box has most of its deviation in its
         # corners, which tell least about the rest: spread points serve better than the largest.
         if not surrogate.learned:
-            sample, generator = pool, generator_for(self._seed, number, torch.device("cpu"))
+            sample, generator = pool, generator_for(self._seed, number)
             edge = torch.cat([corners(self.domain), snapped(self.domain, sample, generator)])
             pool = torch.cat([sample, edge[self._holds(edge)]])
             if self.conditions or self.domain.constraints or self.domain.feasible:
@@ -258,7 +213,6 @@ class BoxActiveSet(ActiveSet):
         return design
 
     def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
-        """Make the bounds of no answers, and look for a point that may be asked."""
         super().check(surrogate, bounds)
         if self.domain.constraints or self.domain.feasible is not None:
             _ = self.pool
@@ -279,7 +233,7 @@ class BoxActiveSet(ActiveSet):
         X = X[self._holds(X)]
         lower, _ = condition.interval(X)
         starts = X[lower.topk(min(STARTS, len(X))).indices]
-        generator = generator_for(self._seed, 1000 + len(self.conditions), torch.device("cpu"))
+        generator = generator_for(self._seed, 1000 + len(self.conditions))
         climbed, _ = maximize(
             condition.plain_lower, self.domain, starts, generator=generator, inside=self._holds
         )
@@ -290,13 +244,11 @@ class BoxActiveSet(ActiveSet):
         cutoff = min(lower[best].item(), upper[best].item())
         if not math.isfinite(cutoff):  # not as a tensor, which would be in single precision
             raise not_finite(number)
-        cut = replace(condition, cutoff=cutoff)
-        cut.__dict__["width"] = condition.width  # it takes long
-        active = self._with((*self.conditions, cut), X[best : best + 1], self._excluded)
+        condition.cutoff = cutoff
+        active = self._with((*self.conditions, condition), X[best : best + 1], self._excluded)
         return Elimination(active, cutoff, condition.width.multiplier)
 
     def half_width(self, surrogate: Surrogate, evidence: Data, bounds: RoundBounds) -> HalfWidth:
-        """At every point of the box."""
         box, counts = self.domain.bounds, {dim: len(v) for dim, v in self.domain.lists.items()}
         if surrogate.learned:  # encoded and normalised columns; nothing is promised there
             counts, width = {}, surrogate.width
@@ -320,7 +272,6 @@ class BoxActiveSet(ActiveSet):
         return Condition(number, surrogate.posterior(evidence), make_width, cutoff, is_rough)
 
     def difference_from(self, before: ActiveSet) -> list[list[float]]:
-        """A point that is known to be inside."""
         return [] if self.anchors is None else self.anchors.tolist()
 
     def after_record(
@@ -329,30 +280,26 @@ class BoxActiveSet(ActiveSet):
         left: Any,
         judged: Callable[[], tuple[Surrogate, Answers, RoundBounds]],
     ) -> BoxActiveSet:
-        """The set with one more condition, where there is a cut-off."""
         if record.cutoff is None:
             return self
-        anchor = sent([[finite(value) for value in x] for x in left], self.domain.bounds)
+        anchor = sent(
+            [[validation.real(value, "x") for value in x] for x in left], self.domain.bounds
+        )
         if anchor.shape != (1, self.domain.dim) or not bool(self.domain.contains(anchor)[0]):
             raise StorageError("the active set has no point that is known to be in it.")
         surrogate, answers, bounds = judged()
         if bool(answers.y.isnan().any()):
             raise StorageError(f"round {record.number} uses trials without answer.")
         evidence = surrogate.data(answers)
-        cutoff = surrogate.warped(bounds.sign * finite(record.cutoff))
+        cutoff = surrogate.warped(bounds.sign * validation.real(record.cutoff, "cutoff"))
         condition = self._condition(record.number, surrogate, evidence, bounds, cutoff)
         return self._with((*self.conditions, condition), anchor, self._excluded)
 
     def largest_deviation(self, kernel: Kernel) -> float:
-        """An upper bound over the box."""
         return largest_deviation(kernel, self.domain.bounds)
 
     def draw(self, n: int, generator: torch.Generator) -> SetSample:
-        """Points spread uniformly over the active set.
-
-        Raises:
-            EmptyDomainError: if none was found.
-        """
+        """Points spread uniformly over the active set; EmptyDomainError if none was found."""
         # Moves in many columns are costly, and a pool there is thin in any case.
         particles = 4096 if self.domain.dim <= 10 else 1024
         particles = FEW_PARTICLES if self._is_costly else particles
@@ -371,7 +318,7 @@ class BoxActiveSet(ActiveSet):
     def pool(self) -> SetSample:
         """A sample for searches, the same whenever it is asked for."""
         if self._pool is None:
-            generator = generator_for(self._seed, len(self.conditions), torch.device("cpu"))
+            generator = generator_for(self._seed, len(self.conditions))
             self._pool = self.draw(POOL // 2 if self._is_costly else POOL, generator)
         return self._pool
 
@@ -400,11 +347,7 @@ class BoxActiveSet(ActiveSet):
 
 
 def spread_points(domain: Domain, n: int, generator: torch.Generator) -> Tensor:
-    """``n`` points spread over a box, ``n x d``; all points of a finite set.
-
-    Raises:
-        EmptyDomainError: if none of a box was found.
-    """
+    """``n`` points spread over a box, ``n x d``; all points of a finite set."""
     whole = whole_set(domain)
     return whole.draw(n, generator).points if isinstance(whole, BoxActiveSet) else whole.points
 
@@ -414,10 +357,7 @@ def whole_set(
 ) -> FiniteActiveSet | BoxActiveSet:
     """The active set before any round: all of the domain.
 
-    Args:
-        domain: a finite set or a box.
-        seed: of samples of a box.
-        keys: of the points of a run on a box.
+    Samples of a box have a seed, and points of a run on it have keys.
     """
     if isinstance(domain, FiniteDomain):
         return FiniteActiveSet(domain)

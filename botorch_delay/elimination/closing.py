@@ -18,19 +18,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RoundAnswers:
-    """The answers by which a round is judged.
+    """The answers by which a round is judged."""
 
-    Attributes:
-        ids: of the trials of ``own``, increasing.
-        own: answers of the round, to be maximised; with ``merged`` of all trials.
-        pooled: all answers there are, if bounds are to use them too.
-        merged: whether ``pooled`` takes the place of ``own``, and is not further evidence: where
-            nothing is promised, or answers without noise cannot mislead.
-    """
-
-    ids: tuple[int, ...]
-    own: Answers
-    pooled: Answers | None = None
+    ids: tuple[int, ...]  # of the trials of ``own``, increasing
+    own: Answers  # answers of the round, to be maximised; with ``merged`` of all trials
+    pooled: Answers | None = None  # all answers there are, if bounds are to use them too
+    # Whether ``pooled`` takes the place of ``own``, and is not further evidence: where nothing is
+    # promised, or answers without noise cannot mislead.
     merged: bool = False
 
 
@@ -43,15 +37,8 @@ def close_round(
 ) -> tuple[RoundRecord, ActiveSet]:
     """The record of a round, and the active set that it leaves; nothing is changed.
 
-    Args:
-        current: the round.
-        answers: by which it is judged.
-        active: the active set on which the round was played.
-        infeasible: keys of points that cannot be asked: they eliminate nobody and are out.
-        bounds: how wide its bounds are.
-
-    Raises:
-        NumericsError: if a bound is not finite.
+    ``active`` is the set on which the round was played. Points with the keys ``infeasible`` cannot
+    be asked: they eliminate nobody and are out. :class:`NumericsError` if a bound is not finite.
     """
     own, pooled = answers.own, answers.pooled
     surrogate = current.surrogate.standardized((own if pooled is None else pooled).y)
@@ -98,13 +85,7 @@ def close_round(
 def everything_left(active: ActiveSet, feasibility: Feasibility, number: int) -> ActiveSet:
     """Every feasible point of the domain, where no active point of a round may be asked.
 
-    Args:
-        active: the active set.
-        feasibility: of the domain's points.
-        number: of the round.
-
-    Raises:
-        EmptyDomainError: if there is none.
+    :class:`EmptyDomainError` if there is none.
     """
     left, known = active.restored(feasibility.infeasible(), number), feasibility.known()
     if left.is_empty:

@@ -25,10 +25,9 @@ from botorch_delay.elimination.active_set import (
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.kernels import prior_variance
-from botorch_delay.gp.posterior import Data, Moments
+from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
-from botorch_delay.history.events import whole
 
 logger = logging.getLogger(__name__)
 
@@ -38,14 +37,9 @@ MAX_FACTORIZED = 512
 
 
 def surviving(lower: Tensor, upper: Tensor) -> Tensor:
-    """The rule of Algorithm 1: keep x where ``U(x) >= max over z of L(z)``.
+    """The rule of Algorithm 1: keep x where ``U(x) >= max over z of L(z)``; bool, ``n``.
 
-    Args:
-        lower: L on the active points, ``n``.
-        upper: U on the active points, ``n``.
-
-    Returns:
-        A bool tensor ``n``. It is never all false: the point with the largest L stays.
+    It is never all false: the point with the largest L stays.
     """
     return upper >= lower.max()
 
@@ -62,6 +56,7 @@ class FiniteActiveSet(ActiveSet):
     """
 
     domain: FiniteDomain
+    rows: Tensor
 
     def __init__(
         self, domain: FiniteDomain, indices: Tensor | None = None, eliminated: Tensor | None = None
@@ -70,41 +65,34 @@ class FiniteActiveSet(ActiveSet):
         if eliminated is None:
             eliminated = torch.zeros(len(domain), dtype=torch.long, device=domain.points.device)
         self._eliminated = eliminated
-        self._rows = (eliminated == 0).nonzero().flatten() if indices is None else indices
+        self.rows = (eliminated == 0).nonzero().flatten() if indices is None else indices
 
     @property
     def indices(self) -> Tensor:
         """Rows of ``domain.points`` that are active: a LongTensor, increasing."""
-        return self._rows.clone()
+        return self.rows.clone()
 
     @property
     def points(self) -> Tensor:
         """The active points, ``n x d``."""
-        return self.domain.points[self._rows]
+        return self.domain.points[self.rows]
 
     def contains(self, X: Tensor) -> Tensor:
-        """Whether each row of ``X`` (``n x d``) is an active point: a bool tensor ``n``.
-
-        Points are compared exactly.
-
-        Raises:
-            InputError: if ``X`` is malformed or does not fit the domain.
-        """
+        """Whether each row of ``X`` (``n x d``) is an active point, exactly: bool ``n``."""
         X = validation.matrix(X, "X", empty=True)
         validation.matches(X, "X", self.domain.points)
         active = torch.zeros(len(self.domain), dtype=torch.bool, device=X.device)
-        active[self._rows] = True
+        active[self.rows] = True
         rows = self.domain.find(X)
         return active[rows] & (rows >= 0)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     def __repr__(self) -> str:
         return f"FiniteActiveSet({len(self)} of {len(self.domain)} points)"
 
     def round_that_eliminated(self, X: Tensor) -> Tensor:
-        """The round that took each point out."""
         return self._eliminated[self.domain.find(X)]
 
     @property
@@ -114,33 +102,28 @@ class FiniteActiveSet(ActiveSet):
 
     @property
     def size(self) -> int:
-        """How many points."""
-        return len(self._rows)
+        return len(self.rows)
 
     def has(self, key: int) -> bool:
-        """Whether a row is active."""
-        position = int(torch.searchsorted(self._rows, key))
-        return position < len(self._rows) and int(self._rows[position]) == key
+        position = int(torch.searchsorted(self.rows, key))
+        return position < len(self.rows) and int(self.rows[position]) == key
 
     def without(self, keys: Sequence[int]) -> FiniteActiveSet:
-        """The active rows but these."""
         if not keys:
             return self
-        out = sent_rows(keys, self._rows)
-        return self.only(self._rows[~torch.isin(self._rows, out)])
+        out = sent_rows(keys, self.rows)
+        return self.only(self.rows[~torch.isin(self.rows, out)])
 
     def only(self, rows: Tensor) -> FiniteActiveSet:
         """Some of the active rows, a LongTensor, increasing."""
         return FiniteActiveSet(self.domain, rows, self._eliminated)
 
     def after(self, number: int) -> FiniteActiveSet:
-        """The rows that count."""
-        return self._left(number, self._rows)
+        return self._left(number, self.rows)
 
     def restored(self, infeasible: Sequence[int], number: int) -> FiniteActiveSet:
-        """Every row that is feasible."""
         left = FiniteActiveSet(self.domain).without(infeasible)
-        return self._left(number, left._rows)
+        return self._left(number, left.rows)
 
     def _left(self, number: int, rows: Tensor) -> FiniteActiveSet:
         """These rows are active, and the others out, in this round if in none before."""
@@ -148,27 +131,19 @@ class FiniteActiveSet(ActiveSet):
         eliminated[rows] = 0
         return FiniteActiveSet(self.domain, rows, eliminated)
 
-    @property
-    def rows(self) -> Tensor:
-        """The active rows."""
-        return self._rows
-
     def candidates(self, tried: Tensor | None = None) -> tuple[list[int], Tensor]:
-        """The active rows and points, also where none of them may be asked."""
-        rows = self._rows if len(self._rows) else (self._eliminated == 0).nonzero().flatten()
+        rows = self.rows if len(self.rows) else (self._eliminated == 0).nonzero().flatten()
         return rows.tolist(), self.domain.points[rows]
 
     def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[list[int], Tensor]:
-        """The evaluated rows, active or not; every row if there are none."""
         found = sorted({row for row in rows if row is not None}) or [*range(len(self.domain))]
         return found, self.domain.points[found]
 
     def design(
         self, surrogate: Surrogate, number: int, picks: Iterable[int], closed: Iterable[int]
     ) -> GreedyDesign:
-        """The greedy design on the active rows."""
         candidates, noise_var = surrogate.inputs(self.points), surrogate.noise_var
-        design = GreedyDesign(surrogate.covar_module, candidates, noise_var, picks, rows=self._rows)
+        design = GreedyDesign(surrogate.covar_module, candidates, noise_var, picks, rows=self.rows)
         for key in closed:
             design.exclude(key)
         return design
@@ -185,21 +160,23 @@ class FiniteActiveSet(ActiveSet):
     ) -> Elimination:
         """Rows whose upper bound reaches the largest lower bound (Algorithm 1, the last line)."""
         width = self.half_width(surrogate, evidence, bounds)
-        posterior, many = None, len(evidence) > MAX_FACTORIZED
-        if isinstance(design, GreedyDesign) and many:
-            answered = moved(own.group.unique(), self._rows.device)
-            weights = width.needs_weights
-            posterior = design.moments(evidence, answered, self._rows, weights=weights)
-            if posterior is not None:
-                posterior = posterior.rescaled(surrogate.offset, surrogate.scale)
-        lower, upper = self._interval(surrogate, evidence, width, posterior)
+        found, weights = None, width.needs_weights
+        if isinstance(design, GreedyDesign) and len(evidence) > MAX_FACTORIZED:
+            answered = moved(own.group.unique(), self.rows.device)
+            found = design.moments(evidence, answered, self.rows, weights=weights)
+        if found is None:
+            found = surrogate.posterior(evidence).at(self.points, weights=weights)
+        else:
+            found = found.rescaled(surrogate.offset, surrogate.scale)
+        lower, upper = width.interval(found)
         if others is not None:
-            every = bounds.confidence.adaptive(
-                Evidence.under(surrogate, others, bounds.delta_of_all)
-            )
-            others_lower, others_upper = self._interval(surrogate, others, every)
-            lower = torch.maximum(lower, others_lower)
-            upper = torch.minimum(upper, others_upper)
+            known = Evidence.under(surrogate, others, bounds.delta_of_all)
+            width_of_all = bounds.confidence.adaptive(known)
+            weights = width_of_all.needs_weights
+            found = surrogate.posterior(others).at(self.points, weights=weights)
+            lower_of_all, upper_of_all = width_of_all.interval(found)
+            lower = torch.maximum(lower, lower_of_all)
+            upper = torch.minimum(upper, upper_of_all)
         if not (torch.isfinite(lower).all() and torch.isfinite(upper).all()):
             raise not_finite(number)
         kept = surviving(lower, upper)
@@ -215,35 +192,20 @@ class FiniteActiveSet(ActiveSet):
             )
             kept = (upper == upper.max()) | (lower == lower.max())
         return Elimination(
-            self._left(number, self._rows[kept]),
+            self._left(number, self.rows[kept]),
             lower.max().item(),
             width.multiplier,
             None if contradicted else 0.5 * (upper - lower).max().item(),
             contradicted,
         )
 
-    def _interval(
-        self,
-        surrogate: Surrogate,
-        evidence: Data,
-        width: HalfWidth,
-        posterior: Moments | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Lower and upper bounds on the active points."""
-        if posterior is None:
-            posterior = surrogate.posterior(evidence).at(self.points, weights=width.needs_weights)
-        half = width.at(posterior)
-        return posterior.mean - half, posterior.mean + half
-
     def half_width(self, surrogate: Surrogate, evidence: Data, bounds: RoundBounds) -> HalfWidth:
-        """Over all points at once."""
         within = Evidence.under(surrogate, evidence, bounds.delta, bounds.points)
         return bounds.confidence.fixed_design(within)
 
     def difference_from(self, before: ActiveSet) -> list[int]:
-        """The eliminated rows."""
         assert before.rows is not None
-        rows: list[int] = before.rows[~torch.isin(before.rows, self._rows)].tolist()
+        rows: list[int] = before.rows[~torch.isin(before.rows, self.rows)].tolist()
         return rows
 
     def after_record(
@@ -252,14 +214,12 @@ class FiniteActiveSet(ActiveSet):
         left: Any,
         judged: Callable[[], tuple[Surrogate, Answers, RoundBounds]],
     ) -> FiniteActiveSet:
-        """The rows that were not eliminated."""
-        out = sent_rows([whole(row) for row in left], self._rows)
-        rows = self._rows[~torch.isin(self._rows, out)]
-        if not len(rows) or len(rows) + len(out) != len(self._rows):
+        out = sent_rows([validation.whole(row, "row", 0) for row in left], self.rows)
+        rows = self.rows[~torch.isin(self.rows, out)]
+        if not len(rows) or len(rows) + len(out) != len(self.rows):
             raise StorageError(f"round {record.number} eliminates points that were not active.")
         return self._left(record.number, rows)
 
     def largest_deviation(self, kernel: Kernel) -> float:
-        """Over all points."""
         with torch.no_grad():
             return float(prior_variance(kernel, self.domain.points).max()) ** 0.5

@@ -30,7 +30,7 @@ from torch.quasirandom import SobolEngine
 
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.devices import moved, sent_rows
-from botorch_delay.exceptions import EmptyDomainError, InputError
+from botorch_delay.exceptions import EmptyDomainError
 
 # Independent estimates of the volume; the reported error is itself uncertain by a sixth or so.
 _BATCHES = 16
@@ -79,17 +79,12 @@ _ANCHOR_CUTS = 100
 
 @dataclass(frozen=True)
 class SetSample:
-    """A sample of a set, and how large the set is.
+    """A sample of a set, and how large the set is."""
 
-    Attributes:
-        points: ``n x d``, uniform on the set.
-        volume: share of the domain, in (0, 1].
-        volume_error: standard error of ``volume``. As large as ``volume`` itself where the set
-            was only found around anchors; both numbers then say no more than "tiny".
-    """
-
-    points: Tensor
-    volume: float
+    points: Tensor  # ``n x d``, uniform on the set
+    volume: float  # share of the domain, in (0, 1]
+    # Standard error of ``volume``. As large as ``volume`` itself where the set was only found
+    # around anchors; both numbers then say no more than "tiny".
     volume_error: float
 
 
@@ -108,33 +103,17 @@ def sample_set(
     the values where there is a list of them. Points are drawn by moves that leave this
     distribution as it is; a few may be repeated where a small set was hard to move in.
 
-    Args:
-        domain: the box.
-        margin: maps ``k x d`` points to ``k`` numbers, at least 0 inside of the set and larger
-            the deeper inside or the nearer to it; ``nan`` counts as minus infinity. It is called
-            on up to ``particles`` points at a time, about 6 + d times per halving of the volume,
-            and up to 64 times more where a plateau hides the way.
-        n: how many points, at least 1.
-        generator: source of all random numbers, on the CPU.
-        anchors: ``a x d``, points known to be inside, used only where the particles never reach
-            the set. The sample then consists of moves around them and covers no piece without
-            one; volume and error are an upper bound, from the highest level that was reached.
-        particles: how many at a time, at least 256. The relative error of the volume is about
-            ``(-log2(volume) / particles) ** 0.5``, somewhat more above ten columns and where a
-            plateau has to be crossed. A piece that only few particles would be in may be missed.
+    The margin maps ``k x d`` to ``k``, the larger the deeper inside or the nearer to the set;
+    ``nan`` counts as minus infinity. It is called on up to ``particles`` points (at least 256) at
+    a time, about 6 + d times per halving of the volume, and up to 64 times more where a plateau
+    hides the way. The relative error of the volume is about
+    ``(-log2(volume) / particles) ** 0.5``, somewhat more above ten columns and where a plateau has
+    to be crossed. A piece that only few particles would be in may be missed.
 
-    Returns:
-        The sample, on the domain's device and of its dtype.
-
-    Raises:
-        EmptyDomainError: if no point of the set was found.
-        InputError: if ``margin`` returns another shape.
-
-    Example:
-        >>> box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
-        >>> sample = sample_set(box, lambda X: 0.25 - X[:, 0], 3, torch.Generator().manual_seed(0))
-        >>> sample.points.shape, round(sample.volume, 2)
-        (torch.Size([3, 2]), 0.25)
+    Anchors, ``a x d``, are known to be inside, and used only where the particles never reach the
+    set. The sample then consists of moves around them and covers no piece without one; volume and
+    error are an upper bound, from the highest level that was reached. :class:`EmptyDomainError` if
+    no point was found.
     """
     cube = _Cube(domain, margin, generator, -(-particles // _BATCHES))
     with torch.no_grad():
@@ -172,21 +151,14 @@ def _reject(cube: _Cube, unit: Tensor, value: Tensor, n: int) -> SetSample:
 class _Cube:
     """The unit cube that ``domain.from_unit`` maps to a box, and random numbers on its device.
 
-    Args:
-        domain: the box.
-        margin: of points of the box, ``k x d`` to ``k``.
-        generator: source of all random numbers, on the CPU.
-        size: how many particles each batch has.
+    Each batch has ``size`` particles. All random numbers come from a generator on the CPU.
     """
 
     def __init__(
-        self,
-        domain: BoxDomain,
-        margin: Callable[[Tensor], Tensor],
-        generator: Generator,
-        size: int,
+        self, domain: BoxDomain, margin: Callable[[Tensor], Tensor], generator: Generator, size: int
     ) -> None:
         self.domain, self.dim, self.size = domain, domain.dim, size
+        self._device = domain.bounds.device
         self.lists = sorted(domain.lists)
         self._margin, self._generator = margin, generator
         # A sequence for each batch, so that batches differ.
@@ -196,7 +168,7 @@ class _Cube:
     def draw(self) -> tuple[Tensor, Tensor]:
         """The next Sobol points of all batches, one batch after the other, and their margins."""
         drawn = [engine.draw(self.size, dtype=torch.double) for engine in self._engines]
-        unit = moved(torch.cat(drawn), self.domain.bounds.device)
+        unit = moved(torch.cat(drawn), self._device)
         return unit, self.value(unit)
 
     def points(self, unit: Tensor) -> Tensor:
@@ -207,13 +179,7 @@ class _Cube:
         """The margin at points of the domain, ``k``, in double, with no ``nan``."""
         if len(X) == 0:
             return X.new_zeros(0, dtype=torch.double)
-        value = self._margin(X)
-        if value.shape != X.shape[:1]:
-            raise InputError(
-                f"margin must return one number for each of {len(X)} points, got shape "
-                f"{tuple(value.shape)}."
-            )
-        return value.detach().double().nan_to_num(-math.inf, math.inf, -math.inf)
+        return self._margin(X).detach().double().nan_to_num(-math.inf, math.inf, -math.inf)
 
     def value(self, unit: Tensor) -> Tensor:
         """The margin at points of the unit cube, ``k``."""
@@ -222,21 +188,20 @@ class _Cube:
     def rand(self, *shape: int) -> Tensor:
         """Uniform random numbers in double."""
         drawn = torch.rand(*shape, dtype=torch.double, generator=self._generator)
-        return moved(drawn, self.domain.bounds.device)
+        return moved(drawn, self._device)
 
     def randn(self, *shape: int) -> Tensor:
         """Normal random numbers in double."""
         drawn = torch.randn(*shape, dtype=torch.double, generator=self._generator)
-        return moved(drawn, self.domain.bounds.device)
+        return moved(drawn, self._device)
 
     def randint(self, high: int, *shape: int) -> Tensor:
         """Random whole numbers below ``high``."""
-        drawn = torch.randint(high, shape, generator=self._generator)
-        return moved(drawn, self.domain.bounds.device)
+        return moved(torch.randint(high, shape, generator=self._generator), self._device)
 
     def shuffle(self, n: int) -> Tensor:
         """The numbers below ``n`` in random order."""
-        return moved(torch.randperm(n, generator=self._generator), self.domain.bounds.device)
+        return moved(torch.randperm(n, generator=self._generator), self._device)
 
     def cycle(self, rows: Tensor, n: int) -> Tensor:
         """``n`` of the rows in random order, none more than once more often than another."""
@@ -253,11 +218,9 @@ class _Cube:
 
 
 class _Descent:
-    """Particles on their way to the set.
+    """Particles on their way to the set, uniform where the margin is above ``level``.
 
-    Attributes:
-        log_shares: logarithm of each batch's estimate of the volume above ``level``.
-        level: of the margin; the particles are uniform on the part of the cube above it.
+    ``log_shares`` are the logarithms of each batch's estimate of the volume there.
     """
 
     def __init__(self, cube: _Cube, unit: Tensor, value: Tensor) -> None:

@@ -38,55 +38,32 @@ _AFTER = {
 
 @dataclass(slots=True)
 class Slot:
-    """A design point of the round: one pick of the design, served by one or more trials.
-
-    Attributes:
-        key: of the point.
-        trials: ids of the trials that served it; the last one counts.
-        outcome: state of the last trial; abandoned once and for all, whatever comes late.
-        state: where the slot stands.
-    """
+    """A design point of the round: one pick of the design, served by one or more trials."""
 
     key: int
-    trials: tuple[int, ...] = ()
+    trials: tuple[int, ...] = ()  # ids of those that served it; the last one counts
+    # state of the last trial; abandoned once and for all, whatever comes late
     outcome: TrialState = TrialState.RUNNING
     state: SlotState = SlotState.WAITING
 
 
 @dataclass(frozen=True)
 class Outstanding:
-    """What a round waits for, of its first q_r design points.
+    """What a round waits for, of its first q_r design points."""
 
-    Attributes:
-        trials: ids of those that are running, increasing.
-        again: how many points are to be asked again now.
-        held: keys of those that are asked again once other trials of them end, increasing.
-    """
-
-    trials: tuple[int, ...]
-    again: int
+    trials: tuple[int, ...]  # ids of those that are running, increasing
+    again: int  # how many points are to be asked again now
+    # keys of those that are asked again once other trials of them end, increasing
     held: tuple[int, ...]
 
 
 class OpenRound:
-    """Design and bookkeeping of the open round.
+    """Design and bookkeeping of the open round, number r, which has q_r design points.
 
-    Args:
-        number: r, from 1.
-        design_size: q_r.
-        length: t_r, where it is fixed beforehand; None where the round closes when its first q_r
-            design points are settled.
-        surrogate: fixed within the round where kernel and noise are given.
-        active: the points that may be asked.
-        statuses: of the points that are not open.
-        needs_all: whether a design point whose trial was abandoned is asked again, at most twice:
-            a regret bound needs the answer. If not, the round goes without it.
-
-    Attributes:
-        asks: how many were made.
-        waits: how many of them were made once the first q_r design points had all been asked, in
-            the place of one that had to wait, or of a design point again.
-        departures: how the round has departed from what the regret bound is proved for.
+    Its length t_r is fixed beforehand, or None where it closes when its first q_r design points
+    are settled. Where kernel and noise are given, the surrogate is fixed within the round. With
+    ``needs_all`` a design point whose trial was abandoned is asked again, at most twice: a regret
+    bound needs the answer. If not, the round goes without it.
     """
 
     def __init__(
@@ -105,6 +82,8 @@ class OpenRound:
         self.length = length
         self.surrogate = surrogate
         self.slots: list[Slot] = []
+        # Of the asks, waits were made once the first q_r design points had all been asked, in the
+        # place of one that had to wait, or of a design point again.
         self.asks = self.waits = 0
         self.departures: set[Departure] = set()
         self._active = active
@@ -122,11 +101,7 @@ class OpenRound:
         return min(free, default=None)
 
     def next_key(self) -> int:
-        """The point that the design picks next.
-
-        Raises:
-            ExhaustedDesignError: if every active point is infeasible.
-        """
+        """The point that the design picks next; ExhaustedDesignError if there is none."""
         design = self._current_design()
         try:
             return design.next()

@@ -26,9 +26,6 @@ def round_lengths(horizon: int, wait: float) -> tuple[list[int], list[int]]:
     Returns:
         ``(q, t)``, two lists of the same length.
 
-    Raises:
-        InputError: if ``horizon < 1`` or ``wait`` is negative or not finite.
-
     Example:
         >>> round_lengths(300, 28.2)
         ([18, 74, 149], [47, 103, 150])
@@ -56,23 +53,14 @@ def next_design_size(horizon: int, previous: int) -> int:
 
 
 class Departure(enum.StrEnum):
-    """How a round departed from what the regret bound is proved for, while asks could follow.
+    """How a round departed from what the regret bound is proved for, while asks could follow."""
 
-    Attributes:
-        GIVEN_UP: the answer of a design point will not be used: it was abandoned, or failed too
-            often.
-        SHORTENED: a failure took an ask from a round of fixed length.
-        UNEVEN: a design point was answered with a noise variance other than the surrogate's.
-        UNANSWERED: a round of fixed length closed before one of its first q_r design points was
-            answered.
-        CONTRADICTED: no point's upper bound reached the largest lower bound.
-    """
-
+    # The answer of a design point will not be used: it was abandoned, or failed too often.
     GIVEN_UP = "given up"
-    SHORTENED = "shortened"
-    UNEVEN = "uneven"
-    UNANSWERED = "unanswered"
-    CONTRADICTED = "contradicted"
+    SHORTENED = "shortened"  # a failure took an ask from a round of fixed length
+    UNEVEN = "uneven"  # a design point's answer has another noise variance than the surrogate's
+    UNANSWERED = "unanswered"  # of fixed length, it closed before all q_r points were answered
+    CONTRADICTED = "contradicted"  # no point's upper bound reached the largest lower bound
 
 
 @dataclass(frozen=True)
@@ -135,19 +123,11 @@ class RoundRecord:
 class RoundRule:
     """When a round closes, which answers its bounds use, and its share of delta.
 
-    With a wait, rounds have the lengths of Algorithm 1, and bounds use whatever has arrived.
-    Without one, a round closes on arrival: when its first q_r design points are settled, and
-    bounds use exactly those. The k-th design point of the run is not asked before ask
-    ``1 + (k - 1) / rho``, which bounds the number of rounds.
-
-    Args:
-        horizon: T; None where no end is planned.
-        schedule: gives the design sizes; :class:`HorizonRounds` if None.
-        fraction: rho, the share of asks that are design points.
-        wait: u_T(delta), in steps, of a delay law; None to close on arrival.
-
-    Attributes:
-        count: R, how many rounds there can be; None where no end is planned.
+    With a wait, u_T(delta) of a delay law in steps, rounds have the lengths of Algorithm 1, and
+    bounds use whatever has arrived. Without one, a round closes on arrival: when its first q_r
+    design points are settled, and bounds use exactly those. The k-th design point of the run is
+    not asked before ask ``1 + (k - 1) / rho``, which bounds the number of rounds; rho is the
+    fraction of asks that are design points. Without a horizon no end is planned.
     """
 
     def __init__(
@@ -161,7 +141,7 @@ class RoundRule:
         self._schedule = HorizonRounds() if schedule is None else schedule
         self._horizon, self._fraction = horizon, fraction
         self._lengths: list[int] = []
-        self.count: int | None = None
+        self.count: int | None = None  # R, how many rounds there can be
         if horizon is not None and wait is not None:
             self._lengths = round_lengths(horizon, wait)[1]
             self.count = len(self._lengths)
@@ -176,10 +156,8 @@ class RoundRule:
     def resume(self, number: int, size: int, asks: int) -> None:
         """Go on after rounds that were begun under a shorter horizon.
 
-        Args:
-            number: of the last one that was begun.
-            size: its design points.
-            asks: how many asks it ends after, where lengths are fixed.
+        The last one, ``number``, had ``size`` design points and ends after so many asks, where
+        lengths are fixed.
         """
         if self._horizon is not None and self.wait is not None:
             left = self._horizon - asks
@@ -217,9 +195,6 @@ class HorizonRounds:
             times the one intended. It costs a factor kappa on the regret bound and assumes more of
             the delays; see :mod:`botorch_delay.optimizers.stragglers`. Needs a finite domain, and
             no delay law. None waits for all.
-
-    Raises:
-        InputError: if ``straggler_factor`` is below 1.
     """
 
     straggler_factor: float | None = None
@@ -230,14 +205,7 @@ class HorizonRounds:
             object.__setattr__(self, "straggler_factor", kappa)
 
     def design_size(self, number: int, previous: int, horizon: int | None, fraction: float) -> int:
-        """q_r of round ``number``, after a round with ``previous`` design points.
-
-        Args:
-            number: r, from 1.
-            previous: q_{r-1}, at least 1.
-            horizon: T.
-            fraction: rho, the share of asks that are design points.
-        """
+        """q_r of round ``number``, after one with q_{r-1} design points; ``fraction`` is rho."""
         assert horizon is not None
         if fraction == 1.0:
             return next_design_size(horizon, previous)
@@ -254,9 +222,6 @@ class GeometricRounds:
     Args:
         first: q_1, at least 1.
         growth: g, above 1.
-
-    Raises:
-        InputError: if a number is out of its range.
     """
 
     first: int

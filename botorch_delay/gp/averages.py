@@ -25,26 +25,21 @@ class _Point:
         self.x = x
         self.answers: dict[int, tuple[float, float]] = {}
         # Of precisions, their products with values and with squared values, and their squares.
-        self._sums = (Fraction(0), Fraction(0), Fraction(0), Fraction(0))
+        self._sums = [Fraction(0)] * 4
         self._row: tuple[float, float, float] | None = None
         self._energy: float | None = None
         self._first: tuple[bool, int] | None = None
 
-    def count(self, value: float, noise_var: float, sign: int) -> None:
-        """Add an answer to the sums, or take it off where ``sign`` is -1."""
-        precision = 1.0 / noise_var
-        weighted = Fraction(precision) * Fraction(value)
-        terms = Fraction(precision), weighted, weighted * Fraction(value), Fraction(precision) ** 2
-        precisions, values, energies, squares = (
-            total + sign * term for total, term in zip(self._sums, terms, strict=True)
-        )
-        self._sums = precisions, values, energies, squares
-        self._row = self._energy = None
-
     def place(self, source: int, answer: tuple[float, float] | None) -> None:
         """Set the answer of a source; None to take it out."""
+        for entry, sign in ((answer, 1), (self.answers.pop(source, None), -1)):
+            if entry is not None:
+                value, precision = Fraction(entry[0]), Fraction(1.0 / entry[1])
+                terms = precision, precision * value, precision * value**2, precision**2
+                pairs = zip(self._sums, terms, strict=True)
+                self._sums = [total + sign * term for total, term in pairs]
+        self._row = self._energy = None
         if answer is None:
-            self.answers.pop(source, None)
             self._first = None
             return
         self.answers[source] = answer
@@ -58,12 +53,6 @@ class _Point:
             precision, weighted, _, squares = map(float, self._sums)
             self._row = weighted / precision, 1.0 / precision, squares / precision / precision
         return self._row
-
-    def valued(self, value: float) -> _Point:
-        """A copy with another average."""
-        made = copy.copy(self)
-        made._row = value, *self.row[1:]
-        return made
 
     @property
     def energy(self) -> float:
@@ -88,16 +77,9 @@ def _order(source: int) -> tuple[bool, int]:
 class Averages:
     """Answers averaged per point, in units of a surrogate, and their posteriors.
 
-    Posteriors are brought up to date when they are asked for, in the order of the points' keys:
-    results do not depend on the order of answers between two asks.
-
-    Args:
-        surrogate: whose units, kernel and noise count.
-        candidates: ``N x d``.
-
-    Attributes:
-        surrogate: as above.
-        size: how many answers there are.
+    Posteriors, also those at the candidates (``N x d``), are brought up to date when they are
+    asked for, in the order of the points' keys: results do not depend on the order of answers
+    between two asks.
     """
 
     def __init__(self, surrogate: Surrogate, candidates: Tensor) -> None:
@@ -109,6 +91,7 @@ class Averages:
         self._is_current = False  # whether that is of the present answers
         self._points: dict[int, _Point] = {}
         self._changed: set[int] = set()  # keys whose answers the candidates' posterior lacks
+        self._drawn: dict[int, float] = {}  # averages that count instead, by key
         self.size = 0
 
     @property
@@ -119,15 +102,11 @@ class Averages:
     def put(
         self, key: int, source: int, x: Tensor, value: float | None, noise_var: float | None
     ) -> None:
-        """Enter one answer, or put it in place of an earlier one of the same source.
+        """Enter one answer at ``x``, ``d``, or put it in place of an earlier one of its source.
 
-        Args:
-            key: of the point: a candidate's row, or a number below 0.
-            source: of the answer: a trial's id, or a number below 0 for results from elsewhere.
-            x: the point, ``d``.
-            value: in the user's units, to be maximised; None for the posterior mean's own, whose
-                variance alone counts.
-            noise_var: of the value; None for the surrogate's.
+        A source is a trial's id, or a number below 0 for results from elsewhere. Values are the
+        user's, to be maximised; None stands for the posterior mean's own, whose variance alone
+        counts. Noise that is None is the surrogate's.
         """
         if key not in self._points:
             self._points[key] = _Point(x)
@@ -141,21 +120,18 @@ class Averages:
     def _set(self, key: int, source: int, answer: tuple[float, float] | None) -> None:
         point = self._points[key]
         before = point.answers.get(source)
-        point.place(source, answer)
         if answer == before:
             return
-        for entry, sign in ((answer, 1), (before, -1)):
-            if entry is not None:
-                point.count(*entry, sign)
-                self.size += sign
+        point.place(source, answer)
+        self.size += (answer is not None) - (before is not None)
         self._changed.add(key)
         self._is_current = False
 
     def best(self, n: int) -> list[Tensor]:
         """The points with the largest averages, ``d`` each, the best first; ``n`` at most."""
-        points = [point for point in self._points.values() if point.answers]
-        points.sort(key=lambda point: (-point.row[0], point.first))
-        return [point.x for point in points[:n]]
+        items = [(key, point) for key, point in self._points.items() if point.answers]
+        items.sort(key=lambda item: (-self._drawn.get(item[0], item[1].row[0]), item[1].first))
+        return [point.x for _, point in items[:n]]
 
     def point(self, key: int) -> Tensor:
         """The point with a key, ``d``."""
@@ -180,20 +156,17 @@ class Averages:
     def fantasized(self, answers: Averages, generator: torch.Generator) -> Averages:
         """The same points with values drawn where ``answers`` lack some; not to be changed.
 
-        Args:
-            answers: what is known, of points that are all here.
-            generator: of the draw.
+        All points of ``answers`` are here.
         """
         posterior = self.anywhere
         y = posterior.fantasies(answers.anywhere, generator)
-        keys, values = [key for key, _ in posterior.labels], y.tolist()
-        value_of = dict(zip(keys, values, strict=True))
+        keys = [key for key, _ in posterior.labels]
         made = copy.copy(self)
+        made._drawn = dict(zip(keys, y.tolist(), strict=True))
+        made._anywhere = posterior.with_values(y)
         made._at_candidates = self.at_candidates.with_values(
-            sent([value_of[key] for key in self.at_candidates.keys], y)
+            sent([made._drawn[key] for key in self.at_candidates.keys], y)
         )
-        made._points = {key: self._points[key].valued(value) for key, value in value_of.items()}
-        made._is_current = False
         return made
 
     @property

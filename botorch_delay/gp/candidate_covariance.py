@@ -37,16 +37,9 @@ class CandidateCovariance:
     """Posterior covariance of ``N`` candidates, of which any column can be had.
 
     On CUDA, where folding takes a moment and a look at its progress would wait for the device,
-    blocks are folded at once, and nothing here waits.
-
-    Args:
-        covar_module: the kernel.
-        points: ``N x d``.
-
-    Attributes:
-        prior: variance of every candidate without answers, ``N``.
-        variance: of every candidate, ``N``, never negative; not to be written to.
-        folded: how many blocks have been folded in full.
+    blocks are folded at once, and nothing here waits. ``prior`` and ``variance`` are ``N``, the
+    second never negative, and not to be written to; ``folded`` counts the blocks that are folded
+    in full.
     """
 
     def __init__(self, covar_module: Kernel, points: Tensor) -> None:
@@ -89,9 +82,8 @@ class CandidateCovariance:
     ) -> tuple[Tensor, Tensor] | None:
         """Change the precision of a candidate's answers: below 0 where some are taken out.
 
-        Returns:
-            Its column before, ``N``, and by what factor the inverse of its variance grows; None
-            where rounding may be a larger share of that than allowed, and nothing is changed.
+        Its column before, ``N``, and by what factor the inverse of its variance grows; None, and
+        nothing is changed, where rounding may be a larger share of that than ``largest_error``.
         """
         device = self.variance.device
         column = self.column(torch.full((1,), row, dtype=torch.long, device=device))

@@ -20,9 +20,9 @@ Every change acts on the common rows of R and W, O((N + m) m) at most:
 * A new point appends a row, as in a Cholesky factorization.
 * A changed noise d_i is a rank-one change: with r = R e_i and e = 1 / (1 + (d_i' - d_i) |r|^2),
   every row moves along r by a multiple of q = r' W, and variance += (d_i' - d_i) e q^2.
-* A point that is taken out is turned into the last row by a Householder reflection along r,
-  and that row is dropped.
 * A changed value moves the mean, which is then computed anew from W.
+
+Where a point is taken out, or many change at once, all is made anew by one factorization.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from torch import Tensor
 
 from botorch_delay.domains.devices import sent, sent_rows
 from botorch_delay.gp.candidate_covariance import MAX_FOLDED, CandidateCovariance
-from botorch_delay.gp.factors import factorize
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
+from botorch_delay.gp.posterior import factorize
 
 # From this many changes at once, as a share of the points, one factorization is cheaper.
 REBUILD_SHARE = 0.25
@@ -55,17 +55,12 @@ Answer = tuple[Tensor, float, float]
 
 
 class CandidatePosterior:
-    """Zero-mean posterior of a Gaussian process at fixed candidates.
+    """Zero-mean posterior of a Gaussian process at fixed candidates, ``N x d``.
 
     With m distinct points rows are one tensor of m N to 2 m N numbers, and while it grows there is
     one of half its size beside it: 8 to 16 GB for 1,000 points and 1,000,000 candidates in double,
     24 GB while it grows. All else is vectors of N numbers, and pieces of ``rows_per_chunk``. A
-    covariance is at most ``MAX_FOLDED`` squared.
-
-    Args:
-        covar_module: the kernel.
-        candidates: ``N x d``.
-        as_rows: whether rows are kept in any case.
+    covariance is at most ``MAX_FOLDED`` squared, and never kept with ``as_rows``.
     """
 
     def __init__(self, covar_module: Kernel, candidates: Tensor, *, as_rows: bool = False) -> None:
@@ -76,7 +71,6 @@ class CandidatePosterior:
         self._smallest = SMALLEST_NOISE * self._kept.variance.max().item()
 
     def __len__(self) -> int:
-        """How many distinct points have answers."""
         return len(self._answers)
 
     @property
@@ -111,7 +105,7 @@ class CandidatePosterior:
 
     def correction(self, residual: Tensor) -> Tensor:
         """``K(candidates, X) (K + D)^-1 residual``, ``N``, for one residual per key."""
-        return self._kept.correction(self.keys, residual)
+        return self._kept.correction(residual)
 
     def with_values(self, values: Tensor) -> CandidatePosterior:
         """One with other mean answers, one per key, that is not to be updated."""
@@ -122,12 +116,9 @@ class CandidatePosterior:
 
     @torch.no_grad()
     def update(self, changes: Mapping[int, Answer | None]) -> None:
-        """Set, change or take out points.
+        """Set or change points, or take them out (None).
 
-        Args:
-            changes: for each key the point, its mean answer and the noise variance of that mean;
-                or None to take it out. A key is the candidate's row, or negative for a point that
-                is no candidate.
+        A key is the candidate's row, or negative for a point that is no candidate.
         """
         for key, change in changes.items():
             if change is None:
@@ -151,23 +142,15 @@ class CandidatePosterior:
 
 
 class _Covariance:
-    """The posterior by the covariance of the candidates, which are the only points with answers.
-
-    Args:
-        covariance: given the answers.
-        mean: at every candidate, ``N``.
-        answers: so far.
-
-    Attributes:
-        mean: ``N``.
-    """
+    """The posterior by the covariance of the candidates, which are the only points with answers."""
 
     def __init__(
         self, covariance: CandidateCovariance, mean: Tensor, answers: Mapping[int, Answer]
     ) -> None:
         self._covariance, self.mean = covariance, mean
         self._precision, self._weighted = torch.zeros_like(mean), torch.zeros_like(mean)
-        # The same two numbers by candidate: what the host knows is not read from a device.
+        # The same two numbers by candidate, in the order of the answers: what the host knows is not
+        # read from a device.
         self._sums = {
             key: (1.0 / noise, value / noise) for key, (_, value, noise) in answers.items()
         }
@@ -182,12 +165,12 @@ class _Covariance:
         return self._covariance.variance
 
     def explained(self) -> Tensor:
-        at = sent_rows(sorted(key for key, (sum_, _) in self._sums.items() if sum_), self.mean)
+        at = sent_rows(sorted(self._sums), self.mean)
         y = self._weighted[at] / self._precision[at]
         return (self._weighted[at] * (y - self.mean[at])).sum()
 
-    def correction(self, keys: list[int], residual: Tensor) -> Tensor:
-        rows = sent_rows(keys, residual)
+    def correction(self, residual: Tensor) -> Tensor:
+        rows = sent_rows([*self._sums], residual)
         weights = torch.zeros_like(self._precision)
         weights[rows] = residual * self._precision[rows]
         return self._covariance.times(weights)
@@ -209,7 +192,10 @@ class _Covariance:
                 column, growth = found
                 self.mean = self.mean + (moved - more * self.mean[key]) / growth * column
             replaced |= precision <= before
-            self._sums[key] = precision, weighted
+            if change is None:
+                self._sums.pop(key, None)
+            else:
+                self._sums[key] = precision, weighted
             self._precision[key].fill_(precision)
             self._weighted[key].fill_(weighted)
         # Differences of values may be far larger than what is left of them; and what rounding did
@@ -221,24 +207,19 @@ class _Covariance:
 
 
 class _Rows:
-    """The posterior by R and W, for answers anywhere.
-
-    Attributes:
-        mean: ``N``.
-        variance: ``N``.
-    """
+    """The posterior by R and W, for answers anywhere."""
 
     def __init__(self, covar_module: Kernel, candidates: Tensor) -> None:
         self._kernel, self._candidates = covar_module, candidates
         with torch.no_grad():
             self._prior = prior_variance(covar_module, candidates).clone()
-        self._clear()
+        self._rebuild({})
 
-    def _clear(self) -> None:
+    def _rebuild(self, answers: Mapping[int, Answer]) -> None:
+        """All anew, by one factorization."""
         self.variance = self._prior.clone()
         self.mean = torch.zeros_like(self._prior)
-        self._keys: list[int] = []  # by column of R
-        self._position: dict[int, int] = {}  # and back
+        self._position: dict[int, int] = {}  # the column of R by key, in order
         # Values and noise variances as they were told: what the host knows is not read from a
         # device.
         self._told: dict[int, tuple[float, float]] = {}
@@ -246,33 +227,55 @@ class _Rows:
         self._values = self._noise = self._prior[:0]
         self._w = self._prior.new_empty(0, len(self._prior))  # with room for more rows
         self._r = self._prior.new_empty(0, 0)
+        if not answers:
+            return
+        m = len(answers)
+        self._position = {key: i for i, key in enumerate(answers)}
+        points, values, noise = zip(*answers.values(), strict=True)
+        self._told = dict(zip(answers, zip(values, noise, strict=True), strict=True))
+        self._points = torch.stack(points)
+        self._values = sent(values, self._prior)
+        K = covariance(self._kernel, self._points, self._points)
+        factor, self._noise = factorize(K, sent(noise, self._prior))
+        self._reserve(m)
+        R, W = self.parts
+        eye = torch.eye(m, dtype=K.dtype, device=K.device)
+        R.copy_(torch.linalg.solve_triangular(factor, eye, upper=False))
+        # In pieces: whole, W would be there three times.
+        size = rows_per_chunk(m, W)
+        for start in range(0, W.shape[1], size):
+            part = slice(start, start + size)
+            cross = covariance(self._kernel, self._points, self._candidates[part])
+            W[:, part] = torch.linalg.solve_triangular(factor, cross, upper=False)
+            self.variance[part] -= W[:, part].square().sum(dim=0)
+        self.mean = (R @ self._values) @ W
+        self.variance.clamp_min_(0.0)
 
     @property
     def parts(self) -> tuple[Tensor, Tensor]:
         """R, ``m x m``, and W, ``m x N``."""
-        m = len(self._keys)
+        m = len(self._position)
         return self._r[:m, :m], self._w[:m]
 
     def explained(self) -> Tensor:
         return (self.parts[0] @ self._values).square().sum()
 
-    def correction(self, keys: list[int], residual: Tensor) -> Tensor:
-        (R, W), places = self.parts, [self._position[key] for key in keys]
-        right = torch.zeros_like(residual)
-        right[sent_rows(places, right)] = residual
-        return (R @ right) @ W
+    def correction(self, residual: Tensor) -> Tensor:
+        R, W = self.parts
+        return (R @ residual) @ W
 
     def update(self, changes: Mapping[int, Answer | None], answers: Mapping[int, Answer]) -> None:
         """The answers are those after the changes; all is made anew without any changes."""
-        if not changes or len(changes) > max(REBUILD_SHARE * len(self._keys), 8):
+        many = len(changes) > max(REBUILD_SHARE * len(self._position), 8)
+        gone = any(change is None and key in self._position for key, change in changes.items())
+        if many or gone or not changes:
             self._rebuild(answers)
             return
         revised = False
         for key, change in changes.items():
-            if change is None:
-                if key in self._position:
-                    self._remove(key)
-            elif key in self._position:
+            if change is None:  # nor was it there
+                continue
+            if key in self._position:
                 revised |= change[1] != self._told[key][0]
                 self._revise(key, change[1], change[2])
             else:
@@ -283,7 +286,7 @@ class _Rows:
             self.mean = (R @ self._values) @ W
 
     def _insert(self, key: int, x: Tensor, value: float, noise_var: float) -> None:
-        m = len(self._keys)
+        m = len(self._position)
         self._reserve(m + 1)
         R, W = self.parts
         point = x.unsqueeze(0)
@@ -304,7 +307,6 @@ class _Rows:
         self.mean += row * ((value - expected) / scale)
         self.variance -= row.square()
         self._position[key] = m
-        self._keys.append(key)
         self._points = torch.cat([self._points, point])
         self._values = torch.cat([self._values, self._values.new_full((1,), value)])
         self._noise = torch.cat([self._noise, self._noise.new_full((1,), noise_var)])
@@ -334,60 +336,6 @@ class _Rows:
         W.addr_(factor * along, moved)
         R.addr_(factor * along, along @ R)
         self._noise[i].fill_(noise_var)
-
-    def _remove(self, key: int) -> None:
-        R, W = self.parts
-        i = self._position.pop(key)
-        del self._told[key]
-        along = R[:, i] / R[:, i].norm()
-        dropped = along @ W
-        self.mean -= dropped * (along @ (R @ self._values))
-        self.variance += dropped.square()
-        # Reflect so that the direction becomes the last axis, towards the far side.
-        mirror = along.clone()
-        mirror[-1] += along[-1].sign() + (along[-1] == 0.0)
-        scale = -2.0 / mirror.square().sum()
-        W.addr_(scale * mirror, mirror @ W)
-        R.addr_(scale * mirror, mirror @ R)
-        last = len(self._keys) - 1
-        if i != last:
-            R[:, i] = R[:, last]
-            moved = self._keys[last]
-            self._keys[i] = moved
-            self._position[moved] = i
-            for vector in (self._points, self._values, self._noise):
-                vector[i] = vector[last].clone()
-        self._keys.pop()
-        self._points, self._values = self._points[:last], self._values[:last]
-        self._noise = self._noise[:last]
-
-    def _rebuild(self, answers: Mapping[int, Answer]) -> None:
-        """Many changes at once: one factorization."""
-        self._clear()
-        if not answers:
-            return
-        m = len(answers)
-        self._keys = list(answers)
-        self._position = {key: i for i, key in enumerate(self._keys)}
-        points, values, noise = zip(*answers.values(), strict=True)
-        self._told = dict(zip(answers, zip(values, noise, strict=True), strict=True))
-        self._points = torch.stack(points)
-        self._values = sent(values, self._prior)
-        K = covariance(self._kernel, self._points, self._points)
-        factor, self._noise = factorize(K, sent(noise, self._prior))
-        self._reserve(m)
-        R, W = self.parts
-        eye = torch.eye(m, dtype=K.dtype, device=K.device)
-        R.copy_(torch.linalg.solve_triangular(factor, eye, upper=False))
-        # In pieces: whole, W would be there three times.
-        size = rows_per_chunk(m, W)
-        for start in range(0, W.shape[1], size):
-            part = slice(start, start + size)
-            cross = covariance(self._kernel, self._points, self._candidates[part])
-            W[:, part] = torch.linalg.solve_triangular(factor, cross, upper=False)
-            self.variance[part] -= W[:, part].square().sum(dim=0)
-        self.mean = (R @ self._values) @ W
-        self.variance.clamp_min_(0.0)
 
     def _reserve(self, size: int) -> None:
         have, n = self._w.shape

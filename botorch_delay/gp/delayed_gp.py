@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -27,8 +28,59 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.domains.devices import sent
 from botorch_delay.exceptions import InputError, NotSupportedError
-from botorch_delay.gp.factors import Factor, factorize
 from botorch_delay.gp.kernels import ExactKernel, check_kernel, covariance
+from botorch_delay.gp.posterior import factorize
+
+SOLVED_AT_ONCE = 128  # rows of a factor inside a larger matrix
+
+
+class Factor:
+    """A lower Cholesky factor, ``n x n``, which grows by a row without being copied.
+
+    Models that follow from each other share a buffer with room to spare. A row is written once, by
+    the first model that needs it; a second one that starts from the same answers gets a buffer of
+    its own. So no model ever changes.
+    """
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.matrix = matrix
+        self._buffer = matrix
+        self._used = [len(matrix)]  # rows of the buffer, the same list for all who share it
+        self._lock = threading.Lock()
+
+    def extended(self, row: Tensor, pivot: Tensor) -> Factor:
+        """The factor with one row more: ``n`` entries left of the diagonal, and the diagonal."""
+        n = len(self.matrix)
+        grown = copy.copy(self)
+        with self._lock:
+            if self._used[0] != n or len(self._buffer) == n:
+                room = n + max(n // 8, 64)
+                grown._buffer = self.matrix.new_zeros(room, room)
+                grown._buffer[:n, :n] = self.matrix
+                grown._used = [n]
+                grown._lock = threading.Lock()
+            grown._buffer[n, :n] = row
+            grown._buffer[n, n] = pivot
+            grown._used[0] = n + 1
+        grown.matrix = grown._buffer[: n + 1, : n + 1]
+        return grown
+
+    def solve(self, right: Tensor) -> Tensor:
+        """``L^-1 B`` for B ``n x m``, differentiable in B.
+
+        PyTorch's solver copies a part of a larger matrix at every call: it is given blocks of it.
+        """
+        factor, n = self.matrix, len(self.matrix)
+        if n <= 2 * SOLVED_AT_ONCE or factor.is_contiguous():
+            return torch.linalg.solve_triangular(factor, right, upper=False)
+        parts: list[Tensor] = []
+        for start in range(0, n, SOLVED_AT_ONCE):
+            rows = slice(start, start + SOLVED_AT_ONCE)
+            left = right[rows]
+            if parts:
+                left = left - factor[rows, :start] @ torch.cat(parts)
+            parts.append(torch.linalg.solve_triangular(factor[rows, rows], left, upper=False))
+        return torch.cat(parts)
 
 
 class DelayedGP(SingleTaskGP):
@@ -54,9 +106,6 @@ class DelayedGP(SingleTaskGP):
         mean_module: the prior mean; zero if None.
         outcome_transform: a BoTorch transform of the values; none by default.
         input_transform: a BoTorch transform of the points; none by default.
-
-    Raises:
-        InputError: if a tensor is malformed, or ``noise_var`` is not above 0.
 
     Example:
         >>> X = torch.tensor([[0.2], [0.8]], dtype=torch.double)
@@ -211,20 +260,11 @@ class DelayedGP(SingleTaskGP):
     def fantasy_posterior(
         self, X: Tensor, **kwargs: Any
     ) -> GPyTorchPosterior | TransformedPosterior:
-        """Mean mu~, variance sigma^2 with the pending points counted in.
-
-        Args:
-            X: ``batch_shape x q x d``.
-            kwargs: as in BoTorch's ``posterior``.
-        """
+        """Mean mu~, variance sigma^2 with the pending points counted in; X is ``batch x q x d``."""
         return self.fantasy_model().posterior(X, **kwargs)
 
     def with_pending(self, X: Tensor) -> DelayedGP:
-        """A new model in which the rows of ``X`` (``p x d`` or ``d``) are pending as well.
-
-        Raises:
-            InputError: if ``X`` is malformed.
-        """
+        """A new model in which the rows of ``X`` (``p x d`` or ``d``) are pending as well."""
         X = self._check_points(_as_rows(X), "X")
         self.eval()
         together = torch.cat([self._X_pending, X])
@@ -237,14 +277,7 @@ class DelayedGP(SingleTaskGP):
         """A new model with one more answer; if ``x`` is pending it is pending no more.
 
         The factor grows by one row: ``O(n^2)`` for n answers. Transforms keep the statistics that
-        they have learned.
-
-        Args:
-            x: ``d`` or ``1 x d``.
-            y: a float or a tensor with one value, in raw units.
-
-        Raises:
-            InputError: if ``x`` or ``y`` is malformed.
+        they have learned. ``x`` is ``d`` or ``1 x d``, and ``y`` one value in raw units.
         """
         x = self._check_points(_as_rows(x), "x")
         if len(x) != 1:
@@ -370,10 +403,7 @@ class DelayedGP(SingleTaskGP):
     def _with_more(self, X: Tensor, targets: Tensor, X_pending: Tensor) -> DelayedGP:
         """This model, in evaluation mode, with more answers; it shares no parameter with this one.
 
-        Args:
-            X: ``m x d``, raw, added to the answered points.
-            targets: ``m``, transformed.
-            X_pending: ``p x d``, raw, in place of the pending points.
+        Points are raw, targets transformed; ``X_pending`` takes the place of the pending points.
         """
         noise = self._noise_diagonal()
         if len(X):

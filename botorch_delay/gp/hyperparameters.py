@@ -26,19 +26,13 @@ MOST_ITERATIONS = 200
 
 @dataclass(frozen=True)
 class LogNormal:
-    """A log-normal prior.
-
-    Attributes:
-        loc: mean of the logarithm, one number or one per column.
-        scale: standard deviation of the logarithm.
-    """
+    """A log-normal prior: mean, one for all columns or one each, and deviation of the logarithm."""
 
     loc: np.ndarray
     scale: float
 
     @classmethod
     def around(cls, mode: np.ndarray, scale: float) -> LogNormal:
-        """The prior with a mode."""
         return cls(np.log(mode) + scale**2, scale)
 
     @property
@@ -54,19 +48,12 @@ class LogNormal:
 
 @dataclass(frozen=True)
 class Fit:
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        lengthscale: one per column.
-        noise_var: None where all are known.
-        mean: the constant mean.
-        loss: minus the logarithm of the posterior density, up to a constant.
-    """
-
-    lengthscale: np.ndarray
-    noise_var: float | None
+    lengthscale: np.ndarray  # one per column
+    noise_var: float | None  # None where all are known
     mean: float
-    loss: float
+    loss: float  # minus the logarithm of the posterior density, up to a constant
 
 
 class _Solved(NamedTuple):
@@ -83,17 +70,8 @@ class _Solved(NamedTuple):
 class Objective:
     """Minus the logarithm of the posterior density of the hyperparameters' logarithms.
 
-    The constant mean is the best one at every value of the others.
-
-    Args:
-        X: ``n x d``.
-        y: ``n``.
-        known: noise variances, ``n``; None to learn one for all.
-        lengthscale: prior, one column each.
-        noise: prior of the noise variance.
-
-    Attributes:
-        columns: d.
+    The constant mean is the best one at every value of the others. Points are ``n x d``, values
+    and known noise variances ``n``; None to learn one for all, of which ``noise`` is the prior.
     """
 
     def __init__(
@@ -113,7 +91,6 @@ class Objective:
         self._squares = (points.mT[:, :, None] - points.mT[:, None, :]).square().flatten(1)
 
     def mean(self, theta: np.ndarray) -> float:
-        """The constant mean there."""
         solved = self._solve(theta)
         assert solved is not None  # theta is an optimum
         return solved.mean
@@ -163,11 +140,8 @@ def fit(
 ) -> Fit | None:
     """The best of the optima that the starts lead to; None if none leads anywhere.
 
-    Args:
-        objective: what is minimised.
-        starts: logarithms of lengthscales and, where it is learned, of the noise variance.
-        least_noise: variance.
-        max_iterations: of each start.
+    Starts are logarithms of lengthscales and, where it is learned, of the noise variance, which is
+    at least ``least_noise``. Each may take ``max_iterations``.
     """
     best: Fit | None = None
     d = objective.columns

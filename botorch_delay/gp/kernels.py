@@ -47,16 +47,7 @@ def rows_per_chunk(columns: int, like: Tensor) -> int:
 
 
 def covariance(covar_module: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
-    """Kernel values between two sets of points.
-
-    Args:
-        covar_module: a GPyTorch kernel.
-        X1: ``batch_shape x n x d``.
-        X2: ``batch_shape x m x d``.
-
-    Returns:
-        A ``batch_shape x n x m`` tensor.
-    """
+    """Kernel values, ``batch_shape x n x m``, between ``... x n x d`` and ``... x m x d``."""
     dims = covar_module.active_dims
     if dims is not None:
         X1, X2 = X1.index_select(-1, dims), X2.index_select(-1, dims)
@@ -66,17 +57,8 @@ def covariance(covar_module: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
 def covariance_with_pull(
     covar_module: MaternKernel, X1: Tensor, X2: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Kernel values k, and g with ``dk(x, y)/dy = g(x, y) (x - y) / lengthscale^2``.
-
-    Args:
-        covar_module: nu is 5/2.
-        X1: ``n x d``.
-        X2: ``m x d``.
-
-    Returns:
-        Two ``n x m`` tensors.
-    """
-    scaled = _scaled_distance(covar_module, X1, X2)
+    """Kernel values k, and g with ``dk(x, y)/dy = g(x, y) (x - y) / lengthscale^2``; nu is 5/2."""
+    scaled = _distance(covar_module, X1, X2, math.sqrt(5.0))
     decay = torch.exp(-scaled)
     pull = (1.0 + scaled).mul_(decay)
     # In place: memory is what takes time.
@@ -95,12 +77,7 @@ def prior_variance(covar_module: Kernel, X: Tensor) -> Tensor:
 
 
 def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
-    """A kernel that can be used with points like ``like``; its hyperparameters are left alone.
-
-    Raises:
-        InputTypeError: if it is no GPyTorch kernel, or of another dtype or device.
-        InputError: if it carries a batch shape or does not fit the number of columns.
-    """
+    """A kernel that can be used with points like ``like``; its hyperparameters are left alone."""
     if not isinstance(covar_module, Kernel):
         raise InputTypeError(
             f"covar_module must be a gpytorch.kernels.Kernel, got {type(covar_module).__name__}."
@@ -173,23 +150,20 @@ def _forward(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
     return evaluate(kernel, X1, X2)
 
 
-def _distance(X1: Tensor, X2: Tensor) -> Tensor:
-    return torch.cdist(X1, X2, compute_mode="donot_use_mm_for_euclid_dist")
+def _distance(kernel: Kernel, X1: Tensor, X2: Tensor, factor: float = 1.0) -> Tensor:
+    """A multiple of the distance in lengthscales."""
+    per_unit = factor / kernel.lengthscale
+    exact = "donot_use_mm_for_euclid_dist"
+    return torch.cdist(X1 * per_unit, X2 * per_unit, compute_mode=exact)
 
 
 def _rbf(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
-    lengthscale = kernel.lengthscale
-    distance = _distance(X1 / lengthscale, X2 / lengthscale)
-    return distance.square().mul_(-0.5).exp_()  # in place: memory is what takes time
-
-
-def _scaled_distance(kernel: MaternKernel, X1: Tensor, X2: Tensor) -> Tensor:
-    per_unit = math.sqrt(2.0 * kernel.nu) / kernel.lengthscale
-    return _distance(X1 * per_unit, X2 * per_unit)
+    # In place: memory is what takes time.
+    return _distance(kernel, X1, X2).square().mul_(-0.5).exp_()
 
 
 def _matern(kernel: MaternKernel, X1: Tensor, X2: Tensor) -> Tensor:
-    scaled = _scaled_distance(kernel, X1, X2)
+    scaled = _distance(kernel, X1, X2, math.sqrt(2.0 * kernel.nu))
     decay = torch.exp(-scaled)
     if kernel.nu == 0.5:
         return decay
@@ -267,11 +241,7 @@ def describe_kernel(kernel: Kernel) -> dict[str, Any] | None:
 
 
 def build_kernel(record: Mapping[str, Any], like: Tensor) -> Kernel:
-    """The kernel of a record, with the dtype and device of ``like``.
-
-    Raises:
-        StorageError: if the record is malformed or names something that is not on the list.
-    """
+    """The kernel of a record, with the dtype and device of ``like``."""
     try:
         return _build(record).to(dtype=like.dtype, device=like.device).eval()
     except StorageError:

@@ -9,8 +9,11 @@ norm at most C splits into a bias of at most C sqrt(sigma^2 - z'Dz) and a noise 
 
 from __future__ import annotations
 
+import copy
 import math
+import warnings
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,25 +22,65 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.domains.devices import sent, sent_rows
-from botorch_delay.gp.factors import factorize, warn_lost_accuracy
+from botorch_delay.exceptions import NumericsError, NumericsWarning
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
+
+BLOCK = 64  # rows of a factor that are made at once
+
+# What the object has warned of whose call is under way; None outside of such a call.
+warned: ContextVar[list[str] | None] = ContextVar("warned", default=None)
+
+
+def warn_lost_accuracy(message: str, stacklevel: int = 2) -> None:
+    """A :class:`NumericsWarning`, unless this optimizer has given one before."""
+    known = warned.get()
+    if known is not None:
+        if known:
+            return
+        known.append(message)
+    warnings.warn(message, NumericsWarning, stacklevel=stacklevel + 1)
+
+
+def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
+    """Lower Cholesky factor of ``K + diag(noise_var)``, and the diagonal that was added.
+
+    Where rounding makes the matrix indefinite, the noise is raised until it is not and a
+    :class:`NumericsWarning` is given. The raised noise is returned, so that bounds which use it
+    stay valid: they hold for any positive regularizer. K is ``batch_shape x n x n``.
+    """
+    diagonal = noise_var.expand(K.shape[:-1])
+    if K.shape[-1] == 0:
+        return K, diagonal
+    factor, info = torch.linalg.cholesky_ex(K + torch.diag_embed(diagonal))
+    if not info.any():
+        return factor, diagonal
+    scale = K.diagonal(dim1=-2, dim2=-1).amax().item()
+    jitter = K.shape[-1] * torch.finfo(K.dtype).eps * max(scale, torch.finfo(K.dtype).tiny)
+    while jitter <= max(scale, 1.0):  # not where the matrix is not finite
+        factor, info = torch.linalg.cholesky_ex(K + torch.diag_embed(diagonal + jitter))
+        if not info.any():
+            warn_lost_accuracy(
+                f"The covariance of {K.shape[-1]} points with noise variance "
+                f"{noise_var.min().item():.1e} is indefinite in {K.dtype}; noise was raised by "
+                f"{jitter:.1e}. Use double precision, or a larger noise_var."
+            )
+            return factor, diagonal + jitter
+        jitter *= 10.0
+    raise NumericsError(
+        "The covariance matrix is not positive definite: the kernel is none, or its "
+        "hyperparameters are not finite."
+    )
 
 
 @dataclass(frozen=True)
 class Data:
-    """Answers, one row per distinct point.
+    """Answers, one row per distinct point."""
 
-    Attributes:
-        X: ``m x d``.
-        y: mean answer of each point, ``m``, weighted by precision.
-        noise_var: variance of that mean under the surrogate, ``m``.
-        spread: sum of the squared weights with which the answers of a point enter its mean,
-            ``m``: 1 / n_i for n_i answers of equal noise.
-    """
-
-    X: Tensor
-    y: Tensor
-    noise_var: Tensor
+    X: Tensor  # ``m x d``
+    y: Tensor  # mean answer of each point, ``m``, weighted by precision
+    noise_var: Tensor  # variance of that mean under the surrogate, ``m``
+    # Sum of the squared weights with which the answers of a point enter its mean, ``m``: 1 / n_i
+    # for n_i answers of equal noise.
     spread: Tensor
 
     @classmethod
@@ -65,7 +108,6 @@ class Data:
         )
 
     def __len__(self) -> int:
-        """How many distinct points."""
         return len(self.y)
 
     def at(self, rows: Tensor) -> Data:
@@ -86,32 +128,21 @@ class Data:
         return (self.spread / self.noise_var).max().item() if len(self) else 0.0
 
 
-BLOCK = 64  # rows of a factor that are made at once
-
-
 @dataclass(frozen=True)
 class Moments:
-    """Posterior at ``n`` points, each field of shape ``n``.
+    """Posterior at ``n`` points, each field of shape ``n``."""
 
-    Attributes:
-        mean: mu.
-        variance: sigma^2, never negative.
-        prior: k(x, x).
-        noise_norm: sqrt(sum of squared weights of single answers), the factor by which
-            independent noise of scale 1 enters the mean; 0 where it was not asked for.
-        penalty: z'Dz, so that ``variance - penalty`` bounds the squared bias per unit norm;
-            0 where it was not asked for.
-        rounding: what rounding may have taken from ``variance``, and from ``variance - penalty``.
-        mean_rounding: what rounding may have done to ``mean``.
-    """
-
-    mean: Tensor
-    variance: Tensor
-    prior: Tensor
+    mean: Tensor  # mu
+    variance: Tensor  # sigma^2, never negative
+    prior: Tensor  # k(x, x)
+    # Root of the sum of squared weights of single answers, the factor by which independent noise
+    # of scale 1 enters the mean; 0 where it was not asked for.
     noise_norm: Tensor
+    # z'Dz, so that ``variance - penalty`` bounds the squared bias per unit norm; 0 where it was
+    # not asked for.
     penalty: Tensor
-    rounding: Tensor
-    mean_rounding: Tensor
+    rounding: Tensor  # what it may have taken from ``variance``, and from ``variance - penalty``
+    mean_rounding: Tensor  # what it may have done to ``mean``
 
     @property
     def deviation(self) -> Tensor:
@@ -152,20 +183,9 @@ class Posterior:
     those of a factorization from the beginning, to the last bit. Where a block is not positive
     definite the whole is factorized with raised noise, and nothing is taken over.
 
-    Args:
-        covar_module: the kernel.
-        data: to condition on.
-        inputs: from points that are asked about to the kernel's inputs, in which the data are;
-            the same if None.
-        offset: added to values.
-        scale: the posterior is that of ``offset + scale * g``, and the data are of g.
-        labels: of the rows, equal where points and noise are: what the host compares, so that it
-            need not wait for a device.
-        before: a posterior with the same kernel, whose leading rows may be the same.
-
-    Attributes:
-        data: as above.
-        labels: as above.
+    It is that of ``offset + scale * g`` where the data are of g, at points that ``inputs`` maps to
+    the kernel's. ``labels`` of rows are equal where points and noise are: what the host compares
+    with those of ``before``, a posterior with the same kernel, so that no device is waited for.
     """
 
     def __init__(
@@ -193,8 +213,16 @@ class Posterior:
             self._blocks = before._blocks[:whole, :whole]
 
     def __len__(self) -> int:
-        """How many distinct points have answers."""
         return len(self.data.y)
+
+    def with_values(self, y: Tensor) -> Posterior:
+        """The posterior given other answers, ``m``, with the same noise at the same points."""
+        made = copy.copy(self)
+        made.data = replace(self.data, y=y)
+        vars(made.data)["spread_ratio"] = self.data.spread_ratio
+        for name in ("_white", "weights"):
+            vars(made).pop(name, None)
+        return made
 
     def near(self, X: Tensor, n: int) -> Posterior:
         """The posterior given no more than the ``n`` points nearest to some of ``X`` (``k x d``).
@@ -215,11 +243,8 @@ class Posterior:
         """Mean answers of its points, ``m``, drawn given those of a posterior of some of them.
 
         Matheron's rule (Wilson et al. 2020): with s mean answers drawn from the prior and e what
-        they say of the known ones, y, it is ``s + Cov(s, e) Var(e)^-1 (y - e)``.
-
-        Args:
-            known: with the same kernel; labels of both are pairs of a key and the noise variance.
-            generator: on the CPU.
+        they say of the known ones, y, it is ``s + Cov(s, e) Var(e)^-1 (y - e)``. Labels of both
+        are pairs of a key and the noise variance. The generator is on the CPU.
         """
         X, noise = self.data.X, self.data.noise_var
         drawn = sent(torch.randn(2, len(self), generator=generator, dtype=torch.double), X)
@@ -283,11 +308,6 @@ class Posterior:
 
         What is random is drawn on the CPU, and enters by the symmetric root of the covariance,
         which is the same however it is computed.
-
-        Args:
-            X: as above.
-            count: of samples.
-            generator: on the CPU.
         """
         inputs = X if self._inputs is None else self._inputs(X)
         V = self.whiten(covariance(self._kernel, self.data.X, inputs))
@@ -316,24 +336,17 @@ class Posterior:
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and X.requires_grad):
             inputs = X if self._inputs is None else self._inputs(X)
-            moments = self._in_chunks(inputs, weights)
-            return moments.rescaled(self._offset, self._scale)
-
-    def _in_chunks(self, X: Tensor, weights: bool) -> Moments:
-        chunks = X.split(rows_per_chunk(len(self), X))
-        if len(chunks) == 1:
-            return Moments(*self._moments(X, weights))
-        if torch.is_grad_enabled() and X.requires_grad:
-            parts = [torch.stack(self._moments(chunk, weights)) for chunk in chunks]
-            return Moments(*torch.cat(parts, dim=1))
-        # One result to write into: small pieces between large ones would scatter the memory.
-        whole = X.new_empty(7, len(X))
-        start = 0
-        for chunk in chunks:
-            for row, value in zip(whole, self._moments(chunk, weights), strict=True):
-                row[start : start + len(chunk)] = value
-            start += len(chunk)
-        return Moments(*whole)
+            chunks = inputs.split(rows_per_chunk(len(self), inputs))
+            if len(chunks) == 1:
+                return Moments(*self._moments(inputs, weights)).rescaled(self._offset, self._scale)
+            # One result to write into: small pieces between large ones would scatter the memory.
+            whole, start = inputs.new_empty(7, len(inputs)), 0
+            for chunk in chunks:
+                stop = start + len(chunk)
+                for field, value in enumerate(self._moments(chunk, weights)):
+                    whole[field, start:stop] = value
+                start = stop
+            return Moments(*whole).rescaled(self._offset, self._scale)
 
     def _moments(self, X: Tensor, weights: bool) -> tuple[Tensor, ...]:
         """The fields of the moments of g at the kernel's inputs."""

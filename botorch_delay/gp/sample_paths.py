@@ -17,8 +17,7 @@ from gpytorch.kernels import Kernel
 from scipy.linalg.lapack import dpstrf
 from torch import Tensor
 
-from botorch_delay.domains.devices import moved, sent
-from botorch_delay.domains.generators import seeded
+from botorch_delay.domains.devices import moved, seeded, sent
 from botorch_delay.exceptions import NotSupportedError
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
@@ -28,17 +27,11 @@ FEATURES = 1024  # random ones, where paths are approximate
 
 
 class PriorPaths:
-    """Sample paths of a zero-mean Gaussian process at fixed points.
+    """Sample paths of a zero-mean Gaussian process at fixed points, ``n x d``.
 
-    Args:
-        covar_module: the kernel.
-        points: ``n x d``.
-        seed: of the features.
-        exact: whether paths are exact, which takes a factorization; if None, on up to 5,000
-            points.
-
-    Raises:
-        NotSupportedError: if they cannot be exact and the kernel has no known features.
+    Exact ones take a factorization, and are the choice on up to 5,000 points if ``exact`` is None.
+    Others are made of random features; :class:`NotSupportedError` if the kernel has none that are
+    known.
     """
 
     def __init__(

@@ -21,12 +21,8 @@ def representative(X: Tensor, y: Tensor, n: int = MOST_POINTS) -> Tensor:
     """The rows to make a posterior of, increasing: a LongTensor of ``n`` at most.
 
     A third have the largest values, a third are the nearest to the best of these, and the rest are
-    each as far from all others as there are any.
-
-    Args:
-        X: distinct points in units of their lengthscales, ``m x d``.
-        y: their values, to be maximised, ``m``.
-        n: how many.
+    each as far from all others as there are any. ``X`` (``m x d``) are distinct points in units of
+    their lengthscales, ``y`` (``m``) their values, to be maximised.
     """
     if len(X) <= n:
         return torch.arange(len(X), device=X.device)

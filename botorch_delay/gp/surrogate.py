@@ -74,9 +74,6 @@ class Hyperparameters:
         lengthscale: one per column of the encoded inputs, in sides of the domain's bounding box;
             kept as a tuple.
         noise_var: in squared standard deviations of the values.
-
-    Raises:
-        InputError: if a number is not above 0 and finite.
     """
 
     lengthscale: Sequence[float]
@@ -105,10 +102,6 @@ class Learned:
             count, and near the best a logarithm tells them apart (Song et al. 2024);
             "yeo-johnson" for that power transform; "none" for values as they are. Bounds that
             are in units of the values (``RKHSConfidence``) are made of values as they are.
-
-    Raises:
-        InputError: if ``warp`` is none of these.
-        InputTypeError: if ``warm_start`` is something else.
     """
 
     warm_start: Hyperparameters | None = None
@@ -125,11 +118,7 @@ class Learned:
             )
 
     def check(self, domain: Domain) -> None:
-        """Find out early whether a study of a domain can begin there.
-
-        Raises:
-            InputError: if the lengthscales do not fit the domain.
-        """
+        """Raise :class:`InputError` if a study of a domain can't begin with these lengthscales."""
         columns = domain.encoding.bounds(domain.bounds).shape[-1]
         if self.warm_start is not None and len(self.warm_start.lengthscale) != columns:
             raise InputError(
@@ -143,30 +132,18 @@ class Surrogate:
     """A zero-mean Gaussian process g with w(f(x)) = offset + scale * g((x - origin) / width).
 
     w is the identity, or a monotone warping of the values where the kernel is learned; everything
-    inside the package that speaks of values then means warped ones.
-
-    Columns are encoded first: logarithms, and one column per category.
-
-    Attributes:
-        covar_module: kernel of g, on normalised inputs.
-        noise_var: lambda^2, in units of g.
-        origin: lower ends of the inputs, ``d``.
-        width: sides of the inputs, ``d``.
-        offset: added to values, in units of the values.
-        scale: units of the values per unit of g.
-        learned: whether the hyperparameters come from the answers.
-        scaled: whether offset and scale are known; not with too few answers to tell.
-        encoding: of the points, where the kernel is learned.
+    inside the package that speaks of values then means warped ones. Columns are encoded first:
+    logarithms, and one column per category.
     """
 
-    covar_module: Kernel
-    noise_var: float
-    origin: Tensor
-    width: Tensor
+    covar_module: Kernel  # of g, on normalised inputs
+    noise_var: float  # lambda^2, in units of g
+    origin: Tensor  # lower ends of the inputs, ``d``
+    width: Tensor  # sides of the inputs, ``d``
     offset: float = 0.0
     scale: float = 1.0
-    learned: bool = False
-    scaled: bool = True
+    learned: bool = False  # whether the hyperparameters come from the answers
+    scaled: bool = True  # whether offset and scale are known; not with too few answers to tell
     encoding: Encoding = field(default_factory=Encoding)
     warping: Warping = field(default_factory=Warping)
 
@@ -228,9 +205,7 @@ class Surrogate:
     def standard(self, value: float | None, noise_var: float | None) -> tuple[float, float]:
         """One answer and its noise variance in units of g.
 
-        Args:
-            value: in units of the values; None for 0, the mean of g.
-            noise_var: of the value; None for the surrogate's own.
+        The value None stands for 0, the mean of g; noise that is None is the surrogate's own.
         """
         noise = self.noise_var if noise_var is None else noise_var / self.scale**2
         if value is None:
@@ -242,11 +217,7 @@ class Surrogate:
         return (value - self.offset) / self.scale, noise
 
     def in_values(self, data: Data) -> tuple[Kernel, Data]:
-        """Kernel and data in units of the values; inputs stay as they are.
-
-        Args:
-            data: in units of g.
-        """
+        """Kernel and data (in units of g) in units of the values; inputs stay as they are."""
         if self.scale == 1.0:
             return self.covar_module, data
         kernel = ScaleKernel(copy.deepcopy(self.covar_module)).to(data.y)
@@ -255,11 +226,7 @@ class Surrogate:
         return kernel.requires_grad_(False), scaled
 
     def posterior(self, data: Data) -> Posterior:
-        """Posterior of f at any points, in units of the values.
-
-        Args:
-            data: in units of g.
-        """
+        """Posterior of f at any points, in units of the values, from data in units of g."""
         return Posterior(
             self.covar_module, data, inputs=self.inputs, offset=self.offset, scale=self.scale
         )
@@ -275,22 +242,15 @@ class Surrogate:
 
     def describe(self) -> dict[str, Any]:
         """A JSON-ready record of a learned surrogate."""
-        return {
+        return self.hyperparameters() | {
             "covar_module": describe_kernel(self.covar_module),
-            "noise_var": self.noise_var,
-            "offset": self.offset,
-            "scale": self.scale,
             "scaled": self.scaled,
             "warping": self.warping.describe(),
         }
 
     @classmethod
     def rebuild(cls, record: Mapping[str, Any], domain: Domain) -> Surrogate:
-        """The learned surrogate of a record.
-
-        Raises:
-            StorageError: if the record is malformed.
-        """
+        """The learned surrogate of a record; StorageError if that is malformed."""
         try:
             numbers = {key: float(record[key]) for key in ("noise_var", "offset", "scale")}
             points = domain.like
@@ -325,16 +285,9 @@ def fit_surrogate(
     BoTorch's default with this prior is the RBF kernel; on tuning tables for development it has
     more regret (benchmarks/REPORT.md, "The kernel"). Inputs are normalised by the bounding box of
     the domain; values are warped, then standardised. With fewer than three answers fits begin and
-    end at the priors, and the scale of the values counts as unknown.
-
-    Args:
-        domain: whose bounding box normalises inputs, and whose encoding is used.
-        answers: to fit to.
-        seed: of the choice of answers, where there are too many to fit to all.
-        previous: kept, with a :class:`FitWarning`, if the fit fails.
-        warm_start: modes of the priors, instead of the usual ones.
-        exact: whether evaluations are exact; their noise is a jitter, and not learned.
-        warp: how values are warped, a key of ``WARPINGS``.
+    end at the priors, and the scale of the values counts as unknown. ``warm_start`` has modes of
+    the priors instead of the usual ones; the noise of exact evaluations is a jitter, and not
+    learned. Where the fit fails ``previous`` is kept, with a :class:`FitWarning`.
     """
     # A search takes a hundred steps on a few hundred answers: the CPU, where answers are, takes
     # them sooner than a device that is waited for at each.
@@ -383,17 +336,15 @@ def _fit(
 ) -> Fit | None:
     """The best of some fits, to a random subset where there are many answers.
 
-    Args:
-        X: normalised inputs, ``n x d``.
-        y: standardised values, ``n``.
-        noise_var: of the values, ``n``; the noise is learned unless all are known.
-        priors: of lengthscales and noise.
-        begin: noise variances that fits begin with.
-        least: the least noise variance that is learned.
-        seed: of the subset.
+    To normalised inputs, ``n x d``, and standardised values, ``n``; the noise is learned unless
+    all variances are known. ``begin`` has those that fits begin with, ``least`` the least that is
+    learned.
     """
     steps = MAX_ITERATIONS if len(y) > MANY_ANSWERS else MOST_ITERATIONS
-    rows = _subset(len(y), seed)
+    rows = torch.arange(len(y))
+    if len(y) > MANY_ANSWERS:
+        generator = torch.Generator().manual_seed(seed)
+        rows = torch.randperm(len(y), generator=generator)[:MANY_ANSWERS].sort().values
     known = None if bool(noise_var.isnan().any()) else noise_var[rows].numpy()
     start = np.log(priors[0].mode)
     starts = [start]
@@ -441,14 +392,6 @@ def _with_kernel(
     return Surrogate(
         kernel, noise_var, origin, width, offset, scale, learned=True, encoding=encoding
     )
-
-
-def _subset(n: int, seed: int) -> Tensor:
-    """Rows to fit to: all, or a random choice where there are too many."""
-    if n <= MANY_ANSWERS:
-        return torch.arange(n)
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randperm(n, generator=generator)[:MANY_ANSWERS].sort().values
 
 
 def _standardization(y: Tensor, weight: Tensor, like: Tensor) -> tuple[float, float]:

@@ -68,11 +68,7 @@ class Warping:
 
     @classmethod
     def rebuild(cls, record: Mapping[str, Any]) -> Warping:
-        """The map of a record.
-
-        Raises:
-            ValueError: if the knots are not increasing, or not as many values as warped ones.
-        """
+        """The map of a record; ValueError if it is none."""
         values, warped = (tuple(map(float, record[key])) for key in ("values", "warped"))
         rising = all(bool((np.diff(knots) > 0.0).all()) for knots in (values, warped))
         if len(values) != len(warped) or len(values) == 1 or not rising:
@@ -112,11 +108,9 @@ def _segments(x: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
 def spread_weights(X: Tensor) -> Tensor:
     """How much each answer counts in the distribution of values: one crowd as much as one point.
 
-    Answers crowd where values are good. Were each to count alike, the median would soon lie
-    among them, and all that is known of the rest would be its ranks.
-
-    Args:
-        X: inputs in units of the sides, ``n x d``.
+    Answers crowd where values are good. Were each to count alike, the median would soon lie among
+    them, and all that is known of the rest would be its ranks. Inputs, ``n x d``, are in units of
+    the sides.
     """
     others = X[:: max(len(X) // MAX_KNOTS, 1)]
     exact = "donot_use_mm_for_euclid_dist"
@@ -128,13 +122,9 @@ def spread_weights(X: Tensor) -> Tensor:
 def half_rank(y: Tensor, weight: Tensor) -> Warping:
     """Half-rank, then logarithm: Vizier's output warping (Song et al. 2024), of weighted answers.
 
-    Values below the median are replaced by normal quantiles of their ranks, scaled to the spread
-    of the better half, so that how bad a bad value is no longer counts. Then distances from the
-    best value are stretched by a logarithm where they are small.
-
-    Args:
-        y: values to be maximised, ``n``.
-        weight: what each counts, ``n``, above 0.
+    Values, ``n``, below the median are replaced by normal quantiles of their ranks, scaled to the
+    spread of the better half, so that how bad a bad value is no longer counts. Then distances from
+    the best value are stretched by a logarithm where they are small.
     """
     values, place = np.unique(y.detach().cpu().double().numpy(), return_inverse=True)
     if len(values) < MIN_VALUES:
@@ -156,12 +146,7 @@ def half_rank(y: Tensor, weight: Tensor) -> Warping:
 
 
 def yeo_johnson(y: Tensor, weight: Tensor) -> Warping:
-    """Yeo and Johnson's power transform of the standardised values, at its likeliest power.
-
-    Args:
-        y: values to be maximised, ``n``.
-        weight: not used.
-    """
+    """Yeo and Johnson's power transform of the standardised values, at its likeliest power."""
     # Not above: scipy.stats takes long to import.
     from scipy import stats
 
@@ -176,13 +161,8 @@ def yeo_johnson(y: Tensor, weight: Tensor) -> Warping:
     return Warping.through(values, warped)
 
 
-def identity(y: Tensor, weight: Tensor) -> Warping:
-    """Values as they are."""
-    return Warping()
-
-
 WARPINGS: dict[str, Callable[[Tensor, Tensor], Warping]] = {
     "half-rank": half_rank,
     "yeo-johnson": yeo_johnson,
-    "none": identity,
+    "none": lambda y, weight: Warping(),
 }

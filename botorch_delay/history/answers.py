@@ -14,20 +14,12 @@ from botorch_delay.history.trials import Attached, Trial
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers to be maximised, on the CPU, where what is learned from them is decided.
+    """Answers to be maximised, on the CPU, where what is learned from them is decided."""
 
-    Attributes:
-        X: the points, ``n x d``.
-        y: their values, ``n``; NaN for a trial that has none.
-        noise_var: of each the known noise variance, NaN where none is known, ``n``; in double
-            precision.
-        group: a number for each, the same where points are equal: a LongTensor ``n``.
-    """
-
-    X: Tensor
-    y: Tensor
-    noise_var: Tensor
-    group: Tensor
+    X: Tensor  # the points, ``n x d``
+    y: Tensor  # their values, ``n``; NaN for a trial that has none
+    noise_var: Tensor  # of each the known one, NaN where none is known, ``n``; in double precision
+    group: Tensor  # a number for each, the same where points are equal: a LongTensor ``n``
 
     def __len__(self) -> int:
         return len(self.y)

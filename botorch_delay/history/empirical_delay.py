@@ -47,10 +47,6 @@ class EmpiricalDelay(DelayLaw):
         mean: the restricted mean E[min(tau, L)], in steps, with L = ``limit``, the longest delay or
             age. Less than the mean where P(tau > L) is above 0.
 
-    Raises:
-        InputError: if a number is negative or not whole.
-        NoAnswerError: if there is no delay.
-
     Example:
         >>> law = EmpiricalDelay([2, 3, 3, 7], ages=[5, 1])
         >>> law.quantile(0.5), law.quantile(0.5, age=4)
@@ -85,9 +81,6 @@ class EmpiricalDelay(DelayLaw):
             trials: as ``opt.trials`` has them.
             ended: no further ask is planned: what was answered after the last one is only known
                 to have taken so long at least, for there were no more asks to count.
-
-        Raises:
-            NoAnswerError: if no answer has come.
         """
         trials = list(trials)
         asks = max((trial.id for trial in trials), default=-1) + 1

@@ -30,13 +30,13 @@ An ask has a ``price``, too, where a regret budget is kept, and a ``width`` wher
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from botorch_delay import validation
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError
 
@@ -46,26 +46,17 @@ KINDS = (
     *("opened", "closed", "reset", "reserved", "tested", "accepted", "searched", "base"),
 )
 SETTLED = ("completed", "failed", "abandoned")
-LARGEST = 2**53  # of a whole number
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened.
+    """Something that happened."""
 
-    Attributes:
-        kind: one of the kinds above.
-        time: seconds since the epoch (UTC).
-        trial: id of the trial that it concerns, or None.
-        value: of a completed or corrected trial or an attached result, or None.
-        data: everything else, JSON-ready.
-    """
-
-    kind: str
-    time: float
-    trial: int | None = None
-    value: float | None = None
-    data: Mapping[str, Any] = field(default_factory=dict)
+    kind: str  # one of the kinds above
+    time: float  # seconds since the epoch (UTC)
+    trial: int | None = None  # id of the trial that it concerns
+    value: float | None = None  # of a completed or corrected trial or an attached result
+    data: Mapping[str, Any] = field(default_factory=dict)  # everything else, JSON-ready
 
     def record(self) -> dict[str, Any]:
         """The event as plain values, JSON-ready."""
@@ -79,22 +70,18 @@ class Event:
 
     @classmethod
     def read(cls, record: Any) -> Event:
-        """From plain values.
-
-        Raises:
-            StorageError: if they are malformed.
-        """
+        """From plain values; StorageError if they are malformed."""
         try:
             kind, trial, value, data = (record[key] for key in ("kind", "trial", "value", "data"))
-            time = finite(record["time"])
+            time = validation.real(record["time"], "time")
             if kind not in KINDS or not isinstance(data, Mapping):
                 raise ValueError("its kind or its data are unknown")
             if (trial is not None) != (kind in ("asked", "corrected", *SETTLED)):
                 raise ValueError(f"trial is {brief(trial)}")
             if kind != "corrected" and (value is not None) != (kind in ("completed", "attached")):
                 raise ValueError(f"value is {brief(value)}")
-            trial = None if trial is None else whole(trial)
-            value = None if value is None else finite(value)
+            trial = None if trial is None else validation.whole(trial, "trial", 0)
+            value = None if value is None else validation.real(value, "value")
         except (LookupError, TypeError, ValueError) as error:
             raise StorageError(f"A stored event is malformed: {truncated(error)}.") from error
         return cls(kind, time, trial, value, data)
@@ -103,15 +90,14 @@ class Event:
 def read_events(records: Sequence[Any], domain: Domain) -> list[Event]:
     """Events from plain values; their points are compared with the domain, all at once.
 
-    Raises:
-        StorageError: if one is malformed, or a point is not where it says.
+    :class:`StorageError` if one is malformed, or a point is not where it says.
     """
     events = [Event.read(record) for record in records]
     placed = [event for event in events if event.kind in ("asked", "attached", "reserved")]
     if not placed:
         return events
     try:
-        points = [[finite(number) for number in event.data["x"]] for event in placed]
+        points = [[validation.real(number, "x") for number in event.data["x"]] for event in placed]
         X = domain.like.new_tensor(points)
         if X.shape != (len(placed), domain.dim):
             raise ValueError(f"points have {domain.dim} columns")
@@ -120,43 +106,18 @@ def read_events(records: Sequence[Any], domain: Domain) -> list[Event]:
         inside = torch.tensor([row is not None for row in rows])
         if domain.count is None:
             fits = not bool(inside.any()) and bool(domain.contains(X[asked]).all())
-        elif bool((asked & ~inside).any()) or any(whole(r) >= domain.count for r in rows if r):
+        elif bool((asked & ~inside).any()):
             fits = False
         else:
-            named = domain.like[[row for row in rows if row is not None]]
+            last = domain.count - 1
+            at = [validation.whole(row, "point", 0, last) for row in rows if row is not None]
+            named = domain.like[at]
             fits = torch.equal(X[inside], named) and bool((domain.find(X[~inside]) < 0).all())
         if not fits:
             raise ValueError("x is not the point of the domain that is named")
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
         raise StorageError(f"A stored point is malformed: {truncated(error)}.") from error
     return events
-
-
-def finite(value: Any) -> float:
-    """A stored number; ValueError if it is none, or not finite."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{brief(value)} is no number")
-    try:
-        number = float(value)
-    except OverflowError:  # of a whole number
-        number = math.inf
-    if not math.isfinite(number):
-        raise ValueError(f"{brief(value)} is no finite number")
-    return number
-
-
-def whole(value: Any, minimum: int = 0) -> int:
-    """A stored whole number; ValueError if it is none, below ``minimum``, or beyond all runs."""
-    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= LARGEST:
-        raise ValueError(f"{brief(value)} is no whole number from {minimum} to {LARGEST}")
-    return value
-
-
-def flag(value: Any) -> bool:
-    """A stored truth value; ValueError if it is none."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{brief(value)} is neither true nor false")
-    return value
 
 
 def brief(value: Any) -> str:

@@ -30,15 +30,11 @@ class Feasibility(TrialObserver):
     """The status of each point, a function of its trials alone.
 
     What counts are the trials asked after the last one that was answered. Three failures among
-    them, and the point is infeasible; one, and no more than two others may run. The order in
-    which answers and failures arrive makes no difference, and a point that crashes now and
-    then stays in.
+    them, and the point is infeasible; one, and no more than two others may run. The order in which
+    answers and failures arrive makes no difference, and a point that crashes now and then stays
+    in.
 
     Where evaluations are exact, a point with an answer or a running trial is not asked again.
-
-    Attributes:
-        keys: of points without a row.
-        suspects: keys of the points of which a trial has failed.
     """
 
     def __init__(self, domain: Domain, *, exact: bool) -> None:
@@ -83,7 +79,6 @@ class Feasibility(TrialObserver):
             self._known[self.key(result)].discard(-1 - result.id)
 
     def status(self, key: int) -> PointStatus:
-        """The status of a point."""
         if self._known.get(key):
             return PointStatus.KNOWN
         if key not in self.suspects:

@@ -23,8 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.exceptions import InputTypeError, StorageError
-from botorch_delay.history.events import brief, truncated, whole
+from botorch_delay.history.events import brief, truncated
 from botorch_delay.history.states import FORMAT, check_format, check_state, difference
 from botorch_delay.history.trials import Ledger
 
@@ -76,14 +77,7 @@ def save(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write a state in one transaction; see ``Optimizer.save``.
-
-    Args:
-        path: the file.
-        header: the state but its events.
-        ledger: the events.
-        overwrite: whether another study in the file may be replaced.
-    """
+    """Write a state, its header without events, in one transaction; see ``Optimizer.save``."""
     file = _as_path(path)
     if not file.parent.is_dir():
         raise StorageError(f"Cannot write {file}: the folder {file.parent} does not exist.")
@@ -117,23 +111,14 @@ def editing(
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The state in a file.
-
-    Raises:
-        StorageError: if the file does not exist, is truncated, is not a study, or is of another
-            version.
-    """
+    """The state in a file; StorageError if there is none, or none that this version can read."""
     file = _existing(path)
     with _transaction(file, "read") as db, _errors(file, "read"):
         return _read(db, file)
 
 
 def holds_study(path: str | os.PathLike[str]) -> bool:
-    """Whether there is anything in the file: not if it is missing, or was never committed to.
-
-    Raises:
-        StorageError: if it cannot be opened.
-    """
+    """Whether there is anything in the file: not if it is missing, or was never committed to."""
     file = _as_path(path)
     if not file.exists():
         return False
@@ -248,7 +233,7 @@ def _read_array(name: str, dtype: str, shape: str, data: bytes) -> Tensor:
     if dtype not in _DTYPES or not isinstance(data, bytes) or not isinstance(sizes, list):
         raise StorageError(f"The stored array {name!r} is malformed.")
     kind = _DTYPES[dtype]
-    if math.prod(map(whole, sizes)) * kind.itemsize != len(data):
+    if math.prod(validation.whole(size, "shape", 0) for size in sizes) * kind.itemsize != len(data):
         raise StorageError(
             f"The stored array {name!r} has shape {brief(sizes)} and {len(data)} bytes."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,15 +22,11 @@ _TYPES: dict[str, type] = {
     "events": list,
 }
 # Parts of a record that are no arguments of what it records.
-_LAYERS = frozenset({"arguments", "config", "hyperparameters", "options", "structure"})
+_LAYERS = re.compile(r"\.(arguments|config|hyperparameters|options|structure)\b")
 
 
 def check_format(version: Any, what: str) -> None:
-    """Refuse another version than the present one.
-
-    Raises:
-        StorageError: if it is older or newer, or none.
-    """
+    """Refuse another version than the present one."""
     if isinstance(version, int) and version == FORMAT:
         return
     advice = ""
@@ -41,11 +38,7 @@ def check_format(version: Any, what: str) -> None:
 
 
 def check_state(state: Mapping[str, Any]) -> None:
-    """Refuse what has not the outermost layer of a state.
-
-    Raises:
-        StorageError: if it has not, or if it is of another version.
-    """
+    """Refuse what has not the outermost layer of a state, or is of another version."""
     if not isinstance(state, Mapping):
         raise StorageError(f"A state is a dict, got {type(state).__name__}; use state_dict().")
     check_format(state.get("format"), "The state")
@@ -57,29 +50,23 @@ def check_state(state: Mapping[str, Any]) -> None:
 
 
 def difference(
-    own: Any, stored: Any, tolerance: float = 1e-9, option: str = ""
+    own: Any, stored: Any, tolerance: float = 1e-9, place: str = ""
 ) -> tuple[str, Any, Any] | None:
-    """The innermost place where two configurations first differ; None where they agree.
+    """The first place where two configurations differ, and both values; None where they agree.
 
-    Args:
-        own: one of them: tensors, and JSON-ready values.
-        stored: the other.
-        tolerance: up to which numbers agree that are in no tensor, relative to the larger one.
-        option: the place of both.
-
-    Returns:
-        The place as a user writes it, such as ``covar_module.lengthscale``, and both values.
+    Configurations are of tensors, and of JSON-ready values, whose numbers agree up to a tolerance,
+    relative to the larger one.
     """
-    here = (option, own, stored)
+    here = place.removeprefix("."), own, stored
     if isinstance(own, Tensor) and isinstance(stored, Tensor):
-        return _first_entry(own.cpu(), stored.cpu(), option)
-    if isinstance(own, Mapping) and isinstance(stored, Mapping):
-        if own.get("class") != stored.get("class"):
+        own, stored = own.cpu(), stored.cpu()
+        if own.dtype != stored.dtype or own.shape != stored.shape:
             return here
-        # What a kernel is made of says more than that a hyperparameter is missing; its raw
-        # parameters say what hyperparameters say.
-        keys = sorted({**own, **stored}, key=lambda key: key != "structure")
-        entries = [(key, own.get(key), stored.get(key)) for key in keys if key != "parameters"]
+        if torch.equal(own, stored):
+            return None
+        own, stored, tolerance = own.tolist(), stored.tolist(), 0.0
+    if isinstance(own, Mapping) and isinstance(stored, Mapping):
+        entries = [(f".{key}", own.get(key), stored.get(key)) for key in {**own, **stored}]
     elif isinstance(own, list) and isinstance(stored, list) and len(own) == len(stored):
         entries = [(f"[{i}]", *pair) for i, pair in enumerate(zip(own, stored, strict=True))]
     elif isinstance(own, float) and isinstance(stored, int | float):
@@ -87,39 +74,17 @@ def difference(
         return None if same else here
     else:
         return None if own is stored or own == stored else here
-    for key, one, other in entries:
-        dot = "." if option and not key.startswith("[") else ""
-        place = option if key in _LAYERS else f"{option}{dot}{key}"
-        found = difference(one, other, tolerance, place)
-        if found is not None:
-            return found
-    return None
-
-
-def _first_entry(own: Tensor, stored: Tensor, option: str) -> tuple[str, Any, Any] | None:
-    if own.dtype != stored.dtype or own.shape != stored.shape:
-        return option, own, stored
-    if torch.equal(own, stored):
-        return None
-    place = tuple((own != stored).nonzero()[0].tolist())
-    return f"{option}{list(place)}", own[place].item(), stored[place].item()
+    found = (difference(one, other, tolerance, place + key) for key, one, other in entries)
+    return next(filter(None, found), None)
 
 
 def check_same(own: Mapping[str, Any], stored: Mapping[str, Any], tolerance: float) -> None:
-    """Refuse a state of another configuration.
-
-    Args:
-        own: the configuration of the optimizer, with the tensor of its domain.
-        stored: that of the state.
-        tolerance: up to which numbers agree.
-
-    Raises:
-        StorageError: if they differ; it names the innermost option that does.
-    """
+    """Refuse a state of another configuration than an optimizer's own, and name what differs."""
     found = difference(own, stored, tolerance)
     if found is None:
         return
-    option, here, there = found
+    place, here, there = found
+    option = _LAYERS.sub("", place)
     if option.startswith("feasible"):  # known by what it says of some points
         raise StorageError(
             "The state was made with another test of feasibility, or with none; make the "
@@ -133,12 +98,4 @@ def check_same(own: Mapping[str, Any], stored: Mapping[str, Any], tolerance: flo
 
 
 def _text(value: Any) -> str:
-    """A value for a message; a recorded part as it is made."""
-    if isinstance(value, Tensor):
-        return f"<{tuple(value.shape)} of {value.dtype}>"
-    if isinstance(value, Mapping) and isinstance(value.get("arguments"), Mapping):
-        given = ", ".join(f"{name}={_text(entry)}" for name, entry in value["arguments"].items())
-        return f"{value['class']}({given})"
-    if isinstance(value, Mapping) and "class" in value:
-        return str(value.get("factory", value["class"]))
-    return brief(value)
+    return f"<{tuple(value.shape)} of {value.dtype}>" if isinstance(value, Tensor) else brief(value)

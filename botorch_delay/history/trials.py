@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError, TrialError
-from botorch_delay.history.events import Event, brief, finite, whole
+from botorch_delay.history.events import Event, brief
 
 # An answer is suspect if it lies this many standard deviations from at least this many others.
 FAR, ENOUGH_ANSWERS = 8.0, 8
@@ -34,19 +35,12 @@ class TrialState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What a trial said before it was corrected.
+    """What a trial said before it was corrected."""
 
-    Attributes:
-        value: the answer that it had; None where it had failed.
-        failure: why it had failed, as was told then.
-        reason: why it was corrected.
-        corrected_at: seconds since the epoch (UTC).
-    """
-
-    value: float | None
-    failure: str
-    reason: str
-    corrected_at: float
+    value: float | None  # None where it had failed
+    failure: str  # why it had failed, as was told then
+    reason: str  # why it was corrected
+    corrected_at: float  # seconds since the epoch (UTC)
 
 
 class _Placed:
@@ -142,63 +136,37 @@ class Trial(_Placed):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Attached(_Placed):
-    """A result that was obtained elsewhere.
+    """A result that was obtained elsewhere."""
 
-    Attributes:
-        source: the point, ``d``; it need not lie in the domain.
-        device: where ``x`` is put.
-        index: its row in a finite domain, or None.
-        value: its value, in the user's sign.
-        id: counted from 0, those that were detached included.
-        answered_at: when it was attached, in seconds since the epoch.
-        answered_step: how many asks had been made by then, in steps.
-        detached_at: when it was taken back; None while it counts.
-        reason: why it was taken back.
-        noise_var: None, for it is not known.
-    """
-
-    source: Tensor
-    device: torch.device
-    index: int | None
-    value: float
-    id: int = 0
-    answered_at: float = 0.0
-    answered_step: int = 0
-    detached_at: float | None = None
-    reason: str = ""
-    noise_var: float | None = None
+    source: Tensor  # the point, ``d``; it need not lie in the domain
+    device: torch.device  # where ``x`` is put
+    index: int | None  # its row in a finite domain
+    value: float  # in the user's sign
+    id: int = 0  # counted from 0, those that were detached included
+    answered_at: float = 0.0  # when it was attached, in seconds since the epoch
+    answered_step: int = 0  # how many asks had been made by then, in steps
+    detached_at: float | None = None  # when it was taken back; None while it counts
+    reason: str = ""  # why it was taken back
+    noise_var: float | None = None  # None, for it is not known
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A point to ask and what it is asked for.
+    """A point to ask and what it is asked for."""
 
-    Attributes:
-        index: its row in a finite domain; None on a box.
-        round: counted from 1.
-        slot: which design point of the round it serves.
-        x: the point on a box, ``d``.
-        data: what else is to be known of the ask, JSON-ready.
-    """
-
-    index: int | None
-    round: int
-    slot: int
-    x: Tensor | None = None
+    index: int | None  # its row in a finite domain; None on a box
+    round: int  # counted from 1
+    slot: int  # which design point of the round it serves
+    x: Tensor | None = None  # the point on a box, ``d``
+    # what else is to be known of the ask, JSON-ready
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Ledger:
     """The events of a run in order, and the trials and attached results that they made.
 
-    Args:
-        origin: what the run is of; with the events it makes their digests.
-
-    Attributes:
-        trials: by their ids.
-        attached: the results obtained elsewhere, in order.
-        detached: those that were taken back, in the order of that.
-        answer_count: how many trials have an answer.
+    With what the run is of, ``origin``, the events make their digests. Trials are by their ids,
+    attached results in order, detached ones in the order of that.
     """
 
     def __init__(self, origin: str) -> None:
@@ -267,42 +235,34 @@ class Ledger:
         self._linked = (len(self._events), link)
 
     def ask(self, event: Event, domain: Domain) -> Trial:
-        """Append a trial that was asked.
-
-        Args:
-            event: of the ask.
-            domain: where the point is.
-
-        Raises:
-            StorageError: if its id is not the next one.
-        """
+        """Append a trial that was asked; StorageError if its id is not the next one."""
         number, data = len(self.trials), event.data
         if event.trial != number:
             raise StorageError(f"trial {event.trial} was asked after {number} others.")
-        index = None if data["point"] is None else whole(data["point"])
-        source = _point(domain, data["x"]) if index is None else domain.on_cpu
-        place = whole(data["round"], 1), whole(data["slot"], -2)
+        index = None if data["point"] is None else validation.whole(data["point"], "point", 0)
+        x = torch.tensor(data["x"], dtype=domain.like.dtype)  # on the CPU: compared without waiting
+        source = x if index is None else domain.on_cpu
+        round_ = validation.whole(data["round"], "round", 1)
+        slot = validation.whole(data["slot"], "slot", -2)
         device, columns = domain.like.device, domain.columns
-        trial = Trial(number, source, device, columns, index, *place, asked_at=event.time)
+        trial = Trial(number, source, device, columns, index, round_, slot, asked_at=event.time)
         self.trials.append(trial)
         self._running[number] = trial
         self._events.append(trial if len(data) == 4 else event)
         return trial
 
     def settle(self, event: Event) -> Trial:
-        """Enter what became of a trial.
-
-        Raises:
-            StorageError: if the trial is unknown, or cannot be settled so.
-        """
+        """Enter what became of a trial; StorageError if it is unknown, or cannot be settled so."""
         trial = self._of(event)
         before, data = trial.state, event.data
         late = before is TrialState.ABANDONED and event.kind == "completed"
         if before is not TrialState.RUNNING and not late:
             raise StorageError(f"trial {trial.id} is {event.kind} after it was {before.value}.")
         noise_var, reason = data.get("noise_var"), data.get("reason", "")
-        if not isinstance(reason, str) or not (noise_var is None or finite(noise_var) > 0.0):
-            raise ValueError(f"noise_var is {brief(noise_var)}, reason is {brief(reason)}")
+        if noise_var is not None:
+            noise_var = validation.positive(noise_var, "noise_var")
+        if not isinstance(reason, str):
+            raise ValueError(f"reason is {brief(reason)}")
         trial._become(
             state=TrialState(event.kind),
             value=event.value,
@@ -322,11 +282,7 @@ class Ledger:
     def correct(self, event: Event) -> tuple[Trial, TrialState]:
         """Enter what an answer or a failure should have said, and keep what it did.
 
-        Returns:
-            The trial, and its state before.
-
-        Raises:
-            StorageError: if the trial is unknown, or has neither.
+        The trial, and its state before; StorageError if it is unknown, or has neither.
         """
         trial, reason = self._of(event), event.data.get("reason", "")
         before = trial.state
@@ -359,7 +315,8 @@ class Ledger:
     def attach(self, event: Event, domain: Domain) -> Attached:
         """Append a result obtained elsewhere; its point has the columns of the domain."""
         assert event.value is not None
-        x, number = _point(domain, event.data["x"]), len(self.attached) + len(self.detached)
+        x = torch.tensor(event.data["x"], dtype=domain.like.dtype)
+        number = len(self.attached) + len(self.detached)
         place = x, domain.like.device, event.data["point"]
         self.attached.append(Attached(*place, event.value, number, event.time, len(self.trials)))
         self._events.append(event)
@@ -367,12 +324,8 @@ class Ledger:
         return self.attached[-1]
 
     def detach(self, event: Event) -> Attached:
-        """Take back an attached result; its last state.
-
-        Raises:
-            StorageError: if there is none with that id.
-        """
-        number, reason = whole(event.data["id"]), event.data.get("reason", "")
+        """Take back an attached result, as it then is; StorageError if it is not there."""
+        number, reason = validation.whole(event.data["id"], "id", 0), event.data.get("reason", "")
         places = [place for place, result in enumerate(self.attached) if result.id == number]
         if not places or not isinstance(reason, str):
             raise StorageError(f"attached result {number} is taken back and is not there.")
@@ -392,11 +345,7 @@ class Ledger:
         return last - len(set(results)) + len(set(results[:-last]))
 
     def find(self, trial: Trial | int) -> Trial:
-        """The trial that is meant by a trial or its id.
-
-        Raises:
-            TrialError: if there is none, or if it belongs to another optimizer.
-        """
+        """The trial that is meant by a trial or its id; TrialError if there is none here."""
         trial_id = trial.id if isinstance(trial, Trial) else _as_id(trial)
         if not 0 <= trial_id < len(self.trials):
             known = f"0 to {len(self.trials) - 1}" if self.trials else "none yet"
@@ -410,15 +359,12 @@ class Ledger:
         return own
 
     def far(self, value: float, than: Trial | None = None) -> str:
-        """What makes a value suspect, empty where nothing does.
+        """What makes a value, in the user's sign, suspect; empty where nothing does.
 
         It lies further from all other answers than ``FAR`` of their standard deviations, and
         further than they do from each other: near an optimum answers crowd, and those of a look
-        elsewhere are far from them.
-
-        Args:
-            value: in the user's sign.
-            than: the trial that it is of, where that has an answer already.
+        elsewhere are far from them. ``than`` is the trial that it is of, where that has an answer
+        already.
         """
         low, high = self._range
         if than is None and max(low - value, value - high) <= high - low:
@@ -456,11 +402,6 @@ class Ledger:
     def results(self) -> list[Trial | Attached]:
         """The same, and what was obtained elsewhere."""
         return [*self.answered(), *self.attached]
-
-
-def _point(domain: Domain, x: Any) -> Tensor:
-    """A point, ``d``, where it is kept: on the CPU, which compares it without waiting."""
-    return torch.tensor(x, dtype=domain.like.dtype)
 
 
 def _as_id(value: Any) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.exceptions import StorageError
-from botorch_delay.history.events import finite, truncated, whole
+from botorch_delay.history.events import truncated
 from botorch_delay.history.states import FORMAT, check_format
 from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers.replica import PastTrial
@@ -86,11 +86,14 @@ class SearchState:
                 metric,
                 mode,
                 seed=validation.seed(file["seed"]),
-                horizon=None if horizon is None else whole(horizon, 1),
+                horizon=None if horizon is None else validation.whole(horizon, "horizon", 1),
                 key=key,
                 trials=trials,
                 first=[dict(given) if key is None else _point(given) for given in first],
-                evaluated=[(dict(given), finite(value)) for given, value in file["evaluated"]],
+                evaluated=[
+                    (dict(given), validation.real(value, "value"))
+                    for given, value in file["evaluated"]
+                ],
             )
         except StorageError:
             raise
@@ -131,11 +134,12 @@ def _stored(past: PastTrial) -> dict[str, Any]:
 
 
 def _past(stored: Mapping[str, Any]) -> PastTrial:
-    number, x, state = whole(stored["number"]), _point(stored["x"]), TrialState(stored["state"])
-    value = finite(stored["value"]) if state is TrialState.COMPLETED else None
+    number = validation.whole(stored["number"], "number", 0)
+    x, state = _point(stored["x"]), TrialState(stored["state"])
+    value = validation.real(stored["value"], "value") if state is TrialState.COMPLETED else None
     return PastTrial(number, x, state, value, stored["record"], reason=str(stored["reason"]))
 
 
 def _point(stored: Sequence[Any]) -> Tensor:
     """A point of a space, whose columns are in double precision."""
-    return torch.tensor([finite(number) for number in stored], dtype=torch.double)
+    return torch.tensor([validation.real(number, "x") for number in stored], dtype=torch.double)

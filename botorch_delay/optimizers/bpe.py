@@ -8,6 +8,7 @@ from typing import Any
 
 from gpytorch.kernels import Kernel
 
+from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidence
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.delays import DelayLaw
@@ -25,7 +26,7 @@ from botorch_delay.exceptions import (
     NotSupportedError,
 )
 from botorch_delay.gp.surrogate import Learned, Surrogate
-from botorch_delay.history.events import Event, finite, flag, whole
+from botorch_delay.history.events import Event
 from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import Suggestion, Trial
 from botorch_delay.optimizers.audit import Audit
@@ -385,11 +386,12 @@ class BPEDelayOptimizer(Optimizer):
             rounds.apply_close(current, data)
             self._finished |= rounds.open is None
         elif event.kind == "reset" and current is not None:
-            rounds.apply_reset(current, entirely=flag(data["whole"]))
+            rounds.apply_reset(current, entirely=validation.flag(data["whole"], "whole"))
         elif event.kind == "reserved" and current is not None:
             current.reserve(rounds.active.key_of(sent(data["x"], self._domain.like)))
         elif event.kind == "tested":
-            self._audit.take_test(finite(data["norm"]), whole(data["answers"]))
+            norm = validation.real(data["norm"], "norm")
+            self._audit.take_test(norm, validation.whole(data["answers"], "answers", 0))
         else:
             super()._apply_decided(event)
             if event.kind == "fitted" and current is not None:
@@ -400,7 +402,8 @@ class BPEDelayOptimizer(Optimizer):
     def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         if self._budget is not None:
             waiting = self._rounds.bills_as_wait(trial)
-            self._budget.bill(row_of(trial), finite(data["price"]), waiting=waiting)
+            price = validation.real(data["price"], "price")
+            self._budget.bill(row_of(trial), price, waiting=waiting)
         super()._apply_asked(trial, data)
 
     def _decide_after_settled(self, trial: Trial) -> None:

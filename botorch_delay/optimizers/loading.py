@@ -15,7 +15,7 @@ from torch import Tensor
 from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.columns import Columns
+from botorch_delay.domains.columns import Columns, ParamsTest
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.exceptions import InputError, StorageError
 from botorch_delay.history import sqlite
@@ -137,7 +137,7 @@ def _domain(
     given = {name: config[name] for name in ("names", "log_dims")}
     if "space" in config:
         given["names"] = columns = Columns.build(config["space"])
-        feasible = None if feasible is None else columns.test(feasible)
+        feasible = None if feasible is None else ParamsTest(columns, feasible)
     if key == "points":
         return FiniteDomain(array, cat_dims=config.get("cat_dims", ()), **given)
     if config["feasible"] is not None and feasible is None:

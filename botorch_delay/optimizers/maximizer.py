@@ -16,8 +16,7 @@ from botorch_delay.design.ascent import (
     snapped,
 )
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.devices import moved, sent, sent_rows
-from botorch_delay.domains.generators import generator_for
+from botorch_delay.domains.devices import generator_for, moved, sent, sent_rows
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import InputError, NumericsError
@@ -171,7 +170,7 @@ class Maximizer:
 
     def _first_candidates(self) -> Tensor:
         """All points, or spread ones of a box, and some on its boundary if the kernel is given."""
-        generator = generator_for(self._config.seed, 0, torch.device("cpu"))
+        generator = generator_for(self._config.seed, 0)
         spread = spread_points(self._domain, BOX_POOL, generator)
         if not isinstance(self._domain, BoxDomain):
             return spread
@@ -190,7 +189,7 @@ class Maximizer:
         """
         pool = self.model.candidates
         if self._order is None:
-            generator = generator_for(self._config.seed, 0, torch.device("cpu"))
+            generator = generator_for(self._config.seed, 0)
             self._order = moved(torch.randperm(len(pool), generator=generator), pool.device)
             self._taken, self._seen = torch.zeros_like(self._order), 0
         asked = self._ledger.trials[self._seen :]

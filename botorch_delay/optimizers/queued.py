@@ -8,6 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.exceptions import (
@@ -17,7 +18,7 @@ from botorch_delay.exceptions import (
     StorageError,
 )
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.history.events import SETTLED, Event, read_events, whole
+from botorch_delay.history.events import SETTLED, Event, read_events
 from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 
@@ -146,7 +147,7 @@ class QueuedOptimizer(Optimizer):
         if not self._calling:
             base._replay(read_events(data["events"], self._domain))
         if data["fed"] is not None:
-            trial = self._ledger[whole(data["fed"])]
+            trial = self._ledger[validation.whole(data["fed"], "fed", 0)]
             assert trial.index is not None
             queue = self._queues[trial.index]
             if self._waiting is None or not queue or queue.popleft() is not trial:

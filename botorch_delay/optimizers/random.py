@@ -13,9 +13,8 @@ from torch.quasirandom import SobolEngine
 from botorch_delay.confidence.bounds import Confidence, FixedBeta
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.devices import sent
+from botorch_delay.domains.devices import generator_for, sent
 from botorch_delay.domains.finite import Domain
-from botorch_delay.domains.generators import generator_for
 from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.gp.surrogate import Learned, Surrogate
@@ -85,7 +84,7 @@ class RandomOptimizer(Optimizer):
         if not bool(allowed.any()):
             raise nothing_to_ask(len(allowed), exact=self._exact)
         number = max(self._number, int(self._asks[allowed].min()))
-        generator = generator_for(self._seed, number, torch.device("cpu"))
+        generator = generator_for(self._seed, number)
         order = torch.randperm(len(allowed), generator=generator)
         left = allowed[order] & (self._asks[order] <= number)
         index = int(order[int(left.nonzero()[0])])
@@ -109,7 +108,7 @@ class RandomOptimizer(Optimizer):
             return self._found[number]
         turn, place = divmod(number - len(self._found), BATCH)
         if self._uniform is None or self._uniform[0] != turn:
-            generator = generator_for(self._seed, turn, torch.device("cpu"))
+            generator = generator_for(self._seed, turn)
             self._uniform = (turn, spread_points(self._domain, BATCH, generator))
         return self._uniform[1][place]
 

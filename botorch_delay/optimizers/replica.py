@@ -26,7 +26,7 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.elimination.open_round import WAITING_SLOT
 from botorch_delay.exceptions import BotorchDelayError, InputError, OutlierWarning, StorageError
-from botorch_delay.history.events import Event, truncated, whole
+from botorch_delay.history.events import Event, truncated
 from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 
@@ -90,11 +90,15 @@ class _Ask:
             events = tuple(map(Event.read, record["events"]))
             if [event.kind for event in events].index("asked") != len(events) - 1:
                 raise ValueError("its events are not those of one ask")
-            _ = whole(events[-1].data["round"], 1), whole(events[-1].data["slot"], -2)
-            rounds = (record[name] for name in ("opener", "parent"))
-            opener, parent = (None if number is None else whole(number) for number in rounds)
-            told = tuple(map(whole, record["told"]))
-            ask = cls(events, whole(record["after"]), told, opener, parent)
+            for name, least in (("round", 1), ("slot", -2)):
+                validation.whole(events[-1].data[name], name, least)
+            opener, parent = (
+                None if record[name] is None else validation.whole(record[name], name, 0)
+                for name in ("opener", "parent")
+            )
+            told = tuple(validation.whole(number, "told", 0) for number in record["told"])
+            after = validation.whole(record["after"], "after", 0)
+            ask = cls(events, after, told, opener, parent)
             _ = ask.opened
             return ask
         except (BotorchDelayError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -379,7 +383,9 @@ def _opens(event: Event) -> int | None:
     """The number of the round that begins with an event."""
     if event.kind == "opened":
         return 1
-    return whole(event.data["record"]["number"]) + 1 if event.kind == "closed" else None
+    if event.kind != "closed":
+        return None
+    return validation.whole(event.data["record"]["number"], "number", 0) + 1
 
 
 def _renamed(data: Mapping[str, Any], name: Callable[[int], int]) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from botorch_delay import validation
 from botorch_delay.elimination.active_set import ActiveSet, RoundBounds
 from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.elimination.closing import RoundAnswers, close_round, everything_left
@@ -17,7 +18,6 @@ from botorch_delay.exceptions import ExhaustedDesignError, NoAnswerError, Storag
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
-from botorch_delay.history.events import flag
 from botorch_delay.history.observer import TrialObserver
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
@@ -236,7 +236,7 @@ class RoundSequence(TrialObserver):
     def apply_close(self, current: OpenRound, data: Mapping[str, Any]) -> None:
         """Apply the end of a round as it was decided, here or elsewhere."""
         active, self._judged = self._judged, None
-        record, last = RoundRecord.read(data["record"]), flag(data["last"])
+        record, last = RoundRecord.read(data["record"]), validation.flag(data["last"], "last")
         known = all(trial_id < len(self._ledger) for trial_id in record.trial_ids)
         whole_design = last or record.design_size == current.design_size
         if record.number != current.number or not (known and whole_design):

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.domains.devices import sent
+from botorch_delay.domains.devices import generator_for, sent
 from botorch_delay.domains.finite import Domain
-from botorch_delay.domains.generators import generator_for
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp import sample_paths
 from botorch_delay.gp.averages import Averages
@@ -23,7 +22,6 @@ from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.gp.subset import MOST_POINTS, representative
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.gp.warping import CROWD
-from botorch_delay.history.events import finite
 from botorch_delay.history.observer import TrialObserver
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Suggestion, Trial, TrialState
@@ -319,7 +317,7 @@ class RuleModel(TrialObserver):
 
     def generator(self) -> torch.Generator:
         """A fresh one, of the present ask."""
-        return generator_for(self.seed, len(self._ledger), torch.device("cpu"))
+        return generator_for(self.seed, len(self._ledger))
 
     def paths(self) -> PriorPaths:
         """Paths of the prior: exact ones on small sets, at points from elsewhere as well."""
@@ -366,7 +364,7 @@ class RuleModel(TrialObserver):
         for view in self.views:
             drawn = view.answers
             if view.with_pending is not view.answers:
-                generator = generator_for(self.seed, -1 - self.asks, torch.device("cpu"))
+                generator = generator_for(self.seed, -1 - self.asks)
                 drawn = view.with_pending.fantasized(view.answers, generator)
             made.views.append(View(drawn, None))
         made.answers = made.views[0].answers
@@ -384,7 +382,7 @@ class RuleModel(TrialObserver):
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         if (width := data.get("width")) is not None:  # what width_at() said
             assert self.pending.max_delay is not None
-            self.widths = [*self.widths, finite(width)][-self.pending.max_delay :]
+            self.widths = [*self.widths, validation.real(width, "width")][-self.pending.max_delay :]
         if not self.behind:
             if self.key(trial) in self._left_out:
                 self._use(self.key(trial))

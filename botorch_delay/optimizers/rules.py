@@ -27,8 +27,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.design.ascent import BoundClimb
-from botorch_delay.domains.devices import sent, sent_rows
-from botorch_delay.domains.generators import seeded
+from botorch_delay.domains.devices import seeded, sent, sent_rows
 from botorch_delay.exceptions import BotorchDelayError, InputError, InputTypeError
 from botorch_delay.gp.delayed_gp import DelayedGP
 from botorch_delay.gp.kernels import CHUNK_ELEMENTS, covariance

@@ -19,9 +19,10 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError
-from botorch_delay.gp.factors import warned
+from botorch_delay.gp.posterior import warned
 from botorch_delay.gp.surrogate import (
     MIN_ANSWERS_TO_FIT,
     Surrogate,
@@ -29,7 +30,7 @@ from botorch_delay.gp.surrogate import (
 )
 from botorch_delay.history import sqlite, states
 from botorch_delay.history.answers import Answers
-from botorch_delay.history.events import SETTLED, Event, read_events, truncated, whole
+from botorch_delay.history.events import SETTLED, Event, read_events, truncated
 from botorch_delay.history.observer import TrialObserver
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
@@ -78,7 +79,7 @@ class Fitting:
 
     def take(self, fitted: Mapping[str, Any]) -> None:
         """Use a surrogate that was fitted, here or elsewhere, by the data of its event."""
-        answers = whole(fitted["answers"])
+        answers = validation.whole(fitted["answers"], "answers", 0)
         if not self.learned or answers > self.answers:
             raise StorageError(f"a fit to {answers} answers, of {self.answers}.")
         self.surrogate = Surrogate.rebuild(fitted["surrogate"], self._config.domain)
@@ -356,7 +357,7 @@ class Run:
         if event.kind == "finished":
             self._finished = True
         elif event.kind == "extended":
-            before, horizon = self.horizon, whole(event.data["horizon"], 1)
+            before, horizon = self.horizon, validation.whole(event.data["horizon"], "horizon", 1)
             if before is None or horizon <= before:
                 raise StorageError(f"a horizon of {before} is extended to {horizon}.")
             self._config.plan(horizon)

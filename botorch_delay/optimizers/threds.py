@@ -28,18 +28,18 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.design.ascent import lowest_of_largest, lowest_tied
-from botorch_delay.domains.devices import moved
+from botorch_delay.domains.devices import generator_for, moved
 from botorch_delay.domains.finite import Domain
-from botorch_delay.domains.generators import generator_for
 from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.history.events import Event, whole
+from botorch_delay.history.events import Event
 from botorch_delay.history.point_status import nothing_to_ask
 from botorch_delay.history.trials import Suggestion, Trial
 from botorch_delay.optimizers.base import Optimizer
@@ -216,7 +216,7 @@ class ThreDSOptimizer(Optimizer):
         """The points that are played on, ``N x d``."""
         if self._domain.count is not None:
             return self._domain.like
-        generator = generator_for(self._seed, 0, torch.device("cpu"))
+        generator = generator_for(self._seed, 0)
         return torch.unique(spread_points(self._domain, BOX_POINTS, generator), dim=0)
 
     def _answered(self) -> list[Trial]:
@@ -301,7 +301,7 @@ class ThreDSOptimizer(Optimizer):
         if event.kind == "searched":
             self._end_region()
         elif event.kind == "accepted":
-            node = whole(event.data["node"], 1)
+            node = validation.whole(event.data["node"], "node", 1)
             path = [node >> shift for shift in range(1, node.bit_length())]
             if any(len(self._rows(parent)) < 2 for parent in reversed(path)):
                 raise StorageError(f"{node} is no node of the tree.")

@@ -15,6 +15,7 @@ from botorch_delay.benchmarks.figures import draw_mean
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.parameters import Choice, text_of
+from botorch_delay.elimination.finite_active_set import FiniteActiveSet
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp.delayed_gp import DelayedGP
 from botorch_delay.history.trials import TrialState
@@ -377,9 +378,9 @@ def _points_and_rounds(optimizer: BPEDelayOptimizer) -> tuple[Tensor, Tensor]:
 
     0 for points that are active, -1 for those of a box that may not be asked.
     """
-    domain = optimizer.domain
-    if domain.count is not None:
-        return domain.like, optimizer.active_set.eliminated.cpu()
+    domain, active = optimizer.domain, optimizer.active_set
+    if isinstance(active, FiniteActiveSet):
+        return domain.like, active.eliminated.cpu()
     assert isinstance(domain, BoxDomain)
     side = 100 if domain.dim == 2 else 1000
     steps = (torch.arange(side, dtype=torch.double) + 0.5) / side

@@ -328,7 +328,7 @@ def test_values_that_are_not_in_the_space(values, message):
         (lambda: Float(0, 1, log="yes"), InputTypeError, "log must be True or False"),
         (lambda: Int(0, 1.5), InputTypeError, "high must be a whole number"),
         (lambda: Int(False, 5), InputTypeError, "low must be a whole number"),
-        (lambda: Int(0, 2**60), InputError, "at most 2"),
+        (lambda: Int(0, 2**60), InputError, "at most 9007199254740992"),
         (lambda: Float("0", 1), InputTypeError, "low must be a number"),
         (lambda: Float(0, math.inf), InputError, "finite"),
         (lambda: Choice([]), InputError, "at least one value"),

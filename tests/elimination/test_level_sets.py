@@ -13,7 +13,7 @@ from torch import Tensor
 
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.elimination.level_sets import SetSample, sample_set
-from botorch_delay.exceptions import EmptyDomainError, InputError
+from botorch_delay.exceptions import EmptyDomainError
 
 Margin = Callable[[Tensor], Tensor]
 
@@ -349,8 +349,3 @@ def test_on_a_gpu() -> None:
         sample = sample_set(domain, margin, 500, generator(0), particles=512)
         assert sample.points.device.type == "cuda"
         assert abs(z_score(sample, side**3)) < 4.0
-
-
-def test_the_margin_has_one_number_for_each_point() -> None:
-    with pytest.raises(InputError, match="one number for each"):
-        sample_set(box(2), lambda X: X, 1, generator(0))

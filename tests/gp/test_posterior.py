@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -5,9 +7,10 @@ from cases import KERNELS, normal, scattered, se
 from gpytorch.kernels import ScaleKernel
 from oracle import kernel_function, posterior
 
+from botorch_delay.exceptions import NumericsError, NumericsWarning
 from botorch_delay.gp import kernels
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.gp.posterior import Data, Posterior
+from botorch_delay.gp.posterior import Data, Posterior, factorize
 
 
 def single(X, y, noise_var):
@@ -146,3 +149,20 @@ def test_the_variance_alone_is_that_of_all_moments(monkeypatch):
     assert torch.equal(found, scaled.at(at).variance)
     assert not found.requires_grad  # of the kernel's hyperparameters no graph is kept
     assert scaled.variance(at.requires_grad_(True)).requires_grad
+
+
+def test_an_indefinite_matrix_is_mended_with_a_warning():
+    noise = torch.full((40,), 1e-300, dtype=torch.double)
+    K = torch.ones(40, 40, dtype=torch.double) - 1e-15 * torch.eye(40)
+    with pytest.warns(NumericsWarning, match="raised"):
+        factor, raised = factorize(K, noise)
+    assert (raised > noise).all()
+    torch.testing.assert_close(factor @ factor.T, K + torch.diag(raised))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        factorize(torch.eye(3).double(), torch.full((3,), 1e-10).double())
+
+
+def test_a_matrix_that_cannot_be_mended_is_an_error():
+    with pytest.raises(NumericsError, match="positive definite"):
+        factorize(torch.full((2, 2), torch.nan).double(), torch.ones(2).double())

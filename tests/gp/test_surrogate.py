@@ -216,7 +216,7 @@ def test_the_better_start_of_a_fit_to_many_is_found_with_half_of_them(monkeypatc
     fits, search = [], module.fit
 
     def counted(objective, starts, *limits):
-        fits.append((len(objective._y), len(starts)))
+        fits.append((len(objective._sides), len(starts)))
         return search(objective, starts, *limits)
 
     monkeypatch.setattr(module, "fit", counted)

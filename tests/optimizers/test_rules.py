@@ -26,7 +26,7 @@ from scale import some
 
 import botorch_delay as bd
 from botorch_delay.benchmarks import FiniteProblem, simulate
-from botorch_delay.domains.generators import generator_for
+from botorch_delay.domains.devices import generator_for
 from botorch_delay.exceptions import (
     EmptyDomainError,
     InputError,
@@ -106,7 +106,7 @@ def test_asks_equal_a_dense_transcription(method, seed):
         prior = PriorPaths(kernel, points, seed)
 
         def path(ask):
-            draws = generator_for(seed, ask, torch.device("cpu"))
+            draws = generator_for(seed, ask)
             drawn = prior.draw(draws)
             numbers = torch.randn(len(points), generator=draws, dtype=torch.double)
             return drawn.numpy(), numbers.numpy()
