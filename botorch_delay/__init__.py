@@ -80,12 +80,15 @@ not those of the values. *Exact* evaluations have no noise.
 To add a rule: first see whether ``rules.BotorchRule`` plays it already. Else a subclass of
 ``rules.Rule``, its name in ``specs.py``; its arguments are attributes of the same names, ``costly``
 and ``own_scale`` are set where they hold, and it sees a ``RuleModel``: the mean of ``answers``, the
-deviation of ``with_pending``. In ``benchmarks.methods`` a line makes it a variant that the
-benchmark compares. To add a confidence bound: a frozen dataclass in ``confidence/bounds.py`` whose
-``fixed_design`` and ``adaptive`` make a ``HalfWidth`` of ``Evidence`` (``multiplier`` and ``slack``
-suffice; ``words`` are for those who read a recommendation), its name in ``specs.py``; its
-``assumptions`` are what it claims under, an empty ``missing`` says that it is proved,
-``missing_on_box`` what it lacks there, and with ``constants`` it can be used by
+deviation of ``with_pending``. The best mean among answered points, for rules of improvement, is
+``model.answers.anywhere.mean(model.answers.anywhere.data.X).max()``; ``check_pending`` refuses ways
+for pending points to enter that make no sense. In ``benchmarks.methods`` a line makes it a variant
+that the benchmark compares. To add a confidence bound: a frozen dataclass in
+``confidence/bounds.py`` whose ``fixed_design`` and ``adaptive`` make a ``HalfWidth`` of
+``Evidence`` (``multiplier`` and ``slack`` suffice; answers are averages per point, and the spread
+of single ones is not among them; ``words`` are for those who read a recommendation), its name in
+``specs.py``; its ``assumptions`` are what it claims under, an empty ``missing`` says that it is
+proved, ``missing_on_box`` what it lacks there, and with ``constants`` it can be used by
 ``exploit.WithinBudget``, whose own bounds from all answers are made of these two numbers. To add a
 delay law: a subclass of ``delays.DelayLaw``, its name in ``specs.py``. To add an engine: see
 ``integrations``; to add an executor: ``workers.make_pool``. Names that users import are listed in

@@ -34,7 +34,7 @@ class Evidence:
     Attributes:
         covar_module: the kernel, in units of the values.
         data: the answers, in units of the values.
-        noise_ratio: 1 / lambda, the largest over the answers.
+        inverse_noise_std: 1 / lambda, the largest over the answers.
         delta: probability with which any of the bounds may fail, on either side.
         points: at how many points of a finite set the bounds hold at once; 1 on a box, where a
             union over points needs a net.
@@ -44,7 +44,7 @@ class Evidence:
 
     covar_module: Kernel
     data: Data
-    noise_ratio: float
+    inverse_noise_std: float
     delta: float
     points: int = 1
     box: Tensor | None = None
@@ -62,7 +62,7 @@ class Evidence:
     ) -> Evidence:
         """Evidence in units of the values, of data in those of a surrogate."""
         kernel, in_values = surrogate.in_values(data)
-        ratio = surrogate.noise_ratio(data)
+        ratio = surrogate.inverse_noise_std(data)
         return cls(kernel, in_values, ratio, delta, points, box, counts or {})
 
 
@@ -129,7 +129,13 @@ class Constants(NamedTuple):
 
 
 class Confidence(ABC):
-    """How wide confidence bounds are; immutable."""
+    """How wide confidence bounds are; immutable.
+
+    Attributes:
+        holds_on_box: whether bounds are proved to hold at every point of ``Evidence.box`` at once.
+    """
+
+    holds_on_box: ClassVar[bool] = False
 
     @property
     def constants(self) -> Constants | None:
@@ -151,22 +157,27 @@ class Confidence(ABC):
 
     @abstractmethod
     def fixed_design(self, evidence: Evidence) -> HalfWidth:
-        """Bounds from points that were chosen independently of the noise."""
+        """Bounds from points that were chosen independently of the noise.
+
+        Also called without answers, before the first ask. With ``constants`` the half-width must
+        not depend on ``data.y``: a budget computes it before any answer.
+        """
 
     @abstractmethod
     def adaptive(self, evidence: Evidence) -> HalfWidth:
         """Bounds from points that may depend on earlier noise, at all points and times at once.
 
-        Over which points is not said in ``evidence``, so no union over them can be taken here:
-        raise :class:`NotSupportedError` where there is no bound that does without.
+        Over which points is not said in ``evidence``, so no union over them can be taken here.
+        Recommendations have intervals of these: where no proved bound does without a union, make a
+        heuristic one that says so in ``words``.
         """
 
     def missing_on_box(self, covar_module: Kernel) -> str | None:
         """Why Theorem 2's regret bound does not follow from these bounds on a box; None if it does.
 
-        A class says None only if its bounds hold at every point of ``Evidence.box`` at once.
+        A phrase without a full stop. None asserts ``holds_on_box``.
         """
-        return f"{type(self).__name__} does not say that its bounds hold at every point of a box."
+        return f"{type(self).__name__} does not say that its bounds hold at every point of a box"
 
 
 @dataclass(frozen=True, repr=False)
@@ -226,6 +237,7 @@ class RKHSConfidence(Confidence):
     tight: bool = True
     uniform: str = field(default="net", kw_only=True)
     missing: ClassVar[tuple[str, ...]] = ()
+    holds_on_box: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("norm_bound", "noise_std"):
@@ -282,7 +294,7 @@ class RKHSConfidence(Confidence):
             f"self-normalised confidence interval, level {1.0 - evidence.delta:g}, uniform over "
             "points, if delays and failures do not depend on the noise"
         )
-        factor = self.norm_bound + self.noise_std * evidence.noise_ratio * radius
+        factor = self.norm_bound + self.noise_std * evidence.inverse_noise_std * radius
         return HalfWidth(factor, words=words)
 
     def _lemma_1(
@@ -298,7 +310,7 @@ class RKHSConfidence(Confidence):
         of R rounds it is the 4 R N / delta of Theorem 1.
         """
         tail = math.sqrt(2.0 * (log_points + math.log(2.0 / evidence.delta)))
-        noise = self.noise_std * evidence.noise_ratio * tail
+        noise = self.noise_std * evidence.inverse_noise_std * tail
         slopes = 2.0 * self.norm_bound + mean_norm
         slack = (slopes + 0.5 * noise) * eps
         parts = Parts(self.norm_bound, noise_norm=self.noise_std * tail, slack=slack)
@@ -345,7 +357,7 @@ class RKHSConfidence(Confidence):
 
         def cost(net: Net) -> float:
             tail = math.sqrt(2.0 * (net.log_size + math.log(2.0 / evidence.delta)))
-            noise = self.noise_std * evidence.noise_ratio * tail
+            noise = self.noise_std * evidence.inverse_noise_std * tail
             return (self.norm_bound + noise) * smallest + (3 * self.norm_bound + noise) * net.eps
 
         radii = [top * 2 ** (-j / 2) for j in range(81)]
@@ -369,7 +381,7 @@ class RKHSConfidence(Confidence):
         shares = scaled / (1.0 + scaled)
         level = math.log(1.0 / evidence.delta)
         square = shares.sum() + 2.0 * (level * shares.square().sum()).sqrt() + 2.0 * level
-        noise = self.noise_std * evidence.noise_ratio * math.sqrt(square.item())
+        noise = self.noise_std * evidence.inverse_noise_std * math.sqrt(square.item())
         parts = Parts(self.norm_bound, deviation=noise) if self.tight else None
         return HalfWidth(self.norm_bound + noise, parts=parts)
 

@@ -171,7 +171,7 @@ class Surrogate:
             return X
         return (self.encoding(X) - self.origin) / self.width
 
-    def noise_ratio(self, data: Data) -> float:
+    def inverse_noise_std(self, data: Data) -> float:
         """1 / lambda in units of the values: the largest over the answers.
 
         Without answers it is the surrogate's own.

@@ -14,7 +14,8 @@ an ``EngineRun`` of it. For every ask, with a number of its own for each trial::
 and later ``past`` has ``run.past_ask(record, TrialState.COMPLETED, value)``, or
 ``run.past_result(number, params, value)`` of a trial without a record; ``record_of`` tells whether
 a record is of this run, and ``with_end`` gives a trial its end. ``optimizer``, ``recommend`` and
-``guarantee`` are as of the last ``sync``. ``ended`` and ``stopped_early`` are the engine's to set.
+``guarantee`` are as of the last ``sync``. ``ended`` is kept by these calls; the engine adds trials
+of which nothing will come, and sets ``stopped_early`` where trials were stopped for their values.
 An engine that has no storage of its own, and an executor, need none of this: executors are for
 ``runner.run`` (``workers.make_pool``), loops for ask and tell.
 

@@ -129,8 +129,8 @@ class AcquisitionOptimizer(Optimizer):
     @property
     def guarantee(self) -> Guarantee:
         missing = [
-            f"{self.method} with a fixed multiplier is a heuristic; for a regret bound use "
-            "BPEDelayOptimizer with RKHSConfidence."
+            f"no regret bound is claimed for {self.method}; for one use BPEDelayOptimizer with "
+            "RKHSConfidence."
         ]
         if isinstance(self.rule, CertifyingUCB):
             missing = [

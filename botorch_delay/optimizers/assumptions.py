@@ -58,8 +58,8 @@ def assumed(
     assumptions += [*_of_delays(config), *_of_rounds(config)]
     if config.proves and config.confidence.constants is None:
         assumptions.append(
-            f"the bounds of {config.confidence!r} hold as they say: it is a class of your own, "
-            "and neither its constants nor the noise of answers are held against the answers"
+            f"the bounds of {config.confidence!r} hold as they say: they have no norm bound "
+            "and no noise scale that could be held against the answers"
         )
     return assumptions
 

@@ -315,7 +315,8 @@ class Audit(TrialObserver):
             )
         if not config.finite and isinstance(kernel, Kernel):
             lacks = confidence.missing_on_box(kernel)
-            missing += [lacks + ("." if self._broken else f"; {_KEPT}.")] if lacks else []
+            keeps = confidence.holds_on_box and not self._broken
+            missing += [f"{lacks}; {_KEPT}." if keeps else f"{lacks}."] if lacks else []
         return missing
 
     def _refutation(self, contradicted: bool) -> list[str]:

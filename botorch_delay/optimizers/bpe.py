@@ -103,8 +103,8 @@ class BPEDelayOptimizer(Optimizer):
         explore_fraction: rho in (0, 1], the share of asks that are design points; if None 0.005,
             and 1 where ``exploit`` is None or ``WithinBudget``, or a delay law is given.
         evidence: "round": bounds use the round's own design points. "all": with ``FixedBeta`` they
-            use all answers there are instead; with ``RKHSConfidence`` the self-normalised bound
-            from all answers is intersected with the round's own, delta split evenly. If None
+            use all answers there are instead; with proved bounds those of ``Confidence.adaptive``
+            from all answers are intersected with the round's own, delta split evenly. If None
             "all" where bounds are a heuristic anyway and no delay law is given, else "round".
         exact: evaluations have no noise: a kernel is given without a noise variance, a jitter
             stands for it, no point is asked twice, and bounds use all answers.
@@ -112,7 +112,7 @@ class BPEDelayOptimizer(Optimizer):
         maximize: whether large values are good; public values keep their sign.
 
     Raises:
-        NotSupportedError: on a box, for ``evidence="all"`` with ``RKHSConfidence``.
+        NotSupportedError: on a box, for ``evidence="all"`` with proved bounds.
     """
 
     def __init__(

@@ -248,7 +248,7 @@ class BPEConfig(BoundsConfig):
         for name, used in {
             "WithinBudget": isinstance(self.exploit, WithinBudget),
             "straggler_factor": self.rounds.straggler_factor is not None,
-            "evidence='all' with RKHSConfidence": pooled,
+            "evidence='all' with proved bounds": pooled,
         }.items():
             if used and not self.finite:
                 raise NotSupportedError(f"{name} needs a FiniteDomain; leave it out on a box.")

@@ -45,9 +45,10 @@ class Rule(ABC):
         published: under which names its combinations were published, by the ways in which
             pending points enter.
         costly: whether it takes long to evaluate: climbs on a box are few then, and short.
-        own_scale: whether its values have another scale than the deviation, by which ties are
-            told.
-        fantasizes: whether it is played on values drawn for pending points where they crowd.
+        own_scale: whether its values are not in units of the deviation (a probability, a
+            logarithm): what counts as a tie is then judged by the scores alone.
+        fantasizes: whether, on a box with a learned kernel, it is maximised given values drawn for
+            pending points where these crowd (:meth:`RuleModel.is_crowded`).
         inflates: whether it uses the widths of ``Censor(inflate=True)``.
     """
 

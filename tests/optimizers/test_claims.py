@@ -829,5 +829,11 @@ def test_a_confidence_of_a_user_s_own_is_an_assumption():
         answer(opt, opt.ask())
     guarantee = opt.guarantee
     assert guarantee.norm_at_least is None
-    assert any("a class of your own" in line for line in guarantee.assumptions)
-    assert not any("of your own" in line for line in optimizer(**DESIGN).guarantee.assumptions)
+    assert any("no norm bound" in line for line in guarantee.assumptions)
+    assert not any("no norm bound" in line for line in optimizer(**DESIGN).guarantee.assumptions)
+
+
+def test_of_bounds_of_a_user_s_own_nothing_is_said_of_the_maximiser_on_a_box():
+    claimed = str(box(se(), confidence=Sure()).guarantee)
+    assert "does not say that its bounds hold at every point of a box." in claimed
+    assert "never eliminated" not in claimed
