@@ -62,12 +62,13 @@ point is chosen: one to be asked again, the next design point, or the point of t
 (within the ``Budget``, if there is one). The ask is an ``Event`` too: applied, it opens the trial
 in the ``Ledger``, takes its slot of the ``OpenRound``, whose design counts the point from then on,
 and enters the point without a value in the ``RuleModel``'s posterior ``with_pending``. That is what
-pending means; where points crowd a rule is played on values drawn for them. An answer that comes
-after its trial was abandoned (``Trial.late``) goes the same way, but serves no design point (where
-evaluations are exact it does): the rule, recommendations, and bounds from all answers use it. A
-correction (``Optimizer.correct``) goes the same way as an event of its own: every part counts the
-trial anew, and what was decided with the old answer stays, which the ``Audit`` holds against the
-claim.
+pending means; where points crowd a rule is played on values drawn for them. An answer to a round
+that has closed changes nothing that was decided: the rule, recommendations, and with
+``evidence="all"`` the bounds of later rounds use it. One that comes after its trial was abandoned
+(``Trial.late``) goes the same way, but serves no design point (where evaluations are exact it
+does): the rule, recommendations, and bounds from all answers use it. A correction
+(``Optimizer.correct``) goes the same way as an event of its own: every part counts the trial anew,
+and what was decided with the old answer stays, which the ``Audit`` holds against the claim.
 
 Words. A trial is *running* or *pending* until it is *settled*: answered, failed or abandoned. To
 *tell* is to give a trial its answer, to *attach* to give a result that was never asked for here. A

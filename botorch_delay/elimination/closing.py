@@ -37,6 +37,7 @@ def close_round(
 ) -> tuple[RoundRecord, ActiveSet]:
     """The record of a round, and the active set that it leaves; nothing is changed.
 
+    A point stays if its upper bound is no smaller than the largest lower bound (Algorithm 1).
     ``active`` is the set on which the round was played. Points with the keys ``infeasible`` cannot
     be asked: they eliminate nobody and are out. :class:`NumericsError` if a bound is not finite.
     """

@@ -292,6 +292,8 @@ class RoundSequence(TrialObserver):
         current = self.of(trial)
         if current is not None:
             current.settle(trial)
+        # Answers to rounds that have closed count for the rule, and with evidence="all" for the
+        # bounds of later rounds; what their own rounds have decided stays.
         self._update_status(self._feasibility.key(trial))
 
     def corrected(self, trial: Trial, before: TrialState) -> None:

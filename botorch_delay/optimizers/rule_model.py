@@ -59,7 +59,8 @@ class Hallucinate(Pending):
     """The mean from what has arrived, the deviation from everything asked (Desautels 2014).
 
     Equivalent to answers equal to the posterior mean at the pending points. A trial that has
-    failed stays counted.
+    failed stays counted. The rule's points enter in ``RuleModel._count``, without a value; those
+    of a design in ``OpenRound``.
     """
 
     hallucinates = True
