@@ -75,14 +75,16 @@ def test_workers_that_keep_choosing_the_same_do_not_do_so_for_ever(tmp_path, mon
         trial = study.ask(grid)
         study.tell(trial, (trial.params["n"] - 3) ** 2 + trial.params["x"])
     monkeypatch.setattr(plugin, "_asking_before", lambda *arguments: 0)  # neither saw the other
-    written, claims = threading.Barrier(2), []
+    both, claims = threading.Barrier(2), []
     write = storage.set_trial_system_attr
 
     def write_together(trial_id, key, value):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(timeout=60.0)  # both have chosen
         write(trial_id, key, value)
         claims.append(value["number"])
         with contextlib.suppress(threading.BrokenBarrierError):
-            written.wait(timeout=60.0)
+            both.wait(timeout=60.0)  # both have written
 
     plain = optuna.load_study(
         study_name=study.study_name, storage=storage, sampler=optuna.samplers.RandomSampler()
