@@ -57,7 +57,7 @@ RACERS = {
         "workers-4",
     ),
     "Optuna's TPE": (METHODS["tpe"], "workers-4"),
-    "batches of four, BoTorch's qLogNEI": (METHODS["qlognei"], "batches-4"),
+    "BoTorch's qLogNEI, batches of four": (METHODS["botorch"], "batches-4"),
 }
 
 

@@ -12,7 +12,7 @@ from botorch.acquisition.logei import qLogExpectedImprovement, qLogNoisyExpected
 
 from botorch_delay import validation
 from botorch_delay.benchmarks.clocks import Clock
-from botorch_delay.benchmarks.peers import OptunaSampler, ServedSampler, python_of
+from botorch_delay.benchmarks.peers import BotorchLoop, OptunaSampler, ServedSampler, python_of
 from botorch_delay.benchmarks.problems import Problem
 from botorch_delay.benchmarks.screening import screened_qlogei, screened_qlognei
 from botorch_delay.benchmarks.simulator import Sampler
@@ -221,12 +221,12 @@ METHODS: dict[str, Method] = {
     "gp-ucb-sdf": Method(_UCB, "GP-UCB-SDF, told the worst value of f"),
     "async-ts": Method(partial(_TS, pending=Ignore()), "asynchronous Thompson sampling"),
     "gp-bts": Method(partial(_TS, pending=Hallucinate()), "GP-BTS"),
-    "qlognei": Method(_QLOGNEI, "qLogNEI with pending points"),
+    "qlognei": Method(_QLOGNEI, "qLogNEI with pending points, our model"),
     "qlognei-learned": Method(
         partial(_QLOGNEI, learned=True), "qLogNEI with pending points, kernel learned"
     ),
-    "qlogei": Method(_QLOGEI, "qLogEI with pending points"),
-    "logei": Method(_LOGEI, "LogEI on what has arrived"),
+    "qlogei": Method(_QLOGEI, "qLogEI with pending points, our model"),
+    "logei": Method(_LOGEI, "LogEI on what has arrived, our model"),
     "gp-threds": Method(gp_threds, "GP-ThreDS, told the range of f", needs=("kernel", "set")),
     "queued-gp-ucb": Method(queued_gp_ucb, "GP-UCB behind queues (QPM-D)", needs=("set",)),
     "random": Method(random_search, "random search"),
@@ -236,6 +236,7 @@ METHODS: dict[str, Method] = {
     "bpe-delay-oracle": Method(
         bpe_delay, "BPE-Delay, every answer at once: an oracle", instant=True
     ),
+    "botorch": Method(BotorchLoop, "BoTorch's own loop: SingleTaskGP and qLogNEI"),
     "tpe": Method(_TPE, "Optuna's TPESampler as it ships", package="optuna"),
     "tpe-by-model": Method(
         partial(_TPE, by_model=True), "Optuna's TPESampler, our recommendation", package="optuna"

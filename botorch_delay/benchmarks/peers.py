@@ -26,7 +26,14 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
+from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.exceptions.errors import ModelFittingError
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.optim import optimize_acqf, optimize_acqf_discrete
+from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
 from botorch_delay import validation
 from botorch_delay.benchmarks.clocks import Clock
@@ -212,6 +219,99 @@ class OptunaSampler(PeerSampler):
                 yield
         finally:
             logging.set_verbosity(verbosity)
+
+
+class BotorchLoop(PeerSampler):
+    """BoTorch's parts with their defaults, as its users put them together.
+
+    After 2 (d + 1) Sobol points each ask fits a ``SingleTaskGP`` to the standardised answers and
+    maximises ``qLogNoisyExpectedImprovement``, given the pending points. Columns are in the unit
+    cube, logarithms first; of an integer or a category it is the number of the value, rounded. It
+    recommends the evaluated point with the best posterior mean.
+    """
+
+    def __init__(self, problem: Problem, clock: Clock, steps: int, seed: int) -> None:
+        super().__init__(problem, seed)
+        count = len(self.parameters)
+        self._sobol = SobolEngine(count, scramble=True, seed=seed % 2**31)
+        self._design = 2 * (count + 1)
+        self._points: list[Tensor] = []  # in the unit cube, in double
+        self._failed: set[int] = set()
+        self._model: tuple[int, SingleTaskGP] | None = None  # and how many answers it knows
+        self._choices = self._arms(problem.domain)
+
+    def suggest(self) -> Mapping[str, float]:
+        known = len(self._answers)
+        if len(self._points) < self._design or not known:
+            u = self._sobol.draw(dtype=torch.double)
+            if self._choices is not None:
+                u = self._choices[(self._choices - u).square().sum(dim=1).argmin()].unsqueeze(0)
+        else:
+            u = self._best_by_rule()
+        self._points.append(u[0])
+        return {
+            name: self._value(parameter, share)
+            for (name, parameter), share in zip(self.parameters.items(), u[0].tolist(), strict=True)
+        }
+
+    def report(self, number: int, y: float | None) -> None:
+        if y is None:
+            self._failed.add(number)
+
+    def recommend(self) -> Point:
+        """The evaluated point with the best posterior mean."""
+        if not self._answers:
+            raise NoAnswerError("Nothing was answered yet.")
+        with self.quiet():
+            X = torch.stack([self._points[number] for number in self._answers])
+            best = int(self._fitted().posterior(X).mean.argmax())
+        return self._asked[list(self._answers)[best]]
+
+    def _best_by_rule(self) -> Tensor:
+        known = torch.stack([self._points[number] for number in self._answers])
+        settled = self._answers.keys() | self._failed
+        running = [u for number, u in enumerate(self._points) if number not in settled]
+        rule = qLogNoisyExpectedImprovement(
+            self._fitted(), known, X_pending=torch.stack(running) if running else None
+        )
+        if self._choices is not None:
+            return optimize_acqf_discrete(rule, q=1, choices=self._choices)[0]
+        sides = torch.stack([torch.zeros_like(known[0]), torch.ones_like(known[0])])
+        return optimize_acqf(rule, sides, q=1, num_restarts=10, raw_samples=512)[0]
+
+    def _fitted(self) -> SingleTaskGP:
+        if self._model is None or self._model[0] != len(self._answers):
+            X = torch.stack([self._points[number] for number in self._answers])
+            y = X.new_tensor(list(self._answers.values())).unsqueeze(1)
+            model = SingleTaskGP(X, y)
+            with suppress(ModelFittingError):
+                fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+            self._model = len(self._answers), model
+        return self._model[1]
+
+    def _arms(self, domain: Domain) -> Tensor | None:
+        """The points of a finite domain in the unit cube, ``N x d``."""
+        if not isinstance(domain, FiniteDomain):
+            return None
+        low, high = domain.bounds
+        shares = ((domain.points - low) / (high - low).clamp_min(torch.finfo(low.dtype).tiny)).T
+        columns = [
+            column.unique(return_inverse=True)[1] / max(parameter.high, 1)
+            if parameter.levels
+            else share
+            for column, share, parameter in zip(
+                domain.points.T, shares, self.parameters.values(), strict=True
+            )
+        ]
+        return torch.stack(columns, dim=1).double()
+
+    @staticmethod
+    def _value(parameter: Parameter, share: float) -> float:
+        low, high, log, levels = parameter
+        if log:
+            return min(max(low * (high / low) ** share, low), high)
+        value = low + (high - low) * share
+        return round(value) if levels else value
 
 
 def python_of(module: str, need: str) -> str:
