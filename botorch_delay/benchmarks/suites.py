@@ -13,13 +13,11 @@ from botorch_delay.benchmarks.clocks import DELAYS
 from botorch_delay.benchmarks.functions import (
     DEVELOPMENT_BOXES,
     PROBLEMS,
-    TABLES,
     TESTING_BOXES,
-    TESTING_COCO,
     TESTING_TABLES,
     MakeProblem,
 )
-from botorch_delay.benchmarks.methods import METHODS, VARIANTS
+from botorch_delay.benchmarks.methods import METHODS
 from botorch_delay.benchmarks.problems import Problem
 from botorch_delay.exceptions import InputError, MissingExtraError
 
@@ -59,8 +57,7 @@ class Suite:
         _check_names("problem", self.problems, PROBLEMS)
         _check_names("delay", self.delays, DELAYS)
         _check_names("method", self.methods, METHODS)
-        if not self.seeds:
-            raise InputError("Choose at least one seed.")
+        validation.whole(len(self.seeds), "The number of seeds", 1)
         for seed in self.seeds:
             validation.seed(seed)
         validation.whole(self.steps, "steps", 1)
@@ -74,12 +71,8 @@ class Suite:
     def plan(self) -> tuple[list[Cell], list[str]]:
         """Every run that applies, and what is left out for want of a package.
 
-        Seed by seed, so that an early stop leaves whole pairs.
-
-        Raises:
-            MissingExtraError: if every run is left out for want of packages.
-            InputError: if no method can be used on any of the problems, or a Python that was named
-                for one does not have it.
+        Seed by seed, so that an early stop leaves whole pairs. InputError or MissingExtraError if
+        nothing is left, or a Python that was named for a method does not have its package.
         """
         methods, left_out, places = [], [], []
         for method in dict.fromkeys(self.methods):
@@ -160,29 +153,6 @@ BOXES = Suite(
     steps=64,
 )
 DEVELOPMENT = replace(BOXES, name="boxes-development", problems=DEVELOPMENT_BOXES)
-COCO = replace(BOXES, name="coco", problems=TESTING_COCO)
-_APART = (*TABLES, "f1", "f2", "paper", "se-0.02-d4")
-FULL = Suite(
-    name="full",
-    problems=(
-        *(name for name in PROBLEMS if not name.startswith(_APART)),
-        *TESTING_TABLES,
-    ),
-    # The other means are for one problem, to see how regret grows with the delay.
-    delays=tuple(
-        name
-        for name in DELAYS
-        if name not in ("poisson-25", "poisson-100", "poisson-200", "batches-4")
-    ),
-    methods=tuple(
-        name
-        for name, method in METHODS.items()
-        if name not in {"qlognei-learned", *VARIANTS} and not method.served
-    ),
-    seeds=tuple(range(10)),
-    steps=200,
-    recommendations=20,
-)
 # The experiments of section 6 of the paper.
 PAPER = Suite(
     name="paper",
@@ -194,4 +164,4 @@ PAPER = Suite(
     recommendations=1,
 )
 PAPER_QUICK = replace(PAPER, steps=300, seeds=(0, 1, 2))
-SUITES = {suite.name: suite for suite in (QUICK, FULL, BOXES, DEVELOPMENT, COCO, HPO, PAPER)}
+SUITES = {suite.name: suite for suite in (QUICK, BOXES, DEVELOPMENT, HPO, PAPER)}

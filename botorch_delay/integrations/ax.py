@@ -17,7 +17,6 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.acquisition import FantasyUpperConfidenceBound, MaxVariance
-from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.parameters import Choice, Float, Int
 from botorch_delay.domains.space import Space
 from botorch_delay.exceptions import (
@@ -28,8 +27,7 @@ from botorch_delay.exceptions import (
     StorageError,
 )
 from botorch_delay.history.trials import TrialState
-from botorch_delay.integrations.engine_run import EngineRun, Settings
-from botorch_delay.optimizers import BPEDelayOptimizer
+from botorch_delay.integrations.engine_run import EngineRun, Readable, Settings
 from botorch_delay.optimizers.replica import PastTrial
 from botorch_delay.optimizers.specs import build_part, describe_part
 
@@ -82,7 +80,7 @@ _UNSUPPORTED = {
 }
 
 
-class DelayGenerationNode(ExternalGenerationNode):
+class DelayGenerationNode(Readable, ExternalGenerationNode):
     """Generates what :class:`botorch_delay.BPEDelayOptimizer` asks next.
 
     Running trials are pending, and so are abandoned ones, as everywhere in Ax: their arms are not
@@ -150,24 +148,6 @@ class DelayGenerationNode(ExternalGenerationNode):
         )
         self._settings = Settings(horizon, seed, options)
         self._run: _ExperimentRun | None = None
-
-    @property
-    def optimizer(self) -> BPEDelayOptimizer:
-        """The optimizer underneath, brought up to date, to be read: its trials, rounds, bounds."""
-        return self._synced().optimizer
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """What is claimed for this experiment, and why not more."""
-        return self._synced().guarantee
-
-    def recommend(self) -> dict[str, Any]:
-        """The parameters with the best posterior mean among those tried.
-
-        Raises:
-            NoAnswerError: before any answer.
-        """
-        return self._synced().recommend()
 
     def new_trial_limit(self, raise_generation_errors: bool = False) -> int:
         """How many trials the node can generate now, -1 for any number."""

@@ -162,9 +162,8 @@ class DelaySampler(BaseSampler):
     def optimizer(self, study: Study) -> BPEDelayOptimizer:
         """The optimizer as of now, to be read: its rounds, active set, recommendation.
 
-        It minimises where the study does. Its points have one column per parameter of the
-        relative search space, in the order of the names. What is claimed is :meth:`guarantee`:
-        the optimizer does not know which trials were pruned.
+        Its points have one column per parameter of the relative search space, in the order of the
+        names. What is claimed is :meth:`guarantee`: it does not know which trials were pruned.
 
         Raises:
             NoAnswerError: if no search space is known yet.
@@ -213,7 +212,7 @@ class DelaySampler(BaseSampler):
             if not space:
                 raise NoAnswerError("The study has no trial yet that tells its parameters.")
             run = self._run(study, space)
-            run.sync(run.trials())
+            run.sync(study.get_trials(deepcopy=False))
             return run
 
 
@@ -246,13 +245,9 @@ class _StudyRun(EngineRun):
         self._storage: Any = study._storage
         self._stale_after = stale_after
 
-    def trials(self) -> list[FrozenTrial]:
-        """What the storage has now."""
-        return self._study.get_trials(deepcopy=False)
-
     def propose(self, trial: FrozenTrial) -> dict[str, Any]:
         """The parameters of a trial, whose ask is recorded with it."""
-        number, trials = trial.number, self.trials()
+        number, trials = trial.number, self._study.get_trials(deepcopy=False)
         lost = self.sync(trials)
         known = self.replica.trial(number)
         if known is not None:
@@ -272,7 +267,7 @@ class _StudyRun(EngineRun):
                 self.replica.forget(number)
                 raise
             # What another process writes from now on, it writes after it could see this.
-            trials = self.trials()
+            trials = self._study.get_trials(deepcopy=False)
             others = [other for other in trials if other.number != number]
             twins = [
                 other.number
