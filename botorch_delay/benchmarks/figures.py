@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#7F7F7F")
 _STYLES = [{"color": c, "linestyle": dashes} for dashes in ("-", "--", ":") for c in _COLOURS]
 
+
 def draw_figures(folder: Path, results: Results) -> dict[str, Path]:
     """A PNG file in ``folder`` per problem: means over seeds against asks, the reference in black.
 

@@ -100,16 +100,25 @@ TEST_FUNCTIONS: dict[str, Callable[..., SyntheticTestFunction]] = {
 TABLES = {
     "hpobench": (
         "HPOBench",
-        "australian blood_transfusion car credit_g kc1 phoneme segment vehicle".split(),
+        (
+            *("australian", "blood_transfusion", "car", "credit_g"),
+            *("kc1", "phoneme", "segment", "vehicle"),
+        ),
     ),
     "hpolib": (
         "HPOLib",
-        "naval_propulsion parkinsons_telemonitoring protein_structure slice_localization".split(),
+        (
+            *("naval_propulsion", "parkinsons_telemonitoring"),
+            *("protein_structure", "slice_localization"),
+        ),
     ),
-    "nasbench201": ("NASBench201", ["cifar10", "cifar100", "imagenet"]),
+    "nasbench201": ("NASBench201", ("cifar10", "cifar100", "imagenet")),
 }
 # Their columns that are spaced by factors.
-_LOGARITHMIC = "alpha batch_size learning_rate_init width init_lr n_units_1 n_units_2".split()
+_LOGARITHMIC = (
+    *("alpha", "batch_size", "learning_rate_init", "width"),
+    *("init_lr", "n_units_1", "n_units_2"),
+)
 
 
 def paper_problem(
@@ -166,9 +175,7 @@ def gp_draw(
     return FiniteProblem(points, values, noise_std, covar_module=learner)
 
 
-def function_on_box(
-    name: str, seed: int = 0, *, noise_share: float = NOISE_SHARE
-) -> BoxProblem:
+def function_on_box(name: str, seed: int = 0, *, noise_share: float = NOISE_SHARE) -> BoxProblem:
     """A test function, negated, on its whole box, the same for every seed; kernels are learned."""
     function = TEST_FUNCTIONS[name](negate=True, dtype=torch.double)
     assert isinstance(function.bounds, Tensor)

@@ -192,7 +192,7 @@ class Readable(ABC):
 
     @property
     def guarantee(self) -> Guarantee:
-        """What is claimed for this run, and why not more; nothing where a trial stopped early."""
+        """What is claimed for this run, and why not more."""
         return self._synced().guarantee
 
     def recommend(self) -> dict[str, Any]:
