@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from botorch_delay.benchmarks.figures import draw_figures
 from botorch_delay.benchmarks.functions import split_of
 from botorch_delay.benchmarks.methods import METHODS
 from botorch_delay.benchmarks.results import (
@@ -34,13 +33,12 @@ __all__ = ["bench"]
 def bench(
     suite: Suite, folder: Path, *, workers: int | None = None, progress: bool = True
 ) -> Results:
-    """Simulate a suite, or go on where an earlier call was stopped, and write tables and report.
+    """Simulate a suite, or go on where an earlier call was stopped, and write table and report.
 
-    Every run that is done is kept in a file of its own; to have one simulated anew, delete it. What
-    needs a package that is not installed is left out, and a run that fails does not end the others:
-    the report names both, and the next call tries these again. The report covers all runs in the
-    folder, also those of other choices of problems, delays, methods and seeds, and those that were
-    copied there from a folder of the same suite.
+    Every run that is done is kept in a file of its own; to have one simulated anew, delete it. A
+    run that fails does not end the others: the report names it, and the next call tries it again.
+    The report covers all runs in the folder, also those of other choices of problems, delays,
+    methods and seeds, and those that were copied there from a folder of the same suite.
 
     Args:
         suite: what is compared.
@@ -49,30 +47,22 @@ def bench(
         progress: whether to show a progress bar.
 
     Raises:
-        MissingExtraError: without Matplotlib or pandas, or where every problem or every method
-            needs a package that is not installed.
+        MissingExtraError: without pandas, or what a problem or a method needs.
         InputError: if no method can be used on any of the problems, the folder cannot be
             written or holds another benchmark, no run is done, or a registered object cannot be
             sent to a worker process.
         RunError: if a worker process dies; every run that was done is kept.
     """
-    wanted, lacking = run_suite(suite, folder, workers=workers, progress=progress)
+    wanted, failed = run_suite(suite, folder, workers=workers, progress=progress)
     results = read_results(folder)
     done = results.runs[[*Cell._fields]].itertuples(index=False, name=None)
     missing = len(set(wanted) - set(done))
-    figures = draw_figures(folder / "figures", results)
-    results.report.write_text("\n".join(_report(results, suite, missing, lacking, figures)))
+    results.report.write_text("\n".join(_report(results, suite, missing, failed)))
     return results
 
 
-def _report(
-    results: Results,
-    suite: Suite,
-    missing: int,
-    lacking: Sequence[str],
-    figures: Mapping[str, Path],
-) -> list[str]:
-    """The report in Markdown: losses as plain as wins; ``figures`` by problem."""
+def _report(results: Results, suite: Suite, missing: int, failed: Sequence[str]) -> list[str]:
+    """The report in Markdown: losses as plain as wins."""
     runs = results.runs
     done = f"{len(runs):,} runs"
     if missing:
@@ -83,7 +73,7 @@ def _report(
         f"{done}. {suite.steps} asks in each; seeds {runs['seed'].min()} to {runs['seed'].max()}.",
         "",
         *(f"* {line}" for line in results.made),
-        *(f"* **left out**, {words}" for words in lacking),
+        *(f"* **failed**, {words}" for words in failed),
         "",
         "Within a seed every method sees the same noise and delays. Brackets hold the "
         f"{LEVEL:.0%} bootstrap interval of the paired difference to `{REFERENCE}`: **below 0 the "
@@ -110,7 +100,6 @@ def _report(
         lines += [f"## {problem} ({split_of(problem)})", ""]
         for measure in MEASURES:
             lines += [*_regrets(here, measure), ""]
-        lines += [f"![{problem}]({figures[problem].relative_to(results.folder).as_posix()})", ""]
     return [*lines, "## Methods and what they cost", "", *_costs(runs), ""]
 
 

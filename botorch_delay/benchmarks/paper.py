@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
+from botorch_delay import validation
 from botorch_delay.benchmarks.clocks import DELAYS
 from botorch_delay.benchmarks.figures import draw_functions, draw_regrets
 from botorch_delay.benchmarks.functions import PROBLEMS
@@ -97,9 +98,10 @@ def reproduce(
         InputError: if the folder cannot be written, or holds another suite.
         RunError: if a worker process dies, or a run fails.
     """
-    cells, lacking = run_suite(suite, folder, workers=workers, progress=progress)
-    if lacking:
-        raise RunError("; ".join(lacking))
+    validation.installed("matplotlib", "Figures need Matplotlib")
+    cells, failed = run_suite(suite, folder, workers=workers, progress=progress)
+    if failed:
+        raise RunError("; ".join(failed))
     results = read_results(folder)
     regrets = _read_regrets(folder, suite, cells)
     found = Reproduction(results.report, _draw(folder, suite, regrets), verdicts_on(regrets))

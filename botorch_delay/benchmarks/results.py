@@ -40,18 +40,15 @@ class Results:
     """What was measured in the runs of a folder; as text, methods side by side.
 
     Attributes:
-        folder: that holds the runs; their tables as ``cells.csv`` and ``curves.csv``; a report in
-            Markdown as ``report.md``; and figures as PNG files in ``figures``.
-        runs: a row per run, in the order of the registries: the last one of its curve, the share
-            of asks that repeat a pending point, and seconds per ask and tell.
-        curves: a row per recommendation: problem, delay, method and seed; asks and time before
-            it; cumulative and least regret of these asks, and regret of the recommended point.
+        folder: that holds the runs, their table as ``cells.csv``, and a report in Markdown as
+            ``report.md``.
+        runs: a row per run, in the order of the registries: problem, delay, method and seed; what
+            is compared; the share of asks that repeat a pending point; seconds per ask and tell.
         made: when and with which versions of packages the runs were made.
     """
 
     folder: Path
     runs: pd.DataFrame = field(repr=False)
-    curves: pd.DataFrame = field(repr=False)
     made: list[str] = field(repr=False)
 
     @property
@@ -65,30 +62,25 @@ class Results:
 
 
 def read_results(folder: Path) -> Results:
-    """Measure every whole run in a folder, and write the tables; InputError if none is done."""
+    """Measure every whole run in a folder, and write the table; InputError if none is done."""
     import pandas as pd
 
     found = [read_run(path) for path in sorted((folder / "runs").glob("*.json"))]
     runs = sorted((run for run in found if run is not None), key=lambda run: _rank(run["cell"]))
     if not runs:
         raise InputError(f"{folder} holds no run that is done.")
-    rows, curves = [], []
+    rows = []
     for run in runs:
-        asks, shown = pd.DataFrame(run["asks"]), pd.DataFrame(run["recommendations"])
-        last = shown["asks"] - 1
-        curve = shown[["asks", "time"]].assign(
-            **Cell(*run["cell"])._asdict(),
-            cumulative_regret=asks["regret"].cumsum()[last].to_numpy(),
-            recommended_regret=shown["regret"],
-            best_regret=asks["regret"].cummin()[last].to_numpy(),
-        )
-        curves.append(curve)
+        asks = pd.DataFrame(run["asks"])
         costs = asks[["repeat", "seconds_ask", "seconds_tell"]].astype(float).mean()
-        rows.append(curve.iloc[-1].to_dict() | costs.to_dict())
-    made = sorted({run["made"] for run in runs})
-    results = Results(folder, pd.DataFrame(rows), pd.concat(curves, ignore_index=True), made)
+        regrets = {
+            "cumulative_regret": asks["regret"].sum(),
+            "recommended_regret": run["recommended"]["regret"],
+            "best_regret": asks["regret"].min(),
+        }
+        rows.append(Cell(*run["cell"])._asdict() | regrets | costs.to_dict())
+    results = Results(folder, pd.DataFrame(rows), sorted({run["made"] for run in runs}))
     results.runs.to_csv(folder / "cells.csv", index=False)
-    results.curves.to_csv(folder / "curves.csv", index=False)
     return results
 
 

@@ -19,7 +19,7 @@ from botorch_delay.benchmarks.functions import (
 )
 from botorch_delay.benchmarks.methods import METHODS
 from botorch_delay.benchmarks.problems import Problem
-from botorch_delay.exceptions import InputError, MissingExtraError
+from botorch_delay.exceptions import InputError
 
 
 class Cell(NamedTuple):
@@ -42,7 +42,6 @@ class Suite:
         methods: by name.
         seeds: of draws, delays, noise and methods.
         steps: asks in a run.
-        recommendations: how many times a run recommends a point, evenly spaced.
     """
 
     name: str
@@ -51,7 +50,6 @@ class Suite:
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     steps: int
-    recommendations: int = 10
 
     def __post_init__(self) -> None:
         _check_names("problem", self.problems, PROBLEMS)
@@ -61,46 +59,32 @@ class Suite:
         for seed in self.seeds:
             validation.seed(seed)
         validation.whole(self.steps, "steps", 1)
-        validation.whole(self.recommendations, "recommendations", 1)
 
-    @property
-    def recommend_every(self) -> int:
-        """Asks between two recommendations."""
-        return max(self.steps // self.recommendations, 1)
+    def plan(self) -> list[Cell]:
+        """Every run that applies, seed by seed, so that an early stop leaves whole pairs.
 
-    def plan(self) -> tuple[list[Cell], list[str]]:
-        """Every run that applies, and what is left out for want of a package.
-
-        Seed by seed, so that an early stop leaves whole pairs. InputError or MissingExtraError if
-        nothing is left, or a Python that was named for a method does not have its package.
+        Raises:
+            MissingExtraError: if a problem or a method needs a package that is not installed.
+            InputError: if no method can be used on any of the problems, or a Python that was named
+                for one does not have it.
         """
-        methods, left_out, places = [], [], []
-        for method in dict.fromkeys(self.methods):
-            try:
-                METHODS[method].check_installed()
-                methods.append(method)
-            except MissingExtraError as error:
-                left_out.append(f"{method}: {error}")
-        for problem in dict.fromkeys(self.problems):
-            try:
-                sample = made_problem(PROBLEMS[problem], self.seeds[0])
-            except MissingExtraError as error:
-                left_out.append(f"{problem}: {error}")
-                continue
-            for delay in dict.fromkeys(self.delays):
-                for method in methods:
-                    if METHODS[method].applies(sample, DELAYS[delay]):
-                        places.append((problem, delay, method))
-        if not places and left_out:
-            raise MissingExtraError(" ".join(left_out))
+        for method in self.methods:
+            METHODS[method].check_installed()
+        samples = {name: made_problem(PROBLEMS[name], self.seeds[0]) for name in self.problems}
+        places = [
+            (problem, delay, method)
+            for problem, sample in samples.items()
+            for delay in dict.fromkeys(self.delays)
+            for method in dict.fromkeys(self.methods)
+            if METHODS[method].applies(sample, DELAYS[delay])
+        ]
         if not places:
             raise InputError(
                 f"None of {', '.join(self.methods)} can be used on {', '.join(self.problems)} with "
                 f"{', '.join(self.delays)}. Some methods need a known kernel, the norm of f, the "
                 "law of the delays, or a finite set; choose others."
             )
-        cells = [Cell(*place, seed) for seed in sorted(set(self.seeds)) for place in places]
-        return cells, left_out
+        return [Cell(*place, seed) for seed in sorted(set(self.seeds)) for place in places]
 
 
 def _check_names(noun: str, names: Collection[str], known: Collection[str]) -> None:
@@ -129,7 +113,6 @@ QUICK = Suite(
     methods=("bpe-delay", "gp-bucb", "gp-ucb", "async-ts", "random", "gp-ucb-oracle"),
     seeds=(0, 1, 2),
     steps=100,
-    recommendations=20,
 )
 HPO = Suite(
     name="hpo",
@@ -161,7 +144,6 @@ PAPER = Suite(
     methods=("bpe-delay-psi-max", "bpe-delay-psi-min", "bpe", "gp-ucb-sdf", "gp-bucb", "gp-ucb"),
     seeds=tuple(range(10)),
     steps=1000,
-    recommendations=1,
 )
 PAPER_QUICK = replace(PAPER, steps=300, seeds=(0, 1, 2))
 SUITES = {suite.name: suite for suite in (QUICK, BOXES, DEVELOPMENT, HPO, PAPER)}
