@@ -68,10 +68,7 @@ class Problem(ABC):
     def observe(self, point: Point, normal: float, uniform: float) -> tuple[float, float | None]:
         """An evaluation: its value with noise, and its duration or None.
 
-        Args:
-            point: where.
-            normal: a standard normal number, the same for every method.
-            uniform: a number in [0, 1), the same for every method.
+        A standard normal and a uniform number in [0, 1) are given, the same for every method.
         """
         return self.evaluate_true(point) + self.noise_std * normal, None
 

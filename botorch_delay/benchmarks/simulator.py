@@ -43,16 +43,16 @@ class Asked(Point, Protocol):
 
 
 class Sampler(Protocol):
-    """What can be simulated: every optimizer of this library, and samplers of others."""
+    """What can be simulated: every optimizer of this library, and samplers of others.
 
-    def ask(self) -> Asked:
-        """The next point; of a finite domain with its row as ``index``."""
+    It recommends nothing before the first answer: that is a ``NoAnswerError``.
+    """
 
-    def tell(self, trial: int, y: float, /) -> None:
-        """The answer of an ask."""
+    def ask(self) -> Asked: ...
 
-    def recommend(self) -> Point:
-        """The point recommended; before the first answer a ``NoAnswerError``."""
+    def tell(self, trial: int, y: float, /) -> None: ...
+
+    def recommend(self) -> Point: ...
 
 
 @dataclass

@@ -57,8 +57,12 @@ def axis_name(domain: Domain, column: int) -> str:
     return name if unit is None else f"{name} ({unit})"
 
 
+def best_so_far(optimizer: Optimizer, values: Tensor) -> Tensor:
+    """The best of the values up to each, ``n``."""
+    return values.cummax(0).values if optimizer.maximize else values.cummin(0).values
+
+
 def legend_below(ax: Any, columns: int, **options: Any) -> None:
     """A legend under the axes."""
-    ax.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=columns, frameon=False, **options
-    )
+    options |= {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
+    ax.legend(ncol=columns, frameon=False, **options)

@@ -90,7 +90,7 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
         rows, wide = -(-domain.dim // ABREAST), min(domain.dim, ABREAST)
         size = (3.2 * wide, 2.8 * rows)
         figure = pyplot().figure(figsize=size, layout="constrained")
-        axes = slice_axes(figure, domain.dim)
+        axes = _slice_axes(figure, domain.dim)
     for place, ax in enumerate(axes):
         column = _Column(domain, place)
         points = best.x.repeat(len(column.values), 1)
@@ -107,22 +107,18 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
         ax.scatter(column.at(X[:, place]), values, s=8, color="0.5", zorder=1)
         ax.axvline(float(column.at(best.x[place : place + 1])), color=ORANGE, zorder=0)
         column.label(ax)
-        if place % ABREAST:
-            ax.tick_params(labelleft=False)
-        else:
+        if place % ABREAST == 0:
             ax.set_ylabel("value")
     return list(axes)
 
 
-def slice_axes(figure: Any, count: int) -> list[Any]:
+def _slice_axes(figure: Any, count: int) -> list[Any]:
     """Axes for this many slices, with the same values upwards."""
     wide = min(count, ABREAST)
-    grid = figure.add_gridspec(-(-count // wide), wide)
-    axes: list[Any] = []
-    for number in range(count):
-        first = axes[0] if axes else None
-        axes.append(figure.add_subplot(grid[number // wide, number % wide], sharey=first))
-    return axes
+    grid = figure.subplots(-(-count // wide), wide, sharey=True, squeeze=False).flatten().tolist()
+    for ax in grid[count:]:
+        ax.remove()
+    return grid[:count]
 
 
 def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
@@ -172,7 +168,7 @@ def plot_summary(optimizer: Optimizer) -> Figure:
     figure = pyplot().figure(figsize=(12, sum(heights)), layout="constrained")
     parts = figure.subfigures(len(heights), 1, height_ratios=heights)
     plot_history(optimizer, parts[0].subplots(2, sharex=True, height_ratios=[2, 1]))
-    plot_slices(optimizer, slice_axes(parts[1], dim))
+    plot_slices(optimizer, _slice_axes(parts[1], dim))
     parts[1].suptitle("along each column through the recommended point (orange); answers in grey")
     if dim >= MANY:
         plot_parallel(optimizer, parts[2].subplots())

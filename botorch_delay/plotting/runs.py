@@ -27,6 +27,7 @@ from botorch_delay.plotting.axes import (
     VERMILION,
     answers,
     axis_name,
+    best_so_far,
     check,
     legend_below,
     new_axes,
@@ -56,7 +57,6 @@ def plot_regret(
         raise InputError("histories must hold at least one history.")
     for name, repeats in histories.items():
         runs = [repeats] if isinstance(repeats, SimulationResult) else repeats
-        check(runs, Sequence, "plot_regret")
         for run in runs:
             check(run, SimulationResult, "plot_regret")
         if len({len(run.regret) for run in runs}) != 1:
@@ -110,15 +110,9 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
         ax.axvline(end, color="0.8", linewidth=1, zorder=0)
         if record.length > record.design_size:
             ax.axvspan(begin + record.design_size, end, color="0.93", zorder=0)
-        ax.annotate(
-            f"round {record.number}" if record.number == 1 else f"{record.number}",
-            ((begin + end) / 2, 1.0),
-            xycoords=("data", "axes fraction"),
-            xytext=(0, 4),
-            textcoords="offset points",
-            ha="center",
-            color="0.4",
-        )
+        text = f"round {record.number}" if record.number == 1 else f"{record.number}"
+        above = {"transform": ax.get_xaxis_transform(), "ha": "center", "va": "bottom"}
+        ax.text((begin + end) / 2, 1.01, text, color="0.4", **above)
         steps += [end, end]
         counts += [record.active_before, record.active_after]
         begin = end
@@ -147,23 +141,14 @@ def plot_timeline(report: RunReport, ax: Axes | None = None, *, start: float | N
     if start is None:
         start = min((e.started for e in evaluations), default=0.0)
     unit, size = _time_unit(max((e.finished for e in evaluations), default=start) - start)
-    lanes = {
-        worker: lane for lane, worker in enumerate(dict.fromkeys(e.worker for e in evaluations))
-    }
+    lanes = list(dict.fromkeys(e.worker for e in evaluations))
+    style: dict[str, Any] = {"height": 0.7, "edgecolor": "white", "linewidth": 0.5}
     for label, colour in (("completed", BLUE), ("failed", VERMILION)):
-        drawn = [e for e in evaluations if bool(e.error) == (label == "failed")]
-        if not drawn:
-            continue
-        ax.barh(
-            [lanes[e.worker] for e in drawn],
-            [(e.finished - e.started) / size for e in drawn],
-            left=[(e.started - start) / size for e in drawn],
-            height=0.7,
-            color=colour,
-            edgecolor="white",
-            linewidth=0.5,
-            label=label,
-        )
+        if drawn := [e for e in evaluations if bool(e.error) == (label == "failed")]:
+            begins = [(e.started - start) / size for e in drawn]
+            widths = [(e.finished - e.started) / size for e in drawn]
+            rows = [lanes.index(e.worker) for e in drawn]
+            ax.barh(rows, widths, left=begins, color=colour, label=label, **style)
     labelled = range(0, len(lanes), max(-(-len(lanes) // 12), 1))  # no more than can be read
     ax.set_yticks(labelled, [f"worker {number + 1}" for number in labelled])
     ax.set(xlabel=unit)
@@ -193,7 +178,7 @@ def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | No
     unit, size = _time_unit(answers[-1][0] - start)
     times = [(end - start) / size for end, _ in answers]
     values = torch.tensor([value for _, value in answers], dtype=torch.double)
-    best = values.cummax(0).values if optimizer.maximize else values.cummin(0).values
+    best = best_so_far(optimizer, values)
     ax.scatter(times, values, s=14, color=BLUE, label="answer")
     ax.step(times, best, where="post", color=GREEN, label="best answer so far")
     ax.set(xlabel=unit)
@@ -217,7 +202,7 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> li
     came = [t.answered_step or 0 for t in trials if t.value is not None]
     steps = torch.tensor(came + [result.answered_step for result in optimizer.attached])
     order = torch.argsort(steps, stable=True)
-    best = values[order].cummax(0)[0] if optimizer.maximize else values[order].cummin(0)[0]
+    best = best_so_far(optimizer, values[order])
     top.scatter(steps[: len(came)], values[: len(came)], s=14, color=BLUE, label="answer")
     if optimizer.attached:
         attached: dict[str, Any] = {"s": 24, "marker": "D", "facecolor": "none", "clip_on": False}
@@ -358,16 +343,9 @@ def _draw_rounds(optimizer: BPEDelayOptimizer, ax: Axes) -> list[Any]:
     # the earlier the lighter.
     greys = [str(0.92 - 0.5 * r / max(rounds, 1)) for r in range(rounds)]
     colours = ["white", "#8FD5B6", *greys]
-    ax.imshow(
-        cells,
-        extent=extent,
-        origin="lower",
-        aspect="auto",
-        cmap=ListedColormap(colours),
-        vmin=-1.5,
-        vmax=rounds + 0.5,
-        interpolation="nearest",
-    )
+    style: dict[str, Any] = {"cmap": ListedColormap(colours), "vmin": -1.5, "vmax": rounds + 0.5}
+    style |= {"origin": "lower", "aspect": "auto", "interpolation": "nearest"}
+    ax.imshow(cells, extent=extent, **style)
     return [
         Patch(color=colours[1 + n], label=f"out in round {n}" if n else "active") for n in numbers
     ]
