@@ -228,12 +228,6 @@ def format_settled(optimizer: Optimizer, trial: Trial) -> str:
     back = "its settings may be asked again, at most twice more in a row without a result"
     if status is PointStatus.INFEASIBLE:
         back = f"its settings have failed {MAX_FAILURES} times and are not asked any more"
-    elif len(optimizer.trials) == optimizer.horizon:
-        back = "every planned trial has been asked, so that its settings do not come back"
-    elif status is PointStatus.HELD:
-        back = "its settings come back once the other trials there have their results"
-    elif trial.slot >= 0 and trial.round == getattr(optimizer, "round", None):
-        back = "its settings come back with the next ask"
     return f"trial {trial.id} failed, at {words}; {out}\n{back}"
 
 

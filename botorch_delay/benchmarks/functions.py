@@ -7,12 +7,12 @@ it unpickles itself: nothing is downloaded. Test functions are BoTorch's.
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from botorch.test_functions.synthetic import (
     Ackley,
@@ -31,6 +31,7 @@ from botorch.test_functions.synthetic import (
 )
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from botorch_delay import validation
 from botorch_delay.benchmarks.problems import BoxProblem, FiniteProblem, Problem, TableProblem
@@ -229,10 +230,8 @@ def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
 
 def _stored(rows: list[list[float]]) -> Tensor:
     """Lists of different lengths as a tensor, ``N x s``, filled up with nan."""
-    table = np.full((len(rows), max(map(len, rows))), np.nan)
-    for place, row in enumerate(rows):
-        table[place, : len(row)] = row
-    return torch.from_numpy(table)
+    tensors = [torch.tensor(row, dtype=torch.double) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=math.nan)
 
 
 def _with_lengthscale(kernel: Kernel, lengthscale: float) -> Kernel:

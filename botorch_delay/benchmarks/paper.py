@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from botorch_delay import validation
 from botorch_delay.benchmarks.clocks import DELAYS
-from botorch_delay.benchmarks.figures import draw_functions, draw_regrets
 from botorch_delay.benchmarks.functions import PROBLEMS
 from botorch_delay.benchmarks.methods import BETA, XI, B
+from botorch_delay.benchmarks.problems import FiniteProblem, Problem
 from botorch_delay.benchmarks.results import LEVEL, Array, Estimate, markdown_table, read_results
 from botorch_delay.benchmarks.runs import read_run, run_file, run_suite
 from botorch_delay.benchmarks.suites import PAPER, Cell, Suite
@@ -144,14 +145,57 @@ def _draw(folder: Path, suite: Suite, regrets: Regrets) -> list[Path]:
         (f"Mean delay {longest}", at_longest(BPE_DELAY, BPE)),
     ]
     figures = [folder / f"figure{number}.png" for number in range(1, 6)]
-    draw_functions(figures[0], [PROBLEMS[name](suite.seeds[0]) for name in suite.problems])
+    _draw_functions(figures[0], [PROBLEMS[name](suite.seeds[0]) for name in suite.problems])
     for path, (title, lines) in zip(figures[1:], panels, strict=True):
         both = {
             f"{f}: {title}": {label: regrets[f, *which] for label, which in lines.items()}
             for f in FUNCTIONS
         }
-        draw_regrets(path, both)
+        _draw_regrets(path, both)
     return figures
+
+
+def _draw_functions(path: Path, functions: Sequence[Problem]) -> None:
+    """F1 and f2 on their grid, and their maximisers."""
+    figure, axes = _canvas(len(functions))
+    for name, ax, problem in zip(("f1", "f2"), axes, functions, strict=True):
+        assert isinstance(problem, FiniteProblem)
+        side = round(len(problem.points) ** 0.5)
+        values = problem.values.reshape(side, side).T
+        image = ax.imshow(values, origin="lower", extent=(-5, 5, -5, 5), cmap="viridis")
+        best = problem.points[int(problem.values.argmax())]
+        ax.plot(*best.tolist(), "r+", markersize=12, label="maximiser")
+        ax.legend(frameon=True, loc="lower right")
+        figure.colorbar(image, ax=ax)
+        ax.set(title=name, xlabel="x0", ylabel="x1")
+    figure.savefig(path, dpi=110)
+
+
+def _draw_regrets(path: Path, panels: Mapping[str, Mapping[str, Array]]) -> None:
+    """Mean cumulative regret by title and label, with half a standard deviation."""
+    figure, axes = _canvas(len(panels))
+    for ax, (title, lines) in zip(axes, panels.items(), strict=True):
+        for label, runs in lines.items():
+            draw_mean(ax, label, runs, "--" if "printed" in label else "-")
+        ax.set(title=title, xlabel="asks", ylabel="cumulative regret", ylim=(0, None))
+    axes[0].legend(frameon=False)
+    figure.savefig(path, dpi=110)
+
+
+def draw_mean(ax: Any, label: str, runs: Array, style: str = "-") -> None:
+    """The mean of runs, ``n x steps``, and of several a band of half a standard deviation."""
+    asks, mean = np.arange(1, runs.shape[1] + 1), runs.mean(axis=0)
+    (line,) = ax.plot(asks, mean, style, label=label)
+    if len(runs) > 1:
+        half = 0.5 * runs.std(axis=0, ddof=1)
+        ax.fill_between(asks, mean - half, mean + half, color=line.get_color(), alpha=0.2)
+
+
+def _canvas(panels: int) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11.0, 4.2), layout="constrained")
+    return figure, figure.subplots(1, panels)
 
 
 def verdicts_on(regrets: Regrets) -> list[Verdict]:
@@ -206,7 +250,7 @@ def t_interval(differences: Array) -> Estimate:
     n, mean = len(differences), float(differences.mean())
     if n < 2:
         return Estimate(mean, -np.inf, np.inf, n)
-    half = float(stats.sem(differences) * stats.t.ppf((1 + LEVEL) / 2, n - 1))
+    half = float(differences.std(ddof=1) / n**0.5 * stdtrit(n - 1, (1 + LEVEL) / 2))
     return Estimate(mean, mean - half, mean + half, n)
 
 

@@ -15,6 +15,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import torch
 from tqdm import tqdm
@@ -92,7 +93,7 @@ def simulate_cell(
 
 def run_file(folder: Path, cell: Cell) -> Path:
     """Where a run is kept."""
-    return folder / "runs" / f"{'__'.join(map(str, cell))}.json"
+    return folder / "runs" / f"{quote('__'.join(map(str, cell)), safe='')}.json"
 
 
 def read_run(path: Path) -> dict[str, Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -91,11 +90,6 @@ def _check_names(noun: str, names: Collection[str], known: Collection[str]) -> N
     for name in names:
         if name not in known:
             raise InputError(f"There is no {noun} {name!r}; there are {', '.join(known)}.")
-        if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9.-]|_(?!_))*", name):  # part of a file's name
-            raise InputError(
-                f"The name of a {noun} must be made of letters, digits, dots, dashes and single "
-                f"underscores, got {name!r}."
-            )
     if not names:
         raise InputError(f"Choose at least one {noun}.")
 

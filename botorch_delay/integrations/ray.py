@@ -61,21 +61,16 @@ class DelaySearch(Readable, Searcher):
 
     A trial that ends with a result is an answer, one that raised has failed (its point may be
     suggested again, at most twice), and one that Tune dropped before it reported is abandoned. A
-    metric that is no finite number counts as a failure. The answer is what was reported last: a
-    scheduler that stops trials early makes it depend on the values so far, which the guarantee
-    does not allow, and which Tune does not tell a searcher.
+    metric that is no finite number counts as a failure. The answer is what was reported last: with
+    a scheduler that stops trials early the guarantee does not hold, and a searcher is not told.
 
-    To go on after a crash, ``Tuner.restore`` needs the same ``param_space``: Tune keeps the
-    arguments of the searcher, and :meth:`save` all the rest but the space.
-
-    Suggestions do not wait for results. Limit the trials in flight with
-    ``TuneConfig(max_concurrent_trials=...)`` or Tune's ``ConcurrencyLimiter``.
+    To go on after a crash, ``Tuner.restore`` needs the same ``param_space``. Suggestions do not
+    wait for results: limit the trials in flight with ``TuneConfig(max_concurrent_trials=...)``.
 
     Args:
         metric: what trials report; ``TuneConfig``'s if None.
         mode: "min" or "max"; ``TuneConfig``'s if None.
-        points_to_evaluate: configurations to suggest first. Their results are used like results
-            obtained elsewhere; they count as samples of Tune's, not as asks.
+        points_to_evaluate: configurations to suggest first; samples of Tune's, and no asks.
         seed: of everything random.
         options: of :class:`botorch_delay.BPEDelayOptimizer`: ``exploit``, ``confidence``, ....
             A rule does not repeat pending points, unless it is given as ``Exploit(rule)``.
@@ -173,11 +168,9 @@ class DelaySearch(Readable, Searcher):
         return True
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        """The configuration of a trial.
+        """The configuration of a trial, or "FINISHED" if nothing is left to ask.
 
-        Returns:
-            The configuration; None if all points that are left crashed and are being run again, so
-            that Tune asks later; or "FINISHED" if nothing is left to ask.
+        None if all points that are left crashed and are being run again: then Tune asks later.
         """
         run, trials, first = self._synced(), self._state.trials, self._state.first
         number = len(trials)
@@ -231,9 +224,7 @@ class DelaySearch(Readable, Searcher):
             if result:
                 logger.warning("trial %s ended without reporting %r", trial_id, self.metric)
             past = run.with_end(past, TrialState.ABANDONED)
-        if past is not None:
-            trials[trial_id] = past
-            run.replica.sync([past])
+        self._take_in(trial_id, past)
 
     def add_evaluated_point(
         self,
@@ -262,9 +253,12 @@ class DelaySearch(Readable, Searcher):
             return
         run, number = self._synced(), len(self._state.trials)
         past = run.past_result(number, run.named(parameters), value)
+        self._take_in(f"evaluated {number}", past)
+
+    def _take_in(self, trial_id: str, past: PastTrial | None) -> None:
         if past is not None:
-            self._state.trials[f"evaluated {number}"] = past
-            run.replica.sync([past])
+            self._state.trials[trial_id] = past
+            self._synced().replica.sync([past])
 
     def save(self, checkpoint_path: str) -> None:
         """Write all that happened, and metric, mode, horizon and seed, as JSON.

@@ -11,7 +11,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.benchmarks import SimulationResult
-from botorch_delay.benchmarks.figures import draw_mean
+from botorch_delay.benchmarks.paper import draw_mean
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.parameters import Choice, text_of
