@@ -6,74 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
-from botorch_delay.domains.finite import Domain
-from botorch_delay.domains.parameters import text_of
 from botorch_delay.optimizers import Optimizer
-from botorch_delay.plotting.axes import BLUE, ORANGE, answers, axis_name, check, new_axes, pyplot
+from botorch_delay.plotting.axes import BLUE, ORANGE, Column, answers, check, new_axes, pyplot
 from botorch_delay.plotting.runs import plot_history
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# A column with at most LISTED values is drawn value by value, one with more at STEPS points.
-LISTED, STEPS = 12, 101
 # How many slices stand side by side; with how many columns a summary has lines through all.
 ABREAST, MANY = 4, 3
-
-
-class _Column:
-    """One column of a domain as an axis.
-
-    Attributes:
-        values: where to draw, ``n``, in increasing order.
-        texts: what to write at each of them, if these are all the values that there are.
-        is_log: whether the column is modelled by its logarithm.
-    """
-
-    def __init__(self, domain: Domain, place: int) -> None:
-        self.name = axis_name(domain, place)
-        parameter = domain.columns.varying[domain.names[place]]
-        self.is_log = place in domain.log_dims
-        self._is_category = place in dict(domain.encoding.categories)
-        allowed = domain.allowed(place)
-        ends = domain.bounds[:, place].cpu().double()
-        self.texts: list[str] = []
-        if allowed is not None and (self._is_category or len(allowed) <= LISTED):
-            self.values = allowed.cpu().double()
-            self.texts = [_short(parameter.decode(v)) for v in self.values.tolist()]
-        else:
-            steps, (low, high) = torch.linspace(0, 1, STEPS, dtype=torch.double), ends
-            self.values = low * (high / low) ** steps if self.is_log else low + (high - low) * steps
-
-    def at(self, values: Tensor) -> Tensor:
-        """Coordinates on an axis of its own: places among categories, else the values."""
-        values = values.detach().cpu().double().contiguous()
-        return torch.searchsorted(self.values, values).double() if self._is_category else values
-
-    def share(self, values: Tensor) -> Tensor:
-        """Coordinates from 0 to 1."""
-        at, ends = self.at(values), self.at(self.values[[0, -1]])
-        if self.is_log:
-            at, ends = at.log(), ends.log()
-        return (at - ends[0]) / (ends[1] - ends[0]) if ends[1] > ends[0] else 0.5 + 0.0 * at
-
-    def label(self, ax: Axes) -> None:
-        """Name, scale and ticks of the lower axis."""
-        ax.set_xlabel(self.name)
-        if self.is_log:
-            ax.set_xscale("log")
-        if self.texts:
-            many = sum(map(len, self.texts)) > 24
-            ticks = self.at(self.values).tolist()
-            ax.set_xticks(ticks, self.texts, rotation=45 if many else 0)
-            ax.set_xticks([], minor=True)
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else text_of(value)
 
 
 def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> list[Axes]:
@@ -92,7 +35,7 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
         figure = pyplot().figure(figsize=size, layout="constrained")
         axes = _slice_axes(figure, domain.dim)
     for place, ax in enumerate(axes):
-        column = _Column(domain, place)
+        column = Column(domain, place)
         points = best.x.repeat(len(column.values), 1)
         points[:, place] = column.values.to(points)
         found = optimizer.predict(points)
@@ -106,7 +49,7 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
             ax.plot(at, mean, color=BLUE)
         ax.scatter(column.at(X[:, place]), values, s=8, color="0.5", zorder=1)
         ax.axvline(float(column.at(best.x[place : place + 1])), color=ORANGE, zorder=0)
-        column.label(ax)
+        column.label(ax.xaxis)
         if place % ABREAST == 0:
             ax.set_ylabel("value")
     return list(axes)
@@ -132,7 +75,7 @@ def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
     X, values = answers(optimizer)
     domain, best = optimizer.domain, optimizer.recommend().x
     ax = new_axes(ax)
-    columns = [_Column(domain, place) for place in range(domain.dim)]
+    columns = [Column(domain, place) for place in range(domain.dim)]
     places = torch.arange(domain.dim, dtype=torch.double)
     heights = torch.stack([column.share(X[:, j]) for j, column in enumerate(columns)], dim=1)
     order = torch.argsort(values, descending=not optimizer.maximize)

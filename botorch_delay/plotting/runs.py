@@ -13,9 +13,6 @@ from torch import Tensor
 from botorch_delay.benchmarks import SimulationResult
 from botorch_delay.benchmarks.paper import draw_mean
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.finite import Domain
-from botorch_delay.domains.parameters import Choice, text_of
-from botorch_delay.elimination.finite_active_set import FiniteActiveSet
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp.delayed_gp import DelayedGP
 from botorch_delay.history.trials import TrialState
@@ -25,8 +22,8 @@ from botorch_delay.plotting.axes import (
     GREEN,
     ORANGE,
     VERMILION,
+    Column,
     answers,
-    axis_name,
     best_so_far,
     check,
     legend_below,
@@ -38,8 +35,6 @@ from botorch_delay.runner import RunReport
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_PIXELS = 240
-_MAX_TICKS = 12  # of a choice's values
 LOOKS = 40  # at how many numbers of asks there are certificates
 
 
@@ -80,18 +75,19 @@ def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axe
             "plot_rounds draws any."
         )
     ax = new_axes(ax)
-    handles = _draw_rounds(optimizer, ax)
+    columns = [Column(domain, place) for place in range(domain.dim)]
+    handles = _draw_rounds(optimizer, ax, columns)
     answered = [t.x for t in optimizer.trials if t.value is not None]
     if answered:
-        at = _plane(_shown(domain, torch.stack(answered)))
+        at = _plane(columns, torch.stack(answered))
         handles.append(ax.scatter(*at, s=10, color="black", label="answered"))
-        at = _plane(_shown(domain, optimizer.recommend().x.unsqueeze(0)))
+        at = _plane(columns, optimizer.recommend().x.unsqueeze(0))
         star: dict[str, Any] = {"s": 240, "marker": "*", "edgecolor": "black"}
         handles.append(ax.scatter(*at, color=ORANGE, label="recommended", **star))
     legend_below(ax, columns=3, handles=handles)
-    _label_axis(ax.xaxis, domain, 0)
+    columns[0].label(ax.xaxis)
     if domain.dim == 2:
-        _label_axis(ax.yaxis, domain, 1)
+        columns[1].label(ax.yaxis)
     else:
         ax.set_yticks([])
     return ax
@@ -317,84 +313,40 @@ def _time_unit(seconds: float) -> tuple[str, float]:
     return "seconds", 1.0
 
 
-def _label_axis(axis: Any, domain: Domain, column: int) -> None:
-    """Name and unit, and the user's own values: those of a choice, and no logarithms."""
-    parameter = domain.columns.varying[domain.names[column]]
-    axis.set_label_text(axis_name(domain, column))
-    log = column in domain.log_dims
-    if isinstance(parameter, Choice) and parameter.count <= _MAX_TICKS:
-        places = torch.tensor(parameter.column, dtype=torch.double)
-        texts = [text_of(value) for value in parameter.values]
-        axis.set_ticks((places.log10() if log else places).tolist(), texts)
-    elif log:
-        axis.set_major_formatter(lambda place, _: f"{10.0**place:.3g}")
-
-
-def _draw_rounds(optimizer: BPEDelayOptimizer, ax: Axes) -> list[Any]:
+def _draw_rounds(optimizer: BPEDelayOptimizer, ax: Axes, columns: Sequence[Column]) -> list[Any]:
     """Colour each point by the round that eliminated it; handles for the legend."""
-    from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
     points, eliminated = _points_and_rounds(optimizer)
-    cells, extent = _nearest_cells(_shown(optimizer.domain, points), eliminated)
-    numbers = sorted(set(eliminated[eliminated >= 0].tolist()))
-    rounds = max(numbers, default=0)
-    # Blank where nothing may be asked, green for what is active, greys for what was eliminated,
-    # the earlier the lighter.
-    greys = [str(0.92 - 0.5 * r / max(rounds, 1)) for r in range(rounds)]
-    colours = ["white", "#8FD5B6", *greys]
-    style: dict[str, Any] = {"cmap": ListedColormap(colours), "vmin": -1.5, "vmax": rounds + 0.5}
-    style |= {"origin": "lower", "aspect": "auto", "interpolation": "nearest"}
-    ax.imshow(cells, extent=extent, **style)
-    return [
-        Patch(color=colours[1 + n], label=f"out in round {n}" if n else "active") for n in numbers
-    ]
+    at = torch.stack(_plane(columns, points))
+    numbers = eliminated.unique().tolist()
+    pitch = ax.bbox.width * 72 / ax.figure.dpi / len(points) ** (1 / len(columns))
+    style: dict[str, Any] = {"marker": "s", "s": pitch**2, "linewidths": 0.0, "zorder": 0}
+    if len(columns) == 1:
+        style |= {"marker": "|", "s": 900.0, "linewidths": pitch}
+    handles = []
+    for number in numbers:
+        # Green for what is active, greys for what was eliminated, the earlier the lighter.
+        colour = str(0.92 - 0.5 * (number - 1) / max(numbers)) if number else "#8FD5B6"
+        ax.scatter(*at[:, eliminated == number], color=colour, **style)
+        label = f"out in round {number}" if number else "active"
+        handles.append(Patch(color=colour, label=label))
+    return handles
 
 
 def _points_and_rounds(optimizer: BPEDelayOptimizer) -> tuple[Tensor, Tensor]:
-    """Points of the domain, ``n x d``, and the round that eliminated each, ``n``.
-
-    0 for points that are active, -1 for those of a box that may not be asked.
-    """
-    domain, active = optimizer.domain, optimizer.active_set
-    if isinstance(active, FiniteActiveSet):
-        return domain.like, active.eliminated.cpu()
-    assert isinstance(domain, BoxDomain)
-    side = 100 if domain.dim == 2 else 1000
-    steps = (torch.arange(side, dtype=torch.double) + 0.5) / side
-    unit = torch.cartesian_prod(*[steps] * domain.dim).reshape(-1, domain.dim)
-    points = torch.unique(domain.from_unit(unit.to(domain.bounds)), dim=0)
-    inside = domain.contains(points)
-    eliminated = torch.full((len(points),), -1)
-    eliminated[inside.cpu()] = optimizer.active_set.round_that_eliminated(points[inside]).cpu()
-    return points, eliminated
+    """Points that may be asked, ``n x d``, and the round that eliminated each, 0 if active."""
+    domain, points = optimizer.domain, optimizer.domain.like
+    if isinstance(domain, BoxDomain):
+        side = 100 if domain.dim == 2 else 1000
+        steps = (torch.arange(side, dtype=torch.double) + 0.5) / side
+        unit = torch.cartesian_prod(*[steps] * domain.dim).reshape(-1, domain.dim)
+        points = torch.unique(domain.from_unit(unit.to(domain.bounds)), dim=0)
+        points = points[domain.contains(points)]
+    return points, optimizer.active_set.round_that_eliminated(points).cpu()
 
 
-def _shown(domain: Domain, X: Tensor) -> Tensor:
-    """Points as they are drawn: logarithms where the domain is modelled by them."""
-    X = X.detach().cpu().clone()
-    for column in domain.log_dims:
-        X[:, column] = X[:, column].log10()
-    return X
-
-
-def _plane(X: Tensor) -> tuple[Tensor, Tensor]:
+def _plane(columns: Sequence[Column], X: Tensor) -> tuple[Tensor, Tensor]:
     """Both coordinates; the second is 0 where there is only one."""
-    return X[:, 0], X[:, 1] if X.shape[1] == 2 else torch.zeros(len(X))
-
-
-def _nearest_cells(X: Tensor, labels: Tensor) -> tuple[Tensor, tuple[float, float, float, float]]:
-    """A picture in which every pixel has the label of the nearest point, and its extent."""
-    from scipy.spatial import cKDTree
-
-    dim = X.shape[1]
-    low, high = X.amin(dim=0), X.amax(dim=0)
-    width = torch.where(high > low, high - low, torch.ones_like(low))
-    # A margin of half a cell, so that the outermost points have whole ones.
-    margin = 0.5 / max(len(X) ** (1 / dim) - 1.0, 1.0)
-    steps = torch.linspace(-margin, 1.0 + margin, _PIXELS, dtype=X.dtype)
-    pixels = torch.cartesian_prod(*[steps] * dim).reshape(-1, dim)
-    nearest = torch.from_numpy(cKDTree((X - low) / width).query(pixels)[1])
-    ends = torch.stack([low - margin * width, high + margin * width], dim=1).tolist()
-    (left, right), (bottom, top) = ends if dim == 2 else [*ends, (-1.0, 1.0)]
-    return labels[nearest].reshape(_PIXELS, -1).T, (left, right, bottom, top)
+    at = [column.at(X[:, place]) for place, column in enumerate(columns)]
+    return at[0], at[1] if len(at) == 2 else torch.zeros(len(X), dtype=torch.double)
