@@ -146,8 +146,8 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("suite", choices=list(_SUITES), help=suites)
     bench.add_argument("--out", type=Path, help="a folder (default: bench- and the suite)")
     for choice in ("problems", "delays", "methods"):
-        only = {"type": _names, "metavar": "NAME,NAME", "help": "only these; see bench list"}
-        bench.add_argument(f"--{choice}", **only)
+        text = "only these; see bench list"
+        bench.add_argument(f"--{choice}", type=_names, metavar="NAME,NAME", help=text)
     text = "N seeds from 0, or from A to B"
     bench.add_argument("--seeds", type=_seeds, metavar="N or A-B", help=text)
     bench.add_argument("--steps", type=int, help="asks in a run")

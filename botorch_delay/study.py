@@ -111,11 +111,10 @@ def _parameter(name: str, table: Any) -> Parameter:
 def _steps(low: Any, high: Any, steps: Any, log: Any = False, unit: Any = None) -> Choice:
     """This many numbers between two ends, at equal distances or ratios."""
     check = validation.positive if log else validation.real
-    ends, steps = (check(low, "low"), check(high, "high")), validation.whole(steps, "steps", 2)
+    ends = check(low, "low"), check(high, "high")
+    steps = validation.whole(steps, "steps", 2, MAX_ARMS)
     if not ends[0] < ends[1]:
         raise InputError(f"low must be below high, got {low} and {high}.")
-    if steps > MAX_ARMS:
-        raise InputError(f"steps must be at most {MAX_ARMS}, got {steps}.")
     first, last = map(math.log10, ends) if log else ends
     between = torch.linspace(first, last, steps, dtype=torch.double)
     # People set dials: 12 digits, and the ends as they were written.

@@ -57,9 +57,8 @@ class Problem(ABC):
     @property
     def model_options(self) -> dict[str, Any]:
         """Kernel and noise as the arguments of an optimizer; empty where they are learned."""
-        if self.covar_module is None:
-            return {}
-        return {"covar_module": self.covar_module, "noise_var": self.noise_var}
+        given = {"covar_module": self.covar_module, "noise_var": self.noise_var}
+        return {} if self.covar_module is None else given
 
     @abstractmethod
     def evaluate_true(self, point: Point) -> float:

@@ -107,7 +107,11 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
         if record.length > record.design_size:
             ax.axvspan(begin + record.design_size, end, color="0.93", zorder=0)
         text = f"round {record.number}" if record.number == 1 else f"{record.number}"
-        above = {"transform": ax.get_xaxis_transform(), "ha": "center", "va": "bottom"}
+        above: dict[str, Any] = {
+            "transform": ax.get_xaxis_transform(),
+            "ha": "center",
+            "va": "bottom",
+        }
         ax.text((begin + end) / 2, 1.01, text, color="0.4", **above)
         steps += [end, end]
         counts += [record.active_before, record.active_after]
@@ -320,7 +324,8 @@ def _draw_rounds(optimizer: BPEDelayOptimizer, ax: Axes, columns: Sequence[Colum
     points, eliminated = _points_and_rounds(optimizer)
     at = torch.stack(_plane(columns, points))
     numbers = eliminated.unique().tolist()
-    pitch = ax.bbox.width * 72 / ax.figure.dpi / len(points) ** (1 / len(columns))
+    # So that neighbours touch where points are on a grid.
+    pitch = 1.1 * ax.bbox.width * 72 / ax.figure.dpi / len(points) ** (1 / len(columns))
     style: dict[str, Any] = {"marker": "s", "s": pitch**2, "linewidths": 0.0, "zorder": 0}
     if len(columns) == 1:
         style |= {"marker": "|", "s": 900.0, "linewidths": pitch}
