@@ -80,9 +80,9 @@ def _report(results: Results, suite: Suite, missing: int, failed: Sequence[str])
         f"method has less regret than `{REFERENCE}`, above 0 more**. With three seeds or so such "
         "intervals are too narrow; n is stated where some seeds are missing. Cumulative regret is "
         "charged when a point is asked. A point is recommended by the posterior mean of all "
-        "answers; `tpe` and `optuna-gp` recommend the best noisy answer, and with `-by-model` the "
-        "posterior mean chooses from the same asks; SMAC, HEBO, "
-        "DeepHyper and Vizier do as `tpe`. An oracle is told every answer at once.",
+        "answers; optimizers of other libraries recommend the best noisy answer, and with "
+        "`-by-model` the posterior mean chooses from the same asks. An oracle is told every answer "
+        "at once.",
         "",
         f"## {REFERENCE} against the others",
         "",

