@@ -30,7 +30,7 @@ from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.exceptions.errors import ModelFittingError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
-from botorch.optim import optimize_acqf, optimize_acqf_discrete
+from botorch.optim.optimize import optimize_acqf, optimize_acqf_discrete
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 from torch.quasirandom import SobolEngine

@@ -113,7 +113,7 @@ class Maximizer:
     def _largest(self, active: ActiveSet | None) -> int | Tensor:
         """Where the rule is largest: a row of a finite set, a point (``d``) of a box."""
         model, blind = self.model, self.model.is_blind
-        if model.pending.draws:
+        if model.pending.draws or (self.rule.fantasizes and model.is_crowded):
             model = model.fantasized()
         scores = self._first_order() if blind else self.rule.score(model)
         may_ask, allowed = self._allowed(active)
@@ -134,12 +134,6 @@ class Maximizer:
             return int(row)
         if blind:
             return model.candidates.index_select(0, scores.argmax().unsqueeze(0)).squeeze(0)
-        point = self._climb(model, scores, may_ask, allowed)
-        fantasizes = self.rule.fantasizes and model is self.model and model.surrogate.learned
-        if not (fantasizes and model.is_crowded(point)):
-            return point
-        model = model.fantasized()
-        scores = self.rule.score(model).masked_fill(~allowed, -torch.inf)
         return self._climb(model, scores, may_ask, allowed)
 
     def confirm(self, active: ActiveSet | None = None) -> int | Tensor | None:

@@ -343,20 +343,24 @@ class RuleModel(TrialObserver):
             return None
         return self.surrogate.inputs(sent(torch.stack(points), self.candidates))
 
-    def is_crowded(self, point: Tensor) -> bool:
-        """Whether near a point of a box, ``d``, more are pending than answered, and ``CROWDED``."""
+    @property
+    def is_crowded(self) -> bool:
+        """Whether around a box's best answered point more are pending than answered.
+
+        And at least ``CROWDED``, with a learned kernel.
+        """
         points = [trial.point for trial in self._ledger.running()]
-        if not self.pending.hallucinates or len(points) < CROWDED:
+        few = len(points) < CROWDED or self.is_blind
+        if few or self.finite or not (self.surrogate.learned and self.pending.hallucinates):
             return False
-        place = self.surrogate.inputs(point.unsqueeze(0))
-        asked = self.surrogate.inputs(sent(torch.stack(points), point))
-        pending, answered = torch.stack(
-            [
-                ((X - place).square().mean(dim=1).sqrt() < CROWD).sum()
-                for X in (asked, self.answers.anywhere.data.X)
-            ]
-        ).tolist()
-        return bool(pending >= max(CROWDED, answered))
+        both = sent(torch.stack([*self.answers.best(1), *points]), self.candidates)
+        best, pending = self.surrogate.inputs(both).tensor_split([1])
+        near = [
+            ((X - best).square().mean(dim=1).sqrt() < CROWD).sum()
+            for X in (pending, self.answers.anywhere.data.X)
+        ]
+        asked, answered = torch.stack(near).tolist()
+        return bool(asked >= max(CROWDED, answered))
 
     def fantasized(self) -> RuleModel:
         """The model with values drawn for pending points, fresh ones in every ask."""
