@@ -345,22 +345,28 @@ class RuleModel(TrialObserver):
 
     @property
     def is_crowded(self) -> bool:
-        """Whether around a box's best answered point more are pending than answered.
+        """Whether on a box, with a learned kernel, pending points crowd where the mean is largest.
 
-        And at least ``CROWDED``, with a learned kernel.
+        That is around the best answered point, or the pending one with the largest mean: there at
+        least ``CROWDED`` are pending, and no more are answered.
         """
         points = [trial.point for trial in self._ledger.running()]
         few = len(points) < CROWDED or self.is_blind
         if few or self.finite or not (self.surrogate.learned and self.pending.hallucinates):
             return False
+        posterior = self.answers.anywhere
         both = sent(torch.stack([*self.answers.best(1), *points]), self.candidates)
         best, pending = self.surrogate.inputs(both).tensor_split([1])
-        near = [
-            ((X - best).square().mean(dim=1).sqrt() < CROWD).sum()
-            for X in (pending, self.answers.anywhere.data.X)
-        ]
-        asked, answered = torch.stack(near).tolist()
-        return bool(asked >= max(CROWDED, answered))
+
+        def crowd_around(x: Tensor) -> bool:
+            near = [
+                ((X - x).square().mean(dim=1).sqrt() < CROWD).sum()
+                for X in (pending, posterior.data.X)
+            ]
+            asked, answered = torch.stack(near).tolist()
+            return bool(asked >= max(CROWDED, answered))
+
+        return crowd_around(best) or crowd_around(pending[posterior.mean(pending).argmax()])
 
     def fantasized(self) -> RuleModel:
         """The model with values drawn for pending points, fresh ones in every ask."""
