@@ -205,25 +205,30 @@ class Maximizer:
         within = everywhere if inside is None else inside(pool)
         if active is not None and active.rows is not None:
             within = torch.zeros_like(everywhere).index_fill(0, active.rows, True)
-        closed = model.feasibility.closed()
+        closed, fails = model.feasibility.closed(), model.where_trials_fail()
         avoided = [] if self._config.repeat_pending else list(model.running())
-        for keys in (closed + avoided, closed):
+        for keys, left_out in ((closed + avoided, fails), (closed, fails), (closed, None)):
             rows = [key for key in keys if key >= 0]
             points = [model.point(key) for key in keys if key < 0]
             taken = sent(torch.stack(points), pool) if points else pool[:0]
 
-            def may_ask(X: Tensor, taken: Tensor = taken) -> Tensor:
+            def may_ask(
+                X: Tensor, taken: Tensor = taken, left_out: PointTest | None = left_out
+            ) -> Tensor:
                 free = everywhere.new_ones(len(X)) if inside is None else inside(X)
+                if left_out is not None:
+                    free = free & ~left_out(X)
                 for x in taken:
                     free = free & ~(x == X).all(dim=1)
                 return free
 
-            if not keys and inside is None:
+            if not keys and inside is None and left_out is None:
                 return None, within
-            allowed = within & may_ask(pool) if points else within.clone()
+            everyone = not points and left_out is None
+            allowed = within.clone() if everyone else within & may_ask(pool)
             allowed[sent_rows(rows, allowed)] = False
             if bool(allowed.any()):
-                return (may_ask if points or inside is not None else None), allowed
+                return (None if everyone and inside is None else may_ask), allowed
         raise nothing_to_ask(int(within.sum()), exact=self._config.exact)
 
     def _climb(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from botorch_delay.exceptions import InputError
 from botorch_delay.gp import sample_paths
 from botorch_delay.gp.averages import Averages
 from botorch_delay.gp.candidate_covariance import MAX_FOLDED
-from botorch_delay.gp.kernels import prior_variance
+from botorch_delay.gp.kernels import prior_variance, rows_per_chunk
 from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.gp.subset import MOST_POINTS, representative
 from botorch_delay.gp.surrogate import Surrogate
@@ -30,6 +30,8 @@ from botorch_delay.history.trials import Attached, Ledger, Suggestion, Trial, Tr
 RENEWED_EVERY = 256
 # So many pending points near each other, and more than are answered there, are a crowd.
 CROWDED = 16
+# By how much failures nearby must outweigh answers: one alone rules out what is around it.
+LONE_FAILURE = 0.5
 _ABANDONED = TrialState.ABANDONED
 
 
@@ -367,6 +369,32 @@ class RuleModel(TrialObserver):
             return bool(asked >= max(CROWDED, answered))
 
         return crowd_around(best) or crowd_around(pending[posterior.mean(pending).argmax()])
+
+    def where_trials_fail(self) -> Callable[[Tensor], Tensor] | None:
+        """Whether near points, ``n x d``, more failed than was answered: bool ``n``.
+
+        Weights fall with the distance, to 0.6 at ``CROWD``, and a point counts as failed while all
+        its trials are. None where nothing failed, and where the kernel is given: claims know of no
+        places that are left out.
+        """
+        fruitless = self.feasibility.fruitless()
+        if not fruitless or not self.surrogate.learned:
+            return None
+        points = sent(torch.stack([self.point(key) for key in fruitless]), self.candidates)
+        failed, answered = self.surrogate.inputs(points), self.answers.anywhere.data.X
+        radius = CROWD * failed.shape[1] ** 0.5
+
+        def weigh(X: Tensor, others: Tensor) -> Tensor:
+            return torch.exp(-0.5 * (torch.cdist(X, others) / radius).square()).sum(dim=1)
+
+        def fails(X: Tensor) -> Tensor:
+            inputs = self.surrogate.inputs(X)
+            parts = inputs.split(rows_per_chunk(len(failed) + len(answered), inputs))
+            return torch.cat(
+                [weigh(part, failed) > weigh(part, answered) + LONE_FAILURE for part in parts]
+            )
+
+        return fails
 
     def fantasized(self) -> RuleModel:
         """The model with values drawn for pending points, fresh ones in every ask."""
