@@ -44,13 +44,7 @@ Contrast = Mapping[tuple[str, int], float]
 
 @dataclass(frozen=True)
 class Verdict:
-    """A sentence, and the contrast of regrets that is below 0 if it holds.
-
-    Attributes:
-        sentence: what is said.
-        contrast: in words.
-        measured: it, by function.
-    """
+    """A sentence, and the contrast of regrets, by function, that is below 0 if it holds."""
 
     sentence: str
     contrast: str
@@ -65,16 +59,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What was found, and where it was written; as text, the verdicts in short.
-
-    Attributes:
-        report: Markdown.
-        figures: PNG files, one per figure of the paper.
-        verdicts: on each sentence.
-    """
+    """What was found, and where it was written; as text, the verdicts in short."""
 
     report: Path
-    figures: list[Path]
+    figures: list[Path]  # PNG files, one per figure of the paper
     verdicts: list[Verdict]
 
     def __str__(self) -> str:

@@ -59,52 +59,32 @@ class Sampler(Protocol):
 class Ask:
     """One ask and what became of it.
 
-    Attributes:
-        time: when it was asked: steps from 0, or the durations' unit.
-        point: the row, or on a box the coordinates.
-        value: with noise.
-        regret: how far f without noise is from its best value.
-        wait: from the ask to its answer: the delay in steps, or a duration.
-        repeat: whether the same point was pending.
-        seconds_ask: that the method took to choose.
-        seconds_tell: that the method took with the answer; None if there was none.
+    Times are in steps from 0, or in the durations' unit; what a method took is in seconds.
     """
 
     time: float
     point: Place
-    value: float
-    regret: float
-    wait: float
-    repeat: bool
+    value: float  # with noise
+    regret: float  # how far f without noise is from its best value
+    wait: float  # from the ask to its answer
+    repeat: bool  # whether the same point was pending
     seconds_ask: float
-    seconds_tell: float | None = None
+    seconds_tell: float | None = None  # None if there was no answer
 
 
 @dataclass
 class Recommended:
-    """A recommended point.
+    """A recommended point."""
 
-    Attributes:
-        asks: made before it.
-        time: when.
-        point: the row, or on a box the coordinates.
-        regret: how far f without noise is from its best value.
-    """
-
-    asks: int
+    asks: int  # made before it
     time: float
     point: Place
-    regret: float
+    regret: float  # how far f without noise is from its best value
 
 
 @dataclass(frozen=True, eq=False)
 class SimulationResult:
-    """A simulated run.
-
-    Attributes:
-        asks: in order.
-        recommendations: in order; the last one is from everything that came.
-    """
+    """A simulated run: asks and recommendations in order, the last one from all that came."""
 
     asks: list[Ask] = field(default_factory=list, repr=False)
     recommendations: list[Recommended] = field(default_factory=list, repr=False)

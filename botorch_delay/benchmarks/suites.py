@@ -32,23 +32,14 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Suite:
-    """A choice of runs; ``dataclasses.replace`` makes another one of it.
-
-    Attributes:
-        name: of the suite.
-        problems: by name.
-        delays: by name.
-        methods: by name.
-        seeds: of draws, delays, noise and methods.
-        steps: asks in a run.
-    """
+    """A choice of runs, by the names of their parts; ``dataclasses.replace`` makes another one."""
 
     name: str
     problems: tuple[str, ...]
     delays: tuple[str, ...]
     methods: tuple[str, ...]
-    seeds: tuple[int, ...]
-    steps: int
+    seeds: tuple[int, ...]  # of draws, delays, noise and methods
+    steps: int  # asks in a run
 
     def __post_init__(self) -> None:
         _check_names("problem", self.problems, PROBLEMS)

@@ -31,26 +31,18 @@ KEPT = 4096  # evaluations of a training that are not repeated in a process
 class Training:
     """A loss on a box.
 
-    Attributes:
-        data: the loader of scikit-learn that gives inputs and targets, which are standardised.
-        model: an estimator of scikit-learn, by its name behind ``sklearn``.
-        fixed: its arguments.
-        loss: of a fitted model on held-out inputs and targets.
-        columns: by name, further arguments.
-        lowest_loss: the smallest that a search found: 400 or 600 Sobol points, and as many around
-            the best of these, ever closer.
-        highest_loss: of the Sobol points.
-        spread: standard deviation of the losses of these points.
+    The lowest is the smallest that a search found (400 or 600 Sobol points, and as many around the
+    best of these, ever closer), the highest and the spread are of the Sobol points.
     """
 
-    data: str
-    model: str
-    fixed: Mapping[str, Any]
-    loss: Callable[[Any, Array, Array], float]
-    columns: Mapping[str, Float]
+    data: str  # the loader of scikit-learn for inputs and targets, which are standardised
+    model: str  # an estimator, by its name behind ``sklearn``
+    fixed: Mapping[str, Any]  # its arguments
+    loss: Callable[[Any, Array, Array], float]  # of a fitted model on held-out inputs and targets
+    columns: Mapping[str, Float]  # further arguments
     lowest_loss: float
     highest_loss: float
-    spread: float
+    spread: float  # a standard deviation
 
     @lru_cache(maxsize=KEPT)  # noqa: B019  # there is one of each training, for good
     def __call__(self, *values: float) -> float:

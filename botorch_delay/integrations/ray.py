@@ -112,9 +112,9 @@ class DelaySearch(Readable, Searcher):
         self._config: dict[str, Any] | None = None  # Tune's param_space
         # Results obtained elsewhere, while the space is unknown.
         self._evaluated: list[tuple[Mapping[str, Any], float]] = []
+        # Of trials in Tune's own state beside a restored file: status and last result.
+        self._known: Mapping[str, tuple[str, Mapping[str, Any]]] = {}
         self._lost: list[str] = []  # trials that run here, and that Tune did not restore
-        # Those that run here and have ended by Tune's state: status and last result.
-        self._ended: Mapping[str, tuple[str, Mapping[str, Any]]] = {}
         self._run: _TuneRun | None = None
 
     @property
@@ -298,12 +298,7 @@ class DelaySearch(Readable, Searcher):
                     f"{path} was written for {name}={stored!r}, this searcher has {name}={own!r}."
                 )
         restored = copy.copy(self)
-        restored._state, restored._evaluated = state, []
-        known = tune_trials(path.parent)
-        running = [i for i, past in state.trials.items() if past.state is TrialState.RUNNING]
-        restored._lost = [i for i in running if known and i not in known]
-        ended = (i for i in running if i in known and known[i][0] in _ENDED)
-        restored._ended = {i: known[i] for i in ended}
+        restored._state, restored._evaluated, restored._known = state, [], tune_trials(path.parent)
         if self._config is not None:
             restored._begin(self._config)
         self.__dict__.update(restored.__dict__)
@@ -338,9 +333,13 @@ class DelaySearch(Readable, Searcher):
         evaluated, self._evaluated = self._evaluated, []
         for parameters, value in evaluated:
             self.add_evaluated_point(parameters, value)
-        ended, self._ended = self._ended, {}
-        for trial_id, (status, result) in ended.items():
-            self.on_trial_complete(trial_id, result, error=status == _ENDED[1])
+        known, self._known = self._known, {}
+        running = [i for i, past in state.trials.items() if past.state is TrialState.RUNNING]
+        self._lost = [i for i in running if known and i not in known]
+        for trial_id in running:
+            status, result = known.get(trial_id, ("", {}))
+            if status in _ENDED:
+                self.on_trial_complete(trial_id, result, error=status == _ENDED[1])
 
     def _synced(self) -> _TuneRun:
         if self._run is None:

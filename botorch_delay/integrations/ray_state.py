@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,22 +104,17 @@ def tune_trials(folder: Path) -> dict[str, tuple[str, dict[str, Any]]]:
 
 def _stored(past: PastTrial) -> dict[str, Any]:
     """A trial as plain values; an answer that could not be used is left out."""
-    completed = past.state is TrialState.COMPLETED and past.value is not None
-    return {
-        "number": past.number,
-        "x": past.x.tolist(),
-        "state": past.state.value,
-        "value": validation.answer(past.value, past.x) if completed else None,
-        "record": past.record,
-        "reason": past.reason,
-    }
+    completed = past.state is TrialState.COMPLETED
+    value = validation.real(past.value, "value") if completed else None
+    return {**vars(past), "x": past.x.tolist(), "state": past.state.value, "value": value}
 
 
 def _past(stored: Mapping[str, Any]) -> PastTrial:
-    number = validation.whole(stored["number"], "number", 0)
+    kept = PastTrial(**stored)
+    validation.whole(kept.number, "number", 0)
     x, state = _point(stored["x"]), TrialState(stored["state"])
-    value = validation.real(stored["value"], "value") if state is TrialState.COMPLETED else None
-    return PastTrial(number, x, state, value, stored["record"], reason=str(stored["reason"]))
+    value = validation.real(kept.value, "value") if state is TrialState.COMPLETED else None
+    return replace(kept, x=x, state=state, value=value)
 
 
 def _point(stored: Sequence[Any]) -> Tensor:
