@@ -54,8 +54,7 @@ class MaxVariance(_FantasyAcquisition):
 
     Args:
         model: of one output.
-        active_set: where points may be asked; elsewhere the value is ``-inf``. None for
-            everywhere.
+        active_set: where points may be asked, None for everywhere; elsewhere it is ``-inf``.
         X_pending: ``p x d``, pending points in addition to the model's own.
 
     Raises:

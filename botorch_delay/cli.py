@@ -41,7 +41,7 @@ _CALL = re.compile(
 )
 _COMMANDS = {"mark_failed": "fail", "mark_abandoned": "abandon", "recommend": "show"}
 
-Command = Callable[[argparse.Namespace], int]
+Command = Callable[[argparse.Namespace], None]
 Told = tuple[object, str]  # for scripts, ready for JSON, and for people
 
 # A command that Ctrl-C stopped, as shells count it.
@@ -59,9 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     study = getattr(arguments, "study", "STUDY")
     warnings.showwarning = lambda said, *_: _complain(_in_commands(f"warning: {said}", study))
     try:
-        code = int(arguments.command(arguments))
+        arguments.command(arguments)
         sys.stdout.flush()
-        return code
+        return 0
     except BotorchDelayError as error:
         _complain(_in_commands(str(error), study))
         return 2
@@ -241,42 +241,40 @@ def _result_or_none(text: str) -> float | None:
     return None if text.lower() == "none" else _result(text)
 
 
-def _demo(arguments: argparse.Namespace) -> int:
+def _demo(arguments: argparse.Namespace) -> None:
     from botorch_delay.demo import run_demo, run_race
 
-    trials, workers, picture = arguments.trials, arguments.workers, arguments.out
+    options = {name: getattr(arguments, name) for name in ("trials", "workers")}
+    options |= {"picture": arguments.out}
     if arguments.race is not None:
-        print(run_race(seeds=arguments.race, trials=trials, workers=workers, picture=picture))
-        return 0
-    options = {"seed": arguments.seed, "store": arguments.store, "picture": picture}
-    print(run_demo(workers=workers, trials=trials, **options))
-    return 0
+        print(run_race(seeds=arguments.race, **options))
+    else:
+        print(run_demo(seed=arguments.seed, store=arguments.store, **options))
 
 
-def _reproduce(arguments: argparse.Namespace) -> int:
+def _reproduce(arguments: argparse.Namespace) -> None:
     from botorch_delay.benchmarks.paper import reproduce
     from botorch_delay.benchmarks.suites import PAPER, PAPER_QUICK
 
     suite = PAPER_QUICK if arguments.quick else PAPER
     print(reproduce(arguments.out, suite, workers=arguments.workers))
-    return 0
 
 
-def _bench(arguments: argparse.Namespace) -> int:
+def _bench(arguments: argparse.Namespace) -> None:
     from botorch_delay.benchmarks.bench import bench
     from botorch_delay.benchmarks.suites import SUITES
 
     if arguments.suite == "list":
-        return _bench_list()
+        _bench_list()
+        return
     choices = {name: vars(arguments)[name] for name in _CHOICES}
     chosen = {name: value for name, value in choices.items() if value is not None}
     folder = arguments.out or Path(f"bench-{arguments.suite}")
     suite = replace(SUITES[arguments.suite], **chosen)
     print(bench(suite, folder, workers=arguments.workers))
-    return 0
 
 
-def _bench_list() -> int:
+def _bench_list() -> None:
     from botorch_delay.benchmarks import DELAYS, METHODS, PROBLEMS
     from botorch_delay.benchmarks.functions import split_of
 
@@ -286,7 +284,6 @@ def _bench_list() -> int:
         ("methods", {name: method.label for name, method in METHODS.items()}),
     ):
         print(title, *(f"  {name:<34}{text}" for name, text in entries.items()), sep="\n")
-    return 0
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -305,7 +302,7 @@ def _seeds(text: str) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def _init(arguments: argparse.Namespace) -> int:
+def _init(arguments: argparse.Namespace) -> None:
     from botorch_delay.optimizers import BPEDelayOptimizer
     from botorch_delay.study import format_space, read_space
 
@@ -321,20 +318,20 @@ def _init(arguments: argparse.Namespace) -> int:
         f"{arguments.study}: {format_space(space)}\n"
         f"{arguments.horizon} trials are planned; next: botorch-delay ask {arguments.study}"
     )
-    return _print(arguments, made, text)
+    _print(arguments, made, text)
 
 
 def _on_study(action: Callable[[argparse.Namespace, Any], Told], *, edits: bool) -> Command:
     """A command that opens the study, perhaps changes and saves it, and tells what it did."""
 
     @wraps(action)
-    def command(arguments: argparse.Namespace) -> int:
+    def command(arguments: argparse.Namespace) -> None:
         from botorch_delay.optimizers import editing, load
 
         opened = editing(arguments.study) if edits else nullcontext(load(arguments.study))
         with opened as optimizer:
             told = action(arguments, optimizer)
-        return _print(arguments, *told)
+        _print(arguments, *told)
 
     return command
 
@@ -460,9 +457,8 @@ def _plot(arguments: argparse.Namespace, opt: Any) -> Told:
     return {"picture": str(picture)}, f"{picture}: the results so far"
 
 
-def _print(arguments: argparse.Namespace, data: object, text: str) -> int:
+def _print(arguments: argparse.Namespace, data: object, text: str) -> None:
     print(json.dumps(data, indent=2) if arguments.json else text)
-    return 0
 
 
 if __name__ == "__main__":

@@ -55,9 +55,8 @@ class DelayLaw:
     def upper_bound(self, horizon: int, delta: float) -> float:
         """The bound ``u_T(delta)`` that all ``horizon`` delays keep, in steps.
 
-        It is the smallest ``u`` with ``horizon * P(tau > u) <= delta / 2``, so that by a
-        union bound some delay exceeds it with probability at most ``delta / 2``; the other
-        half of ``delta`` is left for the confidence bounds.
+        It is the smallest ``u`` with ``horizon * P(tau > u) <= delta / 2`` (a union bound); the
+        other half of ``delta`` is left for the confidence bounds.
         """
         horizon = validation.whole(horizon, "horizon", 1)
         delta = validation.probability(delta, "delta")
@@ -199,10 +198,9 @@ class SubExponentialDelay(DelayLaw):
         mean: the expected delay E[tau], in steps, at least 0.
         xi: the scale xi, in steps, above 0.
         b: the tail parameter b, in steps, above 0.
-        paper_min: use the minimum that the paper prints in its equation for psi. It is a
-            misprint: inverting the tail ``exp(-min(x^2 / (2 xi^2), x / (2 b)))`` gives the
-            maximum, and with the minimum delays exceed the bound far more often than
-            promised. Only for reproducing the paper's figures.
+        paper_min: use the minimum that the paper prints for psi, to reproduce its figures. It is a
+            misprint: inverting the tail ``exp(-min(x^2 / (2 xi^2), x / (2 b)))`` gives the maximum,
+            and with the minimum delays exceed the bound far more often than promised.
 
     Example:
         >>> law = SubExponentialDelay(mean=10.0, xi=9.0, b=1.0)

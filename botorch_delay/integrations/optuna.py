@@ -167,11 +167,7 @@ class DelaySampler(BaseSampler):
         return self._synced(study).optimizer
 
     def recommend(self, study: Study) -> dict[str, Any]:
-        """The parameters with the best posterior mean among those tried.
-
-        Raises:
-            NoAnswerError: before the first result.
-        """
+        """The parameters with the best posterior mean; NoAnswerError before the first result."""
         return self._synced(study).recommend()
 
     def guarantee(self, study: Study) -> Guarantee:

@@ -128,17 +128,13 @@ class DelaySearch(Readable, Searcher):
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
-        """Take metric, mode, space and number of samples from Tune.
+        """Take metric, mode, space and number of samples from Tune; False if that was done.
 
         Args:
-            metric: None to keep the one given before.
-            mode: None to keep the one given before.
+            metric: None to keep the one given before, or the file's after :meth:`restore`.
+            mode: the same.
             config: Tune's ``param_space``.
             spec: ``num_samples`` is the horizon; anything else is ignored.
-
-        Returns:
-            False if there is a space already; then nothing is changed. After :meth:`restore`
-            metric, mode and horizon are the file's.
 
         Raises:
             InputError: if metric or mode are missing, or a parameter cannot be searched.
@@ -199,8 +195,7 @@ class DelaySearch(Readable, Searcher):
         """How a trial ended: with a result, with an error, or neither.
 
         The result of a trial that failed before and was run again, under its own or another id, is
-        used as one obtained elsewhere. Anything else about trials that are unknown or have ended is
-        ignored.
+        used as one obtained elsewhere. All else of unknown and ended trials is ignored.
         """
         run, trials = self._synced(), self._state.trials
         past, number = trials.get(trial_id), len(trials)
@@ -261,10 +256,7 @@ class DelaySearch(Readable, Searcher):
             self._synced().replica.sync([past])
 
     def save(self, checkpoint_path: str) -> None:
-        """Write all that happened, and metric, mode, horizon and seed, as JSON.
-
-        An earlier file is replaced in one step. Space and options are not in it, only a key by
-        which :meth:`restore` knows them again.
+        """Write all but space and options as JSON, replacing an earlier file in one step.
 
         Raises:
             InputError: before the space is known.
