@@ -194,12 +194,12 @@ def verdicts_on(regrets: Regrets) -> list[Verdict]:
     _, middle, longest = sorted({delay for _, _, delay in regrets})
     verdicts = []
     for sentence, contrast in sorted(_claims(middle, longest), key=lambda claim: claim[0][:8]):
-        measured = {
-            f: t_interval(sum(w * regrets[f, *at][:, -1] for at, w in contrast.items()))
-            for f in FUNCTIONS
-        }
-        terms = (f"{w:+.3g} {LABELS[method]}({delay})" for (method, delay), w in contrast.items())
-        verdicts.append(Verdict(sentence, " ".join(terms), measured))
+        measured = {}
+        for f in FUNCTIONS:
+            terms = [w * regrets[f, *at][:, -1] for at, w in contrast.items()]
+            measured[f] = t_interval(np.sum(terms, axis=0))
+        words = (f"{w:+.3g} {LABELS[method]}({delay})" for (method, delay), w in contrast.items())
+        verdicts.append(Verdict(sentence, " ".join(words), measured))
     return verdicts
 
 

@@ -216,13 +216,11 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> li
     top.set(ylabel="value", title=f"{len(trials)} trials asked, {len(optimizer.pending)} running")
     top.legend(frameon=False, ncol=4, fontsize="small")
     # Each runs from its own ask until it ends, or to this day.
-    spans = [(t.id, len(trials) if t.answered_step is None else t.answered_step) for t in trials]
-    change = torch.zeros(len(trials) + 2, dtype=torch.long)
-    for begin, end in spans:
-        change[begin + 1] += 1
-        change[end + 1] -= 1
-    in_flight = change.cumsum(0)[: len(trials) + 1]
-    bottom.fill_between(range(len(trials) + 1), in_flight, step="mid", color=BLUE, alpha=0.5)
+    count = len(trials)
+    ended = [count if t.answered_step is None else t.answered_step for t in trials]
+    ends = torch.bincount(torch.tensor(ended, dtype=torch.long), minlength=count + 1)
+    in_flight = torch.arange(count + 1) - torch.cat([torch.zeros(1), ends[:count].cumsum(0)])
+    bottom.fill_between(range(count + 1), in_flight, step="mid", color=BLUE, alpha=0.5)
     bottom.set(xlabel="asks", ylabel="in flight", ylim=(0, None))
     for axis in (bottom.xaxis, bottom.yaxis):
         axis.set_major_locator(plt.MaxNLocator(integer=True))
