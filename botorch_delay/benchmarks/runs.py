@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import torch
 from tqdm import tqdm
 
 from botorch_delay import validation
@@ -25,6 +24,7 @@ from botorch_delay.benchmarks.functions import PROBLEMS, MakeProblem
 from botorch_delay.benchmarks.methods import METHODS, Method
 from botorch_delay.benchmarks.simulator import SimulationResult, simulate
 from botorch_delay.benchmarks.suites import Cell, Suite, made_problem
+from botorch_delay.domains.devices import one_thread
 from botorch_delay.exceptions import InputError, RunError
 from botorch_delay.workers import check_sendable, spawned_pool
 
@@ -74,20 +74,9 @@ def simulate_cell(
 ) -> SimulationResult:
     """Simulate one run on one thread, from registered objects that another process can be sent."""
     made = made_problem(problem, seed)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # so that times can be compared
-    try:
-        return simulate(
-            method.make(made, clock, steps, seed),
-            made,
-            clock,
-            steps,
-            seed,
-            recommend_every=recommend_every,
-            instant=method.instant,
-        )
-    finally:
-        torch.set_num_threads(threads)
+    options: dict[str, Any] = {"recommend_every": recommend_every, "instant": method.instant}
+    with one_thread():  # so that times can be compared
+        return simulate(method.make(made, clock, steps, seed), made, clock, steps, seed, **options)
 
 
 def run_file(folder: Path, cell: Cell) -> Path:
