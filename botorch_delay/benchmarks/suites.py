@@ -61,7 +61,7 @@ class Suite:
             InputError: if no method can be used on any of the problems, or a Python that was named
                 for one does not have it.
         """
-        left_out: list[str] = []
+        lacking: dict[str, list[str]] = {}  # names by what they need
 
         def installed(names: Collection[str], check: Callable[[str], Any]) -> dict[str, Any]:
             found = {}
@@ -69,7 +69,7 @@ class Suite:
                 try:
                     found[name] = check(name)
                 except MissingExtraError as error:
-                    left_out.append(f"{name}: {error}")
+                    lacking.setdefault(str(error), []).append(name)
             return found
 
         methods = installed(self.methods, lambda name: METHODS[name].check_installed())
@@ -81,8 +81,8 @@ class Suite:
             for method in methods
             if METHODS[method].applies(sample, DELAYS[delay])
         ]
-        if not places and left_out:
-            raise MissingExtraError(" ".join(left_out))
+        if not places and lacking:
+            raise MissingExtraError(" ".join(lacking))
         if not places:
             raise InputError(
                 f"None of {', '.join(self.methods)} can be used on {', '.join(self.problems)} with "
