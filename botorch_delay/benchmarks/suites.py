@@ -89,9 +89,8 @@ class Suite:
                 f"{', '.join(self.delays)}. Some methods need a known kernel, the norm of f, the "
                 "law of the delays, or a finite set; choose others."
             )
-        return [
-            Cell(*place, seed) for seed in sorted(set(self.seeds)) for place in places
-        ], left_out
+        cells = [Cell(*place, seed) for seed in sorted(set(self.seeds)) for place in places]
+        return cells, [f"{', '.join(names)}: {error}" for error, names in lacking.items()]
 
 
 def _check_names(noun: str, names: Collection[str], known: Collection[str]) -> None:
