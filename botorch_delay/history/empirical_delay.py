@@ -8,11 +8,9 @@ delays that are known to be at least u,
 
 It is right for independent delays of one law, and trials that went out of sight (running, failed,
 abandoned, answered after the last ask) for no reason that tells of their delay beyond their age.
-Nothing is known beyond the longest delay or age. There the estimate stays where it is, above 0 if
-the oldest trial is still out.
-
-Estimates are for forecasts and reports. No guarantee rests on them: among fewer than T delays none
-tells where a share delta / (2 T) of them begins.
+Beyond the longest delay or age the estimate stays where it is, above 0 if the oldest trial is still
+out. No guarantee rests on it: among fewer than T delays none tells where a share delta / (2 T) of
+them begins.
 """
 
 from __future__ import annotations
@@ -148,22 +146,14 @@ class EmpiricalDelay(DelayLaw):
         What is only known to be longer than ``limit`` is drawn as ``limit`` (Efron 1967), so that
         their mean is ``mean``.
         """
-        uniform = torch.rand(
-            validation.whole(n, "n", 0),
-            generator=generator,
-            dtype=torch.double,
-            device=generator.device,
-        )
+        n, device = validation.whole(n, "n", 0), generator.device
+        uniform = torch.rand(n, generator=generator, dtype=torch.double, device=device)
         reached = torch.from_numpy(1.0 - self._survival).to(uniform)
         steps = torch.tensor([*self._steps, self.limit], device=uniform.device).long()
         return steps[torch.searchsorted(reached, uniform, right=True)]
 
     def upper_bound(self, horizon: int, delta: float) -> float:
-        """Refused: an estimate proves no bound on every delay of a run.
-
-        Raises:
-            NotSupportedError: always.
-        """
+        """NotSupportedError: an estimate proves no bound on every delay of a run."""
         raise NotSupportedError(
             f"{self!r} is an estimate and cannot bound every delay of a run: among {self.answers} "
             "answers none tells where a share delta / (2 T) begins. Leave the delay law out, so "

@@ -9,8 +9,7 @@ from typing import Any
 
 from botorch_delay.domains.finite import Domain, PointKeys
 from botorch_delay.exceptions import EmptyDomainError
-from botorch_delay.history.observer import TrialObserver
-from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
+from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialObserver, TrialState
 
 # A point that fails is asked again at most twice.
 MAX_FAILURES = 3
@@ -67,9 +66,6 @@ class Feasibility(TrialObserver):
             known = self._known[self.key(trial)]
             (known.discard if trial.state in _NO_ANSWER else known.add)(trial.id)
 
-    def corrected(self, trial: Trial, before: TrialState) -> None:
-        self.settled(trial)
-
     def attached(self, result: Attached) -> None:
         if self._exact and bool(self._domain.contains(result.x.unsqueeze(0))):
             self._known[self.key(result)].add(-1 - result.id)
@@ -91,11 +87,8 @@ class Feasibility(TrialObserver):
             running += trial.state is TrialState.RUNNING
         if failures >= MAX_FAILURES:
             return PointStatus.INFEASIBLE
-        return (
-            PointStatus.HELD
-            if failures and failures + running >= MAX_FAILURES
-            else PointStatus.OPEN
-        )
+        held = failures and failures + running >= MAX_FAILURES
+        return PointStatus.HELD if held else PointStatus.OPEN
 
     def trials(self, key: int) -> list[Trial]:
         """The trials of a point, in the order of their ids."""

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError, TrialError
@@ -44,8 +43,6 @@ class Correction:
 
 
 class _Placed:
-    """What lies at a point."""
-
     __slots__ = ()
     source: Tensor
     index: int | None
@@ -162,11 +159,33 @@ class Suggestion:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
+class TrialObserver:
+    """Part of an optimizer's state: it takes in events after the ledger has them."""
+
+    def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+        """A trial was asked, with the data of the event."""
+
+    def settled(self, trial: Trial) -> None:
+        """A trial was answered, failed or abandoned."""
+
+    def corrected(self, trial: Trial, before: TrialState) -> None:
+        """A trial was given another value, or another end, than it had before."""
+        self.settled(trial)
+
+    def attached(self, result: Attached) -> None:
+        """A result came from elsewhere."""
+
+    def detached(self, result: Attached) -> None:
+        """A result from elsewhere was taken back."""
+
+    def extended(self, before: int) -> None:
+        """More asks are planned than ``before``."""
+
+
 class Ledger:
     """The events of a run in order, and the trials and attached results that they made.
 
-    With what the run is of, ``origin``, the events make their digests. Trials are by their ids,
-    attached results in order, detached ones in the order of that.
+    With what the run is of, ``origin``, the events make their digests.
     """
 
     def __init__(self, origin: str) -> None:
@@ -239,13 +258,12 @@ class Ledger:
         number, data = len(self.trials), event.data
         if event.trial != number:
             raise StorageError(f"trial {event.trial} was asked after {number} others.")
-        index = None if data["point"] is None else validation.whole(data["point"], "point", 0)
-        x = torch.tensor(data["x"], dtype=domain.like.dtype)  # on the CPU: compared without waiting
-        source = x if index is None else domain.on_cpu
-        round_ = validation.whole(data["round"], "round", 1)
-        slot = validation.whole(data["slot"], "slot", -2)
-        device, columns = domain.like.device, domain.columns
-        trial = Trial(number, source, device, columns, index, round_, slot, asked_at=event.time)
+        index = data["point"]
+        source = domain.on_cpu
+        if index is None:  # on the CPU: compared without waiting
+            source = torch.tensor(data["x"], dtype=domain.like.dtype)
+        place = source, domain.like.device, domain.columns, index
+        trial = Trial(number, *place, data["round"], data["slot"], asked_at=event.time)
         self.trials.append(trial)
         self._running[number] = trial
         self._events.append(trial if len(data) == 4 else event)
@@ -258,17 +276,12 @@ class Ledger:
         late = before is TrialState.ABANDONED and event.kind == "completed"
         if before is not TrialState.RUNNING and not late:
             raise StorageError(f"trial {trial.id} is {event.kind} after it was {before.value}.")
-        noise_var, reason = data.get("noise_var"), data.get("reason", "")
-        if noise_var is not None:
-            noise_var = validation.positive(noise_var, "noise_var")
-        if not isinstance(reason, str):
-            raise ValueError(f"reason is {brief(reason)}")
         trial._become(
             state=TrialState(event.kind),
             value=event.value,
-            noise_var=noise_var,
+            noise_var=data.get("noise_var"),
             late=late,
-            reason=reason,
+            reason=data.get("reason", ""),
             answered_at=event.time,
             answered_step=len(self.trials),
         )
@@ -280,17 +293,15 @@ class Ledger:
         return trial
 
     def correct(self, event: Event) -> tuple[Trial, TrialState]:
-        """Enter what an answer or a failure should have said, and keep what it did.
+        """The trial that is given another answer or failure, and its state before.
 
-        The trial, and its state before; StorageError if it is unknown, or has neither.
+        StorageError if it is unknown, or has neither.
         """
         trial, reason = self._of(event), event.data.get("reason", "")
         before = trial.state
         answered, failed = event.value is not None, before is TrialState.FAILED
         if before is not TrialState.COMPLETED and not (failed and answered):
             raise StorageError(f"trial {trial.id} is corrected and was {before.value}.")
-        if not isinstance(reason, str):
-            raise ValueError(f"reason is {brief(reason)}")
         if not trial.corrections:  # the trial says no more what its first answer said
             place = self._events.index(trial.id)
             self._events[place] = next(self.events(place, place + 1))
@@ -313,7 +324,7 @@ class Ledger:
         return self.trials[event.trial]
 
     def attach(self, event: Event, domain: Domain) -> Attached:
-        """Append a result obtained elsewhere; its point has the columns of the domain."""
+        """Append a result obtained elsewhere."""
         assert event.value is not None
         x = torch.tensor(event.data["x"], dtype=domain.like.dtype)
         number = len(self.attached) + len(self.detached)
@@ -325,10 +336,10 @@ class Ledger:
 
     def detach(self, event: Event) -> Attached:
         """Take back an attached result, as it then is; StorageError if it is not there."""
-        number, reason = validation.whole(event.data["id"], "id", 0), event.data.get("reason", "")
+        number, reason = event.data["id"], event.data.get("reason", "")
         places = [place for place, result in enumerate(self.attached) if result.id == number]
-        if not places or not isinstance(reason, str):
-            raise StorageError(f"attached result {number} is taken back and is not there.")
+        if not places:
+            raise StorageError(f"attached result {brief(number)} is taken back and is not there.")
         result = self.attached.pop(places[0])
         self.detached.append(replace(result, detached_at=event.time, reason=reason))
         self._events.append(event)
@@ -361,10 +372,9 @@ class Ledger:
     def far(self, value: float, than: Trial | None = None) -> str:
         """What makes a value, in the user's sign, suspect; empty where nothing does.
 
-        It lies further from all other answers than ``FAR`` of their standard deviations, and
-        further than they do from each other: near an optimum answers crowd, and those of a look
-        elsewhere are far from them. ``than`` is the trial that it is of, where that has an answer
-        already.
+        It lies further from all other answers (but that of the trial ``than``) than ``FAR`` of
+        their standard deviations, and further than they do from each other: near an optimum answers
+        crowd, and those of a look elsewhere are far from them.
         """
         low, high = self._range
         if than is None and max(low - value, value - high) <= high - low:

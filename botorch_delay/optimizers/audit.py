@@ -19,9 +19,7 @@ from botorch_delay.delays import SubExponentialDelay
 from botorch_delay.elimination.open_round import OpenRound
 from botorch_delay.elimination.rounds import Departure
 from botorch_delay.exceptions import RepeatedResultWarning
-from botorch_delay.history.answers import Answers
-from botorch_delay.history.observer import TrialObserver
-from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
+from botorch_delay.history.trials import Attached, Ledger, Trial, TrialObserver, TrialState
 from botorch_delay.optimizers.assumptions import assumed, of_budget
 from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.certificate import ROUNDING
@@ -191,7 +189,7 @@ class Audit(TrialObserver):
         config, answered = self._config, self._ledger.answered()
         assert self._kernel is not None
         assert self._constants is not None
-        answers = Answers.of(config.domain, config.sign, answered)
+        answers = config.answers(answered)
         fits = ~(answers.noise_var > self._largest_noise)
         if not bool(fits.all()):
             answers = answers.at(fits)

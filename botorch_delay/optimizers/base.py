@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import warnings
 from abc import ABC, abstractmethod
@@ -26,8 +25,6 @@ from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.reading import ReadableRun
 from botorch_delay.optimizers.run import exclusive
-
-logger = logging.getLogger(__name__)
 
 
 class Optimizer(ReadableRun, ABC):
@@ -81,7 +78,12 @@ class Optimizer(ReadableRun, ABC):
         asked: list[Trial] = []
         for _ in range(count):
             try:
-                asked.append(self._ask_for(self._choose()))
+                choice = self._choose()
+                point = self._domain.on_cpu[row_of(choice)] if choice.x is None else choice.x
+                data = {"x": point.tolist(), "point": choice.index}
+                data |= {"round": choice.round, "slot": choice.slot, **choice.data}
+                self._apply(Event("asked", time.time(), len(self._ledger), data=data))
+                asked.append(self._ledger.trials[-1])
             except Exception as error:
                 if not asked:
                     raise
@@ -124,7 +126,7 @@ class Optimizer(ReadableRun, ABC):
             )
         value = validation.answer(y, self._domain.like)
         far = self._ledger.far(value)
-        if noise_var is not None and self._exact:
+        if noise_var is not None and self.exact:
             raise InputError("Evaluations are exact, so that an answer has no noise_var.")
         if noise_var is not None:
             noise_var = validation.noise_variance(noise_var, "noise_var", self._domain.like)
@@ -295,13 +297,6 @@ class Optimizer(ReadableRun, ABC):
         if not self._finished:
             self._close_last()
             self._happen("finished")
-
-    def _ask_for(self, choice: Suggestion) -> Trial:
-        point = self._domain.on_cpu[row_of(choice)] if choice.x is None else choice.x
-        data = {"x": point.tolist(), "point": choice.index}
-        data |= {"round": choice.round, "slot": choice.slot, **choice.data}
-        self._apply(Event("asked", time.time(), len(self._ledger), data=data))
-        return self._ledger.trials[-1]
 
     def _settle(self, trial: Trial, kind: str, value: float | None, data: dict[str, Any]) -> None:
         self._apply(Event(kind, time.time(), trial.id, value, data))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from botorch_delay.exceptions import (
     InputError,
     NotSupportedError,
 )
-from botorch_delay.gp.surrogate import Learned, Surrogate
+from botorch_delay.gp.surrogate import Learned
 from botorch_delay.history.events import Event
 from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import Suggestion, Trial
@@ -45,7 +45,7 @@ from botorch_delay.optimizers.following import design_point_before, is_news, pla
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.maximizer import Maximizer
 from botorch_delay.optimizers.round_sequence import RoundSequence
-from botorch_delay.optimizers.run import Fitting, exclusive
+from botorch_delay.optimizers.run import exclusive
 
 
 class BPEDelayOptimizer(Optimizer):
@@ -154,7 +154,6 @@ class BPEDelayOptimizer(Optimizer):
     def _start(self) -> None:
         super()._start()
         config = self._config
-        self._fitting: Fitting = Fitting(config, self._ledger)
         shared = config, self._ledger, self._fitting, self._feasibility
         self._rounds = RoundSequence(*shared)
         self._maximizer = Maximizer(*shared) if config.rule else None
@@ -297,7 +296,8 @@ class BPEDelayOptimizer(Optimizer):
         assert rounds.open is not None
         choice = self._next_choice(rounds.open)
         if self._budget is not None:
-            choice = replace(choice, data={"price": self._budget.price(row_of(choice))})
+            billed = {"price": self._budget.price(row_of(choice)), "waiting": rounds.waits(choice)}
+            choice = replace(choice, data=billed)
         return choice
 
     def _next_choice(self, current: OpenRound) -> Suggestion:
@@ -399,13 +399,6 @@ class BPEDelayOptimizer(Optimizer):
         if self._maximizer is not None and event.kind in ("closed", "reset"):
             self._maximizer.use_active(rounds.active)
 
-    def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        if self._budget is not None:
-            waiting = self._rounds.bills_as_wait(trial)
-            price = validation.real(data["price"], "price")
-            self._budget.bill(row_of(trial), price, waiting=waiting)
-        super()._apply_asked(trial, data)
-
     def _decide_after_settled(self, trial: Trial) -> None:
         if self._audit.is_test_due:
             found = {"norm": self._audit.least_norm(), "answers": self._ledger.answer_count}
@@ -433,6 +426,3 @@ class BPEDelayOptimizer(Optimizer):
     def _certified_delta(self, delta: float) -> float:
         """Half: the bounds of rounds have the other."""
         return delta / 2.0
-
-    def _judgement(self) -> tuple[Surrogate, Confidence, float]:
-        return self._fitting.upcoming(), self._config.confidence, self._config.delta

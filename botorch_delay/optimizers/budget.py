@@ -42,11 +42,13 @@ point that eliminates, are both at most 2 h_r off.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.confidence.anytime import Ellipsoid
 from botorch_delay.confidence.bounds import Confidence, Evidence
 from botorch_delay.confidence.guarantee import BudgetTerms
@@ -56,9 +58,8 @@ from botorch_delay.elimination.rounds import RoundRule
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
-from botorch_delay.history.observer import TrialObserver
 from botorch_delay.history.point_status import row_of
-from botorch_delay.history.trials import Ledger, Trial, TrialState
+from botorch_delay.history.trials import Ledger, Trial, TrialObserver, TrialState
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.round_sequence import RoundSequence
 
@@ -153,6 +154,14 @@ class Budget(TrialObserver):
         bound = max(self._factor * self.bound, self.own_bound)
         return BudgetTerms(self._factor, self.bound, bound, self.waits_cost, excess, self.trivial)
 
+    def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+        price = validation.real(data["price"], "price")
+        self._asks[row_of(trial)] += 1.0
+        self._made += 1
+        if validation.flag(data["waiting"], "waiting"):
+            self.waits += 1
+            self.waits_cost += price
+
     def settled(self, trial: Trial) -> None:
         if trial.value is not None:
             self._told.append((row_of(trial), self._sign * trial.value, trial.id + 1))
@@ -181,14 +190,6 @@ class Budget(TrialObserver):
     def price(self, row: int) -> float:
         """What an ask of a point is charged at most: a bound on its regret."""
         return float(self._bills()[row])
-
-    def bill(self, row: int, price: float, *, waiting: bool) -> None:
-        """An ask was made, of a point with this price then; ``waiting`` counts it under waits."""
-        self._asks[row] += 1.0
-        self._made += 1
-        if waiting:
-            self.waits_cost += price
-            self.waits += 1
 
     def _bills(self) -> Tensor:
         """Of an ask of each point, ``N``: they only ever fall, as the bounds tighten."""

@@ -23,10 +23,10 @@ from botorch_delay.history.events import brief, truncated
 from botorch_delay.optimizers.acquisition_optimizer import AcquisitionOptimizer
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
+from botorch_delay.optimizers.part_records import build_part
 from botorch_delay.optimizers.queued import QueuedOptimizer
 from botorch_delay.optimizers.random import RandomOptimizer
 from botorch_delay.optimizers.rules import Rule
-from botorch_delay.optimizers.specs import build_part
 from botorch_delay.optimizers.threds import ThreDSOptimizer
 
 

@@ -97,7 +97,7 @@ class Maximizer:
     def choose(
         self, number: int, slot: int, active: ActiveSet | None = None, *, confirm: bool = False
     ) -> Suggestion:
-        """The next point, for a slot of a round, in an active set or anywhere if that is None.
+        """The next point, for a slot of a round; anywhere where ``active`` is None.
 
         With ``confirm`` it is that of :meth:`confirm`, if there is one. EmptyDomainError if nothing
         may be asked, NumericsError if the rule is finite nowhere.
@@ -172,9 +172,7 @@ class Maximizer:
         """All points, or spread ones of a box, and some on its boundary if the kernel is given."""
         generator = generator_for(self._config.seed, 0)
         spread = spread_points(self._domain, BOX_POOL, generator)
-        if not isinstance(self._domain, BoxDomain):
-            return spread
-        if self._fitting.learned:
+        if not isinstance(self._domain, BoxDomain) or self._config.learned:
             return spread
         edge = snapped(self._domain, spread[: BOX_POOL // 4], generator)
         return torch.unique(torch.cat([spread, edge[self._domain.contains(edge)]]), dim=0)
@@ -204,7 +202,7 @@ class Maximizer:
         return -(turn + len(pool) * self._taken).to(pool)
 
     def _allowed(self, active: ActiveSet | None) -> tuple[PointTest | None, Tensor]:
-        """Where points may be asked, None if everywhere, and at which candidates."""
+        """Where points may be asked (None: everywhere), and at which candidates."""
         model, pool = self.model, self.model.candidates
         everywhere = torch.ones(len(pool), dtype=torch.bool, device=pool.device)
         inside = None if active is None else active.inside
@@ -270,10 +268,9 @@ class Maximizer:
         return X.index_select(0, lowest_tied(found)).squeeze(0)
 
     def _near_the_best(self, model: RuleModel, may_ask: PointTest | None) -> Tensor:
-        """Points around the answered ones with the best answers, ``n x d``.
+        """Points at all distances up to about a tenth of a side of the best answers, ``n x d``.
 
-        At distances of all magnitudes up to about a tenth of a side: in many columns a pool of
-        spread points has none as near.
+        In many columns a pool of spread points has none as near.
         """
         domain, generator = self._domain, model.generator()
         assert isinstance(domain, BoxDomain)
@@ -290,10 +287,7 @@ class Maximizer:
         return moved[allowed if may_ask is None else allowed & may_ask(moved)]
 
     def _answered(self, active: ActiveSet | None) -> tuple[list[int], Tensor, Tensor]:
-        """Points with answers that may be asked; mean and deviation there.
-
-        Of many points of a box those with the largest means.
-        """
+        """Points with answers that may be asked (of many on a box the best); mean and deviation."""
         model = self.model
         keys = sorted(set(model.answers.keys).difference(model.feasibility.closed()))
         if model.finite:

@@ -11,16 +11,13 @@ from typing import Any
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.exceptions import (
-    InputError,
-    InputTypeError,
-    NotSupportedError,
-    StorageError,
-)
+from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError, StorageError
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.events import SETTLED, Event, read_events
-from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
+from botorch_delay.history.point_status import row_of
+from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialObserver, TrialState
 from botorch_delay.optimizers.base import Optimizer
+from botorch_delay.optimizers.config import Config
 
 
 class QueuedOptimizer(Optimizer):
@@ -87,6 +84,8 @@ class QueuedOptimizer(Optimizer):
         self._base._start()
         self._fed: dict[int, int] = {}  # the base's trial that each trial was fed to
         self._queues: dict[int, deque[Trial]] = defaultdict(deque)
+        relay = _Relay(self._base, self._config, self._queues)
+        self._observers = [self._feasibility, relay]
         self._waiting: Trial | None = None  # the base's own trial
         self._calling = False  # whether what happens to the base happens now
 
@@ -112,8 +111,7 @@ class QueuedOptimizer(Optimizer):
             if self._waiting is None:
                 self._call(self._base.ask)
             assert self._waiting is not None
-            index = self._waiting.index
-            assert index is not None
+            index = row_of(self._waiting)
             if not self._queues[index]:
                 return Suggestion(index, round=self._waiting.round, slot=len(self._ledger))
             self._feed(self._waiting, self._queues[index][0])
@@ -148,8 +146,7 @@ class QueuedOptimizer(Optimizer):
             base._replay(read_events(data["events"], self._domain))
         if data["fed"] is not None:
             trial = self._ledger[validation.whole(data["fed"], "fed", 0)]
-            assert trial.index is not None
-            queue = self._queues[trial.index]
+            queue = self._queues[row_of(trial)]
             if self._waiting is None or not queue or queue.popleft() is not trial:
                 raise StorageError(f"trial {trial.id} is not next in its queue.")
             self._fed[trial.id] = self._waiting.id
@@ -157,27 +154,10 @@ class QueuedOptimizer(Optimizer):
         if any(record["kind"] == "asked" for record in data["events"]):
             self._waiting = base.trials[-1]
 
-    def _apply_settled(self, trial: Trial) -> None:
-        super()._apply_settled(trial)
-        assert trial.index is not None
-        if trial.state is not TrialState.ABANDONED:
-            # By id: what the base is told does not depend on the order of answers between asks.
-            bisect.insort(self._queues[trial.index], trial, key=lambda t: t.id)
-
-    def _apply_attached(self, result: Attached) -> None:
-        place = {"x": result.x.tolist(), "point": result.index}
-        self._base._happen("attached", result.value, place)
-
     def _decide_after_corrected(self, trial: Trial) -> None:
         if trial.id in self._fed:  # else the base will be told what is right
             said = trial.corrections[-1].reason
             self._call(self._base.correct, self._fed[trial.id], trial.value, said)
-
-    def _apply_detached(self, result: Attached) -> None:
-        self._base._happen("detached", data={"id": result.id})
-
-    def _apply_extended(self, before: int) -> None:
-        self._base._happen("extended", data={"horizon": self.horizon})
 
     def _decide_after_attached(self, count: int) -> None:
         self._base._decide_after_attached(count)
@@ -197,3 +177,28 @@ class QueuedOptimizer(Optimizer):
             return config["base"]["config"]["horizon"]
         except (LookupError, TypeError):
             return None
+
+
+class _Relay(TrialObserver):
+    """Puts ends of trials in the queues of their points, and hands all else to the base."""
+
+    def __init__(self, base: Optimizer, config: Config, queues: dict[int, deque[Trial]]) -> None:
+        self._base, self._config, self._queues = base, config, queues
+
+    def settled(self, trial: Trial) -> None:
+        if trial.state is not TrialState.ABANDONED:
+            # By id: what the base is told does not depend on the order of answers between asks.
+            bisect.insort(self._queues[row_of(trial)], trial, key=lambda t: t.id)
+
+    def corrected(self, trial: Trial, before: TrialState) -> None:
+        """Nothing: the trial is in its queue, or the base is told."""
+
+    def attached(self, result: Attached) -> None:
+        place = {"x": result.point.tolist(), "point": result.index}
+        self._base._happen("attached", result.value, place)
+
+    def detached(self, result: Attached) -> None:
+        self._base._happen("detached", data={"id": result.id})
+
+    def extended(self, before: int) -> None:
+        self._base._happen("extended", data={"horizon": self._config.horizon})

@@ -10,19 +10,17 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from botorch_delay.confidence.bounds import Confidence, FixedBeta
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.devices import generator_for, sent
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.box_active_set import spread_points
-from botorch_delay.gp.surrogate import Learned, Surrogate
-from botorch_delay.history.point_status import nothing_to_ask
-from botorch_delay.history.trials import Suggestion, Trial, TrialState
+from botorch_delay.gp.surrogate import Learned
+from botorch_delay.history.point_status import Feasibility, nothing_to_ask
+from botorch_delay.history.trials import Suggestion, Trial, TrialObserver, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import Config
-from botorch_delay.optimizers.run import Fitting
 
 BATCH = 64
 # Points of the sequence that are tried for one that satisfies the constraints.
@@ -63,10 +61,8 @@ class RandomOptimizer(Optimizer):
 
     def _start(self) -> None:
         super()._start()
-        self._fitting: Fitting = Fitting(self._config, self._ledger)
-        # Of each point of a set, but for abandoned trials.
-        self._asks = torch.zeros(self._domain.count or 0, dtype=torch.long)
-        self._number = 0  # of the pass, from 0
+        self._passes = _Passes(self._feasibility, self._domain.count or 0)
+        self._observers = [self._feasibility, self._passes]
         self._engine: SobolEngine | None = None
         self._found: list[Tensor] = []  # points of the sequence that may be asked
         self._thin = False  # whether hardly any may, so that the rest are uniform
@@ -82,11 +78,12 @@ class RandomOptimizer(Optimizer):
         allowed = torch.ones(self._domain.count, dtype=torch.bool)
         allowed[self._feasibility.closed()] = False
         if not bool(allowed.any()):
-            raise nothing_to_ask(len(allowed), exact=self._exact)
-        number = max(self._number, int(self._asks[allowed].min()))
-        generator = generator_for(self._seed, number)
+            raise nothing_to_ask(len(allowed), exact=self.exact)
+        asks = self._passes.asks
+        number = max(self._passes.number, int(asks[allowed].min()))
+        generator = generator_for(self._config.seed, number)
         order = torch.randperm(len(allowed), generator=generator)
-        left = allowed[order] & (self._asks[order] <= number)
+        left = allowed[order] & (asks[order] <= number)
         index = int(order[int(left.nonzero()[0])])
         return Suggestion(index, round=number + 1, slot=len(self._ledger))
 
@@ -98,7 +95,7 @@ class RandomOptimizer(Optimizer):
         assert isinstance(self._domain, BoxDomain)
         number = len(self._ledger)
         if self._engine is None:
-            self._engine = SobolEngine(self._domain.dim, scramble=True, seed=self._seed)
+            self._engine = SobolEngine(self._domain.dim, scramble=True, seed=self._config.seed)
         while not self._thin and len(self._found) <= number:
             unit = sent(self._engine.draw(BATCH, dtype=torch.double), self._domain.like)
             X = self._domain.from_unit(unit)
@@ -108,20 +105,23 @@ class RandomOptimizer(Optimizer):
             return self._found[number]
         turn, place = divmod(number - len(self._found), BATCH)
         if self._uniform is None or self._uniform[0] != turn:
-            generator = generator_for(self._seed, turn)
+            generator = generator_for(self._config.seed, turn)
             self._uniform = (turn, spread_points(self._domain, BATCH, generator))
         return self._uniform[1][place]
 
-    def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        super()._apply_asked(trial, data)
-        if trial.index is not None:
-            self._number = trial.round - 1
-            self._asks[trial.index] += 1
 
-    def _apply_settled(self, trial: Trial) -> None:
-        super()._apply_settled(trial)
-        if trial.index is not None:
-            self._asks[trial.index] += trial.late - (trial.state is TrialState.ABANDONED)
+class _Passes(TrialObserver):
+    """Passes over a set: their number, from 0, and each point's asks, abandoned trials left out."""
 
-    def _judgement(self) -> tuple[Surrogate, Confidence, float]:
-        return self._fitting.upcoming(), FixedBeta(6.0), 0.1
+    def __init__(self, feasibility: Feasibility, count: int) -> None:
+        self.number, self.asks = 0, torch.zeros(count, dtype=torch.long)
+        self._feasibility = feasibility
+
+    def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+        self.number = trial.round - 1
+        self.settled(trial)
+
+    def settled(self, trial: Trial) -> None:
+        if trial.index is not None:
+            tried = self._feasibility.trials(trial.index)
+            self.asks[trial.index] = sum(t.state is not TrialState.ABANDONED for t in tried)

@@ -147,7 +147,7 @@ class ReadableRun(Run, ABC):
             order = data.y.argsort(descending=True)
             at = _first_among(answered[moved(order, answered.device)], candidates)
             rows, candidates = rows and [rows[at]], candidates[at : at + 1]
-        found, best = predict(candidates, *judged, sign=self._sign, best=True)
+        found, best = predict(candidates, *judged, sign=self._config.sign, best=True)
         mean, lower, upper = (float(end) for end in (found.mean, found.lower, found.upper))
         x = candidates[best].clone()
         index = None if rows is None else rows[best]
@@ -168,7 +168,7 @@ class ReadableRun(Run, ABC):
         validation.matches(X, "X", self._domain.like)
         self._domain.check_logarithms(X, "X")
         _, judged = self._judged("predict from")
-        return predict(X, *judged, sign=self._sign)[0]
+        return predict(X, *judged, sign=self._config.sign)[0]
 
     @exclusive
     def stopping_gap(self) -> float:
@@ -263,7 +263,7 @@ class ReadableRun(Run, ABC):
         elif self._ledger.results():
             recommended = self.recommend().x
         parts = self._domain, kernel, trials, recommended
-        return certify(*parts, constants, delta, sign=self._sign)
+        return certify(*parts, constants, delta, sign=self._config.sign)
 
     def _certified_delta(self, delta: float) -> float:
         """What of a failure probability is the certificate's."""
@@ -331,7 +331,7 @@ class ReadableRun(Run, ABC):
         """A summary of a few lines: what is looked for, what was asked, the best answer."""
         domain, ledger = self._domain, self._ledger
         where = "a box" if domain.count is None else f"{domain.count} points"
-        goal, best_of = ("largest", max) if self._maximize else ("smallest", min)
+        goal, best_of = ("largest", max) if self.maximize else ("smallest", min)
         planned = "" if self.horizon is None else f" of {self.horizon}"
         asked = f"{len(ledger)}{planned} trials asked"
         states = Counter(trial.state.value for trial in ledger.trials)
@@ -348,9 +348,9 @@ class ReadableRun(Run, ABC):
             lines.append(f"best result so far: {best.value:g} ({who}), {domain.words(best.point)}")
         return "\n".join(lines)
 
-    @abstractmethod
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         """Surrogate, confidence and delta of a recommendation."""
+        return self._fitting.upcoming(), *self._config.interval_confidence
 
     def _estimated_law(self) -> EmpiricalDelay | None:
         """The law of delays, if there is an answer to estimate it from."""
@@ -361,18 +361,15 @@ class ReadableRun(Run, ABC):
 
     def _judged(self, purpose: str) -> tuple[Answers, tuple[Surrogate, Data, Confidence, float]]:
         """All answers and attached results; surrogate, they in its units, confidence, delta."""
-        data = self._data(self._ledger.results())
+        data = self._config.answers(self._ledger.results())
         if not len(data):
             raise NoAnswerError(f"There is no answer yet to {purpose}; tell() or attach() one.")
         surrogate, confidence, delta = self._judgement()
         return data, (surrogate, surrogate.data(data), confidence, delta)
 
-    def _data(self, results: Sequence[Trial | Attached]) -> Answers:
-        return Answers.of(self._domain, self._sign, results)
-
     def _active_points(self) -> ActiveSet:
         """The points that may still be the maximiser."""
-        return whole_set(self._domain, self._seed, self._feasibility.keys)
+        return whole_set(self._domain, self._config.seed, self._feasibility.keys)
 
 
 def _as_of(trial: Trial, asks: int) -> Trial:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,16 +18,10 @@ from botorch_delay.exceptions import ExhaustedDesignError, NoAnswerError, Storag
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
-from botorch_delay.history.observer import TrialObserver
 from botorch_delay.history.point_status import Feasibility
-from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
+from botorch_delay.history.trials import Attached, Ledger, Suggestion, Trial, TrialObserver
 from botorch_delay.optimizers.config import BPEConfig
-from botorch_delay.optimizers.forecasts import (
-    Forecast,
-    Straggler,
-    describe_running,
-    planned_asks,
-)
+from botorch_delay.optimizers.forecasts import Forecast, Straggler, describe_running, planned_asks
 from botorch_delay.optimizers.run import Fitting
 from botorch_delay.optimizers.stragglers import EarlyClose
 
@@ -186,7 +180,7 @@ class RoundSequence(TrialObserver):
         answers = self._answers(current)
         claimed = self._config.proves and not self._config.exact
         if last and claimed and not self._ends_as_planned(current):
-            answers = replace(answers, ids=(), own=self._data(()))
+            answers = replace(answers, ids=(), own=self._config.answers(()))
         infeasible, bounds = self._feasibility.infeasible(), self.bounds(current.number)
         record, active = close_round(current, answers, self.active, infeasible, bounds)
         self._judged = active
@@ -245,7 +239,7 @@ class RoundSequence(TrialObserver):
 
         def judged() -> tuple[Surrogate, Answers, RoundBounds]:
             used = [self._ledger[trial_id] for trial_id in record.trial_ids]
-            answers = Answers.of(config.domain, config.sign, used)
+            answers = config.answers(used)
             surrogate = config.fixed or Surrogate.rebuild(record.surrogate or {}, config.domain)
             return surrogate.standardized(answers.y), answers, self.bounds(record.number)
 
@@ -264,12 +258,12 @@ class RoundSequence(TrialObserver):
         self.resets += 1
         current.restart(left)
 
-    def bills_as_wait(self, trial: Trial) -> bool:
-        """Whether a regret budget counts an ask, not applied yet, as made while the round waits.
+    def waits(self, choice: Suggestion) -> bool:
+        """Whether a regret budget counts an ask, not made yet, as made while the round waits.
 
         That is so for a point that is asked again, or beyond the first q_r of the design, too.
         """
-        current, slot = self.of(trial), trial.slot
+        current, slot = self.open, choice.slot
         if current is None or slot < 0:
             return slot == WAITING_SLOT
         return current.is_served(slot) or slot >= current.design_size
@@ -296,14 +290,10 @@ class RoundSequence(TrialObserver):
         # bounds of later rounds; what their own rounds have decided stays.
         self._update_status(self._feasibility.key(trial))
 
-    def corrected(self, trial: Trial, before: TrialState) -> None:
-        self.settled(trial)
-
     def attached(self, result: Attached) -> None:
         self._update_status(self._feasibility.key(result))
 
-    def detached(self, result: Attached) -> None:
-        self._update_status(self._feasibility.key(result))
+    detached = attached
 
     def _ends_as_planned(self, current: OpenRound) -> bool:
         """Whether values have no say in how many design points the last round has.
@@ -327,16 +317,13 @@ class RoundSequence(TrialObserver):
         pooled: Answers | None = None
         # On a box an active set is made again from the answers of trials alone.
         if self._config.evidence == "all" and self.active.rows is not None:
-            pooled = self._data(self._ledger.results())
+            pooled = self._config.answers(self._ledger.results())
         if self._config.evidence == "all" and merges:
             used = told
         else:
             size = current.design_size if self.round_rule.on_arrival else None
             used = [self._ledger[trial_id] for trial_id in current.answered(size)]
-        return RoundAnswers(tuple(t.id for t in used), self._data(used), pooled, merges)
-
-    def _data(self, results: Sequence[Trial | Attached]) -> Answers:
-        return Answers.of(self._config.domain, self._config.sign, results)
+        return RoundAnswers(tuple(t.id for t in used), self._config.answers(used), pooled, merges)
 
     def _new_round(self, number: int, previous_size: int) -> OpenRound:
         return OpenRound(

@@ -1,7 +1,4 @@
-"""A run as the events that happened in it, and the kernel and noise that its answers say.
-
-:class:`Run` is what every optimizer keeps, saves and loads.
-"""
+"""A run as the events that happened in it, and the kernel and noise that its answers say."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import torch
@@ -23,17 +19,11 @@ from botorch_delay import validation
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.posterior import warned
-from botorch_delay.gp.surrogate import (
-    MIN_ANSWERS_TO_FIT,
-    Surrogate,
-    fit_surrogate,
-)
+from botorch_delay.gp.surrogate import MIN_ANSWERS_TO_FIT, Learned, Surrogate, fit_surrogate
 from botorch_delay.history import sqlite, states
-from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import SETTLED, Event, read_events, truncated
-from botorch_delay.history.observer import TrialObserver
 from botorch_delay.history.point_status import Feasibility
-from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
+from botorch_delay.history.trials import Ledger, TrialObserver
 from botorch_delay.optimizers.config import Config
 
 # A learned kernel is fitted again when there are this many times the answers of the last fit.
@@ -45,19 +35,16 @@ PENDING_PER_ANSWER = 32
 class Fitting:
     """Kernel and noise: fixed, or learned and fitted again as answers come in.
 
-    A learned surrogate is fitted again, inside an ask, once the answers have grown by a fifth, and
-    by one for 32 pending asks. A fit depends on the answers alone, so that :meth:`upcoming`, which
-    looks ahead for those who only read, changes nothing that is asked later.
+    A fit depends on the answers alone, so that :meth:`upcoming`, which looks ahead for those who
+    only read, changes nothing that is asked later.
 
     Attributes:
-        learned: whether kernel and noise are learned.
         surrogate: the one in use.
         fitted_to: how many answers it was fitted to, attached results included.
     """
 
     def __init__(self, config: Config, ledger: Ledger) -> None:
         self._config, self._ledger = config, ledger
-        self.learned = config.learned
         self.surrogate = config.fixed or self._fit(None)
         self.fitted_to = 0
         self._ahead: tuple[int, Surrogate] | None = None  # to how many answers
@@ -65,7 +52,7 @@ class Fitting:
     def upcoming(self) -> Surrogate:
         """The surrogate that the next ask would use."""
         answers = self.answers
-        if not self.learned or answers == self.fitted_to:
+        if not self._config.learned or answers == self.fitted_to:
             return self.surrogate
         # Before there can be a fit, every answer tells something about the scale of values.
         due = GROWTH_TO_REFIT * self.fitted_to
@@ -80,7 +67,7 @@ class Fitting:
     def take(self, fitted: Mapping[str, Any]) -> None:
         """Use a surrogate that was fitted, here or elsewhere, by the data of its event."""
         answers = validation.whole(fitted["answers"], "answers", 0)
-        if not self.learned or answers > self.answers:
+        if not self._config.learned or answers > self.answers:
             raise StorageError(f"a fit to {answers} answers, of {self.answers}.")
         self.surrogate = Surrogate.rebuild(fitted["surrogate"], self._config.domain)
         self.fitted_to, self._ahead = answers, None
@@ -95,20 +82,16 @@ class Fitting:
         return self._ledger.answer_count + len(self._ledger.attached)
 
     def _fit(self, previous: Surrogate | None) -> Surrogate:
-        config, ledger = self._config, self._ledger
-        answers = Answers.of(config.domain, config.sign, ledger.results())
-        if config.worst_value is not None and 0 < len(answers) < MIN_ANSWERS_TO_FIT:
-            worst = answers.y.new_tensor([config.sign * config.worst_value])
-            y = torch.cat([answers.y[:1], worst])
-            answers = replace(answers, X=answers.X[[0, 0]], y=y)
+        config, learned = self._config, self._config.covar_module
+        assert isinstance(learned, Learned)
         return fit_surrogate(
             config.domain,
-            answers,
+            config.answers(self._ledger.results()),
             seed=config.seed,
             previous=previous,
-            warm_start=config.warm_start,
+            warm_start=learned.warm_start,
             exact=config.exact,
-            warp=config.warp,
+            warp=learned.warp,
         )
 
 
@@ -148,19 +131,16 @@ def exclusive(method: F) -> F:
 
 
 class Run:
-    """What happened in a run; its state is the replay of the configuration and these events.
+    """What every optimizer keeps, saves and loads: a configuration, and events replayed on it.
 
     Attributes:
         notes: JSON-ready values of the user's own, kept with the state.
     """
 
-    _fitting: Fitting | None = None  # of optimizers that may learn kernel and noise
     _observers: Sequence[TrialObserver]  # what takes in what happens to trials, in this order
 
     def __init__(self, config: Config) -> None:
-        self._config = config
-        self._domain, self._planned = config.domain, config.horizon
-        self._seed, self._maximize, self._exact = config.seed, config.maximize, config.exact
+        self._config, self._domain, self._planned = config, config.domain, config.horizon
         self._lock = Lock()
 
     def _start(self) -> None:
@@ -171,7 +151,8 @@ class Run:
         self.notes: dict[str, Any] = {}
         self._noted = "{}"
         self._ledger = Ledger(origin=f"{type(self).__name__} {self._domain.fingerprint()}")
-        self._feasibility = Feasibility(self._domain, exact=self._exact)
+        self._fitting = Fitting(self._config, self._ledger)
+        self._feasibility = Feasibility(self._domain, exact=self.exact)
         self._observers = [self._feasibility]
 
     @property
@@ -187,12 +168,12 @@ class Run:
     @property
     def maximize(self) -> bool:
         """Whether large values are good."""
-        return self._maximize
+        return self._config.maximize
 
     @property
     def exact(self) -> bool:
         """Whether evaluations have no noise, so that no point is asked twice."""
-        return self._exact
+        return self._config.exact
 
     @exclusive
     def state_dict(self) -> dict[str, Any]:
@@ -283,7 +264,6 @@ class Run:
     def _happen(
         self, kind: str, value: float | None = None, data: Mapping[str, Any] | None = None
     ) -> None:
-        """Let something happen that is of no trial."""
         self._apply(Event(kind, time.time(), value=value, data=data or {}))
 
     def _apply(self, event: Event) -> None:
@@ -291,21 +271,32 @@ class Run:
 
         StorageError if it cannot follow those before it.
         """
-        if self._fitting is not None and event.kind in ("corrected", "detached"):
+        ledger, observers = self._ledger, self._observers
+        if event.kind in ("corrected", "detached"):
             self._fitting.forget()
         if event.kind == "asked":
-            self._apply_asked(self._ledger.ask(event, self._domain), event.data)
+            trial = ledger.ask(event, self._domain)
+            for observer in observers:
+                observer.asked(trial, event.data)
         elif event.kind in SETTLED:
-            self._apply_settled(self._ledger.settle(event))
+            trial = ledger.settle(event)
+            for observer in observers:
+                observer.settled(trial)
         elif event.kind == "corrected":
-            self._apply_corrected(*self._ledger.correct(event))
+            trial, before = ledger.correct(event)
+            for observer in observers:
+                observer.corrected(trial, before)
         elif event.kind == "attached":
-            self._apply_attached(self._ledger.attach(event, self._domain))
+            result = ledger.attach(event, self._domain)
+            for observer in observers:
+                observer.attached(result)
         elif event.kind == "detached":
-            self._apply_detached(self._ledger.detach(event))
+            result = ledger.detach(event)
+            for observer in observers:
+                observer.detached(result)
         else:
             self._apply_decided(event)
-            self._ledger.append(event)
+            ledger.append(event)
 
     def _replay(self, events: Iterable[Event]) -> None:
         """Apply stored events to a state that begins; StorageError if one cannot be."""
@@ -328,30 +319,6 @@ class Run:
         """What happened from event ``start`` on; see :mod:`botorch_delay.history.events`."""
         return list(self._ledger.events(start))
 
-    def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        for observer in self._observers:
-            observer.asked(trial, data)
-
-    def _apply_settled(self, trial: Trial) -> None:
-        for observer in self._observers:
-            observer.settled(trial)
-
-    def _apply_corrected(self, trial: Trial, before: TrialState) -> None:
-        for observer in self._observers:
-            observer.corrected(trial, before)
-
-    def _apply_attached(self, result: Attached) -> None:
-        for observer in self._observers:
-            observer.attached(result)
-
-    def _apply_detached(self, result: Attached) -> None:
-        for observer in self._observers:
-            observer.detached(result)
-
-    def _apply_extended(self, before: int) -> None:
-        for observer in self._observers:
-            observer.extended(before)
-
     def _apply_decided(self, event: Event) -> None:
         """Take in an event of another kind."""
         if event.kind == "finished":
@@ -362,17 +329,18 @@ class Run:
                 raise StorageError(f"a horizon of {before} is extended to {horizon}.")
             self._config.plan(horizon)
             self._finished = False
-            self._apply_extended(before)
-        elif event.kind == "fitted" and self._fitting is not None:
+            for observer in self._observers:
+                observer.extended(before)
+        elif event.kind == "fitted":
             self._fitting.take(event.data)
         elif event.kind != "noted":
             raise StorageError(f"A {type(self).__name__} has no such event.")
 
     def _fit_if_due(self) -> None:
         """Learn kernel and noise again where that is due."""
-        fitting = self._fitting
-        if fitting is not None and (surrogate := fitting.upcoming()) is not fitting.surrogate:
-            fitted = {"surrogate": surrogate.describe(), "answers": fitting.answers}
+        surrogate = self._fitting.upcoming()
+        if surrogate is not self._fitting.surrogate:
+            fitted = {"surrogate": surrogate.describe(), "answers": self._fitting.answers}
             self._happen("fitted", data=fitted)
 
     def _described(self) -> dict[str, Any]:
@@ -393,7 +361,3 @@ class Run:
         is_number = isinstance(horizon, int) and not isinstance(horizon, bool)
         shorter = planned is not None and is_number and 1 <= horizon < planned
         return horizon if shorter else planned
-
-    @property
-    def _sign(self) -> float:
-        return self._config.sign
