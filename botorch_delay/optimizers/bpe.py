@@ -62,9 +62,9 @@ class BPEDelayOptimizer(Optimizer):
         >>> opt.recommend().index == second.index
         True
 
-    In round r the points are asked where the fantasy deviation sigma, given the points of the
-    round so far, is largest on the active set. When the round closes, confidence bounds from
-    its answers eliminate every point whose upper bound is below the largest lower bound.
+    In round r design points are asked where sigma, given those of the round so far, is largest on
+    the active set. When the round closes, confidence bounds from its answers eliminate every point
+    whose upper bound is below the largest lower bound.
 
     Without a delay law a round closes when its first q_r design points are settled, and its
     bounds use exactly those. With a law, rounds have the lengths ``t_r = ceil(q_r + u_T(delta))``
@@ -74,32 +74,28 @@ class BPEDelayOptimizer(Optimizer):
     abandoned where the regret bound needs its answer: with valid bounds, noise, no delay law and
     no ``straggler_factor`` of the rounds. Elsewhere the round goes without it.
 
-    Every ask that is no design point plays ``exploit`` on all data, restricted to the active set,
-    or towards the end of the horizon asks again for one of its best points (:class:`Exploit`).
-    The regret bound charges every ask of a round the same, whatever active point it plays, and
-    these points enter neither the round's bounds nor the decision when it closes. So the bound
-    stays as it is where design points come first (``explore_fraction`` 1), and grows by at most
-    1 / sqrt(rho) where only a share rho of the asks are design points.
-
-    On a box design points are searched for along the gradient; where the kernel is learned spread
-    points are played as they are, for most of the deviation is in corners, which tell least.
+    Every other ask plays ``exploit`` on all data, restricted to the active set, or towards the end
+    of the horizon asks again for one of its best points. The regret bound charges every ask of a
+    round the same, whatever active point it plays, and these points enter neither the round's
+    bounds nor the decision when it closes. So the bound stays as it is where design points come
+    first (``explore_fraction`` 1), and grows by at most 1 / sqrt(rho) where a share rho of the asks
+    are design points.
 
     Args:
         domain: a finite action set, a box, or a :class:`Space`.
         horizon: T, how many asks are planned; None, with :class:`GeometricRounds`, where no end is.
         covar_module: the kernel, fixed; :class:`Learned`, or None, to learn it and noise from the
-            answers: nothing is claimed then, and rounds, rule and recommendation share the one that
-            was learned last. Until three answers are in ``exploit`` plays points in a random order.
+            answers: nothing is claimed then, and until three answers are in ``exploit`` plays
+            points in a random order.
         noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
         confidence: bounds that eliminate; ``FixedBeta(6.0)`` if None.
         delay: a delay law, for rounds of fixed length.
         delta: failure probability of the guarantee, in (0, 1).
         rounds: how many design points each round has: :class:`HorizonRounds`, also if None, or
             :class:`GeometricRounds`.
-        exploit: what plays the asks that are no design points: a rule, or what
-            :class:`BotorchRule` takes, as ``Exploit(rule)``; :class:`Exploit` with its options;
-            :class:`WithinBudget`, where the rule plays as long as a regret budget allows it; None
-            to continue the design instead, as Algorithm 1 does.
+        exploit: what plays the asks that are no design points: :class:`Exploit`, or a rule, or what
+            :class:`BotorchRule` takes, as ``Exploit(rule)``; :class:`WithinBudget`; None to
+            continue the design instead, as Algorithm 1 does.
         explore_fraction: rho in (0, 1], the share of asks that are design points; if None 0.005,
             and 1 where ``exploit`` is None or ``WithinBudget``, or a delay law is given.
         evidence: "round": bounds use the round's own design points. "all": with ``FixedBeta`` they
@@ -182,10 +178,9 @@ class BPEDelayOptimizer(Optimizer):
     ) -> BPEDelayOptimizer:
         """Algorithm 1 as printed; the arguments are those of the constructor.
 
-        Rounds of t_r asks, every ask by maximum sigma, bounds from the answered points of the
-        round, and in Theorem 1's multiplier the number of points of the whole domain. Theorem 1's
-        printed width is ``RKHSConfidence(..., tight=False)``, and ``delay=NoDelay()`` gives BPE (Li
-        & Scarlett 2022). Nothing is random: ``seed`` has no effect.
+        Every ask is by maximum sigma, and Theorem 1's multiplier is of the number of points of the
+        whole domain. Its printed width is ``RKHSConfidence(..., tight=False)``, and
+        ``delay=NoDelay()`` gives BPE (Li & Scarlett 2022). ``seed`` has no effect.
         """
         parts: dict[str, Any] = {"covar_module": covar_module, "noise_var": noise_var}
         parts |= {"delay": delay, "confidence": confidence}
@@ -215,32 +210,31 @@ class BPEDelayOptimizer(Optimizer):
         """A regret bound that is proved beforehand, and on sets a certificate as the run goes on.
 
         On a finite set a rule plays :class:`WithinBudget`: with probability 1 - delta regret is at
-        most 1.25 times BPE-Delay's own bound, plus what waits cost, and ``certificate`` bounds it
-        at all times, which the rule, :class:`CertifyingUCB`, keeps small: with a norm bound of up
-        to twice the norm as well, and for more regret the larger the bound and the noise. (The
-        least regret within the same bound has ``exploit=WithinBudget()``.) On a box
-        a tenth of the asks are design points, so that regret is at most sqrt(10) times the bound of
-        Theorem 2, plus what waits cost. On both the maximiser is never eliminated; nothing is
-        assumed of the delays. ``guarantee`` has the assumptions.
+        most 1.25 times BPE-Delay's own bound, plus what waits cost, and ``certificate``, which the
+        rule, :class:`CertifyingUCB`, keeps small, bounds it at all times. (The least regret within
+        the same bound has ``exploit=WithinBudget()``.) On a box a tenth of the asks are design
+        points, so that regret is at most sqrt(10) times the bound of Theorem 2, plus what waits
+        cost. On both the maximiser is never eliminated; nothing is assumed of the delays.
+        ``guarantee`` has the assumptions.
 
         Args as in the constructor, and of the bounds:
             norm_bound: C_k, a bound on the RKHS norm of f.
             noise_std: sigma, the sub-Gaussian scale of the noise.
         """
-        finite_set = as_domain(domain).count is not None
+        options: dict[str, Any] = {"explore_fraction": 0.1}
+        if as_domain(domain).count is not None:
+            rule = CertifyingUCB(norm_bound, noise_std, delta / 2.0)
+            options = {"exploit": WithinBudget(rule)}
         return cls(
             domain,
             horizon,
             covar_module=covar_module,
             noise_var=noise_var,
             confidence=RKHSConfidence(norm_bound, noise_std),
-            exploit=WithinBudget(CertifyingUCB(norm_bound, noise_std, delta / 2.0))
-            if finite_set
-            else Exploit(),
-            explore_fraction=None if finite_set else 0.1,
             delta=delta,
             seed=seed,
             maximize=maximize,
+            **options,
         )
 
     @property
@@ -328,10 +322,7 @@ class BPEDelayOptimizer(Optimizer):
             return current.next_key()
 
     def _play(self, number: int, slot: int) -> Suggestion | None:
-        """An ask outside the design; None if no active point may be asked.
-
-        It is the rule's point or, towards the end of the horizon, one that is to be confirmed.
-        """
+        """An ask outside the design; None if no active point may be asked."""
         assert self._maximizer is not None
         active = self._rounds.active if self._budget is None else self._active_points()
         share, horizon = self._config.confirm_fraction, self._config.horizon
@@ -343,13 +334,10 @@ class BPEDelayOptimizer(Optimizer):
 
     @exclusive
     def follow(self, events: Sequence[Event]) -> Trial:
-        """Take in an ask that was made elsewhere, with all that it brought about.
-
-        What does not fit here any more is left out: a round that has opened already, or a fit to
-        fewer answers. A design point that another trial serves becomes an ask outside the design.
+        """Take in an ask that was made elsewhere, with all of it that still fits here.
 
         Args:
-            events: of the ask, the ask itself last, with the ids of the trials here.
+            events: what it brought about, the ask itself last, with the ids of the trials here.
 
         Raises:
             InputError: if the point is not in the domain.

@@ -161,14 +161,17 @@ def test_states_have_names():
     }
 
 
-@pytest.mark.parametrize("field", ["slot", "round", "point"])
-def test_an_ask_that_cannot_be_kept_leaves_nothing_behind(ledger, field):
-    with pytest.raises((OverflowError, ValueError)):
-        ask(ledger, 4, **{field: 2**70})
-    trial = ask(ledger, 4)
-    settle(ledger, 4, "completed", 2.0)
-    assert (trial.id, trial.state, trial.value) == (4, TrialState.COMPLETED, 2.0)
-    assert [t.id for t in ledger.running()] == [0, 1, 2, 3]
+@pytest.mark.parametrize(("field", "odd"), [("slot", -3), ("round", 0), ("reason", 1)])
+def test_an_event_of_an_ask_that_cannot_be_is_refused(field, odd):
+    data = {"x": [0.0], "point": 0, "round": 1, "slot": 0}
+    stored = Event("asked", 1.0, 0, data=data).record()
+    assert Event.read(stored).record() == stored
+    for value in (odd, 2**70, "1.5", None):
+        stored["data"] = data | {field: value}
+        if field == "reason" and isinstance(value, str):
+            continue
+        with pytest.raises(StorageError, match="malformed"):
+            Event.read(stored)
 
 
 def test_trials_of_a_copied_ledger_are_its_own(ledger):
