@@ -22,7 +22,7 @@ from botorch_delay.exceptions import RepeatedResultWarning
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialObserver, TrialState
 from botorch_delay.optimizers.assumptions import assumed, of_budget
 from botorch_delay.optimizers.budget import Budget
-from botorch_delay.optimizers.certificate import ROUNDING
+from botorch_delay.optimizers.certificate import ROUNDING, is_noisier
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.round_sequence import RoundSequence
 
@@ -43,36 +43,27 @@ _FALSE_ALARM = (
 
 
 class Audit(TrialObserver):
-    """Keeps what happened in a run as events are applied, and says what is claimed after it.
-
-    Attributes:
-        failed: trials that failed, but for the last one of a run.
-        abandoned: design points that were abandoned before they were answered, where a regret
-            bound needs their answers: they are asked again.
-        beyond_bound: trials that took longer than u_T, in asks.
-        own_noise: whether an answer was told with a noise variance other than the surrogate's.
-        noisier: whether one was above the square of the noise scale that the bounds rest on.
-        norm: the largest norm that the answers have called for since the last correction.
-        tested: to how many answers it was last computed.
-        amended: trials that were corrected, and attached results that were taken back where
-            bounds use them.
-    """
+    """Keeps what happened in a run as events are applied, and says what is claimed after it."""
 
     def __init__(
         self, config: BPEConfig, ledger: Ledger, rounds: RoundSequence, budget: Budget | None
     ) -> None:
         self._config, self._ledger = config, ledger
         self._rounds, self._budget = rounds, budget
-        known = config.confidence.constants
-        self._constants = known if config.proves else None  # they are held against the answers
+        # They are held against the answers.
+        self._constants = config.confidence.constants if config.proves else None
         self._kernel = config.fixed and copy.deepcopy(config.fixed.covar_module).cpu()
-        self._largest_noise = math.inf if known is None else known.noise_std**2 * (1.0 + ROUNDING)
         wait = rounds.round_rule.wait
         self._longest_wait = math.inf if wait is None else wait
-        self.failed = self.abandoned = self.beyond_bound = self.tested = 0
-        self.own_noise = self.noisier = False
-        self.norm = 0.0
-        self.amended = 0
+        self.failed = 0  # trials, but for the last one of a run
+        # Design points, before they were answered, where a regret bound needs their answers.
+        self.abandoned = 0
+        self.beyond_bound = 0  # trials that took longer than u_T
+        self.amended = 0  # corrected trials, and results taken back where bounds use them
+        self.own_noise = False  # whether an answer came with a noise variance of its own
+        self.noisier = False  # whether one is above that of the scale that the bounds rest on
+        self.norm = 0.0  # the largest that the answers have called for since the last correction
+        self.tested = 0  # to how many answers it was last computed
         self._broken: dict[str, None] = {}  # what a correction or an extension has ended, in order
 
     def settled(self, trial: Trial) -> None:
@@ -85,7 +76,8 @@ class Audit(TrialObserver):
             self.abandoned += current is not None and 0 <= trial.slot < current.design_size
         self.beyond_bound += taken > self._longest_wait and not trial.late
         self.own_noise |= self._has_other_noise(trial)
-        self.noisier |= trial.noise_var is not None and trial.noise_var > self._largest_noise
+        constants = self._constants
+        self.noisier |= constants is not None and is_noisier(trial, constants.noise_std)
         self._note_departures(trial)
 
     def corrected(self, trial: Trial, before: TrialState) -> None:
@@ -111,7 +103,7 @@ class Audit(TrialObserver):
                 self._broken[_FALSE_ROUND] = None
 
     def report_repeated(self, last: int) -> None:
-        """Warn where bounds rest on results of which the last were attached before."""
+        """Warn where bounds rest on results of which some of the last were attached before."""
         rests = self._config.proves and self._config.evidence == "all" and not self._config.exact
         repeats = self._ledger.repeated(last) if rests else 0
         if repeats:
@@ -189,13 +181,11 @@ class Audit(TrialObserver):
         config, answered = self._config, self._ledger.answered()
         assert self._kernel is not None
         assert self._constants is not None
-        answers = config.answers(answered)
-        fits = ~(answers.noise_var > self._largest_noise)
-        if not bool(fits.all()):
-            answers = answers.at(fits)
+        scale = self._constants.noise_std
+        answers = config.answers([trial for trial in answered if not is_noisier(trial, scale)])
         if not len(answers):
             return 0.0
-        scale, asks = self._constants.noise_std, answered[-1].id + 1
+        asks = answered[-1].id + 1
         return Ellipsoids(self._kernel, answers, scale, asks, config.delta).norm_at_least
 
     def take_test(self, norm: float, count: int) -> None:

@@ -33,9 +33,6 @@ class Optimizer(ReadableRun, ABC):
     Threads may share an optimizer: each call has it to itself, and what is asked depends on the
     order of the calls alone. Copies (``copy.deepcopy``) and changes of ``notes`` are not guarded.
     Processes do not share one; they share a file, see :func:`botorch_delay.editing`.
-
-    Args:
-        config: what it is made with.
     """
 
     @overload
@@ -49,9 +46,8 @@ class Optimizer(ReadableRun, ABC):
         """The next trial, or with ``n`` a list of the next ``n``.
 
         ``ask(n)`` equals ``n`` single asks with no answer between them. Where one of these fails
-        after the first, the list holds the trials that were asked before, and a
-        :class:`~botorch_delay.exceptions.FewerTrialsWarning` says why it is shorter; the next ask
-        raises the error itself, if its cause is still there.
+        after the first, the list holds the trials before it, and a
+        :class:`~botorch_delay.exceptions.FewerTrialsWarning` says why it is shorter.
 
         Raises:
             HorizonError: if fewer asks are left; then nothing is asked.
@@ -100,8 +96,7 @@ class Optimizer(ReadableRun, ABC):
     def tell(self, trial: Trial | int, y: float | Tensor, noise_var: float | None = None) -> None:
         """The answer of a trial, in any order, also after the horizon.
 
-        One that lies further from all others than eight of their standard deviations, and than
-        these lie from each other, is taken with an :class:`OutlierWarning`: it may be a slip, which
+        One far from all others is taken with an :class:`OutlierWarning`: it may be a slip, which
         :meth:`correct` mends.
 
         Args:
@@ -140,11 +135,10 @@ class Optimizer(ReadableRun, ABC):
 
         A failure that was none gets its answer, and an answer that was none (None) becomes a
         failure, whose point may be asked again. From now on everything is computed from what is
-        right. What was decided meanwhile stays: a point that a round eliminated is not taken back.
-        So ``guarantee`` ends for good once a round was closed, or an ask priced against a regret
-        budget, with the wrong report; else it goes on under the assumption that it names: a
-        correction says what the evaluation gave, and is none of its value. ``certificate`` is
-        made anew, from the corrected answers.
+        right, ``certificate`` included. What was decided meanwhile stays: a point that a round
+        eliminated is not taken back. So ``guarantee`` ends for good once a round was closed, or an
+        ask priced against a regret budget, with the wrong report; else it goes on under an
+        assumption that it names.
 
         Args:
             trial: an answered or failed trial, or its id.
@@ -202,8 +196,8 @@ class Optimizer(ReadableRun, ABC):
         """Results obtained elsewhere: used where all data are used, no part of the horizon.
 
         Each counts as an evaluation of its own, with noise of its own. Where a guarantee rests on
-        attached results (``evidence="all"`` with valid bounds), one with the same point and value
-        as an earlier one is taken in with a :class:`RepeatedResultWarning`.
+        them (``evidence="all"`` with valid bounds), one with the point and the value of an earlier
+        one is taken in with a :class:`RepeatedResultWarning`.
 
         Args:
             x: ``d`` or ``n x d``, in the domain or not; or, for one point, its values by name, of
@@ -249,13 +243,10 @@ class Optimizer(ReadableRun, ABC):
         Raises:
             InputError: if there is no such result, or it was taken back already.
         """
-        number = (
-            result.id if isinstance(result, Attached) else validation.whole(result, "result", 0)
-        )
+        meant = result if isinstance(result, Attached) else None
+        number = meant.id if meant else validation.whole(result, "result", 0)
         known = [own for own in self._ledger.attached if own.id == number]
-        if not known or (
-            isinstance(result, Attached) and not torch.equal(known[0].point, result.point)
-        ):
+        if not known or (meant and not torch.equal(known[0].point, meant.point)):
             ids = ", ".join(str(own.id) for own in self._ledger.attached[:20]) or "none"
             raise InputError(f"There is no attached result {number} here; known ids: {ids}.")
         reason = _text(reason)
@@ -265,12 +256,11 @@ class Optimizer(ReadableRun, ABC):
     def extend(self, horizon: int) -> None:
         """Plan more asks; a run that has come to its end, or was finished, goes on.
 
-        A round that is open keeps its length; those that begin later are of the new horizon
-        (q_r of :class:`HorizonRounds`, t_r and u_T of a delay law, the plan of a regret budget).
+        A round that is open keeps its length; those that begin later are of the new horizon.
         A regret bound is proved for a horizon known from the first ask: once something was asked
         ``guarantee`` ends for good, and what was claimed until then is of the asks until then.
-        ``certificate``, which needs no horizon, goes on. With :class:`GeometricRounds` and
-        ``horizon=None`` a claim needs none from the start.
+        ``certificate`` goes on. With :class:`GeometricRounds` and ``horizon=None`` a claim needs no
+        horizon from the start.
 
         Args:
             horizon: T, how many asks are planned, those already made included.
@@ -310,7 +300,6 @@ class Optimizer(ReadableRun, ABC):
         """Decide what follows from a trial's end."""
 
     def _decide_after_corrected(self, trial: Trial) -> None:
-        """Decide what follows from another end of a trial."""
         self._decide_after_settled(trial)
 
     def _decide_after_attached(self, count: int) -> None:

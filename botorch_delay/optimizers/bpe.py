@@ -36,7 +36,6 @@ from botorch_delay.optimizers.certifying import CertifyingUCB
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.exploit import (
     DEFAULT_EXPLOIT,
-    Exploit,
     Exploits,
     WithinBudget,
     as_exploit,

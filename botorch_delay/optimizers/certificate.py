@@ -151,9 +151,9 @@ def certify(
     refuted = norm > bound or largest.refuted
     regret = gap = math.inf
     if not refuted:
-        asked = Answers.of(domain, sign, trials)
-        _, first, counts = _distinct(asked.group)
-        regret = largest.excess(asked.X[first], counts) if len(trials) else 0.0
+        X = Answers.of(domain, sign, trials).X
+        asked, counts = torch.unique(X, dim=0, return_counts=True)
+        regret = largest.excess(asked, counts.double()) if len(trials) else 0.0
         if recommended is not None:
             gap = largest.excess(recommended.unsqueeze(0), torch.ones(1).to(recommended))
     return Certificate(
@@ -168,7 +168,7 @@ def certify(
 
 
 def is_noisier(trial: Trial, noise_std: float) -> bool:
-    """Whether an answer was told with more noise than of some scale."""
+    """Whether an answer was told with a noise variance above the square of a scale."""
     return trial.noise_var is not None and trial.noise_var > noise_std**2 * (1.0 + ROUNDING)
 
 
@@ -203,14 +203,6 @@ def _coordinates(x: Tensor | None) -> tuple[float, ...] | None:
     return None if x is None else tuple(x.tolist())
 
 
-def _distinct(group: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The distinct numbers, where each comes first, and how often, as doubles."""
-    numbers, place, counts = torch.unique(group, return_inverse=True, return_counts=True)
-    index = torch.arange(len(group))
-    first = index.new_full((len(numbers),), len(group)).scatter_reduce(0, place, index, "amin")
-    return numbers, first, counts.double()
-
-
 def _assumptions(constants: Constants, noisier: int, trials: Sequence[Trial]) -> tuple[str, ...]:
     assumptions = [
         f"the kernel is right, and the RKHS norm of f is at most {constants.norm_bound:g}",
@@ -233,7 +225,7 @@ def _assumptions(constants: Constants, noisier: int, trials: Sequence[Trial]) ->
 @torch.no_grad()
 def plausible(
     surrogate: Surrogate,
-    evidence: Data,
+    data: Data,
     candidates: Tensor,
     recommended: Tensor,
     delta: float,
@@ -245,7 +237,7 @@ def plausible(
     candidates (``N x d``) of the largest upper bounds; r is recommended. ``counts`` are those of
     asks and answers.
     """
-    posterior = surrogate.posterior(evidence)
+    posterior = surrogate.posterior(data)
     moments = posterior.at(candidates)
     upper = moments.mean + 3.0 * moments.deviation
     best = upper.topk(min(CANDIDATES, len(upper))).indices

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import copy
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from botorch_delay import validation
@@ -28,9 +28,7 @@ class QueuedOptimizer(Optimizer):
     and evaluated again at every further ask until one of its answers has come. For K
     independent arms the delay then costs an additive term, at most the sum over the arms of
     the largest number of answers outstanding (their theorem 6). With many dependent points it
-    says little: answers of neighbours are not used while it waits.
-
-    A failure is passed on like an answer. An abandoned trial is not.
+    says little. A failure is passed on like an answer, an abandoned trial is not.
 
     Args:
         base: a fresh optimizer on a finite domain; it belongs to the wrapper from now on.
@@ -114,14 +112,11 @@ class QueuedOptimizer(Optimizer):
             index = row_of(self._waiting)
             if not self._queues[index]:
                 return Suggestion(index, round=self._waiting.round, slot=len(self._ledger))
-            self._feed(self._waiting, self._queues[index][0])
-
-    def _feed(self, waiting: Trial, trial: Trial) -> None:
-        """Tell the base what became of the point that it waits for."""
-        if trial.value is None:
-            self._call(self._base.mark_failed, waiting, trial.reason, fed=trial.id)
-        else:
-            self._call(self._base.tell, waiting, trial.value, trial.noise_var, fed=trial.id)
+            told, base = self._queues[index][0], self._base
+            if told.value is None:
+                self._call(base.mark_failed, self._waiting, told.reason, fed=told.id)
+            else:
+                self._call(base.tell, self._waiting, told.value, told.noise_var, fed=told.id)
 
     def _call(self, call: Callable[..., Any], *arguments: Any, fed: int | None = None) -> None:
         """Call the base, and keep what happened there."""
@@ -169,14 +164,7 @@ class QueuedOptimizer(Optimizer):
         return self._base._judgement()
 
     def _described(self) -> dict[str, Any]:
-        base = {"optimizer": type(self._base).__name__, "config": self._configuration()}
-        return {"base": base} | self._domain.describe()
-
-    def _horizon_in(self, config: Mapping[str, Any]) -> Any:
-        try:
-            return config["base"]["config"]["horizon"]
-        except (LookupError, TypeError):
-            return None
+        return super()._described() | {"base": type(self._base).__name__}
 
 
 class _Relay(TrialObserver):

@@ -64,34 +64,24 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class _Ask:
-    """What the record of an ask says, trials named as the other system does.
+    """What the record of an ask says, trials named as the other system does."""
 
-    Attributes:
-        events: what it decided, and the ask itself at the end.
-        after: one more than the highest of the asks that its maker knew, 0 if it knew none.
-        told: trials that had ended by then, as the record of no trial that had ended says, too. One
-            that runs may still take its record back.
-        opener: the trial that opened its round, as its maker knew.
-        parent: the trial that opened the round before its events.
-    """
-
-    events: tuple[Event, ...]
-    after: int
+    events: tuple[Event, ...]  # what it decided, and the ask itself at the end
+    after: int  # one more than the highest of the asks that its maker knew, 0 if it knew none
+    # Trials that had ended by then, as the record of no trial that had ended says, too: one that
+    # runs may still take its record back.
     told: tuple[int, ...]
-    opener: int | None
-    parent: int | None
+    opener: int | None  # the trial that opened its round, as its maker knew
+    parent: int | None  # the trial that opened the round before its events
 
     @classmethod
     def read(cls, past: PastTrial) -> _Ask:
-        """The record of a trial."""
         record = past.record
         assert record is not None
         try:
             events = tuple(map(Event.read, record["events"]))
             if [event.kind for event in events].index("asked") != len(events) - 1:
                 raise ValueError("its events are not those of one ask")
-            for name, least in (("round", 1), ("slot", -2)):
-                validation.whole(events[-1].data[name], name, least)
             opener, parent = (
                 None if record[name] is None else validation.whole(record[name], name, 0)
                 for name in ("opener", "parent")
@@ -99,7 +89,7 @@ class _Ask:
             told = tuple(validation.whole(number, "told", 0) for number in record["told"])
             after = validation.whole(record["after"], "after", 0)
             ask = cls(events, after, told, opener, parent)
-            _ = ask.opened
+            _ = ask.opened_rounds
             return ask
         except (BotorchDelayError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise StorageError(
@@ -107,8 +97,7 @@ class _Ask:
             ) from error
 
     @property
-    def opened(self) -> list[int]:
-        """The rounds that it opened."""
+    def opened_rounds(self) -> list[int]:
         return [number for event in self.events if (number := _opens(event)) is not None]
 
 
@@ -132,11 +121,10 @@ class Replica:
         self._restart()
 
     def sync(self, trials: Iterable[PastTrial]) -> None:
-        """Take in trials that are new or have changed; others do no harm.
+        """Take in trials that are new or have changed, in any order; others do no harm.
 
-        Args:
-            trials: in any order. Together with those of earlier calls they must be all that the
-                asks recorded with them rest on.
+        Together with those of earlier calls they must be all that the asks recorded with them rest
+        on.
 
         Raises:
             StorageError: if a record is malformed, or rests on trials that are missing.
@@ -209,7 +197,6 @@ class Replica:
         return Asked(trial, record)
 
     def _ask_next(self) -> tuple[Trial, list[Event]]:
-        """What the optimizer asks now, and all that happened with it."""
         optimizer, start = self.optimizer, self.optimizer.event_count
         try:
             trial = optimizer.ask()
@@ -242,7 +229,6 @@ class Replica:
         return self._trials.get(number)
 
     def _rebuild(self) -> None:
-        """Take everything in again: two opened a round at once, or a point was changed."""
         self._restart()
         self._openers = self._find_openers()
         self._take(self._past.values())
@@ -267,7 +253,7 @@ class Replica:
         found: dict[tuple[int, int | None], list[int]] = {}
         for number, ask in self._asks.items():
             parent = ask.parent
-            for opened in ask.opened:
+            for opened in ask.opened_rounds:
                 found.setdefault((opened, parent), []).append(number)
                 parent = number
         openers: list[int] = []
@@ -276,17 +262,12 @@ class Replica:
         return openers
 
     def _take(self, changed: Iterable[PastTrial]) -> None:
-        """Take in results from elsewhere and asks, these after those that their makers knew.
+        """Take in results from elsewhere, asks after those their makers knew, then their ends."""
 
-        Then what became of them.
-        """
-        changed = sorted(
-            changed,
-            key=lambda past: (
-                -1 if past.record is None else self._asks[past.number].after,
-                past.number,
-            ),
-        )
+        def order(past: PastTrial) -> tuple[int, int]:
+            return -1 if past.record is None else self._asks[past.number].after, past.number
+
+        changed = sorted(changed, key=order)
         for past in changed:
             if past.record is not None and past.number not in self._trials:
                 ask = self._asks[past.number]
@@ -294,12 +275,9 @@ class Replica:
                     self._settle(number)
                 events = self._events_that_count(past, ask)
                 self._know(past.number, self.optimizer.follow(events))
-            elif (
-                past.record is None
-                and past.state is TrialState.COMPLETED
-                and past.number not in self._attached
-            ):
-                assert past.value is not None
+            elif past.value is not None and past.record is None:
+                if past.state is not TrialState.COMPLETED or past.number in self._attached:
+                    continue
                 self._attached.add(past.number)
                 self.optimizer.attach(past.x, past.value)
         for past in changed:
@@ -358,7 +336,7 @@ class Replica:
 
 
 def _with_decisions(record: dict[str, Any], last: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The record of an ask with what the one before decided, which tells of those before it."""
+    """The record of an ask with what the one before decided."""
     assert last is not None
     decided = [event for event in last["events"] if event["kind"] != "asked"]
     opened = any(event["kind"] in ("opened", "closed") for event in decided)

@@ -33,16 +33,6 @@ class RoundSequence(TrialObserver):
 
     What is decided here is returned as the data of an event; it takes effect, here or where the
     event is replayed, by the method that applies it.
-
-    Attributes:
-        active: the active set.
-        open: the open round; None before the first ask and after the last round.
-        records: of the closed rounds.
-        resets: how often no active point could be asked.
-        designed: how many design points were asked, in all rounds.
-        out_of_round: how many asks were made elsewhere for a round that had closed here.
-        round_rule: when a round closes.
-        closed_at: how many asks had been made when the last round closed; -1 before any did.
     """
 
     def __init__(
@@ -52,10 +42,12 @@ class RoundSequence(TrialObserver):
         self._feasibility = feasibility
         self.round_rule = config.round_rule()
         self.active: ActiveSet = whole_set(config.domain, config.seed, feasibility.keys)
-        self.open: OpenRound | None = None
-        self.records: list[RoundRecord] = []
-        self.resets = self.designed = self.out_of_round = 0
-        self.closed_at = -1
+        self.open: OpenRound | None = None  # before the first ask and after the last round
+        self.records: list[RoundRecord] = []  # of the closed rounds
+        self.resets = 0  # how often no active point could be asked
+        self.designed = 0  # how many design points were asked, in all rounds
+        self.out_of_round = 0  # how many asks were made elsewhere for a round that had closed here
+        self.closed_at = -1  # how many asks had been made when the last round closed
         # What close() found, until its event is applied: bounds are not made twice. A replay makes
         # the same of the event (ActiveSet.after_record).
         self._judged: ActiveSet | None = None
@@ -64,11 +56,8 @@ class RoundSequence(TrialObserver):
 
     def __str__(self) -> str:
         """Where the rounds stand, and what the last one left, in a line."""
-        count, left = self._config.domain.count, 1.0
-        if self.records:
-            left = self.records[-1].active_after
-        elif count is not None:
-            left = count
+        count = self._config.domain.count
+        left = self.records[-1].active_after if self.records else count or 1.0
         share = f"{left:.1%} of the box" if count is None else f"{left:.0f} of {count} points"
         stage = f"rounds: {len(self.records)}, all closed" if self.records else "no round has begun"
         if self.open is not None:
@@ -89,8 +78,7 @@ class RoundSequence(TrialObserver):
 
     def of(self, trial: Trial) -> OpenRound | None:
         """The open round, if a trial is of it: one asked elsewhere may be of an earlier round."""
-        current = self.open
-        return current if current is not None and trial.round == current.number else None
+        return self.open if self.open is not None and trial.round == self.open.number else None
 
     def is_due(self, current: OpenRound) -> bool:
         """Whether the open round closes before the next point is chosen."""
@@ -126,10 +114,7 @@ class RoundSequence(TrialObserver):
         return self._running(current.outstanding(), law)
 
     def forecast(self, law: EmpiricalDelay | None) -> Forecast | None:
-        """When the open round will close; None if none is open.
-
-        NoAnswerError if the round waits for answers and there is none to estimate delays from.
-        """
+        """When the open round will close; None if none is open."""
         current, asks, horizon = self.open, len(self._ledger), self._config.horizon
         if current is None:
             return None
@@ -182,8 +167,7 @@ class RoundSequence(TrialObserver):
         if last and claimed and not self._ends_as_planned(current):
             answers = replace(answers, ids=(), own=self._config.answers(()))
         infeasible, bounds = self._feasibility.infeasible(), self.bounds(current.number)
-        record, active = close_round(current, answers, self.active, infeasible, bounds)
-        self._judged = active
+        record, self._judged = close_round(current, answers, self.active, infeasible, bounds)
         logger.info(
             "round %d closed after %d asks: %d answers used, %.6g active before, %.6g after",
             record.number,
@@ -192,17 +176,13 @@ class RoundSequence(TrialObserver):
             record.active_before,
             record.active_after,
         )
-        return {
-            "record": record.describe(),
-            "left": active.difference_from(self.active),
-            "last": last,
-        }
+        left = self._judged.difference_from(self.active)
+        return {"record": record.describe(), "left": left, "last": last}
 
     def reset(self, current: OpenRound) -> dict[str, Any]:
-        """Going on with every feasible point, as the data of an event.
+        """Going on with every feasible point, as the data of an event; EmptyDomainError if none.
 
         Where points may not be asked because their values are known exactly, they stay active.
-        EmptyDomainError if no point is left.
         """
         everything_left(self.active, self._feasibility, current.number)
         return {"whole": self.feasible.is_empty}
@@ -259,13 +239,11 @@ class RoundSequence(TrialObserver):
         current.restart(left)
 
     def waits(self, choice: Suggestion) -> bool:
-        """Whether a regret budget counts an ask, not made yet, as made while the round waits.
-
-        That is so for a point that is asked again, or beyond the first q_r of the design, too.
-        """
+        """Whether a regret budget counts an ask, not made yet, as made while the round waits."""
         current, slot = self.open, choice.slot
         if current is None or slot < 0:
             return slot == WAITING_SLOT
+        # A point that is asked again, or beyond the first q_r of the design, counts as well.
         return current.is_served(slot) or slot >= current.design_size
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:

@@ -99,14 +99,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Lock:
-    """A reentrant lock that objects with copies can own: each copy gets one of its own.
-
-    ``warned`` holds the warnings of lost accuracy that calls of the object have given.
-    """
+    """A reentrant lock that objects with copies can own: each copy gets one of its own."""
 
     def __init__(self) -> None:
         self.held = threading.RLock()
-        self.warned: list[str] = []
+        self.warned: list[str] = []  # of lost accuracy, in calls of the object
 
     def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
         return Lock, ()
@@ -198,8 +195,9 @@ class Run:
                 f"The state is of a {state['optimizer']}, this is a {type(self).__name__}."
             )
         stored = {key: state[key] for key in ("points", "bounds") if key in state}
-        loaded = copy.copy(self)
-        loaded._planned = self._shorter(loaded._horizon_in(state["config"]))
+        loaded, stored_horizon = copy.copy(self), state["config"].get("horizon")
+        if self._planned is not None and stored_horizon in range(1, self._planned):
+            loaded._planned = stored_horizon
         loaded._start()
         states.check_same(
             self._array() | loaded._described(),
@@ -223,9 +221,7 @@ class Run:
 
     @exclusive
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the state to an SQLite file, in one transaction.
-
-        Saving again to the same file writes what changed since: one more answer is one row.
+        """Write the state to an SQLite file, or what changed since, in one transaction.
 
         Args:
             path: the file; it is made if it does not exist.
@@ -267,10 +263,7 @@ class Run:
         self._apply(Event(kind, time.time(), value=value, data=data or {}))
 
     def _apply(self, event: Event) -> None:
-        """Take in an event, as it happens or when it is replayed: nothing is decided here.
-
-        StorageError if it cannot follow those before it.
-        """
+        """Take in an event, as it happens or when it is replayed: nothing is decided here."""
         ledger, observers = self._ledger, self._observers
         if event.kind in ("corrected", "detached"):
             self._fitting.forget()
@@ -345,19 +338,5 @@ class Run:
 
     def _described(self) -> dict[str, Any]:
         """What it was made with, JSON-ready."""
-        return self._configuration() | self._domain.describe()
-
-    def _configuration(self) -> dict[str, Any]:
-        """The arguments that it was made with, JSON-ready."""
-        return self._config.describe() | {"horizon": self._planned}
-
-    def _horizon_in(self, config: Mapping[str, Any]) -> Any:
-        """The horizon that a stored configuration was made with."""
-        return config.get("horizon")
-
-    def _shorter(self, horizon: Any) -> int | None:
-        """A stored horizon, where it is shorter than the one that was planned here."""
-        planned = self._planned
-        is_number = isinstance(horizon, int) and not isinstance(horizon, bool)
-        shorter = planned is not None and is_number and 1 <= horizon < planned
-        return horizon if shorter else planned
+        horizon = {"horizon": self._planned}
+        return self._config.describe() | horizon | self._domain.describe()
