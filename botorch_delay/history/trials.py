@@ -61,10 +61,9 @@ class _Placed:
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Trial(_Placed):
-    """One ask and what became of it; optimizers make them.
+    """One ask and what became of it, kept up to date by the optimizer that made it.
 
-    It is read-only to its holder and kept up to date by the optimizer that handed it out. A copy
-    is of the moment, and has the point alone, not the domain that it is in.
+    It is read-only. A copy is of the moment, and has the point alone, not the domain that it is in.
 
     Attributes:
         id: counted from 0.
@@ -115,6 +114,9 @@ class Trial(_Placed):
             return None
         return self.answered_step - 1 - self.id
 
+    def _ask(self) -> tuple[Any, ...]:
+        return self.index, self.round, self.asked_at, self.point.tolist()
+
     def _become(self, **values: Any) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -125,10 +127,8 @@ class Trial(_Placed):
 
     def __repr__(self) -> str:
         value = "" if self.value is None else f", value={self.value:g}"
-        return (
-            f"Trial(id={self.id}, index={self.index}, round={self.round}, "
-            f"{self.state.value}{value})"
-        )
+        place = f"index={self.index}, round={self.round}"
+        return f"Trial(id={self.id}, {place}, {self.state.value}{value})"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -362,7 +362,7 @@ class Ledger:
             known = f"0 to {len(self.trials) - 1}" if self.trials else "none yet"
             raise TrialError(f"There is no trial {trial_id} here; known ids: {known}.")
         own = self.trials[trial_id]
-        if isinstance(trial, Trial) and not _same_ask(own, trial):
+        if isinstance(trial, Trial) and own is not trial and own._ask() != trial._ask():
             raise TrialError(
                 f"Trial {trial_id} was asked by another optimizer; tell it there, or use "
                 "attach(x, y) to hand over its result."
@@ -402,7 +402,7 @@ class Ledger:
             self._widen(result.value)
 
     def running(self) -> list[Trial]:
-        """Trials without an answer, failure or abandonment, in the order of their ids."""
+        """In the order of their ids."""
         return list(self._running.values())
 
     def answered(self) -> list[Trial]:
@@ -424,10 +424,3 @@ def _as_id(value: Any) -> int:
             f"Expected a Trial or its id, got {type(value).__name__}; ask() returns trials. "
             "A result that no trial asked for is handed over with attach(x, y)."
         ) from None
-
-
-def _same_ask(own: Trial, other: Trial) -> bool:
-    return own is other or (
-        (own.index, own.round, own.asked_at) == (other.index, other.round, other.asked_at)
-        and torch.equal(own.point, other.point)
-    )

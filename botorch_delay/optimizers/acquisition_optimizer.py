@@ -83,16 +83,10 @@ class AcquisitionOptimizer(Optimizer):
         maximize: bool = True,
     ) -> None:
         config = AcquisitionConfig(
-            domain=as_domain(domain),
-            horizon=horizon,
-            covar_module=covar_module,
-            noise_var=noise_var,
+            *(as_domain(domain), horizon, covar_module, noise_var, exact, seed, maximize),
             rule=UCB(6.0) if rule is None else as_rule(rule),
             pending=Hallucinate() if pending is None else pending,
-            exact=exact,
             repeat_pending=repeat_pending,
-            seed=seed,
-            maximize=maximize,
         )
         super().__init__(config)
         self._config: AcquisitionConfig = config

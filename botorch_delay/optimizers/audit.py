@@ -9,12 +9,15 @@ from __future__ import annotations
 import copy
 import math
 import warnings
+from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 from gpytorch.kernels import Kernel
 
+from botorch_delay import validation
 from botorch_delay.confidence.anytime import Ellipsoids
-from botorch_delay.confidence.guarantee import BudgetTerms, Guarantee
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.delays import SubExponentialDelay
 from botorch_delay.elimination.open_round import OpenRound
 from botorch_delay.elimination.rounds import Departure
@@ -134,20 +137,15 @@ class Audit(TrialObserver):
             self._rounds.open.departures |= self._departures(self._rounds.open, trial)
 
     def _is_closed_on(self, step: int, trial_id: int | None = None) -> bool:
-        """Whether a round may have been judged with a report made after ``step`` asks.
-
-        ``trial_id`` is of an answer: a round may have gone without a failure.
-        """
+        """Whether a round may have been judged with a report made after ``step`` asks."""
+        # An answer's id is given; a round may have gone without a failure.
         if trial_id is not None and self._config.evidence == "round":
             return any(trial_id in record.trial_ids for record in self._rounds.records)
         return step <= self._rounds.closed_at
 
     def _departures(self, current: OpenRound, trial: Trial) -> set[Departure]:
-        """How the settling of a trial makes the open round depart from the plan.
-
-        Where evaluations are exact, another answer at a point, until the round closes, is as good
-        as the one that was given up.
-        """
+        """How the settling of a trial makes the open round depart from the plan."""
+        # Exact evaluations: until it closes another answer at a point is as good as one given up.
         found, exact = set(), self._config.exact
         on_arrival = self._rounds.round_rule.on_arrival
         if on_arrival and not exact and current.gave_up():
@@ -169,33 +167,31 @@ class Audit(TrialObserver):
         assert surrogate is not None
         return own is not None and abs(own / surrogate.noise_var - 1.0) > ROUNDING
 
-    @property
-    def is_test_due(self) -> bool:
-        """Whether the answers are to be held against the bound on the norm."""
+    def test(self) -> dict[str, Any] | None:
+        """The answers held against the bound on the norm, where that is due: data of an event."""
+        config, constants = self._config, self._constants
         count, tested = self._ledger.answer_count, self.tested
         grown = count > tested and not FIRST_TESTS < count < GROWTH_TO_TEST * tested
-        return grown and self._constants is not None
-
-    def least_norm(self) -> float:
-        """The least norm that the answers call for, without those that have too much noise."""
-        config, answered = self._config, self._ledger.answered()
+        if not grown or constants is None:
+            return None
         assert self._kernel is not None
-        assert self._constants is not None
-        scale = self._constants.noise_std
+        answered, scale = self._ledger.answered(), constants.noise_std
         answers = config.answers([trial for trial in answered if not is_noisier(trial, scale)])
         if not len(answers):
-            return 0.0
-        asks = answered[-1].id + 1
-        return Ellipsoids(self._kernel, answers, scale, asks, config.delta).norm_at_least
+            return {"norm": 0.0, "answers": count}
+        parts = self._kernel, answers, scale, answered[-1].id + 1, config.delta
+        return {"norm": Ellipsoids(*parts).norm_at_least, "answers": count}
 
-    def take_test(self, norm: float, count: int) -> None:
-        """Apply that this many answers have called for a norm."""
+    def take_test(self, data: Mapping[str, Any]) -> None:
+        """Apply that so many answers have called for a norm."""
+        norm, count = validation.real(data["norm"], "norm"), data["answers"]
         if self._config.proves:
-            self.norm, self.tested = max(self.norm, norm), count
+            self.norm = max(self.norm, norm)
+            self.tested = validation.whole(count, "answers", 0)
 
     def guarantee(self) -> Guarantee:
         """The regret bound of Theorem 1 and what comes on top of it, or what is missing for it."""
-        config, terms = self._config, self._budget_terms()
+        config, terms = self._config, None if self._budget is None else self._budget.terms()
         seen = {"failed": self.failed, "abandoned": self.abandoned, "amended": self.amended}
         assumptions = assumed(config, **seen, own_noise=self.own_noise)
         departed = {entry for record in self._rounds.records for entry in record.departures}
@@ -239,27 +235,14 @@ class Audit(TrialObserver):
         rule = f"{known}, {config.rule!r}" if known else f"{config.rule!r}"
         return f"One of the {asks} asks is a design point; the others play a rule: {rule}."
 
-    def _budget_terms(self) -> BudgetTerms | None:
-        if self._budget is None:
-            return None
-        records, current = self._rounds.records, self._rounds.open
-        sizes = [record.design_size for record in records]
-        if current is not None:
-            sizes.append(min(len(current.slots), current.design_size))
-        return self._budget.terms([record.half_width for record in records], sizes)
-
     def _waits(self) -> tuple[int, float]:
-        """How many asks were made while rounds waited, and what they can have cost at most.
-
-        Bounds of a round of half-widths h leave points of regret at most 4 h.
-        """
-        most = self._most_costly
-        waits = self._rounds.out_of_round
+        """How many asks were made while rounds waited, and what they can have cost at most."""
+        most, waits = self._most_costly, self._rounds.out_of_round
         cost = waits * most
         for record in self._rounds.records:
             waits += record.waits
             cost += record.waits * most
-            if record.half_width is not None:
+            if record.half_width is not None:  # no point of more regret was left
                 most = min(most, 4.0 * record.half_width)
         if self._rounds.open is not None:
             waits += self._rounds.open.waits

@@ -377,8 +377,7 @@ class BPEDelayOptimizer(Optimizer):
         elif event.kind == "reserved" and current is not None:
             current.reserve(rounds.active.key_of(sent(data["x"], self._domain.like)))
         elif event.kind == "tested":
-            norm = validation.real(data["norm"], "norm")
-            self._audit.take_test(norm, validation.whole(data["answers"], "answers", 0))
+            self._audit.take_test(data)
         else:
             super()._apply_decided(event)
             if event.kind == "fitted" and current is not None:
@@ -387,9 +386,8 @@ class BPEDelayOptimizer(Optimizer):
             self._maximizer.use_active(rounds.active)
 
     def _decide_after_settled(self, trial: Trial) -> None:
-        if self._audit.is_test_due:
-            found = {"norm": self._audit.least_norm(), "answers": self._ledger.answer_count}
-            self._happen("tested", data=found)
+        if (tested := self._audit.test()) is not None:
+            self._happen("tested", data=tested)
         current = self._rounds.open
         if current is not None and len(self._ledger) == self.horizon and current.all_settled():
             self._close_last()

@@ -133,15 +133,16 @@ class Budget(TrialObserver):
         """A bound on the regret of all asks so far, in units of the values."""
         return float(self._asks @ self._bills())
 
-    def terms(self, half_widths: Sequence[float | None], sizes: Sequence[int]) -> BudgetTerms:
-        """What is claimed, and what has been spent of it.
-
-        ``half_widths`` are the largest of each closed round, None where it was not judged;
-        ``sizes`` how many of its first q_r design points each round has asked, the open one too.
-        """
+    def terms(self) -> BudgetTerms:
+        """What is claimed, and what has been spent of it."""
+        records, current = self._rounds.records, self._rounds.open
+        sizes = [record.design_size for record in records]  # design points asked, of the first q_r
+        if current is not None:
+            sizes.append(min(len(current.slots), current.design_size))
         excess, rate = 0.0, self._rates[0]
-        for half, size, planned in zip(half_widths, sizes[1:], self._rates[1:], strict=False):
-            rate = rate if half is None else min(rate, 4.0 * half)
+        for record, size, planned in zip(records, sizes[1:], self._rates[1:], strict=False):
+            if record.half_width is not None:  # it was judged
+                rate = min(rate, 4.0 * record.half_width)
             excess += size * max(rate - planned, 0.0)
         bound = max(self._factor * self.bound, self.own_bound)
         return BudgetTerms(self._factor, self.bound, bound, self.waits_cost, excess, self.trivial)

@@ -143,12 +143,7 @@ class Maximizer:
         return self._climb(model, scores, may_ask, allowed)
 
     def confirm(self, active: ActiveSet | None = None) -> int | Tensor | None:
-        """The answered point to ask again, while it is open which of them is best; else None.
-
-        It is open while the mean plus deviation of another reaches the best one's mean less its
-        deviation, pending points counted. Of all these the one with the largest mean plus
-        deviation is asked, unless a trial of it is running.
-        """
+        """The answered point to ask again, while it is open which is best; see :class:`Exploit`."""
         self.update()
         if self.model.is_blind:
             return None
@@ -178,13 +173,10 @@ class Maximizer:
         return torch.unique(torch.cat([spread, edge[self._domain.contains(edge)]]), dim=0)
 
     def _first_order(self) -> Tensor:
-        """Scores by which the candidates come one after the other in a random order.
-
-        Before there is anything to learn from, a rule knows only which points are far from each
-        other. Those are the corners, where it is rarely worth to begin. The candidates of a box
-        are spread evenly, and so are the first hundreds of them (benchmarks/REPORT.md, "Many
-        workers").
-        """
+        """Scores by which the candidates come one after the other in a random order."""
+        # Before there is anything to learn from, a rule knows only which points are far from each
+        # other. Those are the corners, where it is rarely worth to begin. The candidates of a box
+        # are spread evenly, and so are the first hundreds of them (REPORT.md, "Many workers").
         pool = self.model.candidates
         if self._order is None:
             generator = generator_for(self._config.seed, 0)

@@ -31,11 +31,10 @@ class RandomOptimizer(Optimizer):
     """Random search: scrambled Sobol points on a box, without replacement on a set.
 
     On a set the points are asked in a random order, then in another one, and so on; an
-    abandoned trial's point comes again in the same pass. On a box a point that failed is not
-    asked again, unless the sequence meets it again by itself. Only ``recommend`` uses the
-    answers, through the surrogate. Where evaluations are exact one pass over a set is all.
+    abandoned trial's point comes again in the same pass. Only ``recommend`` uses the answers,
+    through the surrogate. Where evaluations are exact one pass over a set is all.
 
-    The arguments are those of :class:`BPEDelayOptimizer`; a ``horizon`` of None plans no end.
+    The arguments are those of :class:`AcquisitionOptimizer`.
 
     Example:
         >>> box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 5.0]], dtype=torch.double))
@@ -88,10 +87,7 @@ class RandomOptimizer(Optimizer):
         return Suggestion(index, round=number + 1, slot=len(self._ledger))
 
     def _sobol_point(self) -> Tensor:
-        """The next point of the scrambled Sobol sequence that satisfies the constraints.
-
-        Where hardly any point of the sequence does: a uniform one.
-        """
+        """The next point of the sequence that satisfies the constraints; uniform if hardly any."""
         assert isinstance(self._domain, BoxDomain)
         number = len(self._ledger)
         if self._engine is None:

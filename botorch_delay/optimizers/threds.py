@@ -83,10 +83,9 @@ class ThreDSOptimizer(Optimizer):
     ended are used by ``recommend`` only.
 
     On a box it is played on 4,096 Sobol points, drawn by ``seed``. Kernel and noise are given.
-    Arguments that are not named here are those of :class:`BPEDelayOptimizer`.
+    Arguments that are not named here are those of :class:`AcquisitionOptimizer`.
 
     Args:
-        horizon: how many asks are planned; None where no end is planned.
         confidence: gives the multiplier, from all answers of a search; with
             ``RKHSConfidence`` the self-normalised one.
         interval: ends between which max f (min f where ``maximize`` is False) is known to
@@ -142,7 +141,14 @@ class ThreDSOptimizer(Optimizer):
         self._row_at: dict[tuple[float, ...], int] = {}  # of the points that are played on a box
         if not config.finite:
             self._row_at = {tuple(x): row for row, x in enumerate(self._on_host.tolist())}
-        self._ends = self._first_interval(config)
+        ends = config.interval
+        if ends is None:
+            assert config.confidence.constants is not None
+            with torch.no_grad():
+                prior = prior_variance(config.fixed.covar_module, self._points)
+            largest = config.confidence.constants.norm_bound * prior.max().item() ** 0.5
+            ends = -largest, largest
+        self._ends = ends
         self._levels = min(domain.dim, MAX_LEVELS)
         self._nodes: dict[int, Tensor] = {1: torch.arange(len(self._points))}
         self._start()
@@ -152,16 +158,6 @@ class ThreDSOptimizer(Optimizer):
         low, high = sorted(self._config.sign * end for end in self._ends)
         self._search = _Search(low, high)
         self._observers = [self._feasibility, self._search]
-
-    def _first_interval(self, config: ThreDSConfig) -> tuple[float, float]:
-        if config.interval is not None:
-            return config.interval
-        constants = config.confidence.constants
-        assert constants is not None
-        with torch.no_grad():
-            prior = prior_variance(self._surrogate.covar_module, self._points)
-        largest = constants.norm_bound * prior.max().item() ** 0.5
-        return -largest, largest
 
     @property
     def interval(self) -> tuple[float, float]:
