@@ -39,10 +39,9 @@ class Feasibility(TrialObserver):
     def __init__(self, domain: Domain, *, exact: bool) -> None:
         self.keys, self._domain, self._exact = PointKeys(), domain, exact
         self._key_of: dict[int, int] = {}  # of trials by their ids, of results by -1 - id
-        # Answers and running trials, where they are exact: trials by id, results by -1 - id.
-        self._known: dict[int, set[int]] = defaultdict(set)
         self._trials: dict[int, list[Trial]] = defaultdict(list)
-        self.suspects: set[int] = set()
+        self._attached: dict[int, set[int]] = defaultdict(set)  # ids, where they are exact
+        self.suspects: set[int] = set()  # points of which a trial has failed
 
     def key(self, place: Trial | Attached) -> int:
         """The key of a point, see :class:`PointKeys`."""
@@ -54,28 +53,24 @@ class Feasibility(TrialObserver):
         return self._key_of[source]
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        key = self.key(trial)
-        self._trials[key].append(trial)
-        if self._exact:
-            self._known[key].add(trial.id)
+        self._trials[self.key(trial)].append(trial)
 
     def settled(self, trial: Trial) -> None:
         if trial.state is TrialState.FAILED:
             self.suspects.add(self.key(trial))
-        if self._exact:
-            known = self._known[self.key(trial)]
-            (known.discard if trial.state in _NO_ANSWER else known.add)(trial.id)
 
     def attached(self, result: Attached) -> None:
         if self._exact and bool(self._domain.contains(result.x.unsqueeze(0))):
-            self._known[self.key(result)].add(-1 - result.id)
+            self._attached[self.key(result)].add(result.id)
 
     def detached(self, result: Attached) -> None:
-        if self._exact and bool(self._domain.contains(result.x.unsqueeze(0))):
-            self._known[self.key(result)].discard(-1 - result.id)
+        if self._exact:
+            self._attached[self.key(result)].discard(result.id)
 
     def status(self, key: int) -> PointStatus:
-        if self._known.get(key):
+        if self._exact and (
+            self._attached.get(key) or any(t.state not in _NO_ANSWER for t in self.trials(key))
+        ):
             return PointStatus.KNOWN
         if key not in self.suspects:
             return PointStatus.OPEN
@@ -108,11 +103,11 @@ class Feasibility(TrialObserver):
 
     def marked(self) -> set[int]:
         """Points that may be other than open; every other point is open."""
-        return self.suspects | self.known() if self._exact else self.suspects
+        return {*self._trials, *self._attached} if self._exact else self.suspects
 
     def known(self) -> set[int]:
         """Points that are not asked again because evaluations are exact."""
-        return {key for key, sources in self._known.items() if sources}
+        return {key for key in self.marked() if self.status(key) is PointStatus.KNOWN}
 
     def closed(self) -> list[int]:
         """All points that may not be asked now, increasing."""

@@ -22,7 +22,7 @@ _TYPES: dict[str, type] = {
     "events": list,
 }
 # Parts of a record that are no arguments of what it records.
-_LAYERS = re.compile(r"\.(arguments|config|hyperparameters|options|structure)\b")
+_LAYERS = re.compile(r"\.(arguments|hyperparameters|options|structure)\b")
 
 
 def check_format(version: Any, what: str) -> None:

@@ -259,9 +259,10 @@ class Ledger:
         if event.trial != number:
             raise StorageError(f"trial {event.trial} was asked after {number} others.")
         index = data["point"]
-        source = domain.on_cpu
         if index is None:  # on the CPU: compared without waiting
             source = torch.tensor(data["x"], dtype=domain.like.dtype)
+        else:
+            source = domain.on_cpu
         place = source, domain.like.device, domain.columns, index
         trial = Trial(number, *place, data["round"], data["slot"], asked_at=event.time)
         self.trials.append(trial)

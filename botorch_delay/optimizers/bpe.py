@@ -298,8 +298,10 @@ class BPEDelayOptimizer(Optimizer):
         again = current.next_retry()
         if again is not None:
             return rounds.active.suggestion(current.slots[again].key, number, again)
-        own, slot = rounds.is_turn_of_design(current), len(current.slots)
-        choice, budget = None, self._budget
+        choice, budget, slot = None, self._budget, len(current.slots)
+        # The design has points left and less than its share of the asks.
+        due = rounds.designed <= self._config.fraction * len(self._ledger)
+        own = due and not current.design_is_asked()
         if budget is not None:
             choice = self._play(number, NO_SLOT)
             if choice is not None and not budget.affords(row_of(choice), number, slot):

@@ -102,7 +102,7 @@ class Config:
             like = self.domain.like
             self._fill(noise_var=validation.noise_variance(self.noise_var, "noise_var", like))
 
-    @property
+    @cached_property
     def learned(self) -> bool:
         """Whether kernel and noise are learned."""
         return isinstance(self.covar_module, Learned)

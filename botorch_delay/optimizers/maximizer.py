@@ -79,7 +79,8 @@ class Maximizer:
     def update(self) -> None:
         """Count all trials, with the present surrogate and candidates, where that is not done."""
         fitted, model = self._fitting.surrogate, self.model
-        if not (model.behind or model.is_outgrown) and self._fitted is fitted:
+        behind = model.behind or model.renewals != model.renewals_due
+        if not behind and self._fitted is fitted:
             return
         self._fitted = fitted
         candidates = None if self._active is None else self._active.spread

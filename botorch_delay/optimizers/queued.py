@@ -164,7 +164,7 @@ class QueuedOptimizer(Optimizer):
         return self._base._judgement()
 
     def _described(self) -> dict[str, Any]:
-        return super()._described() | {"base": type(self._base).__name__}
+        return {"base": type(self._base).__name__} | super()._described()
 
 
 class _Relay(TrialObserver):

@@ -82,19 +82,15 @@ class RoundSequence(TrialObserver):
 
     def is_due(self, current: OpenRound) -> bool:
         """Whether the open round closes before the next point is chosen."""
-        if current.is_due():
+        if current.length is not None:
+            return current.asks >= current.length
+        if current.design_is_settled():
             return True
         if self._early is None or not current.design_is_asked():
             return False
         rows = self.feasible.rows
         assert rows is not None
         return self._early.allows(current, rows)
-
-    def is_turn_of_design(self, current: OpenRound) -> bool:
-        """Whether the design still has points to ask and less than its share of the asks."""
-        if current.design_is_asked():
-            return False
-        return self.designed <= self._config.fraction * len(self._ledger)
 
     def is_held(self, current: OpenRound) -> bool:
         """Whether the next design point has to wait until no trial of it is running."""

@@ -97,6 +97,8 @@ class RuleModel(View, TrialObserver):
         views: what each of the rule's surrogates sees; this model is the first one's.
         feasibility: which points may be asked.
         behind: whether all trials are to be counted by :meth:`restart` before anything is read.
+        renewals: how many times points were chosen that are left out; if not ``renewals_due``
+            :meth:`restart` chooses them again.
         widths: sigma at the last points, when they were asked, where ``pending`` inflates.
     """
 
@@ -136,8 +138,8 @@ class RuleModel(View, TrialObserver):
             for each in surrogates
         ]
         self.answers, self.asked_points = self.views[0].answers, self.views[0].asked_points
-        self._renewal = self._present_renewal
-        self._left_out = self._without() if self._renewal else set()
+        self.renewals = self.renewals_due
+        self._left_out = self._without() if self.renewals else set()
         results: list[Trial | Attached] = [*self._ledger.trials, *self._ledger.attached]
         for result in results:
             self._count(result)
@@ -149,13 +151,8 @@ class RuleModel(View, TrialObserver):
         return len(self._ledger)
 
     @property
-    def is_outgrown(self) -> bool:
-        """Whether points that are left out are to be chosen again, by :meth:`restart`."""
-        return self._renewal != self._present_renewal
-
-    @property
-    def _present_renewal(self) -> int:
-        """How many times points were chosen that are left out; 0 while none are.
+    def renewals_due(self) -> int:
+        """How many times points are to have been chosen that are left out; 0 while none are.
 
         Only where the kernel is learned, which nothing is claimed with, and unless posteriors cost
         no more with more answers anyway.
@@ -175,7 +172,7 @@ class RuleModel(View, TrialObserver):
         results: list[Trial | Attached] = [*self._ledger.attached, *self._ledger.trials]
         answered = (r.answered_step for r in results if r.value is not None)
         steps = sorted(step for step in answered if step is not None)
-        last = steps[self._renewal * RENEWED_EVERY - 1]
+        last = steps[self.renewals * RENEWED_EVERY - 1]
         values: dict[int, list[float]] = {}
         later = set()
         for result in results:
@@ -277,8 +274,8 @@ class RuleModel(View, TrialObserver):
             results: list[Trial | Attached] = [*self.feasibility.trials(key), *there]
             for result in results:
                 self._count(result)
-        else:
-            self.settled(trial)
+        elif not self.behind:
+            self._count(trial)
 
     def settled(self, trial: Trial) -> None:
         if not self.behind:
