@@ -13,7 +13,7 @@ share the trials of another system.
 | detached | such a result was taken back | its ``id``, ``reason`` |
 | extended | more asks were planned | ``horizon`` |
 | finished | the run was ended | |
-| noted | the user's notes changed | ``digest`` of them |
+| noted | the user's notes changed | |
 | fitted | kernel and noise were learned | ``surrogate``, ``answers`` |
 | opened | the first round began | |
 | closed | a round ended | ``record``, ``left`` (rows taken out, or a point inside), ``last`` |

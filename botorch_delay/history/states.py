@@ -13,7 +13,7 @@ from torch import Tensor
 from botorch_delay.exceptions import StorageError
 from botorch_delay.history.events import brief
 
-FORMAT = 6
+FORMAT = 7
 _TYPES: dict[str, type] = {
     "format": int,
     "optimizer": str,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import enum
-import hashlib
-import math
 import operator
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -183,23 +182,18 @@ class TrialObserver:
 
 
 class Ledger:
-    """The events of a run in order, and the trials and attached results that they made.
+    """The events of a run in order, and the trials and attached results that they made."""
 
-    With what the run is of, ``origin``, the events make their digests.
-    """
-
-    def __init__(self, origin: str) -> None:
+    def __init__(self) -> None:
         self.trials: list[Trial] = []
         self.attached: list[Attached] = []
         self.detached: list[Attached] = []
         self.answer_count = 0
         self._running: dict[int, Trial] = {}
-        self._range = (math.inf, -math.inf)  # of all answers and attached results
+        self._values: list[float] = []  # of all answers and attached results, increasing
         # An ask is kept as its trial, an answer or a failure as the id of its trial, which say all
         # of it: whole events would be most of what a long run takes of memory.
         self._events: list[Event | Trial | int] = []
-        self._origin = hashlib.blake2b(origin.encode(), digest_size=16).digest()
-        self._linked = (0, self._origin)  # a number of events, and their digest
 
     def __getitem__(self, trial_id: int) -> Trial:
         return self.trials[trial_id]
@@ -227,31 +221,6 @@ class Ledger:
                 said = {"noise_var": trial.noise_var, "reason": trial.reason}
                 data = {name: told for name, told in said.items() if told}  # no variance is 0
                 yield Event(trial.state.value, trial.answered_at, entry, trial.value, data)
-
-    def digest(self, count: int) -> str:
-        """The digest of the first ``count`` events, and of what the run is of."""
-        known, link = self._linked if self._linked[0] <= count else (0, self._origin)
-        self._link(link, count, (event.row() for event in self.events(known, count)))
-        return self._linked[1].hex()
-
-    def rows(self, start: int) -> list[tuple[Any, ...]]:
-        """The events from some number on as rows of a table; then the digest of all is known."""
-        link = bytes.fromhex(self.digest(start))
-        rows = [event.row() for event in self.events(start)]
-        self._link(link, len(self._events), rows)
-        return rows
-
-    def _link(self, link: bytes, count: int, rows: Iterable[tuple[Any, ...]]) -> None:
-        for row in rows:
-            link = hashlib.blake2b(link + repr(row).encode(), digest_size=16).digest()
-        self._linked = (count, link)
-
-    def know_digest(self, digest: str) -> None:
-        """Take the digest of all events from where they were stored; ValueError if it is none."""
-        link = bytes.fromhex(digest)
-        if len(link) != len(self._origin):
-            raise ValueError(f"the digest is {brief(digest)}")
-        self._linked = (len(self._events), link)
 
     def ask(self, event: Event, domain: Domain) -> Trial:
         """Append a trial that was asked; StorageError if its id is not the next one."""
@@ -287,8 +256,9 @@ class Ledger:
             answered_step=len(self.trials),
         )
         self._running.pop(trial.id, None)
-        self.answer_count += trial.state is TrialState.COMPLETED
-        self._widen(trial.value)
+        if trial.value is not None:
+            self.answer_count += 1
+            bisect.insort(self._values, trial.value)
         # Of one that was abandoned a late answer may replace what the trial says.
         self._events.append(event if trial.state is TrialState.ABANDONED else trial.id)
         return trial
@@ -315,8 +285,11 @@ class Ledger:
             corrections=(*trial.corrections, said),
         )
         self.answer_count += answered - (before is TrialState.COMPLETED)
+        if said.value is not None:
+            self._values.remove(said.value)
+        if event.value is not None:
+            bisect.insort(self._values, event.value)
         self._events.append(event)
-        self._find_range()
         return trial, before
 
     def _of(self, event: Event) -> Trial:
@@ -332,7 +305,7 @@ class Ledger:
         place = x, domain.like.device, event.data["point"]
         self.attached.append(Attached(*place, event.value, number, event.time, len(self.trials)))
         self._events.append(event)
-        self._widen(event.value)
+        bisect.insort(self._values, event.value)
         return self.attached[-1]
 
     def detach(self, event: Event) -> Attached:
@@ -344,7 +317,7 @@ class Ledger:
         result = self.attached.pop(places[0])
         self.detached.append(replace(result, detached_at=event.time, reason=reason))
         self._events.append(event)
-        self._find_range()
+        self._values.remove(result.value)
         return result
 
     def append(self, event: Event) -> None:
@@ -377,30 +350,22 @@ class Ledger:
         their standard deviations, and further than they do from each other: near an optimum answers
         crowd, and those of a look elsewhere are far from them.
         """
-        low, high = self._range
-        if than is None and max(low - value, value - high) <= high - low:
-            return ""
-        others = [result.value for result in self.results() if result is not than]
-        values = sorted(y for y in others if y is not None)
+        values = self._values
+        if than is not None and than.value is not None:
+            values = list(values)
+            values.remove(than.value)
         if len(values) < ENOUGH_ANSWERS:
             return ""
         beyond, spread = max(values[0] - value, value - values[-1]), values[-1] - values[0]
+        if beyond <= spread:
+            return ""
         deviation = statistics.pstdev(values)
-        if not deviation > 0.0 or not beyond > max(FAR * deviation, spread):
+        if not deviation > 0.0 or beyond <= FAR * deviation:
             return ""
         return (
             f"lies {beyond / deviation:.3g} of their standard deviations from all {len(values)} "
             "other answers"
         )
-
-    def _widen(self, value: float | None) -> None:
-        if value is not None:
-            self._range = min(self._range[0], value), max(self._range[1], value)
-
-    def _find_range(self) -> None:
-        self._range = (math.inf, -math.inf)
-        for result in self.results():
-            self._widen(result.value)
 
     def running(self) -> list[Trial]:
         """In the order of their ids."""

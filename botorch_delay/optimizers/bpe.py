@@ -40,7 +40,6 @@ from botorch_delay.optimizers.exploit import (
     WithinBudget,
     as_exploit,
 )
-from botorch_delay.optimizers.following import design_point_before, is_news, placed
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.maximizer import Maximizer
 from botorch_delay.optimizers.round_sequence import RoundSequence
@@ -355,15 +354,15 @@ class BPEDelayOptimizer(Optimizer):
             if event.kind == "fitted":
                 news = event.data["answers"] > self._fitting.fitted_to
             else:
-                news = is_news(self._rounds, event, finished=self._finished)
+                news = self._rounds.is_news(event, finished=self._finished)
             if news:
                 self._replay([event])
         X, rounds = sent([asked.data["x"]], self._domain.like), self._rounds
         if not bool(self._domain.contains(X)):
             raise InputError(f"x must be a point of the domain, got {asked.data['x']}.")
-        while (missing := design_point_before(rounds, asked.data)) is not None:
+        while (missing := rounds.design_point_before(asked.data)) is not None:
             self._happen("reserved", data=missing)
-        data = placed(rounds, asked.data, finished=self._finished)
+        data = rounds.placed(asked.data, finished=self._finished)
         self._replay([replace(asked, trial=len(self._ledger), data=data)])
         return self._ledger[-1]
 

@@ -38,6 +38,7 @@ DEFAULT_FRACTION = 0.005
 # every cell, and regret less. On boxes it made no difference that shows, and with given kernels
 # and many asks it is soon clear which point is best.
 DEFAULT_CONFIRM = 0.2
+_LAW = "a delay law such as PoissonDelay (no estimate, which bounds no delay), or None"
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +233,7 @@ class BPEConfig(BoundsConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.delay is not None:
-            _check_type(self.delay, DelayLaw, "delay", "a delay law such as PoissonDelay")
+            _check_type(self.delay, DelayLaw, "delay", _LAW)
         known = HorizonRounds | GeometricRounds
         _check_type(self.rounds, known, "rounds", "HorizonRounds() or GeometricRounds(...)")
         self._fill_defaults()

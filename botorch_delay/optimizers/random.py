@@ -23,24 +23,18 @@ from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import Config
 
 BATCH = 64
-# Points of the sequence that are tried for one that satisfies the constraints.
-MAX_DRAWS = 8192
 
 
 class RandomOptimizer(Optimizer):
-    """Random search: scrambled Sobol points on a box, without replacement on a set.
+    """Random search: without replacement on a set, scrambled Sobol points on a box.
+
+    Where a box has constraints its points are spread over what they leave.
 
     On a set the points are asked in a random order, then in another one, and so on; an
     abandoned trial's point comes again in the same pass. Only ``recommend`` uses the answers,
     through the surrogate. Where evaluations are exact one pass over a set is all.
 
     The arguments are those of :class:`AcquisitionOptimizer`.
-
-    Example:
-        >>> box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 5.0]], dtype=torch.double))
-        >>> opt = RandomOptimizer(box, seed=1)
-        >>> bool(box.contains(torch.stack([t.x for t in opt.ask(4)])).all())
-        True
     """
 
     def __init__(
@@ -62,10 +56,10 @@ class RandomOptimizer(Optimizer):
         super()._start()
         self._passes = _Passes(self._feasibility, self._domain.count or 0)
         self._observers = [self._feasibility, self._passes]
-        self._engine: SobolEngine | None = None
-        self._found: list[Tensor] = []  # points of the sequence that may be asked
-        self._thin = False  # whether hardly any may, so that the rest are uniform
-        self._uniform: tuple[int, Tensor] | None = None  # a batch of those, and its number
+        self._found: list[Tensor] = []  # points of a box, those that were asked first
+        if not self._config.finite:
+            seed = self._config.seed
+            self._engine = SobolEngine(self._domain.dim, scramble=True, seed=seed)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -87,23 +81,18 @@ class RandomOptimizer(Optimizer):
         return Suggestion(index, round=number + 1, slot=len(self._ledger))
 
     def _sobol_point(self) -> Tensor:
-        """The next point of the sequence that satisfies the constraints; uniform if hardly any."""
-        assert isinstance(self._domain, BoxDomain)
-        number = len(self._ledger)
-        if self._engine is None:
-            self._engine = SobolEngine(self._domain.dim, scramble=True, seed=self._config.seed)
-        while not self._thin and len(self._found) <= number:
-            unit = sent(self._engine.draw(BATCH, dtype=torch.double), self._domain.like)
-            X = self._domain.from_unit(unit)
-            self._found += X[self._domain.contains(X)].unbind()
-            self._thin = self._engine.num_generated > MAX_DRAWS * (len(self._found) + 1)
-        if number < len(self._found):
-            return self._found[number]
-        turn, place = divmod(number - len(self._found), BATCH)
-        if self._uniform is None or self._uniform[0] != turn:
-            generator = generator_for(self._config.seed, turn)
-            self._uniform = (turn, spread_points(self._domain, BATCH, generator))
-        return self._uniform[1][place]
+        """The next point of a scrambled Sobol sequence; spread ones where there are constraints."""
+        domain, number = self._domain, len(self._ledger)
+        assert isinstance(domain, BoxDomain)
+        while len(self._found) <= number:
+            if domain.constraints or domain.feasible is not None:
+                generator = generator_for(self._config.seed, len(self._found) // BATCH)
+                X = spread_points(domain, BATCH, generator)
+            else:
+                unit = self._engine.draw(BATCH, dtype=torch.double)
+                X = domain.from_unit(sent(unit, domain.like))
+            self._found += X.unbind()
+        return self._found[number]
 
 
 class _Passes(TrialObserver):

@@ -9,15 +9,17 @@ from dataclasses import replace
 from typing import Any
 
 from botorch_delay import validation
+from botorch_delay.domains.devices import sent
 from botorch_delay.elimination.active_set import ActiveSet, RoundBounds
 from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.elimination.closing import RoundAnswers, close_round, everything_left
-from botorch_delay.elimination.open_round import WAITING_SLOT, OpenRound, Outstanding
+from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, OpenRound, Outstanding
 from botorch_delay.elimination.rounds import Departure, RoundRecord
 from botorch_delay.exceptions import ExhaustedDesignError, NoAnswerError, StorageError
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
+from botorch_delay.history.events import Event
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Suggestion, Trial, TrialObserver
 from botorch_delay.optimizers.config import BPEConfig
@@ -26,6 +28,10 @@ from botorch_delay.optimizers.run import Fitting
 from botorch_delay.optimizers.stragglers import EarlyClose
 
 logger = logging.getLogger(__name__)
+
+# How many slots may be missing below one that was served elsewhere: further away than any run
+# leaves them a damaged event must not cost hours.
+FURTHEST_SLOT = 10_000
 
 
 class RoundSequence(TrialObserver):
@@ -268,6 +274,51 @@ class RoundSequence(TrialObserver):
         self._update_status(self._feasibility.key(result))
 
     detached = attached
+
+    def is_news(self, event: Event, *, finished: bool) -> bool:
+        """Whether what an ask made elsewhere decided of the rounds has yet to happen here."""
+        if event.kind == "opened":
+            return self.open is None and not finished
+        return self.open is not None and (
+            event.kind != "closed" or event.data["record"]["number"] == self.open.number
+        )
+
+    def design_point_before(self, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A design point that comes before one asked elsewhere, as the data of an event, or None.
+
+        It waits to be asked: its trial is not known yet, or never came to be.
+        """
+        current, slot = self.open, asked["slot"]
+        if current is None or asked["round"] != current.number:
+            return None
+        if not len(current.slots) < slot <= len(current.slots) + FURTHEST_SLOT:
+            return None
+        try:
+            found = self.active.suggestion(current.next_key(), current.number, slot)
+        except ExhaustedDesignError:
+            return None
+        point = self.active.domain.like[found.index] if found.x is None else found.x
+        return {"x": point.tolist(), "point": found.index}
+
+    def placed(self, asked: Mapping[str, Any], *, finished: bool) -> dict[str, Any]:
+        """The data of an ask made elsewhere, with the round and slot that it has here.
+
+        By now the round may have closed, or the slot may be another trial's.
+        """
+        current, number, slot = self.open, asked["round"], asked["slot"]
+        key = self.active.key_of(sent(asked["x"], self.active.domain.like))
+        data = dict(asked) | {"point": self.active.suggestion(key, 1, 0).index}
+        if current is None:
+            if not finished:
+                raise StorageError("The ask that opened the first round is missing.")
+            # It was asked elsewhere while the last ask was out.
+            return data | {"round": len(self.records), "slot": NO_SLOT}
+        if number < current.number or (number == current.number and slot < 0):
+            return data
+        fits = number == current.number and slot <= len(current.slots)
+        fits = fits and current.admits(slot, key)
+        # One that does not fit comes on top of the design, as while a round waits.
+        return data | {"round": current.number, "slot": slot if fits else WAITING_SLOT}
 
     def _ends_as_planned(self, current: OpenRound) -> bool:
         """Whether values have no say in how many design points the last round has.

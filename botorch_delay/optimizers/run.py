@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import hashlib
 import json
 import os
 import threading
@@ -147,7 +146,7 @@ class Run:
         self._finished = False
         self.notes: dict[str, Any] = {}
         self._noted = "{}"
-        self._ledger = Ledger(origin=f"{type(self).__name__} {self._domain.fingerprint()}")
+        self._ledger = Ledger()
         self._fitting = Fitting(self._config, self._ledger)
         self._feasibility = Feasibility(self._domain, exact=self.exact)
         self._observers = [self._feasibility]
@@ -213,8 +212,6 @@ class Run:
             )
         loaded._noted = json.dumps(state["notes"])
         loaded.notes = json.loads(loaded._noted)
-        if "digest" in state and state["events"]:
-            loaded._ledger.know_digest(state["digest"])
         if horizon is not None and self._planned is not None and horizon < self._planned:
             loaded._happen("extended", data={"horizon": self._planned})
         self.__dict__.update(loaded.__dict__)
@@ -242,8 +239,7 @@ class Run:
         except (TypeError, ValueError, RecursionError) as error:
             raise StorageError(f"notes must be JSON-ready: {error}.") from error
         if notes != self._noted:  # a change like any other, or another holder could drop it
-            digest = hashlib.blake2b(notes.encode(), digest_size=16).hexdigest()
-            self._happen("noted", data={"digest": digest})
+            self._happen("noted")
             self._noted = notes
         return {
             "format": states.FORMAT,

@@ -93,18 +93,6 @@ class ThreDSOptimizer(Optimizer):
             ``RKHSConfidence``.
         patience: answers after which a descendant is accepted although nothing is certain.
         delta: failure probability of the bounds of one search.
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from botorch_delay.confidence.bounds import RKHSConfidence
-        >>> from botorch_delay.domains.finite import FiniteDomain
-        >>> domain = FiniteDomain(torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1))
-        >>> opt = ThreDSOptimizer(
-        ...     domain, covar_module=RBFKernel().double(), noise_var=1e-4,
-        ...     confidence=RKHSConfidence(norm_bound=2.0, noise_std=0.01),
-        ... )
-        >>> opt.interval
-        (-2.0, 2.0)
     """
 
     def __init__(
