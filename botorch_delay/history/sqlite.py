@@ -12,7 +12,6 @@ view, and its schema must be exactly the one below.
 from __future__ import annotations
 
 import json
-import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +22,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_delay import validation
 from botorch_delay.exceptions import InputTypeError, StorageError
 from botorch_delay.history.events import brief, truncated
 from botorch_delay.history.states import FORMAT, check_format, check_state, difference
@@ -215,24 +213,19 @@ def _parsed(text: Any) -> Any:
 def _write_array(db: sqlite3.Connection, header: Mapping[str, Any]) -> None:
     name = "points" if "points" in header else "bounds"
     array = header[name].detach().cpu().contiguous()
-    dtype = str(array.dtype).removeprefix("torch.")
-    data = array.numpy().astype(array.numpy().dtype.newbyteorder("<"), copy=False).tobytes()
-    shape = json.dumps(list(array.shape))
-    db.execute("INSERT INTO arrays VALUES (?, ?, ?, ?)", (name, dtype, shape, data))
+    dtype, shape = str(array.dtype).removeprefix("torch."), json.dumps(list(array.shape))
+    row = name, dtype, shape, array.numpy().tobytes()
+    db.execute("INSERT INTO arrays VALUES (?, ?, ?, ?)", row)
 
 
 def _read_array(name: str, dtype: str, shape: str, data: bytes) -> Tensor:
-    sizes = _parsed(shape)
-    if dtype not in _DTYPES or not isinstance(data, bytes) or not isinstance(sizes, list):
-        raise StorageError(f"The stored array {name!r} is malformed.")
-    kind = _DTYPES[dtype]
-    if math.prod(validation.whole(size, "shape", 0) for size in sizes) * kind.itemsize != len(data):
+    try:
+        flat = torch.frombuffer(bytearray(memoryview(data)), dtype=_DTYPES[dtype])
+        return flat.reshape(_parsed(shape))
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
         raise StorageError(
-            f"The stored array {name!r} has shape {brief(sizes)} and {len(data)} bytes."
-        )
-    if not data:
-        return torch.empty(sizes, dtype=kind)
-    return torch.frombuffer(bytearray(data), dtype=kind).reshape(sizes)
+            f"The stored array {brief(name)} is malformed: {truncated(error)}"
+        ) from error
 
 
 def _is_blank(db: sqlite3.Connection) -> bool:
