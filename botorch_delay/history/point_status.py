@@ -101,17 +101,14 @@ class Feasibility(TrialObserver):
             if all(trial.state is TrialState.FAILED for trial in self.trials(key))
         )
 
-    def marked(self) -> set[int]:
-        """Points that may be other than open; every other point is open."""
-        return {*self._trials, *self._attached} if self._exact else self.suspects
-
     def known(self) -> set[int]:
         """Points that are not asked again because evaluations are exact."""
-        return {key for key in self.marked() if self.status(key) is PointStatus.KNOWN}
+        return {key for key in self.closed() if self.status(key) is PointStatus.KNOWN}
 
     def closed(self) -> list[int]:
         """All points that may not be asked now, increasing."""
-        return sorted(k for k in self.marked() if self.status(k) is not PointStatus.OPEN)
+        marked = {*self._trials, *self._attached} if self._exact else self.suspects
+        return sorted(key for key in marked if self.status(key) is not PointStatus.OPEN)
 
     def infeasible(self) -> list[int]:
         """All infeasible points, increasing."""

@@ -280,37 +280,34 @@ class BPEDelayOptimizer(Optimizer):
 
     def _choose(self) -> Suggestion:
         self._fit_if_due()
-        rounds = self._rounds
+        rounds, budget = self._rounds, self._budget
         if rounds.open is None:
             self._happen("opened")
         elif rounds.is_due(rounds.open):
             self._happen("closed", data=rounds.close(last=False))
-        assert rounds.open is not None
-        choice = self._next_choice(rounds.open)
-        if self._budget is not None:
-            billed = {"price": self._budget.price(row_of(choice)), "waiting": rounds.waits(choice)}
-            choice = replace(choice, data=billed)
-        return choice
-
-    def _next_choice(self, current: OpenRound) -> Suggestion:
-        rounds, number = self._rounds, current.number
-        again = current.next_retry()
+        current = rounds.open
+        assert current is not None
+        number, slot = current.number, len(current.slots)
+        choice, again = None, current.next_retry()
         if again is not None:
-            return rounds.active.suggestion(current.slots[again].key, number, again)
-        choice, budget, slot = None, self._budget, len(current.slots)
-        # The design has points left and less than its share of the asks.
-        due = rounds.designed <= self._config.fraction * len(self._ledger)
-        own = due and not current.design_is_asked()
-        if budget is not None:
+            choice = rounds.active.suggestion(current.slots[again].key, number, again)
+        elif budget is not None:
             choice = self._play(number, NO_SLOT)
             if choice is not None and not budget.affords(row_of(choice), number, slot):
                 # While the round waits the rule's point is asked all the same.
                 choice = replace(choice, slot=WAITING_SLOT) if current.design_is_asked() else None
-        elif self._maximizer is not None and (not own or rounds.is_held(current)):
-            # A design point that has to wait comes later, and what is asked in its place on top.
-            choice, slot = self._play(number, WAITING_SLOT if own else NO_SLOT), NO_SLOT
+        elif self._maximizer is not None:
+            # The design has points left and less than its share of the asks.
+            due = rounds.designed <= self._config.fraction * len(self._ledger)
+            due = due and not current.design_is_asked()
+            if not due or rounds.is_held(current):
+                # A design point that has to wait comes later, and what is asked instead on top.
+                choice, slot = self._play(number, WAITING_SLOT if due else NO_SLOT), NO_SLOT
         if choice is None:  # a design point; one that serves no slot if nothing else is left
             choice = rounds.active.suggestion(self._next_key(current), number, slot)
+        if budget is not None:
+            billed = {"price": budget.price(row_of(choice)), "waiting": rounds.waits(choice)}
+            choice = replace(choice, data=billed)
         return choice
 
     def _next_key(self, current: OpenRound) -> int:

@@ -71,6 +71,7 @@ class _Ask:
     # Trials that had ended by then, as the record of no trial that had ended says, too: one that
     # runs may still take its record back.
     told: tuple[int, ...]
+    opened: tuple[int, ...]  # the rounds that it opened
     opener: int | None  # the trial that opened its round, as its maker knew
     parent: int | None  # the trial that opened the round before its events
 
@@ -88,17 +89,12 @@ class _Ask:
             )
             told = tuple(validation.whole(number, "told", 0) for number in record["told"])
             after = validation.whole(record["after"], "after", 0)
-            ask = cls(events, after, told, opener, parent)
-            _ = ask.opened_rounds
-            return ask
+            opened = tuple(n for event in events if (n := _opens(event)) is not None)
+            return cls(events, after, told, opened, opener, parent)
         except (BotorchDelayError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise StorageError(
                 f"The record of trial {past.number} is malformed: {truncated(error)}"
             ) from error
-
-    @property
-    def opened_rounds(self) -> list[int]:
-        return [number for event in self.events if (number := _opens(event)) is not None]
 
 
 class Replica:
@@ -253,7 +249,7 @@ class Replica:
         found: dict[tuple[int, int | None], list[int]] = {}
         for number, ask in self._asks.items():
             parent = ask.parent
-            for opened in ask.opened_rounds:
+            for opened in ask.opened:
                 found.setdefault((opened, parent), []).append(number)
                 parent = number
         openers: list[int] = []

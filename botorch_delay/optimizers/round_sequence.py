@@ -357,7 +357,7 @@ class RoundSequence(TrialObserver):
             self.round_rule.length(number),
             self._fitting.surrogate,
             self.active,
-            {key: self._feasibility.status(key) for key in self._feasibility.marked()},
+            {key: self._feasibility.status(key) for key in self._feasibility.closed()},
             needs_all=self.needs_all,
         )
 

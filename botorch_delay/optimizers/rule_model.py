@@ -292,7 +292,7 @@ class RuleModel(View, TrialObserver):
     def _count(self, result: Trial | Attached, *, gone: bool = False) -> None:
         """Enter what a trial or an attached result says, or take it out where it does not count."""
         key, x, noise_var = self.key(result), result.point, result.noise_var
-        source, value = -1 - result.id, None if gone else result.value
+        source, value = result.id - 2**62, None if gone else result.value  # before all trials
         if key in self._left_out:
             return
         if isinstance(result, Trial):
