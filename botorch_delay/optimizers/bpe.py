@@ -405,7 +405,3 @@ class BPEDelayOptimizer(Optimizer):
             assert isinstance(active, FiniteActiveSet)
             active = active.only(self._budget.active(active.rows))
         return active
-
-    def _certified_delta(self, delta: float) -> float:
-        """Half: the bounds of rounds have the other."""
-        return delta / 2.0

@@ -49,6 +49,8 @@ class Config:
     so that it can be made again from :meth:`describe` and the domain. The kernel is a copy.
     """
 
+    certified_share: ClassVar[float] = 1.0  # of delta: the certificate's
+
     domain: Domain
     horizon: int | None
     covar_module: Kernel | Learned | None
@@ -221,6 +223,7 @@ class ThreDSConfig(BoundsConfig):
 class BPEConfig(BoundsConfig):
     """What a :class:`BPEDelayOptimizer` is made with, and whether it is Algorithm 1 as printed."""
 
+    certified_share: ClassVar[float] = 0.5  # the bounds of rounds have the other half
     pending: ClassVar[Pending] = Hallucinate()  # in the posterior of the rule
 
     delay: DelayLaw | None

@@ -201,7 +201,7 @@ class ReadableRun(Run, ABC):
                 "none; call certify(norm_bound, noise_std), or pass "
                 "confidence=RKHSConfidence(norm_bound, noise_std)."
             )
-        return self.certify(*confidence.constants, delta=self._certified_delta(delta))
+        return self.certify(*confidence.constants, delta=delta * self._config.certified_share)
 
     @exclusive
     def certify(
@@ -252,10 +252,6 @@ class ReadableRun(Run, ABC):
             recommended = self.recommend().x
         parts = self._domain, kernel, trials, recommended
         return certify(*parts, constants, delta, sign=self._config.sign)
-
-    def _certified_delta(self, delta: float) -> float:
-        """What of a failure probability is the certificate's."""
-        return delta
 
     def _plausible(self, delta: float) -> Certificate:
         answers, (surrogate, data, *_) = self._judged("judge a recommendation by")

@@ -292,7 +292,7 @@ class Replica:
             if counts:
                 self._applied += [past.number] * (opened is not None)
                 self._decided.add((event.kind, event.time))
-                events.append(self._with_ids(event))
+                events.append(replace(event, data=_renamed(event.data, self._id_of)))
         data = {**ask.events[-1].data, "x": past.x.tolist()}
         if ask.opener != self._opener(data["round"]):
             data["slot"] = WAITING_SLOT
@@ -301,14 +301,13 @@ class Replica:
     def _opener(self, round_number: int) -> int | None:
         return self._openers[round_number - 1] if round_number <= len(self._openers) else None
 
-    def _with_ids(self, event: Event) -> Event:
-        try:
-            return replace(event, data=_renamed(event.data, lambda n: self._trials[n].id))
-        except KeyError as error:
+    def _id_of(self, number: int) -> int:
+        if number not in self._trials:
             raise StorageError(
-                f"A round was closed with the answer of trial {error}, which is missing; hand over "
-                "every trial."
-            ) from error
+                f"A round was closed with the answer of trial {number}, which is missing; hand "
+                "over every trial."
+            )
+        return self._trials[number].id
 
     def _settle(self, number: int) -> None:
         """Take in what became of a trial, if that is news and its ask is known."""

@@ -202,25 +202,23 @@ def test_a_view_shows_what_became_of_a_trial_last(tmp_path):
     assert rows(path, query) == expected
 
 
-def test_one_more_answer_costs_one_row(tmp_path):
+def test_one_more_answer_costs_one_row(tmp_path, monkeypatch):
     opt, path = make(), tmp_path / "study.db"
     play(opt, 20, random.Random(2))
     opt.save(path)
     statements = []
-    original = sqlite._connect
+    connect = sqlite3.connect
 
-    def traced(uri):
-        db = original(uri)
+    def traced(*arguments, **options):
+        db = connect(*arguments, **options)
         db.set_trace_callback(statements.append)
         return db
 
     trial = opt.pending[0]
     opt.tell(trial, 0.1)
-    sqlite._connect = traced
-    try:
-        opt.save(path)
-    finally:
-        sqlite._connect = original
+    monkeypatch.setattr(sqlite3, "connect", traced)
+    opt.save(path)
+    monkeypatch.undo()
     written = [s for s in statements if s.startswith(("INSERT", "DELETE", "UPDATE", "REPLACE"))]
     assert [s.split()[0] for s in written] == ["INSERT"]
     assert all(" events " in s for s in written)
