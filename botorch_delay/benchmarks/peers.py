@@ -30,7 +30,7 @@ from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.exceptions.errors import ModelFittingError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
-from botorch.optim import optimize_acqf, optimize_acqf_discrete
+from botorch.optim.optimize import optimize_acqf, optimize_acqf_discrete
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 from torch.quasirandom import SobolEngine
@@ -269,8 +269,7 @@ class BotorchLoop(PeerSampler):
 
     def _best_by_rule(self) -> Tensor:
         known = torch.stack([self._points[number] for number in self._answers])
-        settled = self._answers.keys() | self._failed
-        running = [u for number, u in enumerate(self._points) if number not in settled]
+        running = self._running()
         rule = qLogNoisyExpectedImprovement(
             self._fitted(), known, X_pending=torch.stack(running) if running else None
         )
@@ -278,6 +277,10 @@ class BotorchLoop(PeerSampler):
             return optimize_acqf_discrete(rule, q=1, choices=self._choices)[0]
         sides = torch.stack([torch.zeros_like(known[0]), torch.ones_like(known[0])])
         return optimize_acqf(rule, sides, q=1, num_restarts=10, raw_samples=512)[0]
+
+    def _running(self) -> list[Tensor]:
+        settled = self._answers.keys() | self._failed
+        return [u for number, u in enumerate(self._points) if number not in settled]
 
     def _fitted(self) -> SingleTaskGP:
         if self._model is None or self._model[0] != len(self._answers):

@@ -155,7 +155,7 @@ BOXES = Suite(
     name="boxes",
     problems=TESTING_BOXES,
     delays=("workers-4", "workers-16", "workers-64"),
-    methods=("bpe-delay", "tpe", "optuna-gp", "qlognei", "random"),
+    methods=("bpe-delay", "tpe", "optuna-gp", "botorch", "random"),
     seeds=tuple(range(30)),
     steps=64,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from fractions import Fraction
+from heapq import nsmallest
 
 import torch
 from torch import Tensor
@@ -126,8 +127,8 @@ class Averages:
     def best(self, n: int) -> list[Tensor]:
         """The points with the largest averages, ``d`` each, the best first; ``n`` at most."""
         items = [(key, point) for key, point in self._points.items() if point.answers]
-        items.sort(key=lambda item: (-self._drawn.get(item[0], item[1].row[0]), item[1].first))
-        return [point.x for _, point in items[:n]]
+        order = {key: (-self._drawn.get(key, point.row[0]), point.first) for key, point in items}
+        return [self._points[key].x for key in nsmallest(n, order, key=order.__getitem__)]
 
     def point(self, key: int) -> Tensor:
         """The point with a key, ``d``."""

@@ -114,7 +114,7 @@ class Maximizer:
     def _largest(self, active: ActiveSet | None) -> int | Tensor:
         """Where the rule is largest: a row of a finite set, a point (``d``) of a box."""
         model, blind = self.model, self.model.is_blind
-        if model.pending.draws:
+        if model.pending.draws or (self.rule.fantasizes and model.is_crowded):
             model = model.fantasized()
         scores = self._first_order() if blind else self.rule.score(model)
         may_ask, allowed = self._allowed(active)
@@ -135,12 +135,6 @@ class Maximizer:
             return int(row)
         if blind:
             return model.candidates.index_select(0, scores.argmax().unsqueeze(0)).squeeze(0)
-        point = self._climb(model, scores, may_ask, allowed)
-        fantasizes = self.rule.fantasizes and model is self.model and model.surrogate.learned
-        if not (fantasizes and model.is_crowded(point)):
-            return point
-        model = model.fantasized()
-        scores = self.rule.score(model).masked_fill(~allowed, -torch.inf)
         return self._climb(model, scores, may_ask, allowed)
 
     def confirm(self, active: ActiveSet | None = None) -> int | Tensor | None:
@@ -202,25 +196,30 @@ class Maximizer:
         within = everywhere if inside is None else inside(pool)
         if active is not None and active.rows is not None:
             within = torch.zeros_like(everywhere).index_fill(0, active.rows, True)
-        closed = model.feasibility.closed()
+        closed, fails = model.feasibility.closed(), model.where_trials_fail()
         avoided = [] if self._config.repeat_pending else list(model.running())
-        for keys in (closed + avoided, closed):
+        for keys, left_out in ((closed + avoided, fails), (closed, fails), (closed, None)):
             rows = [key for key in keys if key >= 0]
             points = [model.point(key) for key in keys if key < 0]
             taken = sent(torch.stack(points), pool) if points else pool[:0]
 
-            def may_ask(X: Tensor, taken: Tensor = taken) -> Tensor:
+            def may_ask(
+                X: Tensor, taken: Tensor = taken, left_out: PointTest | None = left_out
+            ) -> Tensor:
                 free = everywhere.new_ones(len(X)) if inside is None else inside(X)
+                if left_out is not None:
+                    free = free & ~left_out(X)
                 for x in taken:
                     free = free & ~(x == X).all(dim=1)
                 return free
 
-            if not keys and inside is None:
+            if not keys and inside is None and left_out is None:
                 return None, within
-            allowed = within & may_ask(pool) if points else within.clone()
+            everyone = not points and left_out is None
+            allowed = within.clone() if everyone else within & may_ask(pool)
             allowed[sent_rows(rows, allowed)] = False
             if bool(allowed.any()):
-                return (may_ask if points or inside is not None else None), allowed
+                return (None if everyone and inside is None else may_ask), allowed
         raise nothing_to_ask(int(within.sum()), exact=self._config.exact)
 
     def _climb(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from botorch_delay.domains.finite import Domain
 from botorch_delay.gp import sample_paths
 from botorch_delay.gp.averages import Averages
 from botorch_delay.gp.candidate_covariance import MAX_FOLDED
-from botorch_delay.gp.kernels import prior_variance
+from botorch_delay.gp.kernels import prior_variance, rows_per_chunk
 from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.gp.subset import MOST_POINTS, representative
 from botorch_delay.gp.surrogate import Surrogate
@@ -36,6 +36,8 @@ from botorch_delay.optimizers.pending import Pending
 RENEWED_EVERY = 256
 # So many pending points near each other, and more than are answered there, are a crowd.
 CROWDED = 16
+# By how much failures nearby must outweigh answers: one alone rules out what is around it.
+LONE_FAILURE = 0.5
 _ABANDONED = TrialState.ABANDONED
 
 
@@ -226,20 +228,56 @@ class RuleModel(View, TrialObserver):
             return None
         return self.surrogate.inputs(sent(torch.stack(points), self.candidates))
 
-    def is_crowded(self, point: Tensor) -> bool:
-        """Whether near a point of a box, ``d``, more are pending than answered, and ``CROWDED``."""
+    @property
+    def is_crowded(self) -> bool:
+        """Whether on a box, with a learned kernel, pending points crowd where the mean is largest.
+
+        That is around the best answered point, or the pending one with the largest mean: there at
+        least ``CROWDED`` are pending, and no more are answered.
+        """
         points = [trial.point for trial in self._ledger.running()]
-        if not self.pending.hallucinates or len(points) < CROWDED:
+        few = len(points) < CROWDED or self.is_blind
+        if few or self.finite or not (self.surrogate.learned and self.pending.hallucinates):
             return False
-        place = self.surrogate.inputs(point.unsqueeze(0))
-        asked = self.surrogate.inputs(sent(torch.stack(points), point))
-        pending, answered = torch.stack(
-            [
-                ((X - place).square().mean(dim=1).sqrt() < CROWD).sum()
-                for X in (asked, self.answers.anywhere.data.X)
+        posterior = self.answers.anywhere
+        both = sent(torch.stack([*self.answers.best(1), *points]), self.candidates)
+        best, pending = self.surrogate.inputs(both).tensor_split([1])
+
+        def crowd_around(x: Tensor) -> bool:
+            near = [
+                ((X - x).square().mean(dim=1).sqrt() < CROWD).sum()
+                for X in (pending, posterior.data.X)
             ]
-        ).tolist()
-        return bool(pending >= max(CROWDED, answered))
+            asked, answered = torch.stack(near).tolist()
+            return bool(asked >= max(CROWDED, answered))
+
+        return crowd_around(best) or crowd_around(pending[posterior.mean(pending).argmax()])
+
+    def where_trials_fail(self) -> Callable[[Tensor], Tensor] | None:
+        """Whether near points, ``n x d``, more failed than was answered: bool ``n``.
+
+        Weights fall with the distance, to 0.6 at ``CROWD``, and a point counts as failed while all
+        its trials are. None where nothing failed, and where the kernel is given: claims know of no
+        places that are left out.
+        """
+        fruitless = self.feasibility.fruitless()
+        if not fruitless or not self.surrogate.learned:
+            return None
+        points = sent(torch.stack([self.point(key) for key in fruitless]), self.candidates)
+        failed, answered = self.surrogate.inputs(points), self.answers.anywhere.data.X
+        radius = CROWD * failed.shape[1] ** 0.5
+
+        def weigh(X: Tensor, others: Tensor) -> Tensor:
+            return torch.exp(-0.5 * (torch.cdist(X, others) / radius).square()).sum(dim=1)
+
+        def fails(X: Tensor) -> Tensor:
+            inputs = self.surrogate.inputs(X)
+            parts = inputs.split(rows_per_chunk(len(failed) + len(answered), inputs))
+            return torch.cat(
+                [weigh(part, failed) > weigh(part, answered) + LONE_FAILURE for part in parts]
+            )
+
+        return fails
 
     def fantasized(self) -> RuleModel:
         """The model with values drawn for pending points, fresh ones in every ask."""

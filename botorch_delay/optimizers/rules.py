@@ -125,9 +125,10 @@ class UCB(Rule):
 
     On a box with a learned kernel, where pending points count in sigma alone, hundreds would crowd
     where mu is largest: no sigma is left near the first of them, and mu stays as it is. So where
-    16 points and more are pending within a tenth of the sides (root mean square), and no more are
-    answered there, the bound is maximised given values drawn for all pending points, fresh ones in
-    every ask (randomized kriging believer, 2603.01470).
+    16 points and more are pending within a tenth of the sides (root mean square) of the best
+    answered point, or of the pending one with the largest mu, and no more are answered there, the
+    bound is maximised given values drawn for all pending points, fresh ones in every ask
+    (randomized kriging believer, 2603.01470).
 
     Args:
         beta: BoTorch's convention, the square of the factor on sigma; above 0.

@@ -202,3 +202,49 @@ def test_optuna_s_log_is_left_as_it_was():
         if not sampler._trials:
             sampler.mark_failed(sampler.ask().id)
     assert optuna.logging.get_verbosity() == before
+
+
+def asked_of_botorch(problem, steps=9):
+    loop = METHODS["botorch"].make(problem, DELAYS["workers-4"], steps, 3)
+    trials = [loop.ask() for _ in range(2)]
+    for number in range(2, steps):
+        loop.tell(number - 2, problem.evaluate_true(trials[number - 2]))
+        trials.append(loop.ask())
+    return loop, trials
+
+
+def test_botorch_s_loop_asks_what_the_box_allows_and_recommends_by_its_model(monkeypatch):
+    bounds = torch.tensor([[1e-3, 0.0, 1.0], [1.0, 2.0, 9.0]], dtype=torch.double)
+    domain = BoxDomain(bounds, log_dims=[0], discrete_dims={2: [1.0, 4.0, 9.0]})
+    best = torch.tensor([-1.0, 1.0, 4.0], dtype=torch.double)
+
+    def value(X):
+        X = torch.stack([X[:, 0].log10(), X[:, 1], X[:, 2]], dim=1)
+        return -(X - best).square().sum(dim=1)
+
+    pending = []
+    made = peers.qLogNoisyExpectedImprovement
+
+    def spy(*args, X_pending=None, **options):
+        pending.append(0 if X_pending is None else len(X_pending))
+        return made(*args, X_pending=X_pending, **options)
+
+    monkeypatch.setattr(peers, "qLogNoisyExpectedImprovement", spy)
+    loop, trials = asked_of_botorch(BoxProblem(domain, value, 0.0, 0.0), steps=11)
+    points = torch.stack([trial.x for trial in trials])
+    assert bool(domain.contains(points).all())
+    assert points[:8, 0].median() < 0.2  # a design in logarithms
+    assert pending == [1, 1, 1]  # after 2 (d + 1) = 8 asks, two running before each tell
+    regret = -value(points[:-2])
+    assert -float(value(loop.recommend().x.unsqueeze(0))) <= regret.sort().values[1]
+
+
+def test_botorch_s_loop_asks_arms_and_forgets_what_failed():
+    problem = arms()
+    loop, trials = asked_of_botorch(problem)
+    assert all(torch.equal(problem.domain.points[trial.index], trial.x) for trial in trials)
+    loop.mark_failed(7)
+    loop.mark_failed(8)
+    assert loop._running() == []
+    with pytest.raises(NoAnswerError):
+        METHODS["botorch"].make(problem, DELAYS["none"], 4, 0).recommend()

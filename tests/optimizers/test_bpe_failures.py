@@ -10,6 +10,7 @@ from botorch_delay.exceptions import (
     EmptyDomainError,
 )
 from botorch_delay.history.trials import TrialState
+from botorch_delay.optimizers.rule_model import RuleModel
 
 # Failures and abandonment
 
@@ -332,3 +333,66 @@ def test_of_what_was_given_up_three_times_sigma_knows_nothing(tmp_path):
         lost = opt.trials[-4]
         assert lost.index == opt.trials[2].index
     assert lost.slot > 2  # a pick of its own, since the point's deviation is the largest again
+
+
+# Places where trials fail, with a learned kernel
+
+BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+
+
+def bowl(x):
+    """Best at 0.7, where what lies above 0.5 in the first column fails: None."""
+    return None if x[0] > 0.5 else -float((x - 0.7).square().sum())
+
+
+def played(domain, asks=32, **options):
+    opt = bd.BPEDelayOptimizer(domain, 60, seed=0, **options)
+    for _ in range(asks):
+        trial = opt.ask()
+        y = bowl(trial.x)
+        opt.mark_failed(trial) if y is None else opt.tell(trial, y)
+    return opt
+
+
+@pytest.mark.parametrize("kind", ["box", "set"])
+def test_places_where_trials_fail_are_left_out(kind, monkeypatch):
+    grid = torch.linspace(0, 1, 25, dtype=torch.double)
+    domain = bd.BoxDomain(BOX)
+    if kind == "set":
+        domain = bd.FiniteDomain(torch.cartesian_prod(grid, grid))
+
+    def late_failures():
+        return sum(trial.state is TrialState.FAILED for trial in played(domain).trials[16:])
+
+    assert late_failures() < 10
+    monkeypatch.setattr(RuleModel, "where_trials_fail", lambda model: None)
+    assert late_failures() == 16  # it stays where the answers point to
+
+
+def test_one_failure_among_answers_is_an_accident():
+    opt = bd.BPEDelayOptimizer(bd.BoxDomain(BOX), 60, seed=0)
+    X = torch.tensor([[0.1, 0.1], [0.9, 0.1], [0.1, 0.9]], dtype=torch.double)
+    opt.attach(X, torch.zeros(3).double())
+    trial = opt.ask()
+    assert opt._maximizer.model.where_trials_fail() is None
+    opt.mark_failed(trial)
+    opt._maximizer.update()
+    fails = opt._maximizer.model.where_trials_fail()
+    here, away = trial.x.unsqueeze(0), (trial.x + 0.3).unsqueeze(0)
+    assert fails(torch.cat([here, away])).tolist() == [True, False]
+    opt.attach(trial.x + 0.01, 0.0)
+    fails = opt._maximizer.model.where_trials_fail()
+    assert fails(here).tolist() == [False]
+
+
+def test_where_everything_fails_something_is_asked():
+    domain = bd.FiniteDomain(torch.tensor([[0.0], [0.01], [0.02]], dtype=torch.double))
+    opt = bd.BPEDelayOptimizer(domain, 20, seed=0)
+    opt.mark_failed(opt.ask())
+    opt.attach(torch.tensor([[0.9], [0.95], [1.0]], dtype=torch.double), torch.ones(3).double())
+    assert opt.ask().index is not None
+
+
+def test_with_a_kernel_of_the_user_s_no_place_is_left_out():
+    opt = played(bd.BoxDomain(BOX), asks=6, covar_module=se(), noise_var=1e-3)
+    assert opt._maximizer.model.where_trials_fail() is None

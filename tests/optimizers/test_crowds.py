@@ -5,6 +5,7 @@ import torch
 from cases import generator
 
 import botorch_delay as bd
+from botorch_delay.gp.averages import Averages
 from botorch_delay.gp.warping import CROWD
 from botorch_delay.optimizers import rule_model
 
@@ -40,6 +41,11 @@ def test_a_wave_goes_to_more_than_one_place(monkeypatch):
     crowded = wave(14)
     assert largest_crowd(crowded) > 10
     assert largest_crowd(spread) < 10
+
+
+def test_a_crowd_away_from_the_best_answer_counts_as_well(monkeypatch):
+    monkeypatch.setattr(Averages, "best", lambda averages, n: [BOX[0]])
+    assert largest_crowd(wave(14)) < 10
 
 
 def test_nothing_changes_while_few_are_pending(monkeypatch):
