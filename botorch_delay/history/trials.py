@@ -190,7 +190,7 @@ class Ledger:
         self.detached: list[Attached] = []
         self.answer_count = 0
         self._running: dict[int, Trial] = {}
-        self._values: list[float] = []  # of all answers and attached results, increasing
+        self.values: list[float] = []  # of all answers and attached results, increasing
         # An ask is kept as its trial, an answer or a failure as the id of its trial, which say all
         # of it: whole events would be most of what a long run takes of memory.
         self._events: list[Event | Trial | int] = []
@@ -258,7 +258,7 @@ class Ledger:
         self._running.pop(trial.id, None)
         if trial.value is not None:
             self.answer_count += 1
-            bisect.insort(self._values, trial.value)
+            bisect.insort(self.values, trial.value)
         # Of one that was abandoned a late answer may replace what the trial says.
         self._events.append(event if trial.state is TrialState.ABANDONED else trial.id)
         return trial
@@ -286,9 +286,9 @@ class Ledger:
         )
         self.answer_count += answered - (before is TrialState.COMPLETED)
         if said.value is not None:
-            self._values.remove(said.value)
+            self.values.remove(said.value)
         if event.value is not None:
-            bisect.insort(self._values, event.value)
+            bisect.insort(self.values, event.value)
         self._events.append(event)
         return trial, before
 
@@ -305,7 +305,7 @@ class Ledger:
         place = x, domain.like.device, event.data["point"]
         self.attached.append(Attached(*place, event.value, number, event.time, len(self.trials)))
         self._events.append(event)
-        bisect.insort(self._values, event.value)
+        bisect.insort(self.values, event.value)
         return self.attached[-1]
 
     def detach(self, event: Event) -> Attached:
@@ -317,7 +317,7 @@ class Ledger:
         result = self.attached.pop(places[0])
         self.detached.append(replace(result, detached_at=event.time, reason=reason))
         self._events.append(event)
-        self._values.remove(result.value)
+        self.values.remove(result.value)
         return result
 
     def append(self, event: Event) -> None:
@@ -350,7 +350,7 @@ class Ledger:
         their standard deviations, and further than they do from each other: near an optimum answers
         crowd, and those of a look elsewhere are far from them.
         """
-        values = self._values
+        values = self.values
         if than is not None and than.value is not None:
             values = list(values)
             values.remove(than.value)

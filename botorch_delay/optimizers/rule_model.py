@@ -161,7 +161,7 @@ class RuleModel(View, TrialObserver):
         """
         if not self.surrogate.learned or (self.finite and len(self.candidates) <= MAX_FOLDED):
             return 0
-        answers = self._ledger.answer_count + len(self._ledger.attached)
+        answers = len(self._ledger.values)
         return answers // RENEWED_EVERY if answers > MOST_POINTS else 0
 
     def _without(self) -> set[int]:

@@ -50,7 +50,7 @@ class Fitting:
 
     def upcoming(self) -> Surrogate:
         """The surrogate that the next ask would use."""
-        answers = self.answers
+        answers = len(self._ledger.values)
         if not self._config.learned or answers == self.fitted_to:
             return self.surrogate
         # Before there can be a fit, every answer tells something about the scale of values.
@@ -66,19 +66,14 @@ class Fitting:
     def take(self, fitted: Mapping[str, Any]) -> None:
         """Use a surrogate that was fitted, here or elsewhere, by the data of its event."""
         answers = validation.whole(fitted["answers"], "answers", 0)
-        if not self._config.learned or answers > self.answers:
-            raise StorageError(f"a fit to {answers} answers, of {self.answers}.")
+        if not self._config.learned or answers > len(self._ledger.values):
+            raise StorageError(f"a fit to {answers} answers, of {len(self._ledger.values)}.")
         self.surrogate = Surrogate.rebuild(fitted["surrogate"], self._config.domain)
         self.fitted_to, self._ahead = answers, None
 
     def forget(self) -> None:
         """An answer that was fitted has changed: the next ask fits again."""
         self.fitted_to, self._ahead = 0, None
-
-    @property
-    def answers(self) -> int:
-        """How many there are, attached results included."""
-        return self._ledger.answer_count + len(self._ledger.attached)
 
     def _fit(self, previous: Surrogate | None) -> Surrogate:
         config, learned = self._config, self._config.covar_module
@@ -329,7 +324,7 @@ class Run:
         """Learn kernel and noise again where that is due."""
         surrogate = self._fitting.upcoming()
         if surrogate is not self._fitting.surrogate:
-            fitted = {"surrogate": surrogate.describe(), "answers": self._fitting.answers}
+            fitted = {"surrogate": surrogate.describe(), "answers": len(self._ledger.values)}
             self._happen("fitted", data=fitted)
 
     def _described(self) -> dict[str, Any]:
