@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from gpytorch.kernels import Kernel
@@ -339,16 +339,12 @@ class BPEConfig(BoundsConfig):
     @property
     def rule(self) -> Rule | None:
         """Of the asks that are no design points."""
-        if self.exploit is None:
-            return None
-        assert isinstance(self.exploit.rule, Rule)
-        return self.exploit.rule
+        return None if self.exploit is None else cast(Rule, self.exploit.rule)
 
     @cached_property
     def fraction(self) -> float:
         """Rho, the share of asks that are design points."""
-        assert self.explore_fraction is not None
-        return self.explore_fraction
+        return cast(float, self.explore_fraction)
 
     @cached_property
     def repeat_pending(self) -> bool:

@@ -70,18 +70,6 @@ def editing(path: str | os.PathLike[str], **parts: Any) -> Iterator[Optimizer]:
 
     Raises:
         StorageError: also if another process holds the file for long.
-
-    Example:
-        >>> import tempfile, pathlib
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> path = pathlib.Path(folder.name) / "study.db"
-        >>> points = torch.linspace(0, 1, 9, dtype=torch.double).unsqueeze(-1)
-        >>> BPEDelayOptimizer(FiniteDomain(points), horizon=5).save(path)
-        >>> with editing(path) as opt:
-        ...     trial = opt.ask()
-        >>> load(path).pending
-        [Trial(id=0, index=0, round=1, running)]
-        >>> folder.cleanup()
     """
     inspect.signature(load).bind(path, **parts)
     with sqlite.editing(path) as (state, write):
