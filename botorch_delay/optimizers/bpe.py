@@ -34,12 +34,7 @@ from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.certifying import CertifyingUCB
 from botorch_delay.optimizers.config import BPEConfig
-from botorch_delay.optimizers.exploit import (
-    DEFAULT_EXPLOIT,
-    Exploits,
-    WithinBudget,
-    as_exploit,
-)
+from botorch_delay.optimizers.exploit import DEFAULT_EXPLOIT, Exploits, WithinBudget, as_exploit
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.maximizer import Maximizer
 from botorch_delay.optimizers.round_sequence import RoundSequence
