@@ -149,7 +149,7 @@ class Optimizer(ReadableRun, ABC):
             TrialError: if the trial is unknown, foreign, running, abandoned (``tell`` takes its
                 answer), or failed and to fail.
         """
-        found, reason = self._ledger.find(trial), _text(reason)
+        found, said = self._ledger.find(trial), _said(reason)
         answer = None if value is None else validation.answer(value, self._domain.like)
         if found.state in (TrialState.RUNNING, TrialState.ABANDONED):
             raise TrialError(
@@ -161,8 +161,7 @@ class Optimizer(ReadableRun, ABC):
                 f"Trial {found.id} has failed already; a correction needs the value that it has."
             )
         far = "" if answer is None else self._ledger.far(answer, than=found)
-        data = {"reason": reason} if reason else {}
-        self._apply(Event("corrected", time.time(), found.id, answer, data))
+        self._apply(Event("corrected", time.time(), found.id, answer, said))
         self._decide_after_corrected(found)
         _warn_far(found, far)
 
@@ -176,8 +175,7 @@ class Optimizer(ReadableRun, ABC):
         Raises:
             TrialError: if the trial is unknown, foreign or not running.
         """
-        found, reason = self._running(trial, "failed"), _text(reason)
-        self._settle(found, "failed", None, {"reason": reason} if reason else {})
+        self._settle(self._running(trial, "failed"), "failed", None, _said(reason))
 
     @exclusive
     def mark_abandoned(self, trial: Trial | int) -> None:
@@ -249,8 +247,7 @@ class Optimizer(ReadableRun, ABC):
         if not known or (meant and not torch.equal(known[0].point, meant.point)):
             ids = ", ".join(str(own.id) for own in self._ledger.attached[:20]) or "none"
             raise InputError(f"There is no attached result {number} here; known ids: {ids}.")
-        reason = _text(reason)
-        self._happen("detached", data={"id": number} | ({"reason": reason} if reason else {}))
+        self._happen("detached", data={"id": number, **_said(reason)})
 
     @exclusive
     def extend(self, horizon: int) -> None:
@@ -320,11 +317,11 @@ class Optimizer(ReadableRun, ABC):
         return found
 
 
-def _text(reason: str) -> str:
-    """A reason that any file can keep."""
+def _said(reason: str) -> dict[str, str]:
+    """A reason that any file can keep, if there is one, as the data of an event."""
     if not isinstance(reason, str):
         raise InputTypeError(f"reason must be a str, got {type(reason).__name__}.")
-    return reason.encode("utf-8", "backslashreplace").decode()
+    return {"reason": reason.encode("utf-8", "backslashreplace").decode()} if reason else {}
 
 
 def _warn_far(trial: Trial, far: str) -> None:

@@ -66,7 +66,7 @@ class QueuedOptimizer(Optimizer):
                 "base has exact evaluations, of which one tells all; a queue evaluates its point "
                 "again until an answer comes. Leave out exact, or the queue."
             )
-        if base.event_count:
+        if base._ledger.event_count:
             raise InputError(
                 f"base must be fresh; it has {len(base.trials)} trials and {len(base.attached)} "
                 "attached results, or was finished. Attach them to the QueuedOptimizer instead."
@@ -120,7 +120,7 @@ class QueuedOptimizer(Optimizer):
 
     def _call(self, call: Callable[..., Any], *arguments: Any, fed: int | None = None) -> None:
         """Call the base, and keep what happened there."""
-        start, self._calling = self._base.event_count, True
+        start, self._calling = self._base._ledger.event_count, True
         try:
             call(*arguments)
         finally:  # what was decided before an error counts as well

@@ -193,18 +193,18 @@ class Replica:
         return Asked(trial, record)
 
     def _ask_next(self) -> tuple[Trial, list[Event]]:
-        optimizer, start = self.optimizer, self.optimizer.event_count
+        optimizer, start = self.optimizer, self.optimizer._ledger.event_count
         try:
             trial = optimizer.ask()
         except BaseException:
-            if optimizer.event_count > start:  # of what was decided no other process knows
+            if optimizer._ledger.event_count > start:  # of what was decided no other process knows
                 self._rebuild()
             raise
         return trial, optimizer.events(start)
 
     def _ask_ahead(self, before: int, skip: int) -> tuple[Trial, list[Event]]:
         """What the optimizer would ask after the asks of others."""
-        optimizer, start = self.optimizer, self.optimizer.event_count
+        optimizer, start = self.optimizer, self.optimizer._ledger.event_count
         ahead = copy.deepcopy(optimizer, {id(optimizer.domain): optimizer.domain})
         # One by one: an ask for several gives fewer where one fails, and this has to raise.
         for _ in range(before + skip + 1):

@@ -294,11 +294,6 @@ class Run:
                     f"Stored event {number}, {event.kind}, cannot be: {truncated(error)}"
                 ) from error
 
-    @property
-    def event_count(self) -> int:
-        """How many events there are."""
-        return self._ledger.event_count
-
     def events(self, start: int = 0) -> list[Event]:
         """What happened from event ``start`` on; see :mod:`botorch_delay.history.events`."""
         return list(self._ledger.events(start))
