@@ -140,8 +140,9 @@ class ReadableRun(Run, ABC):
             order = data.y.argsort(descending=True)
             at = _first_among(answered[moved(order, answered.device)], candidates)
             rows, candidates = rows and [rows[at]], candidates[at : at + 1]
-        found, best = predict(candidates, *judged, sign=self._config.sign, best=True)
-        mean, lower, upper = (float(end) for end in (found.mean, found.lower, found.upper))
+        found, sign = predict(candidates, *judged, self._config.sign), self._config.sign
+        best = int((sign * found.mean).argmax())
+        mean, lower, upper = (float(end[best]) for end in (found.mean, found.lower, found.upper))
         x = candidates[best].clone()
         index = None if rows is None else rows[best]
         count = int((x == answered).all(dim=1).sum())
@@ -159,7 +160,7 @@ class ReadableRun(Run, ABC):
         validation.matches(X, "X", self._domain.like)
         self._domain.check_logarithms(X, "X")
         _, judged = self._judged("predict from")
-        return predict(X, *judged, sign=self._config.sign)[0]
+        return predict(X, *judged, self._config.sign)
 
     @exclusive
     def stopping_gap(self) -> float:

@@ -71,28 +71,16 @@ def intervals(
 
 
 def predict(
-    candidates: Tensor,
-    surrogate: Surrogate,
-    data: Data,
-    confidence: Confidence,
-    delta: float,
-    *,
-    sign: float,
-    best: bool = False,
-) -> tuple[Prediction, int]:
-    """What all answers say of candidates (``n x d``), and which has the best posterior mean.
-
-    With ``best`` of that one alone.
-    """
-    posterior, half, interval = intervals(candidates, surrogate, data, confidence, delta)
+    X: Tensor, surrogate: Surrogate, data: Data, confidence: Confidence, delta: float, sign: float
+) -> Prediction:
+    """What all answers say of f at points, ``n x d``."""
+    posterior, half, interval = intervals(X, surrogate, data, confidence, delta)
     if surrogate.learned and not confidence.missing:
         interval = f"under the learned kernel, a heuristic: {interval}"
-    place = int(posterior.mean.argmax())
-    rows = slice(place, place + 1) if best else slice(None)
-    middle, half = posterior.mean[rows], half[rows]
+    middle = posterior.mean
     ends = sign * surrogate.warping.inverse(torch.stack([middle - half, middle, middle + half]))
     lower, mean, upper = ends if sign > 0 else ends.flip(0)
-    return Prediction(mean, lower, upper, interval), place
+    return Prediction(mean, lower, upper, interval)
 
 
 @dataclass(frozen=True, eq=False)

@@ -126,9 +126,8 @@ class ThreDSOptimizer(Optimizer):
             spread = spread_points(domain, BOX_POINTS, generator_for(config.seed, 0))
             self._points = torch.unique(spread, dim=0)
         self._on_host = self._points.cpu()  # for what is decided there, copied once
-        self._row_at: dict[tuple[float, ...], int] = {}  # of the points that are played on a box
-        if not config.finite:
-            self._row_at = {tuple(x): row for row, x in enumerate(self._on_host.tolist())}
+        rows = () if config.finite else enumerate(self._on_host.tolist())
+        self._row_at = {tuple(x): row for row, x in rows}  # of the points that are played on a box
         ends = config.interval
         if ends is None:
             assert config.confidence.constants is not None
