@@ -375,8 +375,6 @@ class BPEDelayOptimizer(Optimizer):
             super()._apply_decided(event)
             if event.kind == "fitted" and current is not None:
                 current.use(self._fitting.surrogate)
-        if self._maximizer is not None and event.kind in ("closed", "reset"):
-            self._maximizer.use_active(rounds.active)
 
     def _decide_after_settled(self, trial: Trial) -> None:
         if (tested := self._audit.test()) is not None:

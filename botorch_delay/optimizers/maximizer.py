@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -58,10 +59,10 @@ class Maximizer:
         assert config.rule is not None
         self.rule, self._config, self._domain = config.rule, config, config.domain
         self._ledger, self._fitting = ledger, fitting
-        self._spread: Tensor | None = None  # the candidates of the beginning
         self._order: Tensor | None = None  # of the asks that nothing has been learned for
-        self._active: ActiveSet | None = None  # what rounds have left of a box
-        self._fitted: Surrogate | None = None  # that the model was made with
+        # What the model was made with: a surrogate, and what rounds have left of a box.
+        self._fitted: Surrogate | None = None
+        self._narrowed: ActiveSet | None = None
         parts = ledger, feasibility, config.domain, config.pending
         self.model = RuleModel(*parts, sign=config.sign, seed=config.seed)
 
@@ -70,26 +71,16 @@ class Maximizer:
         self.update()
         self.rule.check(self.model)
 
-    def use_active(self, active: ActiveSet) -> None:
-        """Take candidates on a box from what rounds have left of it."""
-        narrowed = active if active.inside is not None else None
-        if narrowed is not None or self._active is not None:
-            self._active, self.model.behind = narrowed, True
-
-    def update(self) -> None:
+    def update(self, active: ActiveSet | None = None) -> None:
         """Count all trials, with the present surrogate and candidates, where that is not done."""
         fitted, model = self._fitting.surrogate, self.model
+        narrowed = None if active is None or active.inside is None else active
         behind = model.behind or model.renewals != model.renewals_due
-        if not behind and self._fitted is fitted:
+        if not behind and self._fitted is fitted and self._narrowed is narrowed:
             return
-        self._fitted = fitted
-        candidates = None if self._active is None else self._active.spread
-        if candidates is not None:
-            candidates = candidates[:: max(len(candidates) // BOX_POOL, 1)]
-        else:
-            if self._spread is None:
-                self._spread = self._first_candidates()
-            candidates = self._spread
+        self._fitted, self._narrowed = fitted, narrowed
+        left = None if narrowed is None else narrowed.spread
+        candidates = self._spread if left is None else left[:: max(len(left) // BOX_POOL, 1)]
         if self._domain.count is None and self._fitting.fitted_to > MANY_ANSWERS:
             candidates = candidates[::2]
         model.restart(self.rule.surrogates(fitted), candidates)
@@ -103,7 +94,7 @@ class Maximizer:
         With ``confirm`` it is that of :meth:`confirm`, if there is one. EmptyDomainError if nothing
         may be asked, NumericsError if the rule is finite nowhere.
         """
-        self.update()
+        self.update(active)
         point = self.confirm(active) if confirm else None
         if point is None:
             point = self._largest(active)
@@ -139,7 +130,7 @@ class Maximizer:
 
     def confirm(self, active: ActiveSet | None = None) -> int | Tensor | None:
         """The answered point to ask again, while it is open which is best; see :class:`Exploit`."""
-        self.update()
+        self.update(active)
         if self.model.is_blind:
             return None
         keys, mean, deviation = self._answered(active)
@@ -158,7 +149,8 @@ class Maximizer:
         key = keys[lowest_of_largest(upper, self.model.prior_deviation)]
         return key if self.model.finite else self.model.point(key).clone()
 
-    def _first_candidates(self) -> Tensor:
+    @cached_property
+    def _spread(self) -> Tensor:
         """All points, or spread ones of a box, and some on its boundary if the kernel is given."""
         generator = generator_for(self._config.seed, 0)
         spread = spread_points(self._domain, BOX_POOL, generator)
