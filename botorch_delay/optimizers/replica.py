@@ -113,7 +113,6 @@ class Replica:
         self._past: dict[int, PastTrial] = {}
         self._asks: dict[int, _Ask] = {}  # of trials that have a record
         self._openers: list[int] = []  # the trial that opened each round, from the first
-        self._applied: list[int] = []  # the trial that opened each round here
         self._restart()
 
     def sync(self, trials: Iterable[PastTrial]) -> None:
@@ -127,12 +126,9 @@ class Replica:
         """
         changed, rewritten = [], False
         for past in trials:
-            known = self._past.get(past.number)
-            if known is None:
-                changed.append(past)
-                continue
+            known = self._past.get(past.number, past)
             other = known.record != past.record or not torch.equal(known.x, past.x)
-            if other or known.state is not past.state:
+            if other or known.state is not past.state or past.number not in self._past:
                 changed.append(past)
                 rewritten |= other
         if not changed:
@@ -144,11 +140,11 @@ class Replica:
         }
         self._past.update({past.number: past for past in changed})
         self._asks.update(asks)
-        self._openers = self._find_openers()
-        if rewritten or self._openers[: len(self._applied)] != self._applied:
+        before, self._openers = self._openers, self._find_openers()
+        if rewritten or self._openers[: len(before)] != before:
             self._rebuild()
-            return
-        self._take(changed)
+        else:
+            self._take(changed)
 
     def ask(
         self, number: int, before: int = 0, skip: int = 0, uncertain: Sequence[int] = ()
@@ -188,8 +184,7 @@ class Replica:
         past = PastTrial(number, trial.x, TrialState.RUNNING, record=record)
         self._past[number], self._asks[number] = past, _Ask.read(past)
         self._know(number, trial)
-        self._applied += [number] * opened
-        self._openers = list(self._applied)
+        self._openers += [number] * opened
         return Asked(trial, record)
 
     def _ask_next(self) -> tuple[Trial, list[Event]]:
@@ -233,7 +228,7 @@ class Replica:
         self.optimizer = self._make()
         self._trials: dict[int, Trial] = {}  # by the other system's number, in the order of ids
         self._attached: set[int] = set()
-        self._unrecorded, self._applied = [], []
+        self._unrecorded = []
         self._after = 0  # of the next ask
         self._decided: set[tuple[str, float]] = set()  # kinds and times of events of asks
 
@@ -290,7 +285,6 @@ class Replica:
             else:
                 counts = self._opener(opened) == past.number
             if counts:
-                self._applied += [past.number] * (opened is not None)
                 self._decided.add((event.kind, event.time))
                 events.append(replace(event, data=_renamed(event.data, self._id_of)))
         data = {**ask.events[-1].data, "x": past.x.tolist()}
