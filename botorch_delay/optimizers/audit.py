@@ -19,7 +19,6 @@ from botorch_delay import validation
 from botorch_delay.confidence.anytime import Ellipsoids
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.delays import SubExponentialDelay
-from botorch_delay.elimination.open_round import OpenRound
 from botorch_delay.elimination.rounds import Departure
 from botorch_delay.exceptions import RepeatedResultWarning
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialObserver, TrialState
@@ -132,10 +131,6 @@ class Audit(TrialObserver):
         """Whether no ask follows."""
         return self._rounds.open is None or len(self._ledger) == self._config.horizon
 
-    def _note_departures(self, trial: Trial) -> None:
-        if self._rounds.open is not None and not self._is_over:
-            self._rounds.open.departures |= self._departures(self._rounds.open, trial)
-
     def _is_closed_on(self, step: int, trial_id: int | None = None) -> bool:
         """Whether a round may have been judged with a report made after ``step`` asks."""
         # An answer's id is given; a round may have gone without a failure.
@@ -143,15 +138,17 @@ class Audit(TrialObserver):
             return any(trial_id in record.trial_ids for record in self._rounds.records)
         return step <= self._rounds.closed_at
 
-    def _departures(self, current: OpenRound, trial: Trial) -> set[Departure]:
+    def _note_departures(self, trial: Trial) -> None:
         """How the settling of a trial makes the open round depart from the plan."""
+        current, exact = self._rounds.open, self._config.exact
+        if current is None or self._is_over:
+            return
+        found, on_arrival = current.departures, self._rounds.round_rule.on_arrival
         # Exact evaluations: until it closes another answer at a point is as good as one given up.
-        found, exact = set(), self._config.exact
-        on_arrival = self._rounds.round_rule.on_arrival
         if on_arrival and not exact and current.gave_up():
             found.add(Departure.GIVEN_UP)
         if trial.round != current.number or trial.slot < 0:
-            return found
+            return
         if not on_arrival and trial.state is TrialState.FAILED:
             found.add(Departure.SHORTENED)
         if not on_arrival and not exact and current.is_given_up(current.slots[trial.slot]):
@@ -159,7 +156,6 @@ class Audit(TrialObserver):
         first = not on_arrival or trial.slot < current.design_size
         if first and current.is_counted(trial) and self._has_other_noise(trial):
             found.add(Departure.UNEVEN)
-        return found
 
     def _has_other_noise(self, trial: Trial) -> bool:
         """Whether an answer has its own noise variance, and not the surrogate's."""

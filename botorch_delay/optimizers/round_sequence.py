@@ -220,8 +220,7 @@ class RoundSequence(TrialObserver):
         config = self._config
 
         def judged() -> tuple[Surrogate, Answers, RoundBounds]:
-            used = [self._ledger[trial_id] for trial_id in record.trial_ids]
-            answers = config.answers(used)
+            answers = config.answers([self._ledger[trial_id] for trial_id in record.trial_ids])
             surrogate = config.fixed or Surrogate.rebuild(record.surrogate or {}, config.domain)
             return surrogate.standardized(answers.y), answers, self.bounds(record.number)
 
