@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
 import torch
@@ -212,16 +212,15 @@ class Optimizer(ReadableRun, ABC):
         X = validation.matrix(x.unsqueeze(0) if single else x, "x")
         validation.matches(X, "x", self._domain.like)
         self._domain.check_logarithms(X, "x")
+        values: Sequence[float | Tensor] = [y]
         if isinstance(y, Tensor) and y.dim() > 0:
-            values = validation.column(y, "y", X)
-        elif single:
-            values = X.new_tensor([validation.answer(y, X)])
-        else:
+            values = validation.column(y, "y", X).tolist()
+        elif not single:
             raise InputTypeError(
                 f"y must be a tensor of shape {len(X)} or {len(X)} x 1 for {len(X)} points, got "
                 f"{type(y).__name__}."
             )
-        numbers = [validation.answer(number, X) for number in values.tolist()]
+        numbers = [validation.answer(number, X) for number in values]
         rows = self._domain.find(X).tolist()
         for point, row, value in zip(X.tolist(), rows, numbers, strict=True):
             self._happen("attached", value, {"x": point, "point": None if row < 0 else row})

@@ -64,15 +64,7 @@ from botorch_delay.optimizers.round_sequence import RoundSequence
 
 
 class Budget(TrialObserver):
-    """What was asked beyond BPE-Delay's own asks, and what it may have cost in units of the values.
-
-    Attributes:
-        bound: B.
-        own_bound: B'.
-        trivial: D T, what any sequence of asks may cost.
-        waits_cost: W so far.
-        waits: how many asks W is of.
-    """
+    """What was asked beyond BPE-Delay's own asks, and what it may have cost in units of values."""
 
     def __init__(self, config: BPEConfig, ledger: Ledger, rounds: RoundSequence) -> None:
         constants = config.confidence.constants
@@ -83,7 +75,8 @@ class Budget(TrialObserver):
         self._ledger, self._rounds = ledger, rounds
         self._surrogate, self._constants = config.fixed, constants
         self._largest = constants.norm_bound * _widest(config.fixed, config.domain.like)
-        self.waits_cost, self.waits, self._made = 0.0, 0, 0
+        self.waits_cost, self.waits = 0.0, 0  # W so far, and how many asks it is of
+        self._made = 0
         self._asks = torch.zeros_like(config.domain.like[:, 0], dtype=torch.double)
         self._plan()
         self._restart()
@@ -92,9 +85,9 @@ class Budget(TrialObserver):
         """Reckon with the horizon that is planned now."""
         self._sizes = _sizes(self._rounds.round_rule, self._horizon, self._rounds.sizes)
         full, self._rates = self._both_rates()
-        self.bound = _charge(self._sizes, full, 0, self._horizon)
-        self.own_bound = _charge(self._sizes, self._rates, 0, self._horizon)
-        self.trivial = self._largest * self._horizon
+        self.bound = _charge(self._sizes, full, 0, self._horizon)  # B
+        self.own_bound = _charge(self._sizes, self._rates, 0, self._horizon)  # B'
+        self.trivial = self._largest * self._horizon  # D T, what any sequence of asks may cost
 
     def extended(self, before: int) -> None:
         self._plan()

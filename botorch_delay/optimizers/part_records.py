@@ -104,14 +104,10 @@ def _plain(value: Any) -> Any:
 def build_part(
     record: Any, name: str, like: Tensor, passed: Mapping[str, Any] | None = None
 ) -> Any:
-    """What :func:`describe_part` gave a record of, for an argument.
+    """What :func:`describe_part` gave a record of, for the argument ``name``.
 
-    Args:
-        record: the record.
-        name: of the argument.
-        like: of the dtype and device that a kernel shall have.
-        passed: parts by the names of their arguments, to be used instead of what is recorded of
-            them, at any depth.
+    A kernel has the dtype and device of ``like``. Parts that were ``passed``, by the names of their
+    arguments, are used instead of what is recorded of them, at any depth.
     """
     if passed and passed.get(name) is not None:
         return passed[name]

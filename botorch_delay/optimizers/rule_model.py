@@ -83,14 +83,6 @@ class RuleModel(View, TrialObserver):
 
     Each point has a key: a candidate's row on a finite set, or a number below 0.
 
-    Args:
-        ledger: the trials; read, never written.
-        feasibility: which points may be asked.
-        domain: where points may be asked.
-        pending: how pending points enter.
-        sign: -1 where the user minimises.
-        seed: of what is random in a rule.
-
     Attributes:
         surrogate: kernel, noise and units of the posteriors.
         candidates: ``N x d``: all points of a set, or where climbs on a box begin.
@@ -98,9 +90,8 @@ class RuleModel(View, TrialObserver):
         is_blind: whether there are too few answers to learn a kernel from.
         views: what each of the rule's surrogates sees; this model is the first one's.
         feasibility: which points may be asked.
-        behind: whether all trials are to be counted by :meth:`restart` before anything is read.
-        renewals: how many times points were chosen that are left out; if not ``renewals_due``
-            :meth:`restart` chooses them again.
+        pending: how pending points enter.
+        seed: of what is random in a rule.
         widths: sigma at the last points, when they were asked, where ``pending`` inflates.
     """
 
@@ -122,7 +113,7 @@ class RuleModel(View, TrialObserver):
         self.feasibility, self.key = feasibility, feasibility.key
         self._domain, self._ledger, self._sign = domain, ledger, sign
         self.widths: list[float] = []
-        self.behind = True
+        self.behind = True  # all trials are to be counted by restart() before anything is read
 
     def restart(self, surrogates: Sequence[Surrogate], candidates: Tensor) -> None:
         """Count all trials anew, with other surrogates, of one kernel, or other candidates."""
@@ -140,7 +131,7 @@ class RuleModel(View, TrialObserver):
             for each in surrogates
         ]
         self.answers, self.asked_points = self.views[0].answers, self.views[0].asked_points
-        self.renewals = self.renewals_due
+        self.renewals = self.renewals_due  # if they differ they are chosen by restart() again
         self._left_out = self._without() if self.renewals else set()
         results: list[Trial | Attached] = [*self._ledger.trials, *self._ledger.attached]
         for result in results:

@@ -36,16 +36,12 @@ class Fitting:
 
     A fit depends on the answers alone, so that :meth:`upcoming`, which looks ahead for those who
     only read, changes nothing that is asked later.
-
-    Attributes:
-        surrogate: the one in use.
-        fitted_to: how many answers it was fitted to, attached results included.
     """
 
     def __init__(self, config: Config, ledger: Ledger) -> None:
         self._config, self._ledger = config, ledger
-        self.surrogate = config.fixed or self._fit(None)
-        self.fitted_to = 0
+        self.surrogate = config.fixed or self._fit(None)  # the one in use
+        self.fitted_to = 0  # how many answers, attached results included
         self._ahead: tuple[int, Surrogate] | None = None  # to how many answers
 
     def upcoming(self) -> Surrogate:
