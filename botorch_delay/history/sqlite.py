@@ -89,12 +89,8 @@ def editing(
 ) -> Iterator[tuple[dict[str, Any], Callable[[Mapping[str, Any], Ledger], None]]]:
     """Read a file and write it again with no other process in between.
 
-    Yields:
-        The state as read, and a function that takes header and ledger of its continuation. What
-        it writes is committed at the end of the block, unless that raises.
-
-    Raises:
-        StorageError: as ``read`` and ``save`` do, or if another process holds the file.
+    Yields the state, and a function that takes header and ledger of its continuation. What that
+    writes is committed at the end of the block, unless it raises.
     """
     file = _existing(path)
     with _transaction(file, "write") as db:

@@ -36,16 +36,6 @@ class QueuedOptimizer(Optimizer):
     Raises:
         NotSupportedError: if it asks from a box, where no point comes twice.
         InputError: if it has been used already.
-
-    Example:
-        >>> import torch
-        >>> from botorch_delay.optimizers.random import RandomOptimizer
-        >>> from botorch_delay.domains.finite import FiniteDomain
-        >>> arms = FiniteDomain(torch.arange(3, dtype=torch.double).unsqueeze(-1))
-        >>> opt = QueuedOptimizer(RandomOptimizer(arms))
-        >>> first, again = opt.ask(2)          # the base waits for its first arm
-        >>> first.index == again.index
-        True
     """
 
     def __init__(self, base: Optimizer) -> None:

@@ -86,8 +86,7 @@ class ThreDSOptimizer(Optimizer):
     Arguments that are not named here are those of :class:`AcquisitionOptimizer`.
 
     Args:
-        confidence: gives the multiplier, from all answers of a search; with
-            ``RKHSConfidence`` the self-normalised one.
+        confidence: gives the multiplier, from all answers of a search.
         interval: ends between which max f (min f where ``maximize`` is False) is known to
             lie; minus and plus ``norm_bound * sqrt(max k(x, x))`` if None, which needs
             ``RKHSConfidence``.
