@@ -37,7 +37,6 @@ class AcquisitionOptimizer(Optimizer):
     ``X_pending``, are given the fantasy model instead. Before the first answer they ask where
     the deviation is largest. Ties go to the lowest index.
 
-    Without new answers ``Ignore`` with a rule that is not random asks the same point again.
     An abandoned trial is not pending any more. One that failed stays counted, except under
     ``Ignore``; its point may be asked again, at most twice.
 
