@@ -258,6 +258,12 @@ def _existing(path: Any) -> Path:
     return file
 
 
+def _connect(uri: str) -> sqlite3.Connection:
+    db = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    db.execute("PRAGMA trusted_schema = OFF")
+    return db
+
+
 @contextmanager
 def _transaction(file: Path, verb: str, *, create: bool = False) -> Iterator[sqlite3.Connection]:
     """Read or write; without its commit, as after an error, SQLite rolls back.
@@ -265,11 +271,9 @@ def _transaction(file: Path, verb: str, *, create: bool = False) -> Iterator[sql
     Reading opens the file for writing, too, to roll back what a killed process left half written.
     """
     with _errors(file, verb):
-        uri = f"{file.resolve().as_uri()}?mode={'rwc' if create else 'rw'}"
-        db = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        db = _connect(f"{file.resolve().as_uri()}?mode={'rwc' if create else 'rw'}")
     with closing(db):
         with _errors(file, verb):
-            db.execute("PRAGMA trusted_schema = OFF")
             db.execute("BEGIN IMMEDIATE" if verb == "write" else "BEGIN")
         yield db
         with _errors(file, verb):

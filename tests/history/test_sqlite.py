@@ -207,16 +207,16 @@ def test_one_more_answer_costs_one_row(tmp_path, monkeypatch):
     play(opt, 20, random.Random(2))
     opt.save(path)
     statements = []
-    connect = sqlite3.connect
+    connect = sqlite._connect
 
-    def traced(*arguments, **options):
-        db = connect(*arguments, **options)
+    def traced(uri):
+        db = connect(uri)
         db.set_trace_callback(statements.append)
         return db
 
     trial = opt.pending[0]
     opt.tell(trial, 0.1)
-    monkeypatch.setattr(sqlite3, "connect", traced)
+    monkeypatch.setattr(sqlite, "_connect", traced)
     opt.save(path)
     monkeypatch.undo()
     written = [s for s in statements if s.startswith(("INSERT", "DELETE", "UPDATE", "REPLACE"))]
