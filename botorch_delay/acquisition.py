@@ -54,8 +54,7 @@ class MaxVariance(_FantasyAcquisition):
 
     Args:
         model: of one output.
-        active_set: where points may be asked; elsewhere the value is ``-inf``. None for
-            everywhere.
+        active_set: where points may be asked, None for everywhere; elsewhere it is ``-inf``.
         X_pending: ``p x d``, pending points in addition to the model's own.
 
     Raises:
@@ -72,10 +71,7 @@ class MaxVariance(_FantasyAcquisition):
     """
 
     def __init__(
-        self,
-        model: Model,
-        active_set: PointSet | None = None,
-        X_pending: Tensor | None = None,
+        self, model: Model, active_set: PointSet | None = None, X_pending: Tensor | None = None
     ) -> None:
         super().__init__(model, X_pending)
         if active_set is not None and not hasattr(active_set, "contains"):
@@ -157,12 +153,8 @@ def _fantasy_ucb_inputs(
     posterior_transform: PosteriorTransform | None = None,
 ) -> dict[str, Any]:
     """Keyword arguments of :class:`FantasyUpperConfidenceBound`, for those factories."""
-    return {
-        "model": model,
-        "beta": beta,
-        "X_pending": X_pending,
-        "posterior_transform": posterior_transform,
-    }
+    options = {"X_pending": X_pending, "posterior_transform": posterior_transform}
+    return {"model": model, "beta": beta, **options}
 
 
 def _fantasy_model(model: Any, X_pending: Tensor | None) -> Any:

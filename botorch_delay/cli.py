@@ -28,12 +28,12 @@ _SUITES = {
     "quick": "draws of Gaussian processes, a minute or two",
     "boxes": "test functions and real trainings on boxes with 4, 16 and 64 workers, kept for tests",
     "boxes-development": "others of these, to choose defaults on",
-    "coco": "functions of COCO, numbers and integers, also with noise",
     "hpo": "real tuning tables with 4, 16 and 64 workers",
-    "full": "every problem and delay, for many machines",
     "paper": "what reproduce repeats",
     "list": "the problems, delays and methods there are",
 }
+
+_CHOICES = ("problems", "delays", "methods", "seeds", "steps")
 
 # Calls that messages of the library name, and the commands of other names.
 _CALL = re.compile(
@@ -41,7 +41,7 @@ _CALL = re.compile(
 )
 _COMMANDS = {"mark_failed": "fail", "mark_abandoned": "abandon", "recommend": "show"}
 
-Command = Callable[[argparse.Namespace], int]
+Command = Callable[[argparse.Namespace], None]
 Told = tuple[object, str]  # for scripts, ready for JSON, and for people
 
 # A command that Ctrl-C stopped, as shells count it.
@@ -59,9 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     study = getattr(arguments, "study", "STUDY")
     warnings.showwarning = lambda said, *_: _complain(_in_commands(f"warning: {said}", study))
     try:
-        code = int(arguments.command(arguments))
+        arguments.command(arguments)
         sys.stdout.flush()
-        return code
+        return 0
     except BotorchDelayError as error:
         _complain(_in_commands(str(error), study))
         return 2
@@ -76,9 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except Exception as error:
         logger.debug("%s", error, exc_info=True)
-        _complain(
-            f"this should not have happened, please report it: {type(error).__name__}: {error}"
-        )
+        what = f"{type(error).__name__}: {error}"
+        _complain(f"this should not have happened, please report it: {what}")
         return 1
     finally:
         warnings.showwarning = shown
@@ -147,8 +146,10 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("suite", choices=list(_SUITES), help=suites)
     bench.add_argument("--out", type=Path, help="a folder (default: bench- and the suite)")
     for choice in ("problems", "delays", "methods"):
-        bench.add_argument(f"--{choice}", metavar="NAME,NAME", help="only these; see bench list")
-    bench.add_argument("--seeds", metavar="N or A-B", help="N seeds from 0, or from A to B")
+        text = "only these; see bench list"
+        bench.add_argument(f"--{choice}", type=_names, metavar="NAME,NAME", help=text)
+    text = "N seeds from 0, or from A to B"
+    bench.add_argument("--seeds", type=_seeds, metavar="N or A-B", help=text)
     bench.add_argument("--steps", type=int, help="asks in a run")
     bench.add_argument("--workers", type=int, help="processes (default: one per core)")
 
@@ -184,17 +185,18 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     abandon = on_study("abandon", _abandon, "give up a trial that will not come back")
     for settle in (tell, fail, abandon):
         settle.add_argument("id", type=_id, help="the trial's id, as ask printed it")
-    tell.add_argument("value", help="its result")
+    tell.add_argument("value", type=_result, help="its result")
     tell.add_argument(
         "--noise-var", type=float, help="its variance, the square of its error bar, if known"
     )
 
     correct = on_study("correct", _correct, "replace a result that was told wrongly")
     correct.add_argument("id", type=_id, help="the trial's id")
-    correct.add_argument("value", help='what it should have been; "none" if nothing')
+    text = 'what it should have been; "none" if nothing'
+    correct.add_argument("value", type=_result_or_none, help=text)
 
     attach = on_study("attach", _attach, "hand in a result that no trial asked for")
-    attach.add_argument("value", help="the result")
+    attach.add_argument("value", type=_result, help="the result")
     attach.add_argument("settings", nargs="+", metavar="NAME=VALUE", help="each parameter once")
 
     detach = on_study("detach", _detach, "take back a result that was attached")
@@ -226,45 +228,53 @@ def _id(text: str) -> int:
     return int(text)
 
 
-def _demo(arguments: argparse.Namespace) -> int:
+def _result(text: str) -> float:
+    from botorch_delay.entries import read_number
+
+    try:
+        return read_number(text, "the result")
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error).removesuffix(".")) from None
+
+
+def _result_or_none(text: str) -> float | None:
+    return None if text.lower() == "none" else _result(text)
+
+
+def _demo(arguments: argparse.Namespace) -> None:
     from botorch_delay.demo import run_demo, run_race
 
-    trials, workers, picture = arguments.trials, arguments.workers, arguments.out
+    options = {name: getattr(arguments, name) for name in ("trials", "workers")}
+    options |= {"picture": arguments.out}
     if arguments.race is not None:
-        print(run_race(seeds=arguments.race, trials=trials, workers=workers, picture=picture))
-        return 0
-    options = {"seed": arguments.seed, "store": arguments.store, "picture": picture}
-    print(run_demo(workers=workers, trials=trials, **options))
-    return 0
+        print(run_race(seeds=arguments.race, **options))
+    else:
+        print(run_demo(seed=arguments.seed, store=arguments.store, **options))
 
 
-def _reproduce(arguments: argparse.Namespace) -> int:
+def _reproduce(arguments: argparse.Namespace) -> None:
     from botorch_delay.benchmarks.paper import reproduce
     from botorch_delay.benchmarks.suites import PAPER, PAPER_QUICK
 
     suite = PAPER_QUICK if arguments.quick else PAPER
     print(reproduce(arguments.out, suite, workers=arguments.workers))
-    return 0
 
 
-def _bench(arguments: argparse.Namespace) -> int:
+def _bench(arguments: argparse.Namespace) -> None:
     from botorch_delay.benchmarks.bench import bench
     from botorch_delay.benchmarks.suites import SUITES
 
     if arguments.suite == "list":
-        return _bench_list()
-    chosen: dict[str, Any] = {
-        name: _names(vars(arguments)[name]) for name in ("problems", "delays", "methods")
-    }
-    chosen |= {"seeds": _seeds(arguments.seeds), "steps": arguments.steps}
-    chosen = {name: value for name, value in chosen.items() if value is not None}
+        _bench_list()
+        return
+    choices = {name: vars(arguments)[name] for name in _CHOICES}
+    chosen = {name: value for name, value in choices.items() if value is not None}
     folder = arguments.out or Path(f"bench-{arguments.suite}")
     suite = replace(SUITES[arguments.suite], **chosen)
     print(bench(suite, folder, workers=arguments.workers))
-    return 0
 
 
-def _bench_list() -> int:
+def _bench_list() -> None:
     from botorch_delay.benchmarks import DELAYS, METHODS, PROBLEMS
     from botorch_delay.benchmarks.functions import split_of
 
@@ -274,30 +284,25 @@ def _bench_list() -> int:
         ("methods", {name: method.label for name, method in METHODS.items()}),
     ):
         print(title, *(f"  {name:<34}{text}" for name, text in entries.items()), sep="\n")
-    return 0
 
 
-def _names(text: str | None) -> tuple[str, ...] | None:
+def _names(text: str) -> tuple[str, ...]:
     """Names between commas."""
-    if text is None:
-        return None
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _seeds(text: str | None) -> tuple[int, ...] | None:
+def _seeds(text: str) -> tuple[int, ...]:
     """``N`` seeds from 0, or those from A to B."""
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
-    if not found:
-        raise InputError(f"--seeds takes a number, or two such as 1000-1009; got {text!r}.")
-    first, last = (0, int(found[1]) - 1) if found[2] is None else (int(found[1]), int(found[2]))
-    if last < first or last - first >= 100_000:
-        raise InputError(f"--seeds must name at least one seed and at most 100,000, got {text!r}.")
-    return tuple(range(first, last + 1))
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)", text)
+    seeds = range(int(found[1] or 0), int(found[2]) + bool(found[1])) if found else ()
+    if not 1 <= len(seeds) <= 100_000:
+        raise argparse.ArgumentTypeError(
+            f"expected a number of seeds, 1 to 100,000, or two ends such as 1000-1009; got {text!r}"
+        )
+    return tuple(seeds)
 
 
-def _init(arguments: argparse.Namespace) -> int:
+def _init(arguments: argparse.Namespace) -> None:
     from botorch_delay.optimizers import BPEDelayOptimizer
     from botorch_delay.study import format_space, read_space
 
@@ -306,39 +311,27 @@ def _init(arguments: argparse.Namespace) -> int:
             f"{arguments.study} exists already; choose another file, or go on with ask."
         )
     space = read_space(arguments.space)
-    optimizer = BPEDelayOptimizer(
-        space,
-        arguments.horizon,
-        exact=arguments.exact,
-        seed=arguments.seed,
-        maximize=not arguments.minimize,
-    )
-    optimizer.save(arguments.study)
-    columns = space.domain.columns
-    made = {
-        "study": str(arguments.study),
-        "arms": space.domain.count,
-        "names": list(columns.parameters),
-        "units": columns.units,
-    }
+    options = {"exact": arguments.exact, "seed": arguments.seed, "maximize": not arguments.minimize}
+    BPEDelayOptimizer(space, arguments.horizon, **options).save(arguments.study)
+    made = {"arms": space.domain.count, "units": space.domain.columns.units}
     text = (
         f"{arguments.study}: {format_space(space)}\n"
         f"{arguments.horizon} trials are planned; next: botorch-delay ask {arguments.study}"
     )
-    return _print(arguments, made, text)
+    _print(arguments, made, text)
 
 
 def _on_study(action: Callable[[argparse.Namespace, Any], Told], *, edits: bool) -> Command:
     """A command that opens the study, perhaps changes and saves it, and tells what it did."""
 
     @wraps(action)
-    def command(arguments: argparse.Namespace) -> int:
+    def command(arguments: argparse.Namespace) -> None:
         from botorch_delay.optimizers import editing, load
 
         opened = editing(arguments.study) if edits else nullcontext(load(arguments.study))
         with opened as optimizer:
             told = action(arguments, optimizer)
-        return _print(arguments, *told)
+        _print(arguments, *told)
 
     return command
 
@@ -357,54 +350,35 @@ def _ask(arguments: argparse.Namespace, opt: Any) -> Told:
     return trials, f"{format_trials(trials, units=opt.domain.columns.units)}\n{hint}"
 
 
-@_edits
-def _tell(arguments: argparse.Namespace, opt: Any) -> Told:
-    from botorch_delay.entries import read_number
+def _settling(call: Callable[[argparse.Namespace, Any], None]) -> Command:
+    """A command that says of a trial what became of it."""
 
-    value = read_number(arguments.value, "The result")
-    opt.tell(arguments.id, value, noise_var=arguments.noise_var)
-    return _settled(arguments, opt)
+    @_edits
+    def action(arguments: argparse.Namespace, opt: Any) -> Told:
+        from botorch_delay.study import describe_trial, format_settled
 
+        call(arguments, opt)
+        trial = opt.trials[arguments.id]
+        return describe_trial(trial), format_settled(opt, trial)
 
-@_edits
-def _fail(arguments: argparse.Namespace, opt: Any) -> Told:
-    opt.mark_failed(arguments.id, arguments.reason)
-    return _settled(arguments, opt)
-
-
-@_edits
-def _abandon(arguments: argparse.Namespace, opt: Any) -> Told:
-    opt.mark_abandoned(arguments.id)
-    return _settled(arguments, opt)
+    return action
 
 
-@_edits
-def _correct(arguments: argparse.Namespace, opt: Any) -> Told:
-    from botorch_delay.entries import read_number
-
-    text = arguments.value
-    value = None if text.lower() == "none" else read_number(text, "The result")
-    opt.correct(arguments.id, value, arguments.reason)
-    return _settled(arguments, opt)
-
-
-def _settled(arguments: argparse.Namespace, opt: Any) -> Told:
-    from botorch_delay.study import describe_trial, format_settled
-
-    trial = opt.trials[arguments.id]
-    return describe_trial(trial), format_settled(opt, trial)
+_tell = _settling(lambda given, opt: opt.tell(given.id, given.value, noise_var=given.noise_var))
+_fail = _settling(lambda given, opt: opt.mark_failed(given.id, given.reason))
+_abandon = _settling(lambda given, opt: opt.mark_abandoned(given.id))
+_correct = _settling(lambda given, opt: opt.correct(given.id, given.value, given.reason))
 
 
 @_edits
 def _attach(arguments: argparse.Namespace, opt: Any) -> Told:
-    from botorch_delay.entries import params_of, read_number, warn_outside
+    from botorch_delay.entries import params_of, warn_outside
 
-    value = read_number(arguments.value, "The result")
     x = opt.domain.point(params_of(opt.domain, arguments.settings), outside=True)
-    opt.attach(x, value)
+    opt.attach(x, arguments.value)
     warn_outside(opt.domain, x)
     number, count = opt.attached[-1].id, len(opt.attached)
-    told = f"{value:.12g} at {opt.domain.words(x)} ({count} attached in all)"
+    told = f"{arguments.value:.12g} at {opt.domain.words(x)} ({count} attached in all)"
     return {"id": number, "attached": count}, f"attached result {number}: {told}"
 
 
@@ -483,9 +457,8 @@ def _plot(arguments: argparse.Namespace, opt: Any) -> Told:
     return {"picture": str(picture)}, f"{picture}: the results so far"
 
 
-def _print(arguments: argparse.Namespace, data: object, text: str) -> int:
+def _print(arguments: argparse.Namespace, data: object, text: str) -> None:
     print(json.dumps(data, indent=2) if arguments.json else text)
-    return 0
 
 
 if __name__ == "__main__":

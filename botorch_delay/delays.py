@@ -32,11 +32,7 @@ class DelayLaw:
     mean: float
 
     def sample(self, n: int, generator: Generator) -> Tensor:
-        """Draw ``n`` independent delays: an int64 tensor of shape ``n``, in steps.
-
-        Args:
-            n: how many.
-            generator: the source of randomness; the result lies on its device.
+        """Draw independent delays: an int64 tensor ``n``, in steps, on the generator's device.
 
         Raises:
             NotSupportedError: if the law is not known well enough.
@@ -59,9 +55,8 @@ class DelayLaw:
     def upper_bound(self, horizon: int, delta: float) -> float:
         """The bound ``u_T(delta)`` that all ``horizon`` delays keep, in steps.
 
-        It is the smallest ``u`` with ``horizon * P(tau > u) <= delta / 2``, so that by a
-        union bound some delay exceeds it with probability at most ``delta / 2``; the other
-        half of ``delta`` is left for the confidence bounds.
+        It is the smallest ``u`` with ``horizon * P(tau > u) <= delta / 2`` (a union bound); the
+        other half of ``delta`` is left for the confidence bounds.
         """
         horizon = validation.whole(horizon, "horizon", 1)
         delta = validation.probability(delta, "delta")
@@ -203,10 +198,9 @@ class SubExponentialDelay(DelayLaw):
         mean: the expected delay E[tau], in steps, at least 0.
         xi: the scale xi, in steps, above 0.
         b: the tail parameter b, in steps, above 0.
-        paper_min: use the minimum that the paper prints in its equation for psi. It is a
-            misprint: inverting the tail ``exp(-min(x^2 / (2 xi^2), x / (2 b)))`` gives the
-            maximum, and with the minimum delays exceed the bound far more often than
-            promised. Only for reproducing the paper's figures.
+        paper_min: use the minimum that the paper prints for psi, to reproduce its figures. It is a
+            misprint: inverting the tail ``exp(-min(x^2 / (2 xi^2), x / (2 b)))`` gives the maximum,
+            and with the minimum delays exceed the bound far more often than promised.
 
     Example:
         >>> law = SubExponentialDelay(mean=10.0, xi=9.0, b=1.0)
@@ -237,25 +231,16 @@ class SubExponentialDelay(DelayLaw):
 
 
 def check_delays(delays: Tensor, n: int) -> Tensor:
-    """Delays of a user as an int64 tensor of shape ``n``, each a whole number of at least 0.
-
-    Raises:
-        InputError: if the shape differs or a delay is negative, not finite or not whole.
-    """
-    try:
-        checked = torch.as_tensor(delays)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputTypeError(
-            f"delays must be a tensor of numbers, got {type(delays).__name__}."
-        ) from error
-    if checked.shape != (n,):
-        raise InputError(f"delays must have shape {n}, one per step, got {tuple(checked.shape)}.")
-    as_float = checked.double()
-    bad = ~torch.isfinite(as_float) | (as_float < 0) | (as_float != as_float.floor())
-    if bad.any():
-        step = int(bad.nonzero()[0]) + 1
+    """Delays of a user as an int64 tensor ``n``; InputError unless all are whole, at least 0."""
+    if not isinstance(delays, Tensor):
+        raise InputTypeError(f"delays must be a tensor of numbers, got {type(delays).__name__}.")
+    if delays.shape != (n,):
+        raise InputError(f"delays must have shape {n}, one per step, got {tuple(delays.shape)}.")
+    whole = torch.isfinite(delays) & (delays >= 0) & (delays == delays.long())
+    if not whole.all():
+        step = int(whole.int().argmin())
         raise InputError(
             "delays must be whole numbers of steps of at least 0; "
-            f"step {step} has {as_float[step - 1].item()}."
+            f"step {step + 1} has {delays[step].item()}."
         )
-    return checked.long()
+    return delays.long()

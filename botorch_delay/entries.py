@@ -31,17 +31,15 @@ _WITHOUT_VALUE = ("running", "failed", "abandoned")
 def read_number(text: str, what: str) -> float:
     """The finite number in a text; InputError, with a hint where its point is a comma."""
     number = as_number(text)
-    if number is None and (point := as_number(text.replace(",", "."))) is not None:
-        raise InputError(
-            f"{what} must have a decimal point and no commas, such as {point:.12g}; got {text}."
-        )
-    if number is None:
-        raise InputError(f"{what} must be a number, got {text!r}.")
-    if not math.isfinite(number):
-        raise InputError(
-            f"{what} must be finite, got {text}. A trial without a result is reported by fail."
-        )
-    return number
+    if number is not None and math.isfinite(number):
+        return number
+    if number is not None:
+        must = f"be finite, got {text}. A trial without a result is reported by fail"
+    elif (point := as_number(text.replace(",", "."))) is not None:
+        must = f"have a decimal point and no commas, such as {point:.12g}; got {text}"
+    else:
+        must = f"be a number, got {text!r}"
+    raise InputError(f"{what} must {must}.")
 
 
 def params_of(domain: Domain, settings: Sequence[str]) -> dict[str, Any]:
@@ -150,10 +148,8 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
     there = Counter((*result.x.tolist(), result.value) for result in has)
     new = []
     for x, value in results:
-        key = (*x.tolist(), value)
-        if there[key] > 0:
-            there[key] -= 1
-        else:
+        there[key := (*x.tolist(), value)] -= 1
+        if there[key] < 0:
             new.append((x, value))
     if new:
         X = torch.stack([x for x, _ in new])

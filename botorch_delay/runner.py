@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -107,11 +108,10 @@ def run(
 
     The objective returns one finite number. With a :class:`~botorch_delay.Space` it gets the
     parameters: as keywords if its signature takes all of them by name, as ``objective(lr, layers)``
-    and ``objective(**params)`` do, else as one dict, ``objective(params)``. Without a space it gets
-    the point, a tensor of shape ``d`` on the CPU, also where the optimizer's are on a CUDA device:
-    workers may be processes. What it raises, and anything else that it returns,
-    becomes a failed trial with its message. Failed points are asked again as the optimizer decides,
-    within ``n_trials``. Several optimizers can share one executor: call this in a thread for each.
+    and ``objective(**params)`` do, else as one dict. Without a space it gets the point, a tensor of
+    shape ``d`` on the CPU. What it raises, and anything else that it returns, becomes a failed
+    trial with its message. Failed points are asked again as the optimizer decides, within
+    ``n_trials``. Several optimizers can share one executor: call this in a thread for each.
 
     Until an evaluation has succeeded, those that fail are not told: the objective may be wrong, and
     not their points. If it is, they are abandoned, so that a later call evaluates them anew.
@@ -130,9 +130,9 @@ def run(
             exists the run goes on from there, also if the optimizer was made with a longer horizon:
             trials that were running are abandoned. Trials that were asked by hand before are left
             alone, and count.
-        timeout: seconds that an evaluation may take, counted from when it runs; then its worker
-            is killed, and the trial has failed. Only a ``pebble.ProcessPool`` can do that. Where
-            durations depend on the values a timeout voids the guarantee of BPE-Delay's rounds.
+        timeout: seconds that an evaluation may take from when it runs; then its worker is killed,
+            and the trial has failed. Only a ``pebble.ProcessPool`` can do that. Where durations
+            depend on the values a timeout voids the guarantee of BPE-Delay's rounds.
         max_failures: the run ends with an error once this many evaluations have failed and none has
             succeeded, earlier runs included; None to go on whatever happens.
         on_result: called with the optimizer and each trial that is settled. If it returns True no
@@ -140,10 +140,8 @@ def run(
         progress: whether to show a progress bar.
         until_gap: eps, in units of the values: no further point is asked once ``certificate`` says
             that the recommended point is within eps of the best, and still says so when those in
-            flight are settled. With a given kernel and norm bound
-            that is so with probability 1 - delta, for it holds at all times at once; with a learned
-            kernel it is a heuristic. It is looked at after each of the first answers, then
-            whenever they have grown by a twentieth.
+            flight are settled. With a given kernel and norm bound that is so with probability
+            1 - delta; with a learned kernel it is a heuristic.
 
     Returns:
         When and where the evaluations ran.
@@ -219,7 +217,6 @@ class _Loop:
     stopped: bool = False
     good: bool = False  # whether the recommended point was good enough when that was last looked at
     breaks_in_a_row: int = 0
-    failed: int = 0
     certified: int = 0  # how many answers there were when the certificate was last looked at
     bar: tqdm[None] = field(init=False)
 
@@ -412,20 +409,17 @@ class _Loop:
 
     def _settled(self, trial: Trial) -> None:
         self._commit()
-        self.failed += trial.state is TrialState.FAILED
-        shown = {"in flight": len(self.in_flight), "failed": self.failed}
+        states = Counter(known.state for known in self.optimizer.trials)
+        shown = {"in flight": len(self.in_flight), "failed": states[TrialState.FAILED]}
         self.bar.set_postfix(shown, refresh=False)
         self.bar.update()
-        self._stop_if_good_enough()
-        if self.on_result is not None:
-            self.stopped |= bool(self.on_result(self.optimizer, trial))
-
-    def _stop_if_good_enough(self) -> None:
-        answers = sum(trial.value is not None for trial in self.optimizer.trials)
+        answers = states[TrialState.COMPLETED]
         due = answers > self.certified and not 20 < answers < GROWTH_TO_CERTIFY * self.certified
         if self.until_gap is not None and not self.good and due:
             self.certified = answers
             self.good = self.optimizer.certificate.gap <= self.until_gap
+        if self.on_result is not None:
+            self.stopped |= bool(self.on_result(self.optimizer, trial))
 
     def _goes_on(self) -> bool:
         """Whether points are to be asked after all: what was in flight has moved the best one."""

@@ -32,13 +32,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from botorch_delay import validation
-from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, text_of
 from botorch_delay.domains.space import MAX_ARMS, Space
 from botorch_delay.domains.tables import read_text
@@ -48,20 +48,10 @@ from botorch_delay.history.trials import Attached, Trial, TrialState
 from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
 
 __all__ = [
-    "add_note",
-    "describe_attached",
-    "describe_study",
-    "describe_trial",
-    "format_settled",
-    "format_space",
-    "format_study",
-    "format_trials",
-    "read_space",
+    *("add_note", "describe_study", "describe_trial", "format_settled", "format_space"),
+    *("format_study", "format_trials", "read_space"),
 ]
 
-_LISTED = ("values", "ordered", "log", "unit")
-_RANGE = ("low", "high", "log", "step", "round", "unit")
-_STEPS = ("low", "high", "steps", "log", "unit")
 _ROUND = (
     "  (a round tries settings of which little is known; when their results are in it closes, and\n"
     "  settings that can hardly be the best any more are not asked again)"
@@ -69,12 +59,7 @@ _ROUND = (
 
 
 def read_space(path: str | os.PathLike[str]) -> Space:
-    """The space that a TOML file describes.
-
-    Raises:
-        InputError: if the file cannot be read, or does not describe a space; it names the file and
-            the parameter.
-    """
+    """The space that a TOML file describes; an InputError names the file and the parameter."""
     file = Path(path)
     try:
         described = tomllib.loads(read_text(file))
@@ -100,36 +85,36 @@ def read_space(path: str | os.PathLike[str]) -> Space:
 
 def _parameter(name: str, table: Any) -> Parameter:
     """What a table of the file describes: those values, steps between two ends, or a range."""
-    allowed: tuple[str, ...] = ()
-    make: Callable[..., Parameter]
+    make: Callable[..., Parameter] | None = None
     match table:
         case {"values": list(values)}:
             numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-            allowed, make, table = _LISTED, Choice, {"ordered": numeric} | table
+            make = partial(Choice, ordered=numeric)
         case {"low": _, "high": _, "steps": _}:
-            allowed, make = _STEPS, _steps
+            make = _steps
         case {"low": low, "high": high}:
             whole = type(low) is int and type(high) is int and type(table.get("step", 1)) is int
-            allowed, make = _RANGE, Int if whole and "round" not in table else Float
-    if not allowed or not table.keys() <= set(allowed):
-        raise InputError(
-            f"parameter {name}: expected a table with values, or with low and high, and then log, "
-            f"unit, ordered (of values), step, steps or round (of a range); got {table!r}."
-        )
+            make = Int if whole and "round" not in table else Float
     try:
-        return make(**table)
+        if make is not None:
+            return make(**table)
     except InputError as error:
         raise InputError(f"parameter {name}: {error}") from error
+    except TypeError:  # there is no such argument
+        pass
+    raise InputError(
+        f"parameter {name}: expected a table with values, or with low and high, and then log, "
+        f"unit, ordered (of values), step, steps or round (of a range); got {table!r}."
+    )
 
 
 def _steps(low: Any, high: Any, steps: Any, log: Any = False, unit: Any = None) -> Choice:
     """This many numbers between two ends, at equal distances or ratios."""
     check = validation.positive if log else validation.real
-    ends, steps = (check(low, "low"), check(high, "high")), validation.whole(steps, "steps", 2)
+    ends = check(low, "low"), check(high, "high")
+    steps = validation.whole(steps, "steps", 2, MAX_ARMS)
     if not ends[0] < ends[1]:
         raise InputError(f"low must be below high, got {low} and {high}.")
-    if steps > MAX_ARMS:
-        raise InputError(f"steps must be at most {MAX_ARMS}, got {steps}.")
     first, last = map(math.log10, ends) if log else ends
     between = torch.linspace(first, last, steps, dtype=torch.double)
     # People set dials: 12 digits, and the ends as they were written.
@@ -166,23 +151,15 @@ def describe_trial(trial: Trial) -> dict[str, Any]:
     }
 
 
-def describe_attached(result: Attached, domain: Domain) -> dict[str, Any]:
-    """A result from elsewhere as plain values, ready for JSON."""
-    return {
-        "id": result.id,
-        "parameters": domain.params(result.x),
-        "value": result.value,
-        "attached_at": result.answered_at,
-        "detached_at": result.detached_at,
-        "reason": result.reason,
-    }
-
-
 def describe_study(optimizer: Optimizer) -> dict[str, Any]:
     """The state of a study as plain values: trials, round, recommendation."""
     domain = optimizer.domain
+
+    def describe(result: Attached) -> dict[str, Any]:
+        kept = {name: getattr(result, name) for name in ("id", "value", "detached_at", "reason")}
+        return {"parameters": domain.params(result.x), **kept, "attached_at": result.answered_at}
+
     study: dict[str, Any] = {
-        "optimizer": type(optimizer).__name__,
         "horizon": optimizer.horizon,
         "asked": len(optimizer.trials),
         "direction": "maximize" if optimizer.maximize else "minimize",
@@ -201,8 +178,8 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
         "pending": [describe_trial(trial) for trial in optimizer.pending],
         "recommendation": None,
         "trials": [describe_trial(trial) for trial in optimizer.trials],
-        "attached": [describe_attached(result, domain) for result in optimizer.attached],
-        "detached": [describe_attached(result, domain) for result in optimizer.detached],
+        "attached": [describe(result) for result in optimizer.attached],
+        "detached": [describe(result) for result in optimizer.detached],
     }
     if isinstance(optimizer, BPEDelayOptimizer):
         study["active"] = optimizer.active_set.size
@@ -214,14 +191,11 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
                 study["forecast"] = str(forecast)
     with suppress(NoAnswerError):
         best = optimizer.recommend()
+        names = ("mean", "lower", "upper", "interval", "count")
         study["recommendation"] = {
             "parameters": best.params,
             "words": domain.columns.words(best.params),
-            "mean": best.mean,
-            "lower": best.lower,
-            "upper": best.upper,
-            "interval": best.interval,
-            "count": best.count,
+            **{name: getattr(best, name) for name in names},
         }
     return study
 
@@ -253,33 +227,23 @@ def format_settled(optimizer: Optimizer, trial: Trial) -> str:
     back = "its settings may be asked again, at most twice more in a row without a result"
     if status is PointStatus.INFEASIBLE:
         back = f"its settings have failed {MAX_FAILURES} times and are not asked any more"
-    elif len(optimizer.trials) == optimizer.horizon:
-        back = "every planned trial has been asked, so that its settings do not come back"
-    elif status is PointStatus.HELD:
-        back = "its settings come back once the other trials there have their results"
-    elif trial.slot >= 0 and trial.round == getattr(optimizer, "round", None):
-        back = "its settings come back with the next ask"
     return f"trial {trial.id} failed, at {words}; {out}\n{back}"
 
 
 def format_trials(
     trials: Sequence[Mapping[str, Any]], last: str = "", units: Mapping[str, str] | None = None
 ) -> str:
-    """Trials or attached results as a table with one column per parameter.
+    """Trials or attached results, as they are described, with a column per parameter.
 
-    Args:
-        trials: of :func:`describe_trial`, or what :func:`describe_study` says of those attached.
-        last: of the last column: "asked", how long ago each was asked; "value"; or none.
-        units: of parameters, by name.
+    The last column is "asked", how long ago each was, "value", or none; ``units`` are by parameter.
     """
     if not trials:
         return "none"
-    first = ["id"] if "id" in trials[0] else []
     units = units or {}
     names = [f"{n} ({units[n]})" if n in units else n for n in trials[0]["parameters"]]
-    rows = [[*first, *names, *([last] if last else [])]]
+    rows = [["id", *names, *([last] if last else [])]]
     for trial in trials:
-        cells = [trial[name] for name in first] + [*trial["parameters"].values()]
+        cells = [trial["id"], *trial["parameters"].values()]
         if last == "asked":
             seconds = round(max(time.time() - trial["asked_at"], 0.0))
             cells.append(f"{timedelta(seconds=seconds)} ago")
@@ -308,19 +272,13 @@ def format_study(study: Mapping[str, Any]) -> str:
         for found in study["overdue"]
     ]
     lines += _format_amendments(study)
-    lines += [
-        "",
-        "running (no result yet):",
-        format_trials(study["pending"], "asked", study["units"]),
-    ]
+    lines += ["", "running (no result yet):"]
+    lines += [format_trials(study["pending"], "asked", study["units"])]
     if study["attached"]:
         lines += ["", "attached (results that were obtained elsewhere):"]
         lines += [format_trials(study["attached"], "value", study["units"])]
     lines += ["", f"recommended settings (to {study['direction']} the result):"]
-    best = study["recommendation"]
-    if best is None:
-        lines += ["nothing yet: there is no result"]
-    else:
+    if best := study["recommendation"]:
         lines += [
             best["words"],
             f"expected result {best['mean']:.6g}, probably between {best['lower']:.6g} and "
@@ -328,6 +286,8 @@ def format_study(study: Mapping[str, Any]) -> str:
             f"(by all results together; {best['interval']})",
             f"results at these very settings: {best['count']}",
         ]
+    else:
+        lines += ["nothing yet: there is no result"]
     if study["notes"]:
         lines += ["", "notes:", *study["notes"]]
     return "\n".join(lines)
@@ -335,13 +295,12 @@ def format_study(study: Mapping[str, Any]) -> str:
 
 def _format_amendments(study: Mapping[str, Any]) -> list[str]:
     """What was corrected, and which attached results were taken back."""
-    lines = []
+    amended = []
     for trial in study["trials"]:
         for said in trial["corrections"]:
             was = "had failed" if said["value"] is None else f"said {said['value']:.6g}"
-            why = f" ({said['reason']})" if said["reason"] else ""
-            lines.append(f"trial {trial['id']} {was} before it was corrected{why}")
+            amended.append((f"trial {trial['id']} {was} before it was corrected", said["reason"]))
     for result in study["detached"]:
-        why = f" ({result['reason']})" if result["reason"] else ""
-        lines.append(f"attached result {result['id']}, {result['value']:.6g}, was taken back{why}")
-    return lines
+        what = f"attached result {result['id']}, {result['value']:.6g}, was taken back"
+        amended.append((what, result["reason"]))
+    return [f"{what} ({reason})" if reason else what for what, reason in amended]

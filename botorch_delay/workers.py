@@ -13,7 +13,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,22 +34,17 @@ def takes_names(objective: Objective, columns: Columns) -> bool:
         signature = inspect.signature(objective)
     except (TypeError, ValueError):  # of what is not written in Python
         return False
-    try:
+    with suppress(TypeError):
         signature.bind(**dict.fromkeys(names))
-    except TypeError:
-        pass
-    else:
         return True
-    try:
+    with suppress(TypeError):
         (first,) = signature.bind(None).arguments
-    except TypeError:
-        first = None
-    if first is None or first in names:
-        raise InputTypeError(
-            f"objective must take {', '.join(names)} as keywords, or one dict of them, called "
-            f"otherwise than any of them; its arguments are {signature}."
-        )
-    return False
+        if first not in names:
+            return False
+    raise InputTypeError(
+        f"objective must take {', '.join(names)} as keywords, or one dict of them, called "
+        f"otherwise than any of them; its arguments are {signature}."
+    )
 
 
 MOST_CALLS = 20  # of a traceback
@@ -78,29 +73,35 @@ class Evaluation:
     traceback: str = ""
 
 
+def check_sendable(
+    value: Any, what: str, instead: str, dumps: Callable[[Any], bytes] = pickle.dumps
+) -> None:
+    """Raise InputTypeError if a value cannot be sent to another process."""
+    try:
+        dumps(value)
+    except Exception as error:
+        raise InputTypeError(
+            f"{what} cannot be sent to another process ({error}); define it at the top level of a "
+            f"module, or use {instead}."
+        ) from error
+
+
 class Pool:
     """Any executor: it takes calls, and nothing else is known of it; ``timeout`` is in seconds."""
 
-    timeout: float | None = None
     # How the objective reaches the workers, if it has to be pickled.
     dumps: Callable[[Any], bytes] | None = None
 
-    def __init__(self, executor: Any) -> None:
+    def __init__(self, executor: Any, timeout: float | None = None) -> None:
         self._executor = executor
+        self.timeout = timeout
         self._by_name = False
 
     def check(self, objective: Objective, columns: Columns) -> None:
         """Raise InputTypeError if the objective cannot take points or reach the workers."""
         self._by_name = columns.named and takes_names(objective, columns)
-        if self.dumps is None:
-            return
-        try:
-            self.dumps(objective)
-        except Exception as error:
-            raise InputTypeError(
-                f"The objective cannot be sent to another process ({error}); define it at the top "
-                "level of a module, or use a ThreadPoolExecutor."
-            ) from error
+        if self.dumps is not None:
+            check_sendable(objective, "The objective", "a ThreadPoolExecutor", self.dumps)
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
         """Have a worker evaluate the objective at the trial's point."""
@@ -155,10 +156,6 @@ class PebblePool(Pool):
     """A ``pebble.ProcessPool``, which kills a worker that takes too long and replaces it."""
 
     dumps = staticmethod(pickle.dumps)
-
-    def __init__(self, executor: Any, timeout: float | None) -> None:
-        super().__init__(executor)
-        self.timeout = timeout
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
         arguments = (objective, *self._portable(trial))

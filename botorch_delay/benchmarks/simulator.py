@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.benchmarks.clocks import Clock, State, uniforms
+from botorch_delay.benchmarks.clocks import Clock
 from botorch_delay.benchmarks.problems import BoxProblem, Point, Problem
 from botorch_delay.delays import DelayLaw, NoDelay, check_delays
 from botorch_delay.exceptions import (
@@ -27,6 +27,8 @@ from botorch_delay.exceptions import (
 )
 from botorch_delay.optimizers.base import Optimizer
 
+# Streams of one seed are apart, so that none depends on how much of another was drawn; the delays'
+# own is the seed itself.
 _NOISE_STREAM = 0x5EED << 32
 _UNIFORM_STREAM = 0x7AB1E << 32
 
@@ -41,80 +43,55 @@ class Asked(Point, Protocol):
 
 
 class Sampler(Protocol):
-    """What can be simulated: every optimizer of this library, and samplers of others."""
+    """What can be simulated: every optimizer of this library, and samplers of others.
 
-    def ask(self) -> Asked:
-        """The next point; of a finite domain with its row as ``index``."""
+    It recommends nothing before the first answer: that is a ``NoAnswerError``.
+    """
 
-    def tell(self, trial: int, y: float, /) -> None:
-        """The answer of an ask."""
+    def ask(self) -> Asked: ...
 
-    def mark_failed(self, trial: int, /) -> None:
-        """An ask failed."""
+    def tell(self, trial: int, y: float, /) -> None: ...
 
-    def recommend(self) -> Point:
-        """The point recommended; before the first answer a ``NoAnswerError``."""
+    def recommend(self) -> Point: ...
 
 
 @dataclass
 class Ask:
     """One ask and what became of it.
 
-    Attributes:
-        time: when it was asked: steps from 0, or the durations' unit.
-        point: the row, or on a box the coordinates.
-        value: with noise.
-        regret: how far f without noise is from its best value.
-        wait: from the ask to its end: the delay in steps, or a duration.
-        repeat: whether the same point was pending.
-        seconds_ask: that the method took to choose.
-        state: what became of it by the end.
-        seconds_tell: that the method took with the answer; None if there was none.
+    Times are in steps from 0, or in the durations' unit; what a method took is in seconds.
     """
 
     time: float
     point: Place
-    value: float
-    regret: float
-    wait: float
-    repeat: bool
+    value: float  # with noise
+    regret: float  # how far f without noise is from its best value
+    wait: float  # from the ask to its answer
+    repeat: bool  # whether the same point was pending
     seconds_ask: float
-    state: State = "pending"
-    seconds_tell: float | None = None
+    seconds_tell: float | None = None  # None if there was no answer
 
 
 @dataclass
 class Recommended:
-    """A recommended point.
+    """A recommended point."""
 
-    Attributes:
-        asks: made before it.
-        time: when.
-        point: the row, or on a box the coordinates.
-        regret: how far f without noise is from its best value.
-    """
-
-    asks: int
+    asks: int  # made before it
     time: float
     point: Place
-    regret: float
+    regret: float  # how far f without noise is from its best value
 
 
 @dataclass(frozen=True, eq=False)
 class SimulationResult:
-    """A simulated run.
-
-    Attributes:
-        asks: in order.
-        recommendations: in order; the last one is from everything that came.
-    """
+    """A simulated run: asks and recommendations in order, the last one from all that came."""
 
     asks: list[Ask] = field(default_factory=list, repr=False)
     recommendations: list[Recommended] = field(default_factory=list, repr=False)
 
     @property
     def delay(self) -> Tensor:
-        """From each ask to its end, in steps or in the durations' unit, ``steps``."""
+        """From each ask to its answer, in steps or in the durations' unit, ``steps``."""
         return torch.tensor([ask.wait for ask in self.asks])
 
     @property
@@ -179,7 +156,7 @@ def simulate(
     if not isinstance(clock, Clock):
         raise InputTypeError(f"delay must be a delay law or a clock, got {type(delay).__name__}.")
     if noise is not None:
-        _check_noise(noise, steps)
+        noise = validation.column(noise, "noise", torch.empty(steps, dtype=torch.double))
     run = _Simulation(optimizer, problem, clock, instant, own_time)
     if most_seconds is not None:
         run.seconds_left = validation.positive(most_seconds, "most_seconds")
@@ -192,25 +169,16 @@ def simulate(
 def _check_optimizer(optimizer: Sampler, problem: Problem, steps: int) -> None:
     if not isinstance(optimizer, Optimizer):
         return
-    horizon = optimizer.horizon
-    left = steps if horizon is None else horizon - len(optimizer.trials)
-    if steps > left:
+    horizon, asked = optimizer.horizon, len(optimizer.trials)
+    if horizon is not None and steps > horizon - asked:
         raise HorizonError(
-            f"{steps} steps were requested and {left} of the optimizer's horizon of {horizon} are "
-            "left."
+            f"{steps} steps were requested and {horizon - asked} of the optimizer's horizon of "
+            f"{horizon} are left."
         )
     if not torch.equal(optimizer.domain.like.cpu(), problem.domain.like.cpu()):
         raise InputError("The optimizer must be made on the problem's domain, problem.domain.")
     if not optimizer.maximize and isinstance(problem, BoxProblem):
         raise InputError("The minimum of a BoxProblem is not known; negate it and maximise.")
-
-
-def _check_noise(noise: Tensor, steps: int) -> None:
-    if not isinstance(noise, Tensor) or noise.shape != (steps,):
-        got = tuple(noise.shape) if isinstance(noise, Tensor) else type(noise).__name__
-        raise InputError(f"noise must be a tensor of shape {steps}, one per step, got {got}.")
-    if not torch.isfinite(noise).all():
-        raise InputError("noise must be finite.")
 
 
 class _Simulation:
@@ -225,7 +193,7 @@ class _Simulation:
         maximize = getattr(optimizer, "maximize", True)
         self.best = problem.highest if maximize else problem.lowest
         self.result = SimulationResult()
-        self.due: list[tuple[float, int, int, State]] = []  # when, which ask, its id, its end
+        self.due: list[tuple[float, int, int]] = []  # when, which ask, its id
         self.pending: Counter[Place] = Counter()
         self.now = 0.0
         self.first: Point | None = None
@@ -234,10 +202,9 @@ class _Simulation:
         """All that is random, for every ask; the streams depend on the seed and nothing else."""
         generator = torch.Generator().manual_seed(seed ^ _NOISE_STREAM)
         self.normal = torch.randn(steps, dtype=torch.double, generator=generator).tolist()
-        self.uniform = uniforms(steps, seed ^ _UNIFORM_STREAM)
-        self.waits, self.ends = self.clock.draw(steps, seed)
-        if delays is not None:
-            self.waits = delays.tolist()
+        generator.manual_seed(seed ^ _UNIFORM_STREAM)
+        self.uniform = torch.rand(steps, dtype=torch.double, generator=generator).tolist()
+        self.waits = self.clock.draw(steps, seed) if delays is None else delays.tolist()
         self.noise = None if noise is None else noise.tolist()
 
     def run(self, recommend_every: int | None) -> SimulationResult:
@@ -274,7 +241,7 @@ class _Simulation:
         value, duration = self.problem.observe(trial, self.normal[number], self.uniform[number])
         if self.noise is not None:
             value = f + self.noise[number]
-        wait, end = self.waits[number], self.ends[number]
+        wait = self.waits[number]
         if duration is not None and self.clock.workers is not None and self.clock.mean is None:
             wait = duration
         point = _place(trial)
@@ -283,31 +250,25 @@ class _Simulation:
             Ask(self.now, point, value, abs(self.best - f), wait, repeat, spent[0])
         )
         self.pending[point] += 1
-        if end != "lost":
-            # By steps an answer is told before an ask, so at the next one at the earliest.
-            when = self.now + wait + (1 if self.clock.workers is None else 0)
-            heapq.heappush(self.due, (when, number, trial.id, end))
-        elif not self.instant:
-            self.result.asks[-1].state = "lost"
-        if self.instant:  # nothing is lost where nothing is waited for
-            self.tell(number, trial.id, "failed" if end == "failed" else "answered")
+        # By steps an answer is told before an ask, so at the next one at the earliest.
+        when = self.now + wait + (1 if self.clock.workers is None else 0)
+        heapq.heappush(self.due, (when, number, trial.id))
+        if self.instant:
+            self.tell(number, trial.id)
 
     def deliver(self) -> None:
         """Tell what is due."""
         while self.due and self.due[0][0] <= self.now:  # later ones come due while some are told
-            _, number, trial_id, end = heapq.heappop(self.due)
+            _, number, trial_id = heapq.heappop(self.due)
             self.pending[self.result.asks[number].point] -= 1
             if not self.instant:
-                self.tell(number, trial_id, end)
+                self.tell(number, trial_id)
 
-    def tell(self, number: int, trial_id: int, end: State) -> None:
+    def tell(self, number: int, trial_id: int) -> None:
         ask = self.result.asks[number]
         with self.timed() as spent:
-            if end == "failed":
-                self.optimizer.mark_failed(trial_id)
-            else:
-                self.optimizer.tell(trial_id, ask.value)
-        ask.seconds_tell, ask.state = spent[0], end
+            self.optimizer.tell(trial_id, ask.value)
+        ask.seconds_tell = spent[0]
 
     @contextmanager
     def timed(self) -> Iterator[list[float]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -13,15 +12,13 @@ from botorch_delay.benchmarks.clocks import DELAYS
 from botorch_delay.benchmarks.functions import (
     DEVELOPMENT_BOXES,
     PROBLEMS,
-    TABLES,
     TESTING_BOXES,
-    TESTING_COCO,
     TESTING_TABLES,
     MakeProblem,
 )
-from botorch_delay.benchmarks.methods import METHODS, VARIANTS
+from botorch_delay.benchmarks.methods import METHODS
 from botorch_delay.benchmarks.problems import Problem
-from botorch_delay.exceptions import InputError, MissingExtraError
+from botorch_delay.exceptions import InputError
 
 
 class Cell(NamedTuple):
@@ -35,90 +32,55 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Suite:
-    """A choice of runs; ``dataclasses.replace`` makes another one of it.
-
-    Attributes:
-        name: of the suite.
-        problems: by name.
-        delays: by name.
-        methods: by name.
-        seeds: of draws, delays, noise and methods.
-        steps: asks in a run.
-        recommendations: how many times a run recommends a point, evenly spaced.
-    """
+    """A choice of runs, by the names of their parts; ``dataclasses.replace`` makes another one."""
 
     name: str
     problems: tuple[str, ...]
     delays: tuple[str, ...]
     methods: tuple[str, ...]
-    seeds: tuple[int, ...]
-    steps: int
-    recommendations: int = 10
+    seeds: tuple[int, ...]  # of draws, delays, noise and methods
+    steps: int  # asks in a run
 
     def __post_init__(self) -> None:
         _check_names("problem", self.problems, PROBLEMS)
         _check_names("delay", self.delays, DELAYS)
         _check_names("method", self.methods, METHODS)
-        if not self.seeds:
-            raise InputError("Choose at least one seed.")
+        validation.whole(len(self.seeds), "The number of seeds", 1)
         for seed in self.seeds:
             validation.seed(seed)
         validation.whole(self.steps, "steps", 1)
-        validation.whole(self.recommendations, "recommendations", 1)
 
-    @property
-    def recommend_every(self) -> int:
-        """Asks between two recommendations."""
-        return max(self.steps // self.recommendations, 1)
-
-    def plan(self) -> tuple[list[Cell], list[str]]:
-        """Every run that applies, and what is left out for want of a package.
-
-        Seed by seed, so that an early stop leaves whole pairs.
+    def plan(self) -> list[Cell]:
+        """Every run that applies, seed by seed, so that an early stop leaves whole pairs.
 
         Raises:
-            MissingExtraError: if every run is left out for want of packages.
+            MissingExtraError: if a problem or a method needs a package that is not installed.
             InputError: if no method can be used on any of the problems, or a Python that was named
                 for one does not have it.
         """
-        methods, left_out, places = [], [], []
-        for method in dict.fromkeys(self.methods):
-            try:
-                METHODS[method].check_installed()
-                methods.append(method)
-            except MissingExtraError as error:
-                left_out.append(f"{method}: {error}")
-        for problem in dict.fromkeys(self.problems):
-            try:
-                sample = made_problem(PROBLEMS[problem], self.seeds[0])
-            except MissingExtraError as error:
-                left_out.append(f"{problem}: {error}")
-                continue
-            for delay in dict.fromkeys(self.delays):
-                for method in methods:
-                    if METHODS[method].applies(sample, DELAYS[delay]):
-                        places.append((problem, delay, method))
-        if not places and left_out:
-            raise MissingExtraError(" ".join(left_out))
+        for method in self.methods:
+            METHODS[method].check_installed()
+        samples = {name: made_problem(PROBLEMS[name], self.seeds[0]) for name in self.problems}
+        places = [
+            (problem, delay, method)
+            for problem, sample in samples.items()
+            for delay in dict.fromkeys(self.delays)
+            for method in dict.fromkeys(self.methods)
+            if METHODS[method].applies(sample, DELAYS[delay])
+        ]
         if not places:
             raise InputError(
                 f"None of {', '.join(self.methods)} can be used on {', '.join(self.problems)} with "
                 f"{', '.join(self.delays)}. Some methods need a known kernel, the norm of f, the "
                 "law of the delays, or a finite set; choose others."
             )
-        cells = [Cell(*place, seed) for seed in sorted(set(self.seeds)) for place in places]
-        return cells, left_out
+        return [Cell(*place, seed) for seed in sorted(set(self.seeds)) for place in places]
 
 
 def _check_names(noun: str, names: Collection[str], known: Collection[str]) -> None:
     for name in names:
         if name not in known:
             raise InputError(f"There is no {noun} {name!r}; there are {', '.join(known)}.")
-        if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9.-]|_(?!_))*", name):  # part of a file's name
-            raise InputError(
-                f"The name of a {noun} must be made of letters, digits, dots, dashes and single "
-                f"underscores, got {name!r}."
-            )
     if not names:
         raise InputError(f"Choose at least one {noun}.")
 
@@ -136,7 +98,6 @@ QUICK = Suite(
     methods=("bpe-delay", "gp-bucb", "gp-ucb", "async-ts", "random", "gp-ucb-oracle"),
     seeds=(0, 1, 2),
     steps=100,
-    recommendations=20,
 )
 HPO = Suite(
     name="hpo",
@@ -160,29 +121,6 @@ BOXES = Suite(
     steps=64,
 )
 DEVELOPMENT = replace(BOXES, name="boxes-development", problems=DEVELOPMENT_BOXES)
-COCO = replace(BOXES, name="coco", problems=TESTING_COCO)
-_APART = (*TABLES, "f1", "f2", "paper", "se-0.02-d4")
-FULL = Suite(
-    name="full",
-    problems=(
-        *(name for name in PROBLEMS if not name.startswith(_APART)),
-        *TESTING_TABLES,
-    ),
-    # The other means are for one problem, to see how regret grows with the delay.
-    delays=tuple(
-        name
-        for name in DELAYS
-        if name not in ("poisson-25", "poisson-100", "poisson-200", "batches-4")
-    ),
-    methods=tuple(
-        name
-        for name, method in METHODS.items()
-        if name not in {"qlognei-learned", *VARIANTS} and not method.served
-    ),
-    seeds=tuple(range(10)),
-    steps=200,
-    recommendations=20,
-)
 # The experiments of section 6 of the paper.
 PAPER = Suite(
     name="paper",
@@ -191,7 +129,6 @@ PAPER = Suite(
     methods=("bpe-delay-psi-max", "bpe-delay-psi-min", "bpe", "gp-ucb-sdf", "gp-bucb", "gp-ucb"),
     seeds=tuple(range(10)),
     steps=1000,
-    recommendations=1,
 )
 PAPER_QUICK = replace(PAPER, steps=300, seeds=(0, 1, 2))
-SUITES = {suite.name: suite for suite in (QUICK, FULL, BOXES, DEVELOPMENT, COCO, HPO, PAPER)}
+SUITES = {suite.name: suite for suite in (QUICK, BOXES, DEVELOPMENT, HPO, PAPER)}

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.benchmarks.problems import BoxProblem, Spread
+from botorch_delay.benchmarks.problems import BoxProblem
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.parameters import Float
 from botorch_delay.domains.space import Space
 
 Array = NDArray[np.float64]
-Values = Mapping[str, float]
 
 FOLDS = 3
 # Of losses that explode, as a multiple of the loss of a constant prediction.
@@ -31,31 +31,30 @@ KEPT = 4096  # evaluations of a training that are not repeated in a process
 class Training:
     """A loss on a box.
 
-    Attributes:
-        data: the loader of scikit-learn that gives inputs and targets, which are standardised.
-        model: an estimator of scikit-learn from the values of the columns.
-        loss: of a fitted model on held-out inputs and targets.
-        columns: by name.
-        lowest_loss: the smallest that a search found: 400 or 600 Sobol points, and as many around
-            the best of these, ever closer.
-        highest_loss: of the Sobol points.
-        spread: standard deviation of the losses of these points.
+    The lowest is the smallest that a search found (400 or 600 Sobol points, and as many around the
+    best of these, ever closer), the highest and the spread are of the Sobol points.
     """
 
-    data: str
-    model: Callable[[Values], Any]
-    loss: Callable[[Any, Array, Array], float]
-    columns: Mapping[str, Float]
+    data: str  # the loader of scikit-learn for inputs and targets, which are standardised
+    model: str  # an estimator, by its name behind ``sklearn``
+    fixed: Mapping[str, Any]  # its arguments
+    loss: Callable[[Any, Array, Array], float]  # of a fitted model on held-out inputs and targets
+    columns: Mapping[str, Float]  # further arguments
     lowest_loss: float
     highest_loss: float
-    spread: float
+    spread: float  # a standard deviation
 
     @lru_cache(maxsize=KEPT)  # noqa: B019  # there is one of each training, for good
     def __call__(self, *values: float) -> float:
         """The mean loss over the folds, which are the same in every call."""
         from sklearn.model_selection import KFold
 
-        named = dict(zip(self.columns, values, strict=True))
+        module, _, name = self.model.partition(".")
+        model = getattr(import_module(f"sklearn.{module}"), name)(
+            **self.fixed, **dict(zip(self.columns, values, strict=True))
+        )
+        if hasattr(model, "random_state"):  # SVR takes none, and draws from the global generator
+            model.random_state = 0
         X, y = _data(self.data)
         losses = []
         with warnings.catch_warnings():
@@ -63,7 +62,7 @@ class Training:
             with np.errstate(all="ignore"):
                 for train, held in KFold(FOLDS, shuffle=True, random_state=0).split(X):
                     try:
-                        fitted = self.model(named).fit(X[train], y[train])
+                        fitted = model.fit(X[train], y[train])
                         losses.append(self.loss(fitted, X[held], y[held]))
                     except (ValueError, FloatingPointError):  # weights that are not finite
                         losses.append(MOST)
@@ -78,7 +77,7 @@ def training_on_box(name: str, seed: int = 0, *, noise_share: float) -> BoxProbl
     def value(X: Tensor) -> Tensor:
         return X.new_tensor([-training(*row) for row in X.tolist()])
 
-    spread, domain = Spread(-training.highest_loss, training.spread), Space(training.columns).domain
+    domain, spread = Space(training.columns).domain, (-training.highest_loss, training.spread)
     assert isinstance(domain, BoxDomain)
     return BoxProblem(domain, value, -training.lowest_loss, noise_share, spread=spread)
 
@@ -105,65 +104,35 @@ def _squared(model: Any, X: Array, y: Array) -> float:
     return float(np.square(model.predict(X) - y).mean())
 
 
-def _svm(values: Values) -> Any:
-    from sklearn.svm import SVC
-
-    return SVC(**values, random_state=0)
-
-
-def _sgd(values: Values) -> Any:
-    from sklearn.linear_model import SGDClassifier
-
-    fixed = {"loss": "log_loss", "learning_rate": "constant", "max_iter": 20, "tol": None}
-    return SGDClassifier(**fixed, **values, random_state=0)
-
-
-def _kernel_ridge(values: Values) -> Any:
-    from sklearn.kernel_ridge import KernelRidge
-
-    return KernelRidge(kernel="rbf", **values)
-
-
-def _svr(values: Values) -> Any:
-    from sklearn.svm import SVR
-
-    model = SVR(**values, max_iter=20_000)
-    model.random_state = 0  # it takes none, and draws from the global generator
-    return model
-
-
-def _sgd_regression(values: Values) -> Any:
-    from sklearn.linear_model import SGDRegressor
-
-    fixed = {"penalty": "elasticnet", "max_iter": 20, "tol": None}
-    return SGDRegressor(**fixed, **values, random_state=0)
-
-
 TRAININGS: dict[str, Training] = {
     "svm": Training(
         "breast_cancer",
-        _svm,
+        "svm.SVC",
+        {},
         _error,
         {"C": Float(1e-3, 1e4, log=True), "gamma": Float(1e-6, 10.0, log=True)},
         *(0.0210804, 0.3726, 0.1594),
     ),
     "sgd": Training(
         "breast_cancer",
-        _sgd,
+        "linear_model.SGDClassifier",
+        {"loss": "log_loss", "learning_rate": "constant", "max_iter": 20, "tol": None},
         _log_loss,
         {"alpha": Float(1e-8, 1.0, log=True), "eta0": Float(1e-5, 100.0, log=True)},
         *(0.0818323, 7.894, 1.099),
     ),
     "kernel-ridge": Training(
         "diabetes",
-        _kernel_ridge,
+        "kernel_ridge.KernelRidge",
+        {"kernel": "rbf"},
         _squared,
         {"alpha": Float(1e-8, 100.0, log=True), "gamma": Float(1e-5, 10.0, log=True)},
         *(0.48473, 10.0, 1.523),
     ),
     "svr": Training(
         "diabetes",
-        _svr,
+        "svm.SVR",
+        {"max_iter": 20_000},
         _squared,
         {
             "C": Float(1e-3, 1e3, log=True),
@@ -174,7 +143,8 @@ TRAININGS: dict[str, Training] = {
     ),
     "sgd-regression": Training(
         "diabetes",
-        _sgd_regression,
+        "linear_model.SGDRegressor",
+        {"penalty": "elasticnet", "max_iter": 20, "tol": None},
         _squared,
         {
             "alpha": Float(1e-7, 10.0, log=True),

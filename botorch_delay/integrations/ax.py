@@ -17,7 +17,6 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.acquisition import FantasyUpperConfidenceBound, MaxVariance
-from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.parameters import Choice, Float, Int
 from botorch_delay.domains.space import Space
 from botorch_delay.exceptions import (
@@ -28,8 +27,7 @@ from botorch_delay.exceptions import (
     StorageError,
 )
 from botorch_delay.history.trials import TrialState
-from botorch_delay.integrations.engine_run import EngineRun, Settings
-from botorch_delay.optimizers import BPEDelayOptimizer
+from botorch_delay.integrations.engine_run import EngineRun, Readable, Settings
 from botorch_delay.optimizers.part_records import build_part, describe_part
 from botorch_delay.optimizers.replica import PastTrial
 
@@ -37,7 +35,6 @@ try:
     from ax.core.arm import Arm
     from ax.core.data import Data
     from ax.core.experiment import Experiment
-    from ax.core.experiment_status import ExperimentStatus
     from ax.core.generator_run import GeneratorRun
     from ax.core.parameter import ChoiceParameter, FixedParameter, Parameter, RangeParameter
     from ax.core.parameter import ParameterType as Type
@@ -82,29 +79,25 @@ _UNSUPPORTED = {
 }
 
 
-class DelayGenerationNode(ExternalGenerationNode):
+class DelayGenerationNode(Readable, ExternalGenerationNode):
     """Generates what :class:`botorch_delay.BPEDelayOptimizer` asks next.
 
     Running trials are pending, and so are abandoned ones, as everywhere in Ax: their arms are not
-    suggested again, and a round waits for a design point among them. Of one that will never come
-    back mark the trial failed: it is not pending, and its arm may be suggested again, at most
-    twice. A trial that is complete without data for the objective frees its arm; data that arrive
-    later are used. So does one that was stopped early, whose data are not used.
+    suggested again, and a round waits for a design point among them. Mark a trial that will never
+    come back failed: its arm may then be suggested again, at most twice. A trial that is complete
+    without data for the objective frees its arm; data that arrive later are used. So does one that
+    was stopped early, whose data are not used. Arms of other nodes, or attached by hand, are
+    results obtained elsewhere: used once their trials are complete, and no part of the horizon.
 
-    Arms of other nodes, or attached by hand, are results obtained elsewhere: used once their
-    trials are complete, and no part of the horizon.
-
-    What an ask brought about is kept in the metadata of its generator run, so that the node
-    goes on from an experiment alone; several generation strategies in turn, each with a node of
-    this name, carry on one run. Ax's JSON rounds data to ten decimals, so that after a reload arms
-    may differ as little.
+    What an ask brought about is kept in the metadata of its generator run: the node goes on from an
+    experiment alone, and so does another one of this name. Ax's JSON rounds data to ten decimals,
+    so that after a reload arms may differ as little.
 
     Args:
         name: of the node.
         horizon: how many arms it shall generate; None where no end is planned.
         seed: of everything random.
         transition_criteria: when another node takes over; Ax's.
-        suggested_experiment_status: Ax's.
         options: of :class:`botorch_delay.BPEDelayOptimizer`: ``exploit``, ``confidence``, ....
             A rule does not repeat pending points, unless it is given as ``Exploit(rule)``. A given
             kernel sees the parameters in the order of the search space, choices that are not
@@ -139,35 +132,15 @@ class DelayGenerationNode(ExternalGenerationNode):
         horizon: int | None = None,
         seed: int = 0,
         transition_criteria: Sequence[TransitionCriterion] | None = None,
-        suggested_experiment_status: ExperimentStatus | None = None,
         **options: Any,
     ) -> None:
         super().__init__(
             name=name,
             should_deduplicate=False,  # points may have to be asked again
             transition_criteria=transition_criteria,
-            suggested_experiment_status=suggested_experiment_status,
         )
         self._settings = Settings(horizon, seed, options)
         self._run: _ExperimentRun | None = None
-
-    @property
-    def optimizer(self) -> BPEDelayOptimizer:
-        """The optimizer underneath, brought up to date, to be read: its trials, rounds, bounds."""
-        return self._synced().optimizer
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """What is claimed for this experiment, and why not more."""
-        return self._synced().guarantee
-
-    def recommend(self) -> dict[str, Any]:
-        """The parameters with the best posterior mean among those tried.
-
-        Raises:
-            NoAnswerError: before any answer.
-        """
-        return self._synced().recommend()
 
     def new_trial_limit(self, raise_generation_errors: bool = False) -> int:
         """How many trials the node can generate now, -1 for any number."""
@@ -368,7 +341,6 @@ def _node_to_json(node: DelayGenerationNode) -> dict[str, Any]:
         "seed": settings.seed,
         "options": {name: _describe(name, value) for name, value in settings.options.items()},
         "transition_criteria": node._transition_criteria,
-        "suggested_experiment_status": node.suggested_experiment_status,
     }
 
 

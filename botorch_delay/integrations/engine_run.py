@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -176,3 +177,28 @@ class EngineRun:
             logger.warning("the result of trial %s is not used: %s", number, error)
             return None
         return PastTrial(number, x, TrialState.COMPLETED, value, **more)
+
+
+class Readable(ABC):
+    """What an engine with one run says of itself, brought up to date."""
+
+    @abstractmethod
+    def _synced(self) -> EngineRun: ...
+
+    @property
+    def optimizer(self) -> BPEDelayOptimizer:
+        """The optimizer underneath, to be read: its trials, rounds, bounds."""
+        return self._synced().optimizer
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What is claimed for this run, and why not more."""
+        return self._synced().guarantee
+
+    def recommend(self) -> dict[str, Any]:
+        """The parameters with the best posterior mean among those tried.
+
+        Raises:
+            NoAnswerError: before any answer.
+        """
+        return self._synced().recommend()

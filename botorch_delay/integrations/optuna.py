@@ -67,16 +67,14 @@ class DelaySampler(BaseSampler):
     """BPE-Delay for Optuna's studies with one objective.
 
     ``study.optimize`` with any ``n_jobs``, ``study.ask`` and ``study.tell``, and many processes on
-    one storage. Running trials are pending points. The point of a failed trial may be asked
-    again, at most twice; a pruned one frees its point and its value is not used. Where a regret
-    bound needs their answers, design points that were pruned or lost are asked again too.
+    one storage, each with a sampler of the same arguments: asks of others count as results only.
+    Running trials are pending points. The point of a failed trial may be asked again, at most
+    twice; a pruned one frees its point and its value is not used. Where a regret bound needs their
+    answers, design points that were pruned or lost are asked again too.
 
     Parameters of the relative search space are chosen together: those that every completed trial
     has, before the first result those that any trial has. All others, conditional ones among
     them, are drawn at random, and so are those that an enqueued trial leaves open.
-
-    In every process the sampler needs the same arguments: asks of samplers with other arguments
-    count as results only.
 
     Args:
         horizon: how many trials are planned; beyond, asking is an error. None where no end is
@@ -86,10 +84,9 @@ class DelaySampler(BaseSampler):
         stale_after: seconds after its start at which a running trial counts as lost with its
             worker, and its point and its round are freed; None for never. A result that comes
             after all is still used. Heartbeats of an ``RDBStorage`` are honoured in any case.
-        options: further options of :class:`botorch_delay.BPEDelayOptimizer`: ``explore_fraction``,
-            ``exploit``, ``evidence``, ``confidence``, and so on. A ``covar_module`` sees the
-            parameters as numbers, in the order of their names, categories as positions.
-            A rule does not repeat pending points, unless it is given as ``Exploit(rule)``.
+        options: of :class:`botorch_delay.BPEDelayOptimizer`: ``exploit``, ``confidence``, .... A
+            ``covar_module`` sees the parameters as numbers, in the order of their names, categories
+            as positions. A rule does not repeat pending points, unless given as ``Exploit(rule)``.
 
     Raises:
         InputError: if an argument is out of its range or unknown; by every method, if the study
@@ -139,9 +136,8 @@ class DelaySampler(BaseSampler):
         """
         _check_single(study)
         varying = _varying(search_space)
-        if not varying or "fixed_params" in trial.system_attrs:
-            return {}
-        if any(name in trial.params for name in varying):  # a retried trial brings them along
+        brought = varying.keys() & trial.params.keys()  # as a retried trial does
+        if brought or not varying or "fixed_params" in trial.system_attrs:
             return {}
         with self._cache.lock:
             return self._run(study, varying).propose(trial)
@@ -162,9 +158,8 @@ class DelaySampler(BaseSampler):
     def optimizer(self, study: Study) -> BPEDelayOptimizer:
         """The optimizer as of now, to be read: its rounds, active set, recommendation.
 
-        It minimises where the study does. Its points have one column per parameter of the
-        relative search space, in the order of the names. What is claimed is :meth:`guarantee`:
-        the optimizer does not know which trials were pruned.
+        Its points have one column per parameter of the relative search space, in the order of the
+        names. What is claimed is :meth:`guarantee`: it does not know which trials were pruned.
 
         Raises:
             NoAnswerError: if no search space is known yet.
@@ -172,11 +167,7 @@ class DelaySampler(BaseSampler):
         return self._synced(study).optimizer
 
     def recommend(self, study: Study) -> dict[str, Any]:
-        """The parameters with the best posterior mean among those tried.
-
-        Raises:
-            NoAnswerError: before the first result.
-        """
+        """The parameters with the best posterior mean; NoAnswerError before the first result."""
         return self._synced(study).recommend()
 
     def guarantee(self, study: Study) -> Guarantee:
@@ -213,7 +204,7 @@ class DelaySampler(BaseSampler):
             if not space:
                 raise NoAnswerError("The study has no trial yet that tells its parameters.")
             run = self._run(study, space)
-            run.sync(run.trials())
+            run.sync(study.get_trials(deepcopy=False))
             return run
 
 
@@ -246,13 +237,9 @@ class _StudyRun(EngineRun):
         self._storage: Any = study._storage
         self._stale_after = stale_after
 
-    def trials(self) -> list[FrozenTrial]:
-        """What the storage has now."""
-        return self._study.get_trials(deepcopy=False)
-
     def propose(self, trial: FrozenTrial) -> dict[str, Any]:
         """The parameters of a trial, whose ask is recorded with it."""
-        number, trials = trial.number, self.trials()
+        number, trials = trial.number, self._study.get_trials(deepcopy=False)
         lost = self.sync(trials)
         known = self.replica.trial(number)
         if known is not None:
@@ -272,7 +259,7 @@ class _StudyRun(EngineRun):
                 self.replica.forget(number)
                 raise
             # What another process writes from now on, it writes after it could see this.
-            trials = self.trials()
+            trials = self._study.get_trials(deepcopy=False)
             others = [other for other in trials if other.number != number]
             twins = [
                 other.number

@@ -18,7 +18,6 @@ from typing import Any
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.parameters import Choice, Float, Int
 from botorch_delay.domains.space import Space
 from botorch_delay.exceptions import (
@@ -30,9 +29,8 @@ from botorch_delay.exceptions import (
 )
 from botorch_delay.history.events import truncated
 from botorch_delay.history.trials import TrialState
-from botorch_delay.integrations.engine_run import EngineRun, Settings
+from botorch_delay.integrations.engine_run import EngineRun, Readable, Settings
 from botorch_delay.integrations.ray_state import SearchState, tune_trials
-from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.replica import PastTrial
 
 try:
@@ -53,7 +51,7 @@ _FUNCTION = "__fn_ph"  # what Tune puts in the place of sample_from before it ca
 Keys = tuple[Any, ...]  # of a parameter in a nested configuration, from the outermost
 
 
-class DelaySearch(Searcher):
+class DelaySearch(Readable, Searcher):
     """Suggests what :class:`botorch_delay.BPEDelayOptimizer` asks next.
 
     The space comes from ``Tuner(param_space=...)``: ``uniform``, ``loguniform``, ``quniform``,
@@ -63,21 +61,16 @@ class DelaySearch(Searcher):
 
     A trial that ends with a result is an answer, one that raised has failed (its point may be
     suggested again, at most twice), and one that Tune dropped before it reported is abandoned. A
-    metric that is no finite number counts as a failure. The answer is what was reported last: a
-    scheduler that stops trials early makes it depend on the values so far, which the guarantee
-    does not allow, and which Tune does not tell a searcher.
+    metric that is no finite number counts as a failure. The answer is what was reported last: with
+    a scheduler that stops trials early the guarantee does not hold, and a searcher is not told.
 
-    To go on after a crash, ``Tuner.restore`` needs the same ``param_space``: Tune keeps the
-    arguments of the searcher, and :meth:`save` all the rest but the space.
-
-    Suggestions do not wait for results. Limit the trials in flight with
-    ``TuneConfig(max_concurrent_trials=...)`` or Tune's ``ConcurrencyLimiter``.
+    To go on after a crash, ``Tuner.restore`` needs the same ``param_space``. Suggestions do not
+    wait for results: limit the trials in flight with ``TuneConfig(max_concurrent_trials=...)``.
 
     Args:
         metric: what trials report; ``TuneConfig``'s if None.
         mode: "min" or "max"; ``TuneConfig``'s if None.
-        points_to_evaluate: configurations to suggest first. Their results are used like results
-            obtained elsewhere; they count as samples of Tune's, not as asks.
+        points_to_evaluate: configurations to suggest first; samples of Tune's, and no asks.
         seed: of everything random.
         options: of :class:`botorch_delay.BPEDelayOptimizer`: ``exploit``, ``confidence``, ....
             A rule does not repeat pending points, unless it is given as ``Exploit(rule)``.
@@ -117,9 +110,11 @@ class DelaySearch(Searcher):
         self._state = SearchState(metric, mode, seed, first=list(points_to_evaluate))
         self._options = options
         self._config: dict[str, Any] | None = None  # Tune's param_space
+        # Results obtained elsewhere, while the space is unknown.
+        self._evaluated: list[tuple[Mapping[str, Any], float]] = []
+        # Of trials in Tune's own state beside a restored file: status and last result.
+        self._known: Mapping[str, tuple[str, Mapping[str, Any]]] = {}
         self._lost: list[str] = []  # trials that run here, and that Tune did not restore
-        # Those that run here and have ended by Tune's state: status and last result.
-        self._ended: Mapping[str, tuple[str, Mapping[str, Any]]] = {}
         self._run: _TuneRun | None = None
 
     @property
@@ -130,38 +125,16 @@ class DelaySearch(Searcher):
     def mode(self) -> Any:
         return self._state.mode
 
-    @property
-    def optimizer(self) -> BPEDelayOptimizer:
-        """The optimizer underneath, to be read: its trials, rounds, bounds."""
-        return self._synced().optimizer
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """What is claimed for this run, and why not more, if no scheduler stops trials early."""
-        return self._synced().guarantee
-
-    def recommend(self) -> dict[str, Any]:
-        """The configuration with the best posterior mean among those tried.
-
-        Raises:
-            NoAnswerError: before any answer.
-        """
-        return self._synced().recommend()
-
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
-        """Take metric, mode, space and number of samples from Tune.
+        """Take metric, mode, space and number of samples from Tune; False if that was done.
 
         Args:
-            metric: None to keep the one given before.
-            mode: None to keep the one given before.
+            metric: None to keep the one given before, or the file's after :meth:`restore`.
+            mode: the same.
             config: Tune's ``param_space``.
             spec: ``num_samples`` is the horizon; anything else is ignored.
-
-        Returns:
-            False if there is a space already; then nothing is changed. After :meth:`restore`
-            metric, mode and horizon are the file's.
 
         Raises:
             InputError: if metric or mode are missing, or a parameter cannot be searched.
@@ -191,21 +164,18 @@ class DelaySearch(Searcher):
         return True
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        """The configuration of a trial.
+        """The configuration of a trial, or "FINISHED" if nothing is left to ask.
 
-        Returns:
-            The configuration; None if all points that are left crashed and are being run again, so
-            that Tune asks later; or "FINISHED" if nothing is left to ask.
+        None if all points that are left crashed and are being run again: then Tune asks later.
         """
-        run, number = self._synced(), len(self._state.trials)
-        if trial_id in self._state.trials:
+        run, trials, first = self._synced(), self._state.trials, self._state.first
+        number = len(trials)
+        if trial_id in trials:
             pass
         elif self._lost:
-            self._state.trials[trial_id] = self._state.trials.pop(self._lost.pop(0))
-        elif self._state.first:
-            self._state.trials[trial_id] = PastTrial(
-                number, self._state.first.pop(0), TrialState.RUNNING
-            )
+            trials[trial_id] = trials.pop(self._lost.pop(0))
+        elif first:
+            trials[trial_id] = PastTrial(number, first.pop(0), TrialState.RUNNING)
         else:
             try:
                 record = run.ask(number)
@@ -216,8 +186,8 @@ class DelaySearch(Searcher):
                     return None  # whether points stay out is for these trials to say
                 logger.warning("no further suggestions: %s", error)
                 return FINISHED
-            self._state.trials[trial_id] = run.past_ask(record, TrialState.RUNNING)
-        return run.params(self._state.trials[trial_id].x)
+            trials[trial_id] = run.past_ask(record, TrialState.RUNNING)
+        return run.params(trials[trial_id].x)
 
     def on_trial_complete(
         self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
@@ -225,20 +195,16 @@ class DelaySearch(Searcher):
         """How a trial ended: with a result, with an error, or neither.
 
         The result of a trial that failed before and was run again, under its own or another id, is
-        used as one obtained elsewhere. Anything else about trials that are unknown or have ended is
-        ignored.
+        used as one obtained elsewhere. All else of unknown and ended trials is ignored.
         """
-        run, past, number = (
-            self._synced(),
-            self._state.trials.get(trial_id),
-            len(self._state.trials),
-        )
+        run, trials = self._synced(), self._state.trials
+        past, number = trials.get(trial_id), len(trials)
         value = None if error or not result else result.get(str(self.metric))
         if past is None and result and value is not None:
             config = {key.removeprefix("config/"): found for key, found in result.items()}
             past = run.past_result(number, run.named(config), value)
         elif past is not None and past.state is TrialState.FAILED and value is not None:
-            self._state.trials[f"{trial_id} failed"] = past
+            trials[f"{trial_id} failed"] = past
             again = PastTrial(number, past.x, TrialState.RUNNING)
             past = run.with_end(again, TrialState.COMPLETED, value)
         elif past is None or past.state in (TrialState.COMPLETED, TrialState.FAILED):
@@ -253,9 +219,7 @@ class DelaySearch(Searcher):
             if result:
                 logger.warning("trial %s ended without reporting %r", trial_id, self.metric)
             past = run.with_end(past, TrialState.ABANDONED)
-        if past is not None:
-            self._state.trials[trial_id] = past
-            run.replica.sync([past])
+        self._take_in(trial_id, past)
 
     def add_evaluated_point(
         self,
@@ -267,46 +231,47 @@ class DelaySearch(Searcher):
     ) -> None:
         """A result obtained elsewhere; ``add_evaluated_trials`` hands over many.
 
-        One that is not in the space, or whose value is no finite number, is left out with a
-        warning.
+        One that is not in the space, whose value is no finite number, or whose trial raised or was
+        stopped early, is left out.
 
         Args:
             parameters: the configuration.
             value: its metric.
-            error: whether there is no result, because the trial raised.
-            pruned: whether it was stopped early, so that the value is not used.
+            error: whether the trial raised.
+            pruned: whether it was stopped early.
             intermediate_values: not used.
         """
         if error or pruned or value is None:
             return
         if self._config is None:
-            self._state.evaluated.append((parameters, value))
+            self._evaluated.append((parameters, value))
             return
         run, number = self._synced(), len(self._state.trials)
         past = run.past_result(number, run.named(parameters), value)
+        self._take_in(f"evaluated {number}", past)
+
+    def _take_in(self, trial_id: str, past: PastTrial | None) -> None:
         if past is not None:
-            self._state.trials[f"evaluated {number}"] = past
-            run.replica.sync([past])
+            self._state.trials[trial_id] = past
+            self._synced().replica.sync([past])
 
     def save(self, checkpoint_path: str) -> None:
-        """Write all that happened, and metric, mode, horizon and seed, as JSON.
-
-        An earlier file is replaced in one step. Space and options are not in it, only a key by
-        which :meth:`restore` knows them again.
+        """Write all but space and options as JSON, replacing an earlier file in one step.
 
         Raises:
-            StorageError: if the file cannot be written, or JSON cannot hold the configurations
-                that were handed over before the space was known.
+            InputError: before the space is known.
+            StorageError: if the file cannot be written.
         """
+        if self._state.key is None:
+            self._synced()  # which says what is missing
         self._state.write(Path(checkpoint_path))
 
     def restore(self, checkpoint_path: str) -> None:
         """Go on from a file that :meth:`save` wrote, as if there had been no interruption.
 
-        Space and options are this searcher's, and must be those of the file; horizon and seed are
-        the file's, and so are metric and mode if this searcher has none. If the space is not known
-        yet, trials wait for :meth:`set_search_properties`. To begin a new run with earlier answers,
-        hand them to :meth:`add_evaluated_trials` instead.
+        Space and options are this searcher's, and must be those of the file; all else is the
+        file's. If the space is not known yet, trials wait for :meth:`set_search_properties`. To
+        begin a new run with earlier answers, use :meth:`add_evaluated_trials` instead.
 
         Tune writes its own state beside this file, one after the other. After a kill it may not
         know the last trial, whose place the next one takes: else a round would wait for it for
@@ -320,25 +285,14 @@ class DelaySearch(Searcher):
         state = SearchState.read(path)
         for name in ("metric", "mode"):
             own, stored = getattr(self, name), getattr(state, name)
-            if None not in (own, stored) and own != stored:
+            if own not in (None, stored):
                 raise StorageError(
                     f"{path} was written for {name}={stored!r}, this searcher has {name}={own!r}."
                 )
-        state.metric, state.mode = state.metric or self.metric, state.mode or self.mode
-        if state.key is None:  # Tune had not said it
-            state.horizon = self._state.horizon
         restored = copy.copy(self)
-        restored._state = state
-        known = tune_trials(path.parent)
-        running = [i for i, past in state.trials.items() if past.state is TrialState.RUNNING]
-        restored._lost = [i for i in running if known and i not in known]
-        ended = (i for i in running if i in known and known[i][0] in _ENDED)
-        restored._ended = {i: known[i] for i in ended}
+        restored._state, restored._evaluated, restored._known = state, [], tune_trials(path.parent)
         if self._config is not None:
-            try:
-                restored._begin(self._config)
-            except InputError as error:  # of configurations in a file without a space
-                raise StorageError(f"{path} is of another search space: {error}") from error
+            restored._begin(self._config)
         self.__dict__.update(restored.__dict__)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -368,12 +322,16 @@ class DelaySearch(Searcher):
                 f"The trials of the file are malformed: {truncated(error)}"
             ) from error
         self._config, self._run, state.key = config, run, run.key
-        evaluated, state.evaluated = state.evaluated, []
+        evaluated, self._evaluated = self._evaluated, []
         for parameters, value in evaluated:
             self.add_evaluated_point(parameters, value)
-        ended, self._ended = self._ended, {}
-        for trial_id, (status, result) in ended.items():
-            self.on_trial_complete(trial_id, result, error=status == _ENDED[1])
+        known, self._known = self._known, {}
+        running = [i for i, past in state.trials.items() if past.state is TrialState.RUNNING]
+        self._lost = [i for i in running if known and i not in known]
+        for trial_id in running:
+            status, result = known.get(trial_id, ("", {}))
+            if status in _ENDED:
+                self.on_trial_complete(trial_id, result, error=status == _ENDED[1])
 
     def _synced(self) -> _TuneRun:
         if self._run is None:

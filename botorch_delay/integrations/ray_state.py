@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ class SearchState:
         trials: everything that happened, by Tune's ids of trials; the optimizer follows from it.
         first: what is left of ``points_to_evaluate``: configurations while the space is unknown,
             then points (``d``).
-        evaluated: configurations and values obtained elsewhere, while the space is unknown.
     """
 
     metric: str | None
@@ -43,22 +42,14 @@ class SearchState:
     key: str | None = None
     trials: dict[str, PastTrial] = field(default_factory=dict)
     first: list[Any] = field(default_factory=list)
-    evaluated: list[tuple[Mapping[str, Any], float]] = field(default_factory=list)
 
     def write(self, path: Path) -> None:
         """Write a file, or replace it in one step; StorageError if it cannot be written."""
         file = {
             "format": FORMAT,
-            "metric": self.metric,
-            "mode": self.mode,
-            "seed": int(self.seed),
-            "horizon": self.horizon,
-            "key": self.key,
+            **vars(self),
             "trials": {trial_id: _stored(past) for trial_id, past in self.trials.items()},
-            "points_to_evaluate": [
-                first.tolist() if isinstance(first, Tensor) else dict(first) for first in self.first
-            ],
-            "evaluated": [[dict(parameters), value] for parameters, value in self.evaluated],
+            "first": [x.tolist() for x in self.first],
         }
         beside = path.with_name(f"{path.name}.tmp")
         try:
@@ -72,29 +63,20 @@ class SearchState:
         """Read a file and check it, as far as that can be done without its space."""
         try:
             file = json.loads(path.read_bytes())
-            check_format(file["format"], str(path))
-            metric, mode, key = file["metric"], file["mode"], file["key"]
-            if not isinstance(metric, str | None) or mode not in (None, "min", "max"):
+            check_format(file.pop("format"), str(path))
+            state = cls(**file)
+            if not isinstance(state.metric, str) or state.mode not in ("min", "max"):
                 raise ValueError("it has no such metric or mode")
-            if key is not None and None in (metric, mode):
-                raise ValueError("it has no metric or no mode")
-            horizon, first = file["horizon"], file["points_to_evaluate"]
-            trials = {trial_id: _past(stored) for trial_id, stored in file["trials"].items()}
-            if sorted(past.number for past in trials.values()) != [*range(len(trials))]:
+            if not isinstance(state.key, str):
+                raise ValueError("it has no key")
+            state.seed = validation.seed(state.seed)
+            if state.horizon is not None:
+                state.horizon = validation.whole(state.horizon, "horizon", 1)
+            state.trials = {trial_id: _past(kept) for trial_id, kept in file["trials"].items()}
+            if sorted(past.number for past in state.trials.values()) != [*range(len(state.trials))]:
                 raise ValueError("its trials are not numbered one by one")
-            return cls(
-                metric,
-                mode,
-                seed=validation.seed(file["seed"]),
-                horizon=None if horizon is None else validation.whole(horizon, "horizon", 1),
-                key=key,
-                trials=trials,
-                first=[dict(given) if key is None else _point(given) for given in first],
-                evaluated=[
-                    (dict(given), validation.real(value, "value"))
-                    for given, value in file["evaluated"]
-                ],
-            )
+            state.first = list(map(_point, state.first))
+            return state
         except StorageError:
             raise
         except OSError as error:
@@ -122,22 +104,17 @@ def tune_trials(folder: Path) -> dict[str, tuple[str, dict[str, Any]]]:
 
 def _stored(past: PastTrial) -> dict[str, Any]:
     """A trial as plain values; an answer that could not be used is left out."""
-    completed = past.state is TrialState.COMPLETED and past.value is not None
-    return {
-        "number": past.number,
-        "x": past.x.tolist(),
-        "state": past.state.value,
-        "value": validation.answer(past.value, past.x) if completed else None,
-        "record": past.record,
-        "reason": past.reason,
-    }
+    completed = past.state is TrialState.COMPLETED
+    value = validation.real(past.value, "value") if completed else None
+    return {**vars(past), "x": past.x.tolist(), "state": past.state.value, "value": value}
 
 
 def _past(stored: Mapping[str, Any]) -> PastTrial:
-    number = validation.whole(stored["number"], "number", 0)
+    kept = PastTrial(**stored)
+    validation.whole(kept.number, "number", 0)
     x, state = _point(stored["x"]), TrialState(stored["state"])
-    value = validation.real(stored["value"], "value") if state is TrialState.COMPLETED else None
-    return PastTrial(number, x, state, value, stored["record"], reason=str(stored["reason"]))
+    value = validation.real(kept.value, "value") if state is TrialState.COMPLETED else None
+    return replace(kept, x=x, state=state, value=value)
 
 
 def _point(stored: Sequence[Any]) -> Tensor:

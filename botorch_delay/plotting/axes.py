@@ -9,12 +9,15 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.parameters import text_of
 from botorch_delay.exceptions import InputTypeError, NoAnswerError
 from botorch_delay.history.trials import Attached, Trial
 from botorch_delay.optimizers import Optimizer
 
 # Colours that stay apart for colour-blind readers (Okabe and Ito).
 BLUE, VERMILION, ORANGE, GREEN = "#0072B2", "#D55E00", "#E69F00", "#009E73"
+# A column with at most LISTED values is drawn value by value, one with more at STEPS points.
+LISTED, STEPS = 12, 101
 
 
 def check(value: Any, kind: type, name: str) -> None:
@@ -50,15 +53,66 @@ def answers(optimizer: Optimizer) -> tuple[Tensor, Tensor]:
     return X, torch.tensor([result.value for result in results], dtype=torch.double)
 
 
-def axis_name(domain: Domain, column: int) -> str:
-    """The name of a column, and its unit."""
-    name = domain.names[column]
-    unit = domain.columns.units.get(name)
-    return name if unit is None else f"{name} ({unit})"
+class Column:
+    """One column of a domain as an axis.
+
+    Attributes:
+        values: where to draw, ``n``, in increasing order.
+        texts: what to write at each of them, if these are all the values that there are.
+        is_log: whether the column is modelled by its logarithm.
+    """
+
+    def __init__(self, domain: Domain, place: int) -> None:
+        name = domain.names[place]
+        unit = domain.columns.units.get(name)
+        self.name = name if unit is None else f"{name} ({unit})"
+        parameter = domain.columns.varying[name]
+        self.is_log = place in domain.log_dims
+        self._is_category = place in dict(domain.encoding.categories)
+        allowed = domain.allowed(place)
+        ends = domain.bounds[:, place].cpu().double()
+        self.texts: list[str] = []
+        if allowed is not None and (self._is_category or len(allowed) <= LISTED):
+            self.values = allowed.cpu().double()
+            self.texts = [_short(parameter.decode(v)) for v in self.values.tolist()]
+        else:
+            steps, (low, high) = torch.linspace(0, 1, STEPS, dtype=torch.double), ends
+            self.values = low * (high / low) ** steps if self.is_log else low + (high - low) * steps
+
+    def at(self, values: Tensor) -> Tensor:
+        """Coordinates on an axis of its own: places among categories, else the values."""
+        values = values.detach().cpu().double().contiguous()
+        return torch.searchsorted(self.values, values).double() if self._is_category else values
+
+    def share(self, values: Tensor) -> Tensor:
+        """Coordinates from 0 to 1."""
+        at, ends = self.at(values), self.at(self.values[[0, -1]])
+        if self.is_log:
+            at, ends = at.log(), ends.log()
+        return (at - ends[0]) / (ends[1] - ends[0]) if ends[1] > ends[0] else 0.5 + 0.0 * at
+
+    def label(self, axis: Any) -> None:
+        """Name, scale and ticks of an axis."""
+        axis.set_label_text(self.name)
+        if self.is_log:
+            axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+        if self.texts:
+            axis.set_ticks(self.at(self.values).tolist(), self.texts)
+            axis.set_ticks([], minor=True)
+            if axis.axis_name == "x" and sum(map(len, self.texts)) > 24:
+                axis.set_tick_params(rotation=45)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else text_of(value)
+
+
+def best_so_far(optimizer: Optimizer, values: Tensor) -> Tensor:
+    """The best of the values up to each, ``n``."""
+    return values.cummax(0).values if optimizer.maximize else values.cummin(0).values
 
 
 def legend_below(ax: Any, columns: int, **options: Any) -> None:
     """A legend under the axes."""
-    ax.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=columns, frameon=False, **options
-    )
+    options |= {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
+    ax.legend(ncol=columns, frameon=False, **options)

@@ -6,74 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
-from botorch_delay.domains.finite import Domain
-from botorch_delay.domains.parameters import text_of
 from botorch_delay.optimizers import Optimizer
-from botorch_delay.plotting.axes import BLUE, ORANGE, answers, axis_name, check, new_axes, pyplot
+from botorch_delay.plotting.axes import BLUE, ORANGE, Column, answers, check, new_axes, pyplot
 from botorch_delay.plotting.runs import plot_history
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# A column with at most LISTED values is drawn value by value, one with more at STEPS points.
-LISTED, STEPS = 12, 101
 # How many slices stand side by side; with how many columns a summary has lines through all.
 ABREAST, MANY = 4, 3
-
-
-class _Column:
-    """One column of a domain as an axis.
-
-    Attributes:
-        values: where to draw, ``n``, in increasing order.
-        texts: what to write at each of them, if these are all the values that there are.
-        is_log: whether the column is modelled by its logarithm.
-    """
-
-    def __init__(self, domain: Domain, place: int) -> None:
-        self.name = axis_name(domain, place)
-        parameter = domain.columns.varying[domain.names[place]]
-        self.is_log = place in domain.log_dims
-        self._is_category = place in dict(domain.encoding.categories)
-        allowed = domain.allowed(place)
-        ends = domain.bounds[:, place].cpu().double()
-        self.texts: list[str] = []
-        if allowed is not None and (self._is_category or len(allowed) <= LISTED):
-            self.values = allowed.cpu().double()
-            self.texts = [_short(parameter.decode(v)) for v in self.values.tolist()]
-        else:
-            steps, (low, high) = torch.linspace(0, 1, STEPS, dtype=torch.double), ends
-            self.values = low * (high / low) ** steps if self.is_log else low + (high - low) * steps
-
-    def at(self, values: Tensor) -> Tensor:
-        """Coordinates on an axis of its own: places among categories, else the values."""
-        values = values.detach().cpu().double().contiguous()
-        return torch.searchsorted(self.values, values).double() if self._is_category else values
-
-    def share(self, values: Tensor) -> Tensor:
-        """Coordinates from 0 to 1."""
-        at, ends = self.at(values), self.at(self.values[[0, -1]])
-        if self.is_log:
-            at, ends = at.log(), ends.log()
-        return (at - ends[0]) / (ends[1] - ends[0]) if ends[1] > ends[0] else 0.5 + 0.0 * at
-
-    def label(self, ax: Axes) -> None:
-        """Name, scale and ticks of the lower axis."""
-        ax.set_xlabel(self.name)
-        if self.is_log:
-            ax.set_xscale("log")
-        if self.texts:
-            many = sum(map(len, self.texts)) > 24
-            ticks = self.at(self.values).tolist()
-            ax.set_xticks(ticks, self.texts, rotation=45 if many else 0)
-            ax.set_xticks([], minor=True)
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else text_of(value)
 
 
 def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> list[Axes]:
@@ -90,9 +33,9 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
         rows, wide = -(-domain.dim // ABREAST), min(domain.dim, ABREAST)
         size = (3.2 * wide, 2.8 * rows)
         figure = pyplot().figure(figsize=size, layout="constrained")
-        axes = slice_axes(figure, domain.dim)
+        axes = _slice_axes(figure, domain.dim)
     for place, ax in enumerate(axes):
-        column = _Column(domain, place)
+        column = Column(domain, place)
         points = best.x.repeat(len(column.values), 1)
         points[:, place] = column.values.to(points)
         found = optimizer.predict(points)
@@ -106,23 +49,19 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
             ax.plot(at, mean, color=BLUE)
         ax.scatter(column.at(X[:, place]), values, s=8, color="0.5", zorder=1)
         ax.axvline(float(column.at(best.x[place : place + 1])), color=ORANGE, zorder=0)
-        column.label(ax)
-        if place % ABREAST:
-            ax.tick_params(labelleft=False)
-        else:
+        column.label(ax.xaxis)
+        if place % ABREAST == 0:
             ax.set_ylabel("value")
     return list(axes)
 
 
-def slice_axes(figure: Any, count: int) -> list[Any]:
+def _slice_axes(figure: Any, count: int) -> list[Any]:
     """Axes for this many slices, with the same values upwards."""
     wide = min(count, ABREAST)
-    grid = figure.add_gridspec(-(-count // wide), wide)
-    axes: list[Any] = []
-    for number in range(count):
-        first = axes[0] if axes else None
-        axes.append(figure.add_subplot(grid[number // wide, number % wide], sharey=first))
-    return axes
+    grid = figure.subplots(-(-count // wide), wide, sharey=True, squeeze=False).flatten().tolist()
+    for ax in grid[count:]:
+        ax.remove()
+    return grid[:count]
 
 
 def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
@@ -136,7 +75,7 @@ def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
     X, values = answers(optimizer)
     domain, best = optimizer.domain, optimizer.recommend().x
     ax = new_axes(ax)
-    columns = [_Column(domain, place) for place in range(domain.dim)]
+    columns = [Column(domain, place) for place in range(domain.dim)]
     places = torch.arange(domain.dim, dtype=torch.double)
     heights = torch.stack([column.share(X[:, j]) for j, column in enumerate(columns)], dim=1)
     order = torch.argsort(values, descending=not optimizer.maximize)
@@ -172,7 +111,7 @@ def plot_summary(optimizer: Optimizer) -> Figure:
     figure = pyplot().figure(figsize=(12, sum(heights)), layout="constrained")
     parts = figure.subfigures(len(heights), 1, height_ratios=heights)
     plot_history(optimizer, parts[0].subplots(2, sharex=True, height_ratios=[2, 1]))
-    plot_slices(optimizer, slice_axes(parts[1], dim))
+    plot_slices(optimizer, _slice_axes(parts[1], dim))
     parts[1].suptitle("along each column through the recommended point (orange); answers in grey")
     if dim >= MANY:
         plot_parallel(optimizer, parts[2].subplots())

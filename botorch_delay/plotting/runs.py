@@ -7,15 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.benchmarks import SimulationResult
-from botorch_delay.benchmarks.figures import draw_mean
+from botorch_delay.benchmarks.paper import draw_mean
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.finite import Domain
-from botorch_delay.domains.parameters import Choice, text_of
-from botorch_delay.elimination.finite_active_set import FiniteActiveSet
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp.delayed_gp import DelayedGP
 from botorch_delay.history.trials import TrialState
@@ -25,8 +21,9 @@ from botorch_delay.plotting.axes import (
     GREEN,
     ORANGE,
     VERMILION,
+    Column,
     answers,
-    axis_name,
+    best_so_far,
     check,
     legend_below,
     new_axes,
@@ -37,8 +34,6 @@ from botorch_delay.runner import RunReport
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_PIXELS = 240
-_MAX_TICKS = 12  # of a choice's values
 LOOKS = 40  # at how many numbers of asks there are certificates
 
 
@@ -56,7 +51,6 @@ def plot_regret(
         raise InputError("histories must hold at least one history.")
     for name, repeats in histories.items():
         runs = [repeats] if isinstance(repeats, SimulationResult) else repeats
-        check(runs, Sequence, "plot_regret")
         for run in runs:
             check(run, SimulationResult, "plot_regret")
         if len({len(run.regret) for run in runs}) != 1:
@@ -80,18 +74,19 @@ def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axe
             "plot_rounds draws any."
         )
     ax = new_axes(ax)
-    handles = _draw_rounds(optimizer, ax)
+    columns = [Column(domain, place) for place in range(domain.dim)]
+    handles = _draw_rounds(optimizer, ax, columns)
     answered = [t.x for t in optimizer.trials if t.value is not None]
     if answered:
-        at = _plane(_shown(domain, torch.stack(answered)))
+        at = _plane(columns, torch.stack(answered))
         handles.append(ax.scatter(*at, s=10, color="black", label="answered"))
-        at = _plane(_shown(domain, optimizer.recommend().x.unsqueeze(0)))
+        at = _plane(columns, optimizer.recommend().x.unsqueeze(0))
         star: dict[str, Any] = {"s": 240, "marker": "*", "edgecolor": "black"}
         handles.append(ax.scatter(*at, color=ORANGE, label="recommended", **star))
     legend_below(ax, columns=3, handles=handles)
-    _label_axis(ax.xaxis, domain, 0)
+    columns[0].label(ax.xaxis)
     if domain.dim == 2:
-        _label_axis(ax.yaxis, domain, 1)
+        columns[1].label(ax.yaxis)
     else:
         ax.set_yticks([])
     return ax
@@ -110,15 +105,13 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
         ax.axvline(end, color="0.8", linewidth=1, zorder=0)
         if record.length > record.design_size:
             ax.axvspan(begin + record.design_size, end, color="0.93", zorder=0)
-        ax.annotate(
-            f"round {record.number}" if record.number == 1 else f"{record.number}",
-            ((begin + end) / 2, 1.0),
-            xycoords=("data", "axes fraction"),
-            xytext=(0, 4),
-            textcoords="offset points",
-            ha="center",
-            color="0.4",
-        )
+        text = f"round {record.number}" if record.number == 1 else f"{record.number}"
+        above: dict[str, Any] = {
+            "transform": ax.get_xaxis_transform(),
+            "ha": "center",
+            "va": "bottom",
+        }
+        ax.text((begin + end) / 2, 1.01, text, color="0.4", **above)
         steps += [end, end]
         counts += [record.active_before, record.active_after]
         begin = end
@@ -147,23 +140,14 @@ def plot_timeline(report: RunReport, ax: Axes | None = None, *, start: float | N
     if start is None:
         start = min((e.started for e in evaluations), default=0.0)
     unit, size = _time_unit(max((e.finished for e in evaluations), default=start) - start)
-    lanes = {
-        worker: lane for lane, worker in enumerate(dict.fromkeys(e.worker for e in evaluations))
-    }
+    lanes = list(dict.fromkeys(e.worker for e in evaluations))
+    style: dict[str, Any] = {"height": 0.7, "edgecolor": "white", "linewidth": 0.5}
     for label, colour in (("completed", BLUE), ("failed", VERMILION)):
-        drawn = [e for e in evaluations if bool(e.error) == (label == "failed")]
-        if not drawn:
-            continue
-        ax.barh(
-            [lanes[e.worker] for e in drawn],
-            [(e.finished - e.started) / size for e in drawn],
-            left=[(e.started - start) / size for e in drawn],
-            height=0.7,
-            color=colour,
-            edgecolor="white",
-            linewidth=0.5,
-            label=label,
-        )
+        if drawn := [e for e in evaluations if bool(e.error) == (label == "failed")]:
+            begins = [(e.started - start) / size for e in drawn]
+            widths = [(e.finished - e.started) / size for e in drawn]
+            rows = [lanes.index(e.worker) for e in drawn]
+            ax.barh(rows, widths, left=begins, color=colour, label=label, **style)
     labelled = range(0, len(lanes), max(-(-len(lanes) // 12), 1))  # no more than can be read
     ax.set_yticks(labelled, [f"worker {number + 1}" for number in labelled])
     ax.set(xlabel=unit)
@@ -193,7 +177,7 @@ def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | No
     unit, size = _time_unit(answers[-1][0] - start)
     times = [(end - start) / size for end, _ in answers]
     values = torch.tensor([value for _, value in answers], dtype=torch.double)
-    best = values.cummax(0).values if optimizer.maximize else values.cummin(0).values
+    best = best_so_far(optimizer, values)
     ax.scatter(times, values, s=14, color=BLUE, label="answer")
     ax.step(times, best, where="post", color=GREEN, label="best answer so far")
     ax.set(xlabel=unit)
@@ -217,7 +201,7 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> li
     came = [t.answered_step or 0 for t in trials if t.value is not None]
     steps = torch.tensor(came + [result.answered_step for result in optimizer.attached])
     order = torch.argsort(steps, stable=True)
-    best = values[order].cummax(0)[0] if optimizer.maximize else values[order].cummin(0)[0]
+    best = best_so_far(optimizer, values[order])
     top.scatter(steps[: len(came)], values[: len(came)], s=14, color=BLUE, label="answer")
     if optimizer.attached:
         attached: dict[str, Any] = {"s": 24, "marker": "D", "facecolor": "none", "clip_on": False}
@@ -232,13 +216,11 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> li
     top.set(ylabel="value", title=f"{len(trials)} trials asked, {len(optimizer.pending)} running")
     top.legend(frameon=False, ncol=4, fontsize="small")
     # Each runs from its own ask until it ends, or to this day.
-    spans = [(t.id, len(trials) if t.answered_step is None else t.answered_step) for t in trials]
-    change = torch.zeros(len(trials) + 2, dtype=torch.long)
-    for begin, end in spans:
-        change[begin + 1] += 1
-        change[end + 1] -= 1
-    in_flight = change.cumsum(0)[: len(trials) + 1]
-    bottom.fill_between(range(len(trials) + 1), in_flight, step="mid", color=BLUE, alpha=0.5)
+    count = len(trials)
+    ended = [count if t.answered_step is None else t.answered_step for t in trials]
+    ends = torch.bincount(torch.tensor(ended, dtype=torch.long), minlength=count + 1)
+    in_flight = torch.arange(count + 1) - torch.cat([torch.zeros(1), ends[:count].cumsum(0)])
+    bottom.fill_between(range(count + 1), in_flight, step="mid", color=BLUE, alpha=0.5)
     bottom.set(xlabel="asks", ylabel="in flight", ylim=(0, None))
     for axis in (bottom.xaxis, bottom.yaxis):
         axis.set_major_locator(plt.MaxNLocator(integer=True))
@@ -251,7 +233,6 @@ def plot_certificates(
     noise_std: float,
     factors: Sequence[float] = (1.0, 1.5, 2.0),
     *,
-    covar_module: Kernel | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Certified regret over the asks, at multiples of a norm.
@@ -263,7 +244,6 @@ def plot_certificates(
         norm_bound: the RKHS norm of f that is supposed.
         noise_std: the sub-Gaussian scale of the noise.
         factors: what the norm is multiplied by, one line for each.
-        covar_module: the kernel, where it is another one than the optimizer's.
         ax: where to draw.
 
     Raises:
@@ -275,10 +255,7 @@ def plot_certificates(
     steps = sorted({max(round(count * share / LOOKS), 1) for share in range(1, LOOKS + 1)})
     steps = [step for step in steps if step <= count]
     for factor, colour in zip(factors, itertools.cycle((BLUE, GREEN, ORANGE, VERMILION))):
-        found = [
-            optimizer.certify(factor * norm_bound, noise_std, covar_module=covar_module, asks=step)
-            for step in steps
-        ]
+        found = [optimizer.certify(factor * norm_bound, noise_std, asks=step) for step in steps]
         least = max((certificate.norm_at_least for certificate in found), default=0.0)
         regret = [certificate.regret for certificate in found]
         ax.plot(steps, regret, color=colour, label=f"norm {factor * norm_bound:.3g}")
@@ -332,91 +309,41 @@ def _time_unit(seconds: float) -> tuple[str, float]:
     return "seconds", 1.0
 
 
-def _label_axis(axis: Any, domain: Domain, column: int) -> None:
-    """Name and unit, and the user's own values: those of a choice, and no logarithms."""
-    parameter = domain.columns.varying[domain.names[column]]
-    axis.set_label_text(axis_name(domain, column))
-    log = column in domain.log_dims
-    if isinstance(parameter, Choice) and parameter.count <= _MAX_TICKS:
-        places = torch.tensor(parameter.column, dtype=torch.double)
-        texts = [text_of(value) for value in parameter.values]
-        axis.set_ticks((places.log10() if log else places).tolist(), texts)
-    elif log:
-        axis.set_major_formatter(lambda place, _: f"{10.0**place:.3g}")
-
-
-def _draw_rounds(optimizer: BPEDelayOptimizer, ax: Axes) -> list[Any]:
+def _draw_rounds(optimizer: BPEDelayOptimizer, ax: Axes, columns: Sequence[Column]) -> list[Any]:
     """Colour each point by the round that eliminated it; handles for the legend."""
-    from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
     points, eliminated = _points_and_rounds(optimizer)
-    cells, extent = _nearest_cells(_shown(optimizer.domain, points), eliminated)
-    numbers = sorted(set(eliminated[eliminated >= 0].tolist()))
-    rounds = max(numbers, default=0)
-    # Blank where nothing may be asked, green for what is active, greys for what was eliminated,
-    # the earlier the lighter.
-    greys = [str(0.92 - 0.5 * r / max(rounds, 1)) for r in range(rounds)]
-    colours = ["white", "#8FD5B6", *greys]
-    ax.imshow(
-        cells,
-        extent=extent,
-        origin="lower",
-        aspect="auto",
-        cmap=ListedColormap(colours),
-        vmin=-1.5,
-        vmax=rounds + 0.5,
-        interpolation="nearest",
-    )
-    return [
-        Patch(color=colours[1 + n], label=f"out in round {n}" if n else "active") for n in numbers
-    ]
+    at = torch.stack(_plane(columns, points))
+    numbers = eliminated.unique().tolist()
+    # So that neighbours touch where points are on a grid.
+    pitch = 1.1 * ax.bbox.width * 72 / ax.figure.dpi / len(points) ** (1 / len(columns))
+    style: dict[str, Any] = {"marker": "s", "s": pitch**2, "linewidths": 0.0, "zorder": 0}
+    if len(columns) == 1:
+        style |= {"marker": "|", "s": 900.0, "linewidths": pitch}
+    handles = []
+    for number in numbers:
+        # Green for what is active, greys for what was eliminated, the earlier the lighter.
+        colour = str(0.92 - 0.5 * (number - 1) / max(numbers)) if number else "#8FD5B6"
+        ax.scatter(*at[:, eliminated == number], color=colour, **style)
+        label = f"out in round {number}" if number else "active"
+        handles.append(Patch(color=colour, label=label))
+    return handles
 
 
 def _points_and_rounds(optimizer: BPEDelayOptimizer) -> tuple[Tensor, Tensor]:
-    """Points of the domain, ``n x d``, and the round that eliminated each, ``n``.
-
-    0 for points that are active, -1 for those of a box that may not be asked.
-    """
-    domain, active = optimizer.domain, optimizer.active_set
-    if isinstance(active, FiniteActiveSet):
-        return domain.like, active.eliminated.cpu()
-    assert isinstance(domain, BoxDomain)
-    side = 100 if domain.dim == 2 else 1000
-    steps = (torch.arange(side, dtype=torch.double) + 0.5) / side
-    unit = torch.cartesian_prod(*[steps] * domain.dim).reshape(-1, domain.dim)
-    points = torch.unique(domain.from_unit(unit.to(domain.bounds)), dim=0)
-    inside = domain.contains(points)
-    eliminated = torch.full((len(points),), -1)
-    eliminated[inside.cpu()] = optimizer.active_set.round_that_eliminated(points[inside]).cpu()
-    return points, eliminated
+    """Points that may be asked, ``n x d``, and the round that eliminated each, 0 if active."""
+    domain, points = optimizer.domain, optimizer.domain.like
+    if isinstance(domain, BoxDomain):
+        side = 100 if domain.dim == 2 else 1000
+        steps = (torch.arange(side, dtype=torch.double) + 0.5) / side
+        unit = torch.cartesian_prod(*[steps] * domain.dim).reshape(-1, domain.dim)
+        points = torch.unique(domain.from_unit(unit.to(domain.bounds)), dim=0)
+        points = points[domain.contains(points)]
+    return points, optimizer.active_set.round_that_eliminated(points).cpu()
 
 
-def _shown(domain: Domain, X: Tensor) -> Tensor:
-    """Points as they are drawn: logarithms where the domain is modelled by them."""
-    X = X.detach().cpu().clone()
-    for column in domain.log_dims:
-        X[:, column] = X[:, column].log10()
-    return X
-
-
-def _plane(X: Tensor) -> tuple[Tensor, Tensor]:
+def _plane(columns: Sequence[Column], X: Tensor) -> tuple[Tensor, Tensor]:
     """Both coordinates; the second is 0 where there is only one."""
-    return X[:, 0], X[:, 1] if X.shape[1] == 2 else torch.zeros(len(X))
-
-
-def _nearest_cells(X: Tensor, labels: Tensor) -> tuple[Tensor, tuple[float, float, float, float]]:
-    """A picture in which every pixel has the label of the nearest point, and its extent."""
-    from scipy.spatial import cKDTree
-
-    dim = X.shape[1]
-    low, high = X.amin(dim=0), X.amax(dim=0)
-    width = torch.where(high > low, high - low, torch.ones_like(low))
-    # A margin of half a cell, so that the outermost points have whole ones.
-    margin = 0.5 / max(len(X) ** (1 / dim) - 1.0, 1.0)
-    steps = torch.linspace(-margin, 1.0 + margin, _PIXELS, dtype=X.dtype)
-    pixels = torch.cartesian_prod(*[steps] * dim).reshape(-1, dim)
-    nearest = torch.from_numpy(cKDTree((X - low) / width).query(pixels)[1])
-    ends = torch.stack([low - margin * width, high + margin * width], dim=1).tolist()
-    (left, right), (bottom, top) = ends if dim == 2 else [*ends, (-1.0, 1.0)]
-    return labels[nearest].reshape(_PIXELS, -1).T, (left, right, bottom, top)
+    at = [column.at(X[:, place]) for place, column in enumerate(columns)]
+    return at[0], at[1] if len(at) == 2 else torch.zeros(len(X), dtype=torch.double)

@@ -11,7 +11,7 @@ from botorch_delay.delays import PoissonDelay
 from botorch_delay.exceptions import MissingExtraError
 
 STEPS = 6
-CLOCK = Clock(PoissonDelay(1.0), lost=0.1, failed=0.1)
+CLOCK = Clock(PoissonDelay(1.0))
 
 
 PROBLEMS = {"kernel": partial(paper_problem, 1.0, 0, side=8), "arms": arms, "box": box}

@@ -29,7 +29,7 @@ def values_of(history):
 
 
 def told(history):
-    return sum(ask.state == "answered" for ask in history.asks)
+    return sum(ask.seconds_tell is not None for ask in history.asks)
 
 
 class Spy:
@@ -165,9 +165,6 @@ class Scripted:
     def tell(self, trial, y):
         self.log.append(("tell", trial))
 
-    def mark_failed(self, trial):
-        self.log.append(("fail", trial))
-
     def recommend(self):
         told = [number for what, number in self.log if what == "tell"]
         if not told:
@@ -180,11 +177,11 @@ class Scripted:
 
 
 class Planned(Clock):
-    """Waits and states as they are planned."""
+    """Waits as they are planned."""
 
-    def __init__(self, waits, workers=None, states=None, together=False):
+    def __init__(self, waits, workers=None, together=False):
         super().__init__(NoDelay() if workers is None else None, workers, together)
-        object.__setattr__(self, "plan", (waits, states or ["answered"] * len(waits)))
+        object.__setattr__(self, "plan", waits)
 
     def draw(self, steps, seed):
         return self.plan
@@ -240,15 +237,6 @@ def test_at_most_so_many_are_out_as_there_are_workers():
     assert max(ask.time for ask in run.asks) < max(ask.time + ask.wait for ask in run.asks)
 
 
-def test_what_is_lost_is_never_told_and_what_fails_is_told_so():
-    states = ["lost", "failed", "answered", "answered"]
-    sampler = Scripted(line(), [0, 1, 2, 3])
-    run = simulate(sampler, line(), Planned([0, 0, 0, 9], states=states), 4, 0)
-    assert [(w, n) for w, n in sampler.log if w != "ask"] == [("fail", 1), ("tell", 2)]
-    assert [ask.state for ask in run.asks] == ["lost", "failed", "answered", "pending"]
-    assert run.asks[0].seconds_tell is None
-
-
 def test_workers_take_the_problem_s_time():
     class Timed(FiniteProblem):
         def observe(self, point, normal, uniform):
@@ -271,17 +259,9 @@ def test_repeats_of_pending_points_are_counted():
 
 
 def test_an_oracle_waits_for_nothing():
-    states = ["lost", "failed", "answered"]
-    sampler = Scripted(line(), [0, 0, 0])
-    run = simulate(sampler, line(), Planned([50, 50, 50], states=states), 3, 0, instant=True)
-    assert sampler.log == [
-        ("ask", 0),
-        ("tell", 0),
-        ("ask", 1),
-        ("fail", 1),
-        ("ask", 2),
-        ("tell", 2),
-    ]
+    sampler = Scripted(line(), [0, 0])
+    run = simulate(sampler, line(), Planned([50, 50]), 2, 0, instant=True)
+    assert sampler.log == [("ask", 0), ("tell", 0), ("ask", 1), ("tell", 1)]
     assert not any(ask.repeat for ask in run.asks)
     # Its workers stay busy: time passes as for the others.
     run = simulate(
@@ -389,7 +369,7 @@ def test_a_simulation_ends_where_processor_time_does(monkeypatch):
 
 
 def test_durations_have_the_mean_that_is_asked_for():
-    waits, _ = Clock(workers=2, mean=60.0).draw(20_000, 0)
+    waits = Clock(workers=2, mean=60.0).draw(20_000, 0)
     assert sum(waits) / len(waits) == pytest.approx(60.0, rel=0.05)
     with pytest.raises(InputError):
         Clock(workers=2, mean=0.0)
