@@ -28,6 +28,7 @@ _SUITES = {
     "quick": "draws of Gaussian processes, a minute or two",
     "boxes": "test functions and real trainings on boxes with 4, 16 and 64 workers, kept for tests",
     "boxes-development": "others of these, to choose defaults on",
+    "coco": "functions of COCO, numbers and integers, also with noise",
     "hpo": "real tuning tables with 4, 16 and 64 workers",
     "paper": "what reproduce repeats",
     "list": "the problems, delays and methods there are",

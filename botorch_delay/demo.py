@@ -338,7 +338,7 @@ def _draw_race(result: RaceResult, path: Path) -> None:
         title=f"A classifier of digits: medians of {len(lines)} seeds, and quartiles",
         xlim=(0, None),
     )
-    ax.legend(frameon=False)
+    ax.legend(edgecolor="none", framealpha=0.9)
     figure.savefig(path, dpi=110)
 
 

