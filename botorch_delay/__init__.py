@@ -15,10 +15,10 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   asked, with ``round_sequence.RoundSequence`` (its rounds), ``maximizer.Maximizer`` (where the rule
   outside the design is largest), ``budget.Budget`` (what that may cost), ``certificate.certify``
   (how large the regret can have been) and ``audit.Audit`` (what is claimed after all that happened,
-  under what ``assumptions.assumed`` says); ``rules.Rule``, and ``rule_model.RuleModel``, what it
-  sees; ``config.BPEConfig``, its options, ``exploit.Exploit`` and ``exploit.WithinBudget`` two of
-  their parts; ``run.Fitting``, the one surrogate in use; ``replica.Replica``, the same asks made
-  again elsewhere; ``loading.load``.
+  under what ``assumptions.assumed`` says); ``rules.Rule``, ``rule_model.RuleModel``, what it sees,
+  and ``pending.Pending``, how pending points enter that; ``config.BPEConfig``, its options,
+  ``exploit.Exploit`` and ``exploit.WithinBudget`` two of their parts; ``run.Fitting``, the one
+  surrogate in use; ``replica.Replica``, the same asks made again elsewhere; ``loading.load``.
 * ``elimination``: ``open_round.OpenRound``, design points and what became of them;
   ``closing.close_round``, its end; ``rounds.RoundRecord``, what is kept of it, and
   ``rounds.round_lengths``, q_r and t_r; ``active_set.ActiveSet``, which is a
@@ -39,7 +39,7 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   ``delayed_gp.DelayedGP`` for BoTorch.
 * ``history``: ``events.Event``, what a run is replayed from; ``trials.Trial`` and
   ``trials.Ledger``, the record; ``answers.Answers``, columns of the record;
-  ``observer.TrialObserver``, what is told of each change; ``point_status.Feasibility``, failures
+  ``trials.TrialObserver``, what is told of each change; ``point_status.Feasibility``, failures
   and repeats; ``states.check_state`` and ``sqlite.save``, the file.
 * ``domains``: ``space.Space``, named parameters, makes a ``finite.FiniteDomain`` or a
   ``box.BoxDomain``, whose ``columns.Columns`` is all that translates between names and numbers
@@ -79,22 +79,22 @@ first computes. A surrogate is *learned* or given; its units are those of ``Surr
 not those of the values. *Exact* evaluations have no noise.
 
 To add a rule: first see whether ``rules.BotorchRule`` plays it already. Else a subclass of
-``rules.Rule``, its name in ``specs.py``; its arguments are attributes of the same names, ``costly``
-and ``own_scale`` are set where they hold, and it sees a ``RuleModel``: the mean of ``answers``, the
-deviation of ``with_pending``. The best mean among answered points, for rules of improvement, is
-``model.answers.anywhere.mean(model.answers.anywhere.data.X).max()``; ``check_pending`` refuses ways
-for pending points to enter that make no sense. In ``benchmarks.methods`` a line makes it a variant
-that the benchmark compares. To add a confidence bound: a frozen dataclass in
-``confidence/bounds.py`` whose ``fixed_design`` and ``adaptive`` make a ``HalfWidth`` of
-``Evidence`` (``multiplier`` and ``slack`` suffice; answers are averages per point, and the spread
-of single ones is not among them; ``words`` are for those who read a recommendation), its name in
-``specs.py``; its ``assumptions`` are what it claims under, an empty ``missing`` says that it is
-proved, ``missing_on_box`` what it lacks there, and with ``constants`` it can be used by
-``exploit.WithinBudget``, whose own bounds from all answers are made of these two numbers. To add a
-delay law: a subclass of ``delays.DelayLaw``, its name in ``specs.py``. To add an engine: see
-``integrations``; to add an executor: ``workers.make_pool``. Names that users import are listed in
-``__init__.pyi`` and in ``tests/test_exports.py``, parts that files can hold in
-``tests/optimizers/test_specs.py``.
+``rules.Rule``, its name in ``part_records.py``; its arguments are attributes of the same names,
+``costly`` and ``own_scale`` are set where they hold, and it sees a ``RuleModel``: the mean of
+``answers``, the deviation of ``with_pending``. The best mean among answered points, for rules of
+improvement, is ``model.answers.anywhere.mean(model.answers.anywhere.data.X).max()``;
+``check_pending`` refuses ways for pending points to enter that make no sense. In
+``benchmarks.methods`` a line makes it a variant that the benchmark compares. To add a confidence
+bound: a frozen dataclass in ``confidence/bounds.py`` whose ``fixed_design`` and ``adaptive`` make a
+``HalfWidth`` of ``Evidence`` (``multiplier`` and ``slack`` suffice; answers are averages per point,
+and the spread of single ones is not among them; ``words`` are for those who read a recommendation),
+its name in ``part_records.py``; its ``assumptions`` are what it claims under, an empty ``missing``
+says that it is proved, ``missing_on_box`` what it lacks there, and with ``constants`` it can be
+used by ``exploit.WithinBudget``, whose own bounds from all answers are made of these two numbers.
+To add a delay law: a subclass of ``delays.DelayLaw``, its name in ``part_records.py``. To add an
+engine: see ``integrations``; to add an executor: ``workers.make_pool``. Names that users import are
+listed in ``__init__.pyi`` and in ``tests/test_exports.py``, parts that files can hold in
+``tests/optimizers/test_part_records.py``.
 """
 
 import ast

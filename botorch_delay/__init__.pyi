@@ -56,11 +56,11 @@ from botorch_delay.optimizers.certificate import Certificate as Certificate
 from botorch_delay.optimizers.certifying import CertifyingUCB as CertifyingUCB
 from botorch_delay.optimizers.exploit import Exploit as Exploit
 from botorch_delay.optimizers.exploit import WithinBudget as WithinBudget
-from botorch_delay.optimizers.rule_model import Censor as Censor
-from botorch_delay.optimizers.rule_model import Hallucinate as Hallucinate
-from botorch_delay.optimizers.rule_model import Ignore as Ignore
-from botorch_delay.optimizers.rule_model import KrigingBeliever as KrigingBeliever
-from botorch_delay.optimizers.rule_model import Pending as Pending
+from botorch_delay.optimizers.pending import Censor as Censor
+from botorch_delay.optimizers.pending import Hallucinate as Hallucinate
+from botorch_delay.optimizers.pending import Ignore as Ignore
+from botorch_delay.optimizers.pending import KrigingBeliever as KrigingBeliever
+from botorch_delay.optimizers.pending import Pending as Pending
 from botorch_delay.optimizers.rule_model import RuleModel as RuleModel
 from botorch_delay.optimizers.rules import UCB as UCB
 from botorch_delay.optimizers.rules import BotorchRule as BotorchRule

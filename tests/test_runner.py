@@ -303,14 +303,14 @@ def test_a_killed_program_loses_no_told_answer(tmp_path, how):
 @pytest.mark.usefixtures("heeds_ctrl_c")
 def test_an_interrupt_in_the_middle_of_a_change_waits_for_it(tmp_path, threads, monkeypatch):
     opt, path = make(), tmp_path / "study.db"
-    settle = opt._apply_settled
+    settle = opt._feasibility.settled
 
     def interrupted(trial):
         if trial.id == 5:
             signal.raise_signal(signal.SIGINT)
         settle(trial)
 
-    monkeypatch.setattr(opt, "_apply_settled", interrupted)
+    monkeypatch.setattr(opt._feasibility, "settled", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(opt, objectives.quadratic, threads, 40, 1, store=path, progress=False)
     assert opt.trials[5].state is TrialState.COMPLETED

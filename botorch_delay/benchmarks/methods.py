@@ -29,7 +29,7 @@ from botorch_delay.optimizers import (
     ThreDSOptimizer,
 )
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
-from botorch_delay.optimizers.rule_model import (
+from botorch_delay.optimizers.pending import (
     Censor,
     Hallucinate,
     Ignore,

@@ -103,13 +103,13 @@ class Ellipsoids:
         # several ridges.
         group, X, y = answers.group, answers.X.double(), answers.y.double()
         self._kernel = copy.deepcopy(covar_module).double().cpu()
-        evidence = Data.averaged(X, y, torch.ones_like(y), group)
+        data = Data.averaged(X, y, torch.ones_like(y), group)
         place = torch.searchsorted(group.unique(), group)
-        self._around = (y - evidence.y[place]).square().sum().item()
-        self._X, self._root = evidence.X, evidence.noise_var.rsqrt()
+        self._around = (y - data.y[place]).square().sum().item()
+        self._X, self._root = data.X, data.noise_var.rsqrt()
         K = covariance(self._kernel, self._X, self._X)
         values, self._vectors = torch.linalg.eigh(self._root.unsqueeze(-1) * K * self._root)
-        self._weights = self._vectors.T @ (self._root * evidence.y)
+        self._weights = self._vectors.T @ (self._root * data.y)
         self._eps = (len(values) + 1) * torch.finfo(values.dtype).eps
         # The decomposition is that of a matrix whose distance from R K R is at most this.
         self._error = float(self._eps * values.max().clamp_min(0.0)) if len(values) else 0.0

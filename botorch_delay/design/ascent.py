@@ -253,7 +253,17 @@ class BoundClimb:
         else:
             slope = self._gather(pull, answers, inputs) - self._gather(push, design, inputs)
         values = mean + factor * torch.minimum(deviation, self.cap)
-        return values, self._in_columns(slope, X)
+        # From the surrogate's inputs to the columns of the box.
+        slope, encoding = slope / self._surrogate.width, self._surrogate.encoding
+        if encoding.categories:
+            named = {dim for dim, _ in encoding.categories}
+            plain = [dim for dim in range(X.shape[1]) if dim not in named]
+            slope, inner = torch.zeros_like(X), slope
+            for place, dim in enumerate(plain):  # rows of a list would be copied to a device
+                slope[:, dim] = inner[:, place]
+        for dim in encoding.log_dims:
+            slope[:, dim] /= X[:, dim]
+        return values, slope
 
     def _deviation(self, cross: Tensor) -> tuple[Tensor, Tensor]:
         """Sigma where covariances with the design are ``m x n``, and these whitened."""
@@ -265,21 +275,6 @@ class BoundClimb:
         """``sum_j pull_j (z_j - x)``, for pulls ``m x n``, by squared lengthscales: ``n x e``."""
         away = pulls.T @ posterior.data.X - pulls.sum(dim=0).unsqueeze(-1) * inputs
         return away / self._surrogate.covar_module.lengthscale.square()
-
-    def _in_columns(self, slope: Tensor, X: Tensor) -> Tensor:
-        """A slope in the surrogate's inputs, ``n x e``, as one in the columns of the box."""
-        encoding = self._surrogate.encoding
-        named = {dim for dim, _ in encoding.categories}
-        plain = [dim for dim in range(X.shape[1]) if dim not in named]
-        slope = slope / self._surrogate.width
-        if named:
-            found = torch.zeros_like(X)
-            for place, dim in enumerate(plain):  # rows of a list would be copied to a device
-                found[:, dim] = slope[:, place]
-            slope = found
-        for dim in encoding.log_dims:
-            slope[:, dim] /= X[:, dim]
-        return slope
 
 
 def snapped(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:

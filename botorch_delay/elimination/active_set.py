@@ -161,7 +161,7 @@ class ActiveSet(ABC):
             self.half_width(surrogate, nothing, bounds)
 
     @abstractmethod
-    def half_width(self, surrogate: Surrogate, evidence: Data, bounds: RoundBounds) -> HalfWidth:
+    def half_width(self, surrogate: Surrogate, data: Data, bounds: RoundBounds) -> HalfWidth:
         """How wide the bounds of a round are, from its answers in units of the surrogate."""
 
     @abstractmethod
@@ -169,13 +169,13 @@ class ActiveSet(ABC):
         self,
         number: int,
         surrogate: Surrogate,
-        evidence: Data,
+        data: Data,
         bounds: RoundBounds,
         own: Answers,
         others: Data | None = None,
         design: Design | None = None,
     ) -> Elimination:
-        """What survives a round, whose answers are ``evidence``, and in full ``own``.
+        """What survives a round, whose answers are ``data``, and in full ``own``.
 
         A search on a box begins where these are. ``others`` are all answers there are, asked with
         earlier values in view, whose own bounds count as well, with as much of delta. ``design``

@@ -221,14 +221,14 @@ class BoxActiveSet(ActiveSet):
         self,
         number: int,
         surrogate: Surrogate,
-        evidence: Data,
+        data: Data,
         bounds: RoundBounds,
         own: Answers,
         others: Data | None = None,
         design: Design | None = None,
     ) -> Elimination:
         """Where the round's upper bound reaches its largest lower bound, which is searched for."""
-        condition = self._condition(number, surrogate, evidence, bounds)
+        condition = self._condition(number, surrogate, data, bounds)
         X = torch.cat([sent(own.X, self.domain.bounds), self.pool.points])
         X = X[self._holds(X)]
         lower, _ = condition.interval(X)
@@ -248,28 +248,28 @@ class BoxActiveSet(ActiveSet):
         active = self._with((*self.conditions, condition), X[best : best + 1], self._excluded)
         return Elimination(active, cutoff, condition.width.multiplier)
 
-    def half_width(self, surrogate: Surrogate, evidence: Data, bounds: RoundBounds) -> HalfWidth:
+    def half_width(self, surrogate: Surrogate, data: Data, bounds: RoundBounds) -> HalfWidth:
         box, counts = self.domain.bounds, {dim: len(v) for dim, v in self.domain.lists.items()}
         if surrogate.learned:  # encoded and normalised columns; nothing is promised there
             counts, width = {}, surrogate.width
             box = torch.stack([torch.zeros_like(width), torch.ones_like(width)])
-        everywhere = Evidence.under(surrogate, evidence, bounds.delta, box=box, counts=counts)
+        everywhere = Evidence.under(surrogate, data, bounds.delta, box=box, counts=counts)
         return bounds.confidence.fixed_design(everywhere)
 
     def _condition(
         self,
         number: int,
         surrogate: Surrogate,
-        evidence: Data,
+        data: Data,
         bounds: RoundBounds,
         cutoff: float = -torch.inf,
     ) -> Condition:
-        is_rough = surrogate.learned and len(evidence) > MOST_EVIDENCE
+        is_rough = surrogate.learned and len(data) > MOST_EVIDENCE
         if is_rough:
-            X = evidence.X / surrogate.covar_module.lengthscale
-            evidence = evidence.at(representative(X, evidence.y, MOST_EVIDENCE))
-        make_width = partial(self.half_width, surrogate, evidence, bounds)
-        return Condition(number, surrogate.posterior(evidence), make_width, cutoff, is_rough)
+            X = data.X / surrogate.covar_module.lengthscale
+            data = data.at(representative(X, data.y, MOST_EVIDENCE))
+        make_width = partial(self.half_width, surrogate, data, bounds)
+        return Condition(number, surrogate.posterior(data), make_width, cutoff, is_rough)
 
     def difference_from(self, before: ActiveSet) -> list[list[float]]:
         return [] if self.anchors is None else self.anchors.tolist()
@@ -290,9 +290,9 @@ class BoxActiveSet(ActiveSet):
         surrogate, answers, bounds = judged()
         if bool(answers.y.isnan().any()):
             raise StorageError(f"round {record.number} uses trials without answer.")
-        evidence = surrogate.data(answers)
+        data = surrogate.data(answers)
         cutoff = surrogate.warped(bounds.sign * validation.real(record.cutoff, "cutoff"))
-        condition = self._condition(record.number, surrogate, evidence, bounds, cutoff)
+        condition = self._condition(record.number, surrogate, data, bounds, cutoff)
         return self._with((*self.conditions, condition), anchor, self._excluded)
 
     def largest_deviation(self, kernel: Kernel) -> float:

@@ -45,22 +45,22 @@ def close_round(
     surrogate = current.surrogate.standardized((own if pooled is None else pooled).y)
     others = None if pooled is None else surrogate.data(pooled)
     if others is None or not answers.merged:
-        evidence, design = surrogate.data(own), current.design
+        data, design = surrogate.data(own), current.design
     else:
-        evidence, others, design = others, None, None
+        data, others, design = others, None, None
     stay, cutoff, half_width, departures = active.without(infeasible), None, None, set[Departure]()
     if stay.is_empty:  # all failed: the next ask goes on with every feasible point
         stay = active
-        multiplier = stay.half_width(surrogate, evidence, bounds).multiplier
-    elif surrogate.scaled and (len(evidence.y) or others is not None):
-        found = stay.eliminate(current.number, surrogate, evidence, bounds, own, others, design)
+        multiplier = stay.half_width(surrogate, data, bounds).multiplier
+    elif surrogate.scaled and (len(data.y) or others is not None):
+        found = stay.eliminate(current.number, surrogate, data, bounds, own, others, design)
         stay, multiplier = found.active, found.multiplier
         cutoff = bounds.sign * surrogate.unwarped(found.cutoff)
         half_width = found.half_width if surrogate.warping.is_identity else None
         if found.contradicted and bounds.valid:
             departures.add(Departure.CONTRADICTED)
     else:  # without a scale nothing is known of the width of the bounds, nor without answers
-        multiplier = stay.half_width(surrogate, evidence, bounds).multiplier
+        multiplier = stay.half_width(surrogate, data, bounds).multiplier
         stay = stay.after(current.number)
     size = current.design_size
     record = RoundRecord(

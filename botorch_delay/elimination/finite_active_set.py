@@ -152,20 +152,20 @@ class FiniteActiveSet(ActiveSet):
         self,
         number: int,
         surrogate: Surrogate,
-        evidence: Data,
+        data: Data,
         bounds: RoundBounds,
         own: Answers,
         others: Data | None = None,
         design: Design | None = None,
     ) -> Elimination:
         """Rows whose upper bound reaches the largest lower bound (Algorithm 1, the last line)."""
-        width = self.half_width(surrogate, evidence, bounds)
+        width = self.half_width(surrogate, data, bounds)
         found, weights = None, width.needs_weights
-        if isinstance(design, GreedyDesign) and len(evidence) > MAX_FACTORIZED:
+        if isinstance(design, GreedyDesign) and len(data) > MAX_FACTORIZED:
             answered = moved(own.group.unique(), self.rows.device)
-            found = design.moments(evidence, answered, self.rows, weights=weights)
+            found = design.moments(data, answered, self.rows, weights=weights)
         if found is None:
-            found = surrogate.posterior(evidence).at(self.points, weights=weights)
+            found = surrogate.posterior(data).at(self.points, weights=weights)
         else:
             found = found.rescaled(surrogate.offset, surrogate.scale)
         lower, upper = width.interval(found)
@@ -199,8 +199,8 @@ class FiniteActiveSet(ActiveSet):
             contradicted,
         )
 
-    def half_width(self, surrogate: Surrogate, evidence: Data, bounds: RoundBounds) -> HalfWidth:
-        within = Evidence.under(surrogate, evidence, bounds.delta, bounds.points)
+    def half_width(self, surrogate: Surrogate, data: Data, bounds: RoundBounds) -> HalfWidth:
+        within = Evidence.under(surrogate, data, bounds.delta, bounds.points)
         return bounds.confidence.fixed_design(within)
 
     def difference_from(self, before: ActiveSet) -> list[int]:

@@ -205,10 +205,6 @@ class OpenRound:
         """The design so far, where it is at hand."""
         return self._design
 
-    def is_due(self) -> bool:
-        """Whether it closes before the next point is chosen."""
-        return self.design_is_settled() if self.length is None else self.asks >= self.length
-
     def design_is_asked(self) -> bool:
         """Whether the first q_r design points have been asked."""
         return len(self.slots) >= self.design_size

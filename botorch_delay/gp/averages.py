@@ -29,7 +29,7 @@ class _Point:
         self._sums = [Fraction(0)] * 4
         self._row: tuple[float, float, float] | None = None
         self._energy: float | None = None
-        self._first: tuple[bool, int] | None = None
+        self._first: int | None = None
 
     def place(self, source: int, answer: tuple[float, float] | None) -> None:
         """Set the answer of a source; None to take it out."""
@@ -45,7 +45,7 @@ class _Point:
             return
         self.answers[source] = answer
         if self._first is not None:  # not looked for again among very many
-            self._first = min(self._first, _order(source))
+            self._first = min(self._first, source)
 
     @property
     def row(self) -> tuple[float, float, float]:
@@ -64,15 +64,11 @@ class _Point:
         return self._energy
 
     @property
-    def first(self) -> tuple[bool, int]:
-        """Where it comes among others: attached results (below 0) first, then trials by id."""
+    def first(self) -> int:
+        """The least of its sources, by which points are put in order."""
         if self._first is None:
-            self._first = min(map(_order, self.answers))
+            self._first = min(self.answers)
         return self._first
-
-
-def _order(source: int) -> tuple[bool, int]:
-    return source >= 0, abs(source)
 
 
 class Averages:
@@ -105,9 +101,9 @@ class Averages:
     ) -> None:
         """Enter one answer at ``x``, ``d``, or put it in place of an earlier one of its source.
 
-        A source is a trial's id, or a number below 0 for results from elsewhere. Values are the
-        user's, to be maximised; None stands for the posterior mean's own, whose variance alone
-        counts. Noise that is None is the surrogate's.
+        A source is a trial's id, or a number below 0 for results from elsewhere, which come first
+        where points are put in order. Values are the user's, to be maximised; None stands for the
+        posterior mean's own, whose variance alone counts. Noise that is None is the surrogate's.
         """
         if key not in self._points:
             self._points[key] = _Point(x)

@@ -29,6 +29,12 @@ class Answers:
         return Answers(self.X[rows], self.y[rows], self.noise_var[rows], self.group[rows])
 
     @classmethod
+    def without_values(cls, domain: Domain, rows: Tensor) -> Answers:
+        """Answers of 0, for what needs points alone, at rows of a finite set (LongTensor ``n``)."""
+        X, unknown = domain.on_cpu[rows], torch.full((len(rows),), torch.nan, dtype=torch.double)
+        return cls(X, X.new_zeros(len(rows)), unknown, rows)
+
+    @classmethod
     def of(cls, domain: Domain, sign: float, results: Sequence[Trial | Attached]) -> Answers:
         """Those of some trials and results from elsewhere; ``sign`` is -1 to minimise."""
         values, noise_var = (

@@ -8,11 +8,9 @@ delays that are known to be at least u,
 
 It is right for independent delays of one law, and trials that went out of sight (running, failed,
 abandoned, answered after the last ask) for no reason that tells of their delay beyond their age.
-Nothing is known beyond the longest delay or age. There the estimate stays where it is, above 0 if
-the oldest trial is still out.
-
-Estimates are for forecasts and reports. No guarantee rests on them: among fewer than T delays none
-tells where a share delta / (2 T) of them begins.
+Beyond the longest delay or age the estimate stays where it is, above 0 if the oldest trial is still
+out. No guarantee rests on it: among fewer than T delays none tells where a share delta / (2 T) of
+them begins.
 """
 
 from __future__ import annotations
@@ -22,10 +20,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.delays import DelayLaw, check_delays
+from botorch_delay.delays import check_delays
 from botorch_delay.exceptions import InputError, NoAnswerError, NotSupportedError
 from botorch_delay.history.trials import Trial, TrialState
 
@@ -33,7 +31,7 @@ from botorch_delay.history.trials import Trial, TrialState
 _ROUNDING = 1e-12
 
 
-class EmpiricalDelay(DelayLaw):
+class EmpiricalDelay:
     """A law of delays estimated from answers, with trials that are still out counted in.
 
     ``opt.delays()`` makes one from an optimizer's trials.
@@ -141,34 +139,6 @@ class EmpiricalDelay(DelayLaw):
                 f"after {self.limit} steps. Ask for a smaller p, or wait for more answers."
             )
         return float(steps[reached[0]])
-
-    def sample(self, n: int, generator: Generator) -> Tensor:
-        """Draw ``n`` delays from the estimate: an int64 tensor of shape ``n``, in steps.
-
-        What is only known to be longer than ``limit`` is drawn as ``limit`` (Efron 1967), so that
-        their mean is ``mean``.
-        """
-        uniform = torch.rand(
-            validation.whole(n, "n", 0),
-            generator=generator,
-            dtype=torch.double,
-            device=generator.device,
-        )
-        reached = torch.from_numpy(1.0 - self._survival).to(uniform)
-        steps = torch.tensor([*self._steps, self.limit], device=uniform.device).long()
-        return steps[torch.searchsorted(reached, uniform, right=True)]
-
-    def upper_bound(self, horizon: int, delta: float) -> float:
-        """Refused: an estimate proves no bound on every delay of a run.
-
-        Raises:
-            NotSupportedError: always.
-        """
-        raise NotSupportedError(
-            f"{self!r} is an estimate and cannot bound every delay of a run: among {self.answers} "
-            "answers none tells where a share delta / (2 T) begins. Leave the delay law out, so "
-            "that rounds close on arrival, or name a law such as PoissonDelay."
-        )
 
     def _at(self, u: Any) -> Any:
         """The estimate of P(tau > u)."""

@@ -13,7 +13,7 @@ share the trials of another system.
 | detached | such a result was taken back | its ``id``, ``reason`` |
 | extended | more asks were planned | ``horizon`` |
 | finished | the run was ended | |
-| noted | the user's notes changed | ``digest`` of them |
+| noted | the user's notes changed | |
 | fitted | kernel and noise were learned | ``surrogate``, ``answers`` |
 | opened | the first round began | |
 | closed | a round ended | ``record``, ``left`` (rows taken out, or a point inside), ``last`` |
@@ -23,8 +23,8 @@ share the trials of another system.
 | accepted, searched | a step of GP-ThreDS | ``node`` |
 | base | a call of a wrapped optimizer | its ``events``, ``fed`` (trial that it was told of) |
 
-An ask has a ``price``, too, where a regret budget is kept, and a ``width`` where
-:class:`~botorch_delay.optimizers.rule_model.Censor` adds up widths.
+An ask has a ``price``, too, and whether it counts as ``waiting``, where a regret budget is kept,
+and a ``width`` where :class:`~botorch_delay.optimizers.pending.Censor` adds up widths.
 """
 
 from __future__ import annotations
@@ -80,6 +80,13 @@ class Event:
                 raise ValueError(f"trial is {brief(trial)}")
             if kind != "corrected" and (value is not None) != (kind in ("completed", "attached")):
                 raise ValueError(f"value is {brief(value)}")
+            if not isinstance(data.get("reason", ""), str):
+                raise ValueError(f"reason is {brief(data['reason'])}")
+            if data.get("noise_var") is not None:
+                validation.positive(data["noise_var"], "noise_var")
+            if kind == "asked":
+                validation.whole(data["round"], "round", 1)
+                validation.whole(data["slot"], "slot", -2)
             trial = None if trial is None else validation.whole(trial, "trial", 0)
             value = None if value is None else validation.real(value, "value")
         except (LookupError, TypeError, ValueError) as error:

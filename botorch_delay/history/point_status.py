@@ -9,8 +9,7 @@ from typing import Any
 
 from botorch_delay.domains.finite import Domain, PointKeys
 from botorch_delay.exceptions import EmptyDomainError
-from botorch_delay.history.observer import TrialObserver
-from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
+from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialObserver, TrialState
 
 # A point that fails is asked again at most twice.
 MAX_FAILURES = 3
@@ -40,10 +39,9 @@ class Feasibility(TrialObserver):
     def __init__(self, domain: Domain, *, exact: bool) -> None:
         self.keys, self._domain, self._exact = PointKeys(), domain, exact
         self._key_of: dict[int, int] = {}  # of trials by their ids, of results by -1 - id
-        # Answers and running trials, where they are exact: trials by id, results by -1 - id.
-        self._known: dict[int, set[int]] = defaultdict(set)
         self._trials: dict[int, list[Trial]] = defaultdict(list)
-        self.suspects: set[int] = set()
+        self._attached: dict[int, set[int]] = defaultdict(set)  # ids, where they are exact
+        self.suspects: set[int] = set()  # points of which a trial has failed
 
     def key(self, place: Trial | Attached) -> int:
         """The key of a point, see :class:`PointKeys`."""
@@ -55,31 +53,24 @@ class Feasibility(TrialObserver):
         return self._key_of[source]
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        key = self.key(trial)
-        self._trials[key].append(trial)
-        if self._exact:
-            self._known[key].add(trial.id)
+        self._trials[self.key(trial)].append(trial)
 
     def settled(self, trial: Trial) -> None:
         if trial.state is TrialState.FAILED:
             self.suspects.add(self.key(trial))
-        if self._exact:
-            known = self._known[self.key(trial)]
-            (known.discard if trial.state in _NO_ANSWER else known.add)(trial.id)
-
-    def corrected(self, trial: Trial, before: TrialState) -> None:
-        self.settled(trial)
 
     def attached(self, result: Attached) -> None:
         if self._exact and bool(self._domain.contains(result.x.unsqueeze(0))):
-            self._known[self.key(result)].add(-1 - result.id)
+            self._attached[self.key(result)].add(result.id)
 
     def detached(self, result: Attached) -> None:
-        if self._exact and bool(self._domain.contains(result.x.unsqueeze(0))):
-            self._known[self.key(result)].discard(-1 - result.id)
+        if self._exact:
+            self._attached[self.key(result)].discard(result.id)
 
     def status(self, key: int) -> PointStatus:
-        if self._known.get(key):
+        if self._exact and (
+            self._attached.get(key) or any(t.state not in _NO_ANSWER for t in self.trials(key))
+        ):
             return PointStatus.KNOWN
         if key not in self.suspects:
             return PointStatus.OPEN
@@ -91,11 +82,8 @@ class Feasibility(TrialObserver):
             running += trial.state is TrialState.RUNNING
         if failures >= MAX_FAILURES:
             return PointStatus.INFEASIBLE
-        return (
-            PointStatus.HELD
-            if failures and failures + running >= MAX_FAILURES
-            else PointStatus.OPEN
-        )
+        held = failures and failures + running >= MAX_FAILURES
+        return PointStatus.HELD if held else PointStatus.OPEN
 
     def trials(self, key: int) -> list[Trial]:
         """The trials of a point, in the order of their ids."""
@@ -113,17 +101,14 @@ class Feasibility(TrialObserver):
             if all(trial.state is TrialState.FAILED for trial in self.trials(key))
         )
 
-    def marked(self) -> set[int]:
-        """Points that may be other than open; every other point is open."""
-        return self.suspects | self.known() if self._exact else self.suspects
-
     def known(self) -> set[int]:
         """Points that are not asked again because evaluations are exact."""
-        return {key for key, sources in self._known.items() if sources}
+        return {key for key in self.closed() if self.status(key) is PointStatus.KNOWN}
 
     def closed(self) -> list[int]:
         """All points that may not be asked now, increasing."""
-        return sorted(k for k in self.marked() if self.status(k) is not PointStatus.OPEN)
+        marked = {*self._trials, *self._attached} if self._exact else self.suspects
+        return sorted(key for key in marked if self.status(key) is not PointStatus.OPEN)
 
     def infeasible(self) -> list[int]:
         """All infeasible points, increasing."""

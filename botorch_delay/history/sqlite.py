@@ -2,8 +2,8 @@
 
 A file is a table of events that only ever grows, written in transactions: one more answer is one
 row, and a kill at any moment leaves the last committed state. Anyone can read it with SQL; the view
-``trials`` shows what the events come to. The last event of each transaction has the digest of all
-up to it, so that a file is known to hold an earlier state of a run, or another one.
+``trials`` shows what the events come to. A file holds an earlier state of a run if its last event
+happened in that run, too, as the same one and at the same time.
 
 Nothing in a file is executed: it is read as numbers and JSON, from its tables and never from its
 view, and its schema must be exactly the one below.
@@ -12,7 +12,6 @@ view, and its schema must be exactly the one below.
 from __future__ import annotations
 
 import json
-import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +22,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_delay import validation
 from botorch_delay.exceptions import InputTypeError, StorageError
 from botorch_delay.history.events import brief, truncated
 from botorch_delay.history.states import FORMAT, check_format, check_state, difference
@@ -40,7 +38,7 @@ _SCHEMA = {
     ),
     "events": (
         "CREATE TABLE events (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, time REAL NOT NULL, "
-        "trial INTEGER, value REAL, data TEXT NOT NULL, digest TEXT)"
+        "trial INTEGER, value REAL, data TEXT NOT NULL)"
     ),
     "trials": """CREATE VIEW trials AS SELECT
         asked.trial AS id,
@@ -91,12 +89,8 @@ def editing(
 ) -> Iterator[tuple[dict[str, Any], Callable[[Mapping[str, Any], Ledger], None]]]:
     """Read a file and write it again with no other process in between.
 
-    Yields:
-        The state as read, and a function that takes header and ledger of its continuation. What
-        it writes is committed at the end of the block, unless that raises.
-
-    Raises:
-        StorageError: as ``read`` and ``save`` do, or if another process holds the file.
+    Yields the state, and a function that takes header and ledger of its continuation. What that
+    writes is committed at the end of the block, unless it raises.
     """
     file = _existing(path)
     with _transaction(file, "write") as db:
@@ -129,7 +123,7 @@ def holds_study(path: str | os.PathLike[str]) -> bool:
 def _write(
     db: sqlite3.Connection, file: Path, header: Mapping[str, Any], ledger: Ledger, overwrite: bool
 ) -> None:
-    stored: tuple[int, str] | None = None
+    count: int | None = None  # of the events in the file, where the run goes on from them
     if _is_blank(db):
         for statement in _SCHEMA.values():
             db.execute(statement)
@@ -137,8 +131,8 @@ def _write(
         db.execute(f"PRAGMA user_version = {FORMAT}")
     else:
         _check_schema(db, file)
-        stored = _last(db)
-        if not _continues(db, stored, header, ledger):
+        count = _known_events(db, header, ledger)
+        if count is None:
             if not overwrite:
                 raise StorageError(
                     f"{file} holds another study, or another continuation of this one; it was left "
@@ -146,39 +140,29 @@ def _write(
                 )
             for table in ("meta", "arrays", "events"):
                 db.execute(f"DELETE FROM {table}")
-            stored = None
-    if stored is None:
+    if count is None:
         _write_array(db, header)
         for part in ("optimizer", "config"):
             _write_meta(db, part, header[part])
-        _write_meta(db, "origin", ledger.digest(0))
-    count = 0 if stored is None else stored[0]
-    rows = ledger.rows(count)
-    numbered = ((number, *row, None) for number, row in enumerate(rows, count + 1))
-    db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", numbered)
-    if rows:
-        last = count + len(rows)
-        db.execute("UPDATE events SET digest = ? WHERE number = ?", (ledger.digest(last), last))
-    if stored is None or any(row[0] == "noted" for row in rows):
+    rows = [event.row() for event in ledger.events(count or 0)]
+    numbered = ((number, *row) for number, row in enumerate(rows, (count or 0) + 1))
+    db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", numbered)
+    if count is None or any(row[0] == "noted" for row in rows):
         _write_meta(db, "notes", header["notes"])
 
 
-def _continues(
-    db: sqlite3.Connection, stored: tuple[int, str], header: Mapping[str, Any], ledger: Ledger
-) -> bool:
-    """Whether a file with this many events, and their digest, holds an earlier state of a run."""
-    count, digest = stored
-    if count > ledger.event_count or ledger.digest(count) != digest:
-        return False
-    meta = _read_meta(db)
-    same = header["optimizer"] == meta.get("optimizer")
-    return same and difference(header["config"], meta.get("config"), 1e-5) is None
-
-
-def _last(db: sqlite3.Connection) -> tuple[int, str]:
-    """How many events a file holds, and their digest."""
-    found = db.execute("SELECT number, digest FROM events ORDER BY number DESC LIMIT 1").fetchone()
-    return found or (0, _read_meta(db).get("origin", ""))
+def _known_events(db: sqlite3.Connection, header: Mapping[str, Any], ledger: Ledger) -> int | None:
+    """How many events a file holds of an earlier state of a run; None if it holds another one."""
+    query = f"SELECT number, {', '.join(_COLUMNS)} FROM events ORDER BY number DESC LIMIT 1"
+    count, *last = db.execute(query).fetchone() or (0,)
+    stored, made_with = _read_meta(db), ("optimizer", "config")
+    own, other = ({name: known.get(name) for name in made_with} for known in (header, stored))
+    if count > ledger.event_count or difference(own, other, 1e-5) is not None:
+        return None
+    if not count:
+        arrays = _read_arrays(db)
+        return None if difference({n: header.get(n) for n in arrays}, arrays) else 0
+    return count if tuple(last) == next(ledger.events(count - 1)).row() else None
 
 
 def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
@@ -186,7 +170,6 @@ def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
     problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok":
         raise StorageError(f"{file} is damaged: {brief(problem)}.")
-    arrays = {row[0]: _read_array(*row) for row in db.execute("SELECT * FROM arrays")}
     records: list[dict[str, Any]] = []
     query = f"SELECT number, {', '.join(_COLUMNS)} FROM events ORDER BY number"
     for number, *fields in db.execute(query):
@@ -195,9 +178,13 @@ def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
         record = dict(zip(_COLUMNS, fields, strict=True))
         record["data"] = _parsed(record["data"])
         records.append(record)
-    state = {"format": FORMAT, **arrays, **_read_meta(db), "events": records}
+    state = {"format": FORMAT, **_read_arrays(db), **_read_meta(db), "events": records}
     check_state(state)
-    return state | {"digest": _last(db)[1]}
+    return state
+
+
+def _read_arrays(db: sqlite3.Connection) -> dict[str, Tensor]:
+    return {row[0]: _read_array(*row) for row in db.execute("SELECT * FROM arrays")}
 
 
 def _read_meta(db: sqlite3.Connection) -> dict[str, Any]:
@@ -222,24 +209,19 @@ def _parsed(text: Any) -> Any:
 def _write_array(db: sqlite3.Connection, header: Mapping[str, Any]) -> None:
     name = "points" if "points" in header else "bounds"
     array = header[name].detach().cpu().contiguous()
-    dtype = str(array.dtype).removeprefix("torch.")
-    data = array.numpy().astype(array.numpy().dtype.newbyteorder("<"), copy=False).tobytes()
-    shape = json.dumps(list(array.shape))
-    db.execute("INSERT INTO arrays VALUES (?, ?, ?, ?)", (name, dtype, shape, data))
+    dtype, shape = str(array.dtype).removeprefix("torch."), json.dumps(list(array.shape))
+    row = name, dtype, shape, array.numpy().tobytes()
+    db.execute("INSERT INTO arrays VALUES (?, ?, ?, ?)", row)
 
 
 def _read_array(name: str, dtype: str, shape: str, data: bytes) -> Tensor:
-    sizes = _parsed(shape)
-    if dtype not in _DTYPES or not isinstance(data, bytes) or not isinstance(sizes, list):
-        raise StorageError(f"The stored array {name!r} is malformed.")
-    kind = _DTYPES[dtype]
-    if math.prod(validation.whole(size, "shape", 0) for size in sizes) * kind.itemsize != len(data):
+    try:
+        flat = torch.frombuffer(bytearray(memoryview(data)), dtype=_DTYPES[dtype])
+        return flat.reshape(_parsed(shape))
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
         raise StorageError(
-            f"The stored array {name!r} has shape {brief(sizes)} and {len(data)} bytes."
-        )
-    if not data:
-        return torch.empty(sizes, dtype=kind)
-    return torch.frombuffer(bytearray(data), dtype=kind).reshape(sizes)
+            f"The stored array {brief(name)} is malformed: {truncated(error)}"
+        ) from error
 
 
 def _is_blank(db: sqlite3.Connection) -> bool:

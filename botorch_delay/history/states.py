@@ -13,16 +13,10 @@ from torch import Tensor
 from botorch_delay.exceptions import StorageError
 from botorch_delay.history.events import brief
 
-FORMAT = 6
-_TYPES: dict[str, type] = {
-    "format": int,
-    "optimizer": str,
-    "config": Mapping,
-    "notes": Mapping,
-    "events": list,
-}
+FORMAT = 7
+_TYPES: dict[str, type] = {"optimizer": str, "config": Mapping, "notes": Mapping, "events": list}
 # Parts of a record that are no arguments of what it records.
-_LAYERS = re.compile(r"\.(arguments|config|hyperparameters|options|structure)\b")
+_LAYERS = re.compile(r"\.(arguments|hyperparameters|options|structure)\b")
 
 
 def check_format(version: Any, what: str) -> None:
@@ -54,8 +48,7 @@ def difference(
 ) -> tuple[str, Any, Any] | None:
     """The first place where two configurations differ, and both values; None where they agree.
 
-    Configurations are of tensors, and of JSON-ready values, whose numbers agree up to a tolerance,
-    relative to the larger one.
+    They are of tensors and JSON-ready values, whose numbers agree up to a relative tolerance.
     """
     here = place.removeprefix("."), own, stored
     if isinstance(own, Tensor) and isinstance(stored, Tensor):

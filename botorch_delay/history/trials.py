@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
 import enum
-import hashlib
-import math
 import operator
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError, TrialError
@@ -44,8 +42,6 @@ class Correction:
 
 
 class _Placed:
-    """What lies at a point."""
-
     __slots__ = ()
     source: Tensor
     index: int | None
@@ -64,10 +60,9 @@ class _Placed:
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Trial(_Placed):
-    """One ask and what became of it; optimizers make them.
+    """One ask and what became of it, kept up to date by the optimizer that made it.
 
-    It is read-only to its holder and kept up to date by the optimizer that handed it out. A copy
-    is of the moment, and has the point alone, not the domain that it is in.
+    It is read-only. A copy is of the moment, and has the point alone, not the domain that it is in.
 
     Attributes:
         id: counted from 0.
@@ -118,6 +113,9 @@ class Trial(_Placed):
             return None
         return self.answered_step - 1 - self.id
 
+    def _ask(self) -> tuple[Any, ...]:
+        return self.index, self.round, self.asked_at, self.point.tolist()
+
     def _become(self, **values: Any) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -128,10 +126,8 @@ class Trial(_Placed):
 
     def __repr__(self) -> str:
         value = "" if self.value is None else f", value={self.value:g}"
-        return (
-            f"Trial(id={self.id}, index={self.index}, round={self.round}, "
-            f"{self.state.value}{value})"
-        )
+        place = f"index={self.index}, round={self.round}"
+        return f"Trial(id={self.id}, {place}, {self.state.value}{value})"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -162,25 +158,42 @@ class Suggestion:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
+class TrialObserver:
+    """Part of an optimizer's state: it takes in events after the ledger has them."""
+
+    def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+        """A trial was asked, with the data of the event."""
+
+    def settled(self, trial: Trial) -> None:
+        """A trial was answered, failed or abandoned."""
+
+    def corrected(self, trial: Trial, before: TrialState) -> None:
+        """A trial was given another value, or another end, than it had before."""
+        self.settled(trial)
+
+    def attached(self, result: Attached) -> None:
+        """A result came from elsewhere."""
+
+    def detached(self, result: Attached) -> None:
+        """A result from elsewhere was taken back."""
+
+    def extended(self, before: int) -> None:
+        """More asks are planned than ``before``."""
+
+
 class Ledger:
-    """The events of a run in order, and the trials and attached results that they made.
+    """The events of a run in order, and the trials and attached results that they made."""
 
-    With what the run is of, ``origin``, the events make their digests. Trials are by their ids,
-    attached results in order, detached ones in the order of that.
-    """
-
-    def __init__(self, origin: str) -> None:
+    def __init__(self) -> None:
         self.trials: list[Trial] = []
         self.attached: list[Attached] = []
         self.detached: list[Attached] = []
         self.answer_count = 0
         self._running: dict[int, Trial] = {}
-        self._range = (math.inf, -math.inf)  # of all answers and attached results
+        self.values: list[float] = []  # of all answers and attached results, increasing
         # An ask is kept as its trial, an answer or a failure as the id of its trial, which say all
         # of it: whole events would be most of what a long run takes of memory.
         self._events: list[Event | Trial | int] = []
-        self._origin = hashlib.blake2b(origin.encode(), digest_size=16).digest()
-        self._linked = (0, self._origin)  # a number of events, and their digest
 
     def __getitem__(self, trial_id: int) -> Trial:
         return self.trials[trial_id]
@@ -209,43 +222,18 @@ class Ledger:
                 data = {name: told for name, told in said.items() if told}  # no variance is 0
                 yield Event(trial.state.value, trial.answered_at, entry, trial.value, data)
 
-    def digest(self, count: int) -> str:
-        """The digest of the first ``count`` events, and of what the run is of."""
-        known, link = self._linked if self._linked[0] <= count else (0, self._origin)
-        self._link(link, count, (event.row() for event in self.events(known, count)))
-        return self._linked[1].hex()
-
-    def rows(self, start: int) -> list[tuple[Any, ...]]:
-        """The events from some number on as rows of a table; then the digest of all is known."""
-        link = bytes.fromhex(self.digest(start))
-        rows = [event.row() for event in self.events(start)]
-        self._link(link, len(self._events), rows)
-        return rows
-
-    def _link(self, link: bytes, count: int, rows: Iterable[tuple[Any, ...]]) -> None:
-        for row in rows:
-            link = hashlib.blake2b(link + repr(row).encode(), digest_size=16).digest()
-        self._linked = (count, link)
-
-    def know_digest(self, digest: str) -> None:
-        """Take the digest of all events from where they were stored; ValueError if it is none."""
-        link = bytes.fromhex(digest)
-        if len(link) != len(self._origin):
-            raise ValueError(f"the digest is {brief(digest)}")
-        self._linked = (len(self._events), link)
-
     def ask(self, event: Event, domain: Domain) -> Trial:
         """Append a trial that was asked; StorageError if its id is not the next one."""
         number, data = len(self.trials), event.data
         if event.trial != number:
             raise StorageError(f"trial {event.trial} was asked after {number} others.")
-        index = None if data["point"] is None else validation.whole(data["point"], "point", 0)
-        x = torch.tensor(data["x"], dtype=domain.like.dtype)  # on the CPU: compared without waiting
-        source = x if index is None else domain.on_cpu
-        round_ = validation.whole(data["round"], "round", 1)
-        slot = validation.whole(data["slot"], "slot", -2)
-        device, columns = domain.like.device, domain.columns
-        trial = Trial(number, source, device, columns, index, round_, slot, asked_at=event.time)
+        index = data["point"]
+        if index is None:  # on the CPU: compared without waiting
+            source = torch.tensor(data["x"], dtype=domain.like.dtype)
+        else:
+            source = domain.on_cpu
+        place = source, domain.like.device, domain.columns, index
+        trial = Trial(number, *place, data["round"], data["slot"], asked_at=event.time)
         self.trials.append(trial)
         self._running[number] = trial
         self._events.append(trial if len(data) == 4 else event)
@@ -258,39 +246,33 @@ class Ledger:
         late = before is TrialState.ABANDONED and event.kind == "completed"
         if before is not TrialState.RUNNING and not late:
             raise StorageError(f"trial {trial.id} is {event.kind} after it was {before.value}.")
-        noise_var, reason = data.get("noise_var"), data.get("reason", "")
-        if noise_var is not None:
-            noise_var = validation.positive(noise_var, "noise_var")
-        if not isinstance(reason, str):
-            raise ValueError(f"reason is {brief(reason)}")
         trial._become(
             state=TrialState(event.kind),
             value=event.value,
-            noise_var=noise_var,
+            noise_var=data.get("noise_var"),
             late=late,
-            reason=reason,
+            reason=data.get("reason", ""),
             answered_at=event.time,
             answered_step=len(self.trials),
         )
         self._running.pop(trial.id, None)
-        self.answer_count += trial.state is TrialState.COMPLETED
-        self._widen(trial.value)
+        if trial.value is not None:
+            self.answer_count += 1
+            bisect.insort(self.values, trial.value)
         # Of one that was abandoned a late answer may replace what the trial says.
         self._events.append(event if trial.state is TrialState.ABANDONED else trial.id)
         return trial
 
     def correct(self, event: Event) -> tuple[Trial, TrialState]:
-        """Enter what an answer or a failure should have said, and keep what it did.
+        """The trial that is given another answer or failure, and its state before.
 
-        The trial, and its state before; StorageError if it is unknown, or has neither.
+        StorageError if it is unknown, or has neither.
         """
         trial, reason = self._of(event), event.data.get("reason", "")
         before = trial.state
         answered, failed = event.value is not None, before is TrialState.FAILED
         if before is not TrialState.COMPLETED and not (failed and answered):
             raise StorageError(f"trial {trial.id} is corrected and was {before.value}.")
-        if not isinstance(reason, str):
-            raise ValueError(f"reason is {brief(reason)}")
         if not trial.corrections:  # the trial says no more what its first answer said
             place = self._events.index(trial.id)
             self._events[place] = next(self.events(place, place + 1))
@@ -303,8 +285,11 @@ class Ledger:
             corrections=(*trial.corrections, said),
         )
         self.answer_count += answered - (before is TrialState.COMPLETED)
+        if said.value is not None:
+            self.values.remove(said.value)
+        if event.value is not None:
+            bisect.insort(self.values, event.value)
         self._events.append(event)
-        self._find_range()
         return trial, before
 
     def _of(self, event: Event) -> Trial:
@@ -313,26 +298,26 @@ class Ledger:
         return self.trials[event.trial]
 
     def attach(self, event: Event, domain: Domain) -> Attached:
-        """Append a result obtained elsewhere; its point has the columns of the domain."""
+        """Append a result obtained elsewhere."""
         assert event.value is not None
         x = torch.tensor(event.data["x"], dtype=domain.like.dtype)
         number = len(self.attached) + len(self.detached)
         place = x, domain.like.device, event.data["point"]
         self.attached.append(Attached(*place, event.value, number, event.time, len(self.trials)))
         self._events.append(event)
-        self._widen(event.value)
+        bisect.insort(self.values, event.value)
         return self.attached[-1]
 
     def detach(self, event: Event) -> Attached:
         """Take back an attached result, as it then is; StorageError if it is not there."""
-        number, reason = validation.whole(event.data["id"], "id", 0), event.data.get("reason", "")
+        number, reason = event.data["id"], event.data.get("reason", "")
         places = [place for place, result in enumerate(self.attached) if result.id == number]
-        if not places or not isinstance(reason, str):
-            raise StorageError(f"attached result {number} is taken back and is not there.")
+        if not places:
+            raise StorageError(f"attached result {brief(number)} is taken back and is not there.")
         result = self.attached.pop(places[0])
         self.detached.append(replace(result, detached_at=event.time, reason=reason))
         self._events.append(event)
-        self._find_range()
+        self.values.remove(result.value)
         return result
 
     def append(self, event: Event) -> None:
@@ -351,7 +336,7 @@ class Ledger:
             known = f"0 to {len(self.trials) - 1}" if self.trials else "none yet"
             raise TrialError(f"There is no trial {trial_id} here; known ids: {known}.")
         own = self.trials[trial_id]
-        if isinstance(trial, Trial) and not _same_ask(own, trial):
+        if isinstance(trial, Trial) and own is not trial and own._ask() != trial._ask():
             raise TrialError(
                 f"Trial {trial_id} was asked by another optimizer; tell it there, or use "
                 "attach(x, y) to hand over its result."
@@ -361,38 +346,29 @@ class Ledger:
     def far(self, value: float, than: Trial | None = None) -> str:
         """What makes a value, in the user's sign, suspect; empty where nothing does.
 
-        It lies further from all other answers than ``FAR`` of their standard deviations, and
-        further than they do from each other: near an optimum answers crowd, and those of a look
-        elsewhere are far from them. ``than`` is the trial that it is of, where that has an answer
-        already.
+        It lies further from all other answers (but that of the trial ``than``) than ``FAR`` of
+        their standard deviations, and further than they do from each other: near an optimum answers
+        crowd, and those of a look elsewhere are far from them.
         """
-        low, high = self._range
-        if than is None and max(low - value, value - high) <= high - low:
-            return ""
-        others = [result.value for result in self.results() if result is not than]
-        values = sorted(y for y in others if y is not None)
+        values = self.values
+        if than is not None and than.value is not None:
+            values = list(values)
+            values.remove(than.value)
         if len(values) < ENOUGH_ANSWERS:
             return ""
         beyond, spread = max(values[0] - value, value - values[-1]), values[-1] - values[0]
+        if beyond <= spread:
+            return ""
         deviation = statistics.pstdev(values)
-        if not deviation > 0.0 or not beyond > max(FAR * deviation, spread):
+        if not deviation > 0.0 or beyond <= FAR * deviation:
             return ""
         return (
             f"lies {beyond / deviation:.3g} of their standard deviations from all {len(values)} "
             "other answers"
         )
 
-    def _widen(self, value: float | None) -> None:
-        if value is not None:
-            self._range = min(self._range[0], value), max(self._range[1], value)
-
-    def _find_range(self) -> None:
-        self._range = (math.inf, -math.inf)
-        for result in self.results():
-            self._widen(result.value)
-
     def running(self) -> list[Trial]:
-        """Trials without an answer, failure or abandonment, in the order of their ids."""
+        """In the order of their ids."""
         return list(self._running.values())
 
     def answered(self) -> list[Trial]:
@@ -414,10 +390,3 @@ def _as_id(value: Any) -> int:
             f"Expected a Trial or its id, got {type(value).__name__}; ask() returns trials. "
             "A result that no trial asked for is handed over with attach(x, y)."
         ) from None
-
-
-def _same_ask(own: Trial, other: Trial) -> bool:
-    return own is other or (
-        (own.index, own.round, own.asked_at) == (other.index, other.round, other.asked_at)
-        and torch.equal(own.point, other.point)
-    )

@@ -28,8 +28,8 @@ from botorch_delay.exceptions import (
 )
 from botorch_delay.history.trials import TrialState
 from botorch_delay.integrations.engine_run import EngineRun, Readable, Settings
+from botorch_delay.optimizers.part_records import build_part, describe_part
 from botorch_delay.optimizers.replica import PastTrial
-from botorch_delay.optimizers.specs import build_part, describe_part
 
 try:
     from ax.core.arm import Arm

@@ -8,42 +8,35 @@ from dataclasses import replace
 from botorch.acquisition.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
 
-from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidence
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.space import Space, as_domain
-from botorch_delay.gp.surrogate import Learned, Surrogate
+from botorch_delay.gp.surrogate import Learned
 from botorch_delay.history.trials import Suggestion
 from botorch_delay.optimizers.base import Optimizer
-from botorch_delay.optimizers.certifying import CertifyingUCB
 from botorch_delay.optimizers.config import AcquisitionConfig
 from botorch_delay.optimizers.maximizer import Maximizer
-from botorch_delay.optimizers.rule_model import Hallucinate, Pending
+from botorch_delay.optimizers.pending import Hallucinate, Pending
 from botorch_delay.optimizers.rules import UCB, Rule, as_rule
-from botorch_delay.optimizers.run import Fitting, exclusive
+from botorch_delay.optimizers.run import exclusive
 
 
 class AcquisitionOptimizer(Optimizer):
     """Ask where a rule is largest, given what has arrived and what is pending.
 
-    | rule | `Ignore` | `Hallucinate` | `KrigingBeliever` | `Censor` |
-    |---|---|---|---|---|
-    | UCB | GP-UCB on what has arrived | GP-BUCB | randomized kriging believer | GP-UCB-SDF |
-    | ThompsonSampling | asynchronous TS | GP-BTS | refused | GP-TS-SDF |
-    | BoTorch acquisition | answers only | `X_pending` | drawn answers | worst values as answers |
+    The methods that rules and ways for pending points to enter come to are listed, with their
+    sources, in the guide ``methods.md``.
 
     UCB and Thompson sampling keep the posterior of every candidate up to date: an ask and a
     tell cost at most O(N n) for N candidates and n distinct points asked, in whatever order
     answers come. A Thompson sample adds one product with a root of the prior covariance.
     On a box the candidates are a quasi-random pool, and the best of them climb along the
-    gradient; where the kernel is learned, those with the best mean, and not far: what is largest
-    on a box lies in its corners, which tell least about the rest. Thompson samples are
-    approximate there, as above 5,000 points.
+    gradient; where the kernel is learned, those with the best mean, and not far. Thompson samples
+    are approximate there, as above 5,000 points.
     A BoTorch acquisition is evaluated at every candidate; analytic ones, which have no
     ``X_pending``, are given the fantasy model instead. Before the first answer they ask where
     the deviation is largest. Ties go to the lowest index.
 
-    Without new answers ``Ignore`` with a rule that is not random asks the same point again.
     An abandoned trial is not pending any more. One that failed stays counted, except under
     ``Ignore``; its point may be asked again, at most twice.
 
@@ -51,8 +44,7 @@ class AcquisitionOptimizer(Optimizer):
 
     Args:
         horizon: how many asks are planned; None where no end is planned.
-        rule: :class:`UCB`, :class:`ThompsonSampling`, :class:`BotorchRule`, or what the latter
-            takes: a BoTorch acquisition class, or a function of ``model`` and ``X_pending``.
+        rule: a :class:`Rule`, or what :class:`BotorchRule` takes; ``UCB(6.0)`` if None.
         pending: how pending points enter; :class:`Hallucinate` if None.
         repeat_pending: whether a point may be asked again while a trial of it is running. If not,
             it is only where every point that may be asked has one.
@@ -90,16 +82,10 @@ class AcquisitionOptimizer(Optimizer):
         maximize: bool = True,
     ) -> None:
         config = AcquisitionConfig(
-            domain=as_domain(domain),
-            horizon=horizon,
-            covar_module=covar_module,
-            noise_var=noise_var,
+            *(as_domain(domain), horizon, covar_module, noise_var, exact, seed, maximize),
             rule=UCB(6.0) if rule is None else as_rule(rule),
             pending=Hallucinate() if pending is None else pending,
-            exact=exact,
             repeat_pending=repeat_pending,
-            seed=seed,
-            maximize=maximize,
         )
         super().__init__(config)
         self._config: AcquisitionConfig = config
@@ -108,9 +94,8 @@ class AcquisitionOptimizer(Optimizer):
 
     def _start(self) -> None:
         super()._start()
-        config = self._config
-        self._fitting: Fitting = Fitting(config, self._ledger)
-        self._maximizer = Maximizer(config, self._ledger, self._fitting, self._feasibility)
+        shared = self._config, self._ledger, self._fitting, self._feasibility
+        self._maximizer = Maximizer(*shared)
         self._observers = [self._feasibility, self._maximizer.model]
 
     @property
@@ -131,12 +116,10 @@ class AcquisitionOptimizer(Optimizer):
         missing = [
             f"no regret bound is claimed for {self.method}; for one use BPEDelayOptimizer with "
             "RKHSConfidence."
+            if self.rule.interval_confidence[0].constants is None
+            else "no regret bound is known before the run; for one use "
+            "BPEDelayOptimizer.guaranteed. certificate bounds the regret so far."
         ]
-        if isinstance(self.rule, CertifyingUCB):
-            missing = [
-                "no regret bound is known before the run; for one use "
-                "BPEDelayOptimizer.guaranteed. certificate bounds the regret so far."
-            ]
         approximate = self.rule.approximates(self._maximizer.model)
         if approximate is not None:
             missing.append(f"on {self._domain!r} {approximate}")
@@ -147,10 +130,3 @@ class AcquisitionOptimizer(Optimizer):
         choice = self._maximizer.choose(1, len(self._ledger))
         width = self._maximizer.model.width_at(choice)
         return choice if width is None else replace(choice, data={"width": width})
-
-    def _judgement(self) -> tuple[Surrogate, Confidence, float]:
-        rule = self.rule
-        if isinstance(rule, CertifyingUCB):
-            known = RKHSConfidence(rule.norm_bound, rule.noise_std)
-            return self._fitting.upcoming(), known, rule.delta
-        return self._fitting.upcoming(), FixedBeta(rule.interval_beta), 0.1

@@ -9,22 +9,22 @@ from __future__ import annotations
 import copy
 import math
 import warnings
+from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 from gpytorch.kernels import Kernel
 
+from botorch_delay import validation
 from botorch_delay.confidence.anytime import Ellipsoids
-from botorch_delay.confidence.guarantee import BudgetTerms, Guarantee
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.delays import SubExponentialDelay
-from botorch_delay.elimination.open_round import OpenRound
 from botorch_delay.elimination.rounds import Departure
 from botorch_delay.exceptions import RepeatedResultWarning
-from botorch_delay.history.answers import Answers
-from botorch_delay.history.observer import TrialObserver
-from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
+from botorch_delay.history.trials import Attached, Ledger, Trial, TrialObserver, TrialState
 from botorch_delay.optimizers.assumptions import assumed, of_budget
 from botorch_delay.optimizers.budget import Budget
-from botorch_delay.optimizers.certificate import ROUNDING
+from botorch_delay.optimizers.certificate import ROUNDING, is_noisier
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.round_sequence import RoundSequence
 
@@ -45,36 +45,27 @@ _FALSE_ALARM = (
 
 
 class Audit(TrialObserver):
-    """Keeps what happened in a run as events are applied, and says what is claimed after it.
-
-    Attributes:
-        failed: trials that failed, but for the last one of a run.
-        abandoned: design points that were abandoned before they were answered, where a regret
-            bound needs their answers: they are asked again.
-        beyond_bound: trials that took longer than u_T, in asks.
-        own_noise: whether an answer was told with a noise variance other than the surrogate's.
-        noisier: whether one was above the square of the noise scale that the bounds rest on.
-        norm: the largest norm that the answers have called for since the last correction.
-        tested: to how many answers it was last computed.
-        amended: trials that were corrected, and attached results that were taken back where
-            bounds use them.
-    """
+    """Keeps what happened in a run as events are applied, and says what is claimed after it."""
 
     def __init__(
         self, config: BPEConfig, ledger: Ledger, rounds: RoundSequence, budget: Budget | None
     ) -> None:
         self._config, self._ledger = config, ledger
         self._rounds, self._budget = rounds, budget
-        known = config.confidence.constants
-        self._constants = known if config.proves else None  # they are held against the answers
+        # They are held against the answers.
+        self._constants = config.confidence.constants if config.proves else None
         self._kernel = config.fixed and copy.deepcopy(config.fixed.covar_module).cpu()
-        self._largest_noise = math.inf if known is None else known.noise_std**2 * (1.0 + ROUNDING)
         wait = rounds.round_rule.wait
         self._longest_wait = math.inf if wait is None else wait
-        self.failed = self.abandoned = self.beyond_bound = self.tested = 0
-        self.own_noise = self.noisier = False
-        self.norm = 0.0
-        self.amended = 0
+        self.failed = 0  # trials, but for the last one of a run
+        # Design points, before they were answered, where a regret bound needs their answers.
+        self.abandoned = 0
+        self.beyond_bound = 0  # trials that took longer than u_T
+        self.amended = 0  # corrected trials, and results taken back where bounds use them
+        self.own_noise = False  # whether an answer came with a noise variance of its own
+        self.noisier = False  # whether one is above that of the scale that the bounds rest on
+        self.norm = 0.0  # the largest that the answers have called for since the last correction
+        self.tested = 0  # to how many answers it was last computed
         self._broken: dict[str, None] = {}  # what a correction or an extension has ended, in order
 
     def settled(self, trial: Trial) -> None:
@@ -87,7 +78,8 @@ class Audit(TrialObserver):
             self.abandoned += current is not None and 0 <= trial.slot < current.design_size
         self.beyond_bound += taken > self._longest_wait and not trial.late
         self.own_noise |= self._has_other_noise(trial)
-        self.noisier |= trial.noise_var is not None and trial.noise_var > self._largest_noise
+        constants = self._constants
+        self.noisier |= constants is not None and is_noisier(trial, constants.noise_std)
         self._note_departures(trial)
 
     def corrected(self, trial: Trial, before: TrialState) -> None:
@@ -113,7 +105,7 @@ class Audit(TrialObserver):
                 self._broken[_FALSE_ROUND] = None
 
     def report_repeated(self, last: int) -> None:
-        """Warn where bounds rest on results of which the last were attached before."""
+        """Warn where bounds rest on results of which some of the last were attached before."""
         rests = self._config.proves and self._config.evidence == "all" and not self._config.exact
         repeats = self._ledger.repeated(last) if rests else 0
         if repeats:
@@ -139,31 +131,24 @@ class Audit(TrialObserver):
         """Whether no ask follows."""
         return self._rounds.open is None or len(self._ledger) == self._config.horizon
 
-    def _note_departures(self, trial: Trial) -> None:
-        if self._rounds.open is not None and not self._is_over:
-            self._rounds.open.departures |= self._departures(self._rounds.open, trial)
-
     def _is_closed_on(self, step: int, trial_id: int | None = None) -> bool:
-        """Whether a round may have been judged with a report made after ``step`` asks.
-
-        ``trial_id`` is of an answer: a round may have gone without a failure.
-        """
+        """Whether a round may have been judged with a report made after ``step`` asks."""
+        # An answer's id is given; a round may have gone without a failure.
         if trial_id is not None and self._config.evidence == "round":
             return any(trial_id in record.trial_ids for record in self._rounds.records)
         return step <= self._rounds.closed_at
 
-    def _departures(self, current: OpenRound, trial: Trial) -> set[Departure]:
-        """How the settling of a trial makes the open round depart from the plan.
-
-        Where evaluations are exact, another answer at a point, until the round closes, is as good
-        as the one that was given up.
-        """
-        found, exact = set(), self._config.exact
-        on_arrival = self._rounds.round_rule.on_arrival
+    def _note_departures(self, trial: Trial) -> None:
+        """How the settling of a trial makes the open round depart from the plan."""
+        current, exact = self._rounds.open, self._config.exact
+        if current is None or self._is_over:
+            return
+        found, on_arrival = current.departures, self._rounds.round_rule.on_arrival
+        # Exact evaluations: until it closes another answer at a point is as good as one given up.
         if on_arrival and not exact and current.gave_up():
             found.add(Departure.GIVEN_UP)
         if trial.round != current.number or trial.slot < 0:
-            return found
+            return
         if not on_arrival and trial.state is TrialState.FAILED:
             found.add(Departure.SHORTENED)
         if not on_arrival and not exact and current.is_given_up(current.slots[trial.slot]):
@@ -171,7 +156,6 @@ class Audit(TrialObserver):
         first = not on_arrival or trial.slot < current.design_size
         if first and current.is_counted(trial) and self._has_other_noise(trial):
             found.add(Departure.UNEVEN)
-        return found
 
     def _has_other_noise(self, trial: Trial) -> bool:
         """Whether an answer has its own noise variance, and not the surrogate's."""
@@ -179,35 +163,31 @@ class Audit(TrialObserver):
         assert surrogate is not None
         return own is not None and abs(own / surrogate.noise_var - 1.0) > ROUNDING
 
-    @property
-    def is_test_due(self) -> bool:
-        """Whether the answers are to be held against the bound on the norm."""
+    def test(self) -> dict[str, Any] | None:
+        """The answers held against the bound on the norm, where that is due: data of an event."""
+        config, constants = self._config, self._constants
         count, tested = self._ledger.answer_count, self.tested
         grown = count > tested and not FIRST_TESTS < count < GROWTH_TO_TEST * tested
-        return grown and self._constants is not None
-
-    def least_norm(self) -> float:
-        """The least norm that the answers call for, without those that have too much noise."""
-        config, answered = self._config, self._ledger.answered()
+        if not grown or constants is None:
+            return None
         assert self._kernel is not None
-        assert self._constants is not None
-        answers = Answers.of(config.domain, config.sign, answered)
-        fits = ~(answers.noise_var > self._largest_noise)
-        if not bool(fits.all()):
-            answers = answers.at(fits)
+        answered, scale = self._ledger.answered(), constants.noise_std
+        answers = config.answers([trial for trial in answered if not is_noisier(trial, scale)])
         if not len(answers):
-            return 0.0
-        scale, asks = self._constants.noise_std, answered[-1].id + 1
-        return Ellipsoids(self._kernel, answers, scale, asks, config.delta).norm_at_least
+            return {"norm": 0.0, "answers": count}
+        parts = self._kernel, answers, scale, answered[-1].id + 1, config.delta
+        return {"norm": Ellipsoids(*parts).norm_at_least, "answers": count}
 
-    def take_test(self, norm: float, count: int) -> None:
-        """Apply that this many answers have called for a norm."""
+    def take_test(self, data: Mapping[str, Any]) -> None:
+        """Apply that so many answers have called for a norm."""
+        norm, count = validation.real(data["norm"], "norm"), data["answers"]
         if self._config.proves:
-            self.norm, self.tested = max(self.norm, norm), count
+            self.norm = max(self.norm, norm)
+            self.tested = validation.whole(count, "answers", 0)
 
     def guarantee(self) -> Guarantee:
         """The regret bound of Theorem 1 and what comes on top of it, or what is missing for it."""
-        config, terms = self._config, self._budget_terms()
+        config, terms = self._config, None if self._budget is None else self._budget.terms()
         seen = {"failed": self.failed, "abandoned": self.abandoned, "amended": self.amended}
         assumptions = assumed(config, **seen, own_noise=self.own_noise)
         departed = {entry for record in self._rounds.records for entry in record.departures}
@@ -251,27 +231,14 @@ class Audit(TrialObserver):
         rule = f"{known}, {config.rule!r}" if known else f"{config.rule!r}"
         return f"One of the {asks} asks is a design point; the others play a rule: {rule}."
 
-    def _budget_terms(self) -> BudgetTerms | None:
-        if self._budget is None:
-            return None
-        records, current = self._rounds.records, self._rounds.open
-        sizes = [record.design_size for record in records]
-        if current is not None:
-            sizes.append(min(len(current.slots), current.design_size))
-        return self._budget.terms([record.half_width for record in records], sizes)
-
     def _waits(self) -> tuple[int, float]:
-        """How many asks were made while rounds waited, and what they can have cost at most.
-
-        Bounds of a round of half-widths h leave points of regret at most 4 h.
-        """
-        most = self._most_costly
-        waits = self._rounds.out_of_round
+        """How many asks were made while rounds waited, and what they can have cost at most."""
+        most, waits = self._most_costly, self._rounds.out_of_round
         cost = waits * most
         for record in self._rounds.records:
             waits += record.waits
             cost += record.waits * most
-            if record.half_width is not None:
+            if record.half_width is not None:  # no point of more regret was left
                 most = min(most, 4.0 * record.half_width)
         if self._rounds.open is not None:
             waits += self._rounds.open.waits

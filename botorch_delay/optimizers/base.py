@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
 import torch
@@ -27,8 +26,6 @@ from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.reading import ReadableRun
 from botorch_delay.optimizers.run import exclusive
 
-logger = logging.getLogger(__name__)
-
 
 class Optimizer(ReadableRun, ABC):
     """Ask and tell; the base of every optimizer.
@@ -36,9 +33,6 @@ class Optimizer(ReadableRun, ABC):
     Threads may share an optimizer: each call has it to itself, and what is asked depends on the
     order of the calls alone. Copies (``copy.deepcopy``) and changes of ``notes`` are not guarded.
     Processes do not share one; they share a file, see :func:`botorch_delay.editing`.
-
-    Args:
-        config: what it is made with.
     """
 
     @overload
@@ -52,9 +46,8 @@ class Optimizer(ReadableRun, ABC):
         """The next trial, or with ``n`` a list of the next ``n``.
 
         ``ask(n)`` equals ``n`` single asks with no answer between them. Where one of these fails
-        after the first, the list holds the trials that were asked before, and a
-        :class:`~botorch_delay.exceptions.FewerTrialsWarning` says why it is shorter; the next ask
-        raises the error itself, if its cause is still there.
+        after the first, the list holds the trials before it, and a
+        :class:`~botorch_delay.exceptions.FewerTrialsWarning` says why it is shorter.
 
         Raises:
             HorizonError: if fewer asks are left; then nothing is asked.
@@ -81,7 +74,12 @@ class Optimizer(ReadableRun, ABC):
         asked: list[Trial] = []
         for _ in range(count):
             try:
-                asked.append(self._ask_for(self._choose()))
+                choice = self._choose()
+                point = self._domain.on_cpu[row_of(choice)] if choice.x is None else choice.x
+                data = {"x": point.tolist(), "point": choice.index}
+                data |= {"round": choice.round, "slot": choice.slot, **choice.data}
+                self._apply(Event("asked", time.time(), len(self._ledger), data=data))
+                asked.append(self._ledger.trials[-1])
             except Exception as error:
                 if not asked:
                     raise
@@ -98,8 +96,7 @@ class Optimizer(ReadableRun, ABC):
     def tell(self, trial: Trial | int, y: float | Tensor, noise_var: float | None = None) -> None:
         """The answer of a trial, in any order, also after the horizon.
 
-        One that lies further from all others than eight of their standard deviations, and than
-        these lie from each other, is taken with an :class:`OutlierWarning`: it may be a slip, which
+        One far from all others is taken with an :class:`OutlierWarning`: it may be a slip, which
         :meth:`correct` mends.
 
         Args:
@@ -124,7 +121,7 @@ class Optimizer(ReadableRun, ABC):
             )
         value = validation.answer(y, self._domain.like)
         far = self._ledger.far(value)
-        if noise_var is not None and self._exact:
+        if noise_var is not None and self.exact:
             raise InputError("Evaluations are exact, so that an answer has no noise_var.")
         if noise_var is not None:
             noise_var = validation.noise_variance(noise_var, "noise_var", self._domain.like)
@@ -138,11 +135,10 @@ class Optimizer(ReadableRun, ABC):
 
         A failure that was none gets its answer, and an answer that was none (None) becomes a
         failure, whose point may be asked again. From now on everything is computed from what is
-        right. What was decided meanwhile stays: a point that a round eliminated is not taken back.
-        So ``guarantee`` ends for good once a round was closed, or an ask priced against a regret
-        budget, with the wrong report; else it goes on under the assumption that it names: a
-        correction says what the evaluation gave, and is none of its value. ``certificate`` is
-        made anew, from the corrected answers.
+        right, ``certificate`` included. What was decided meanwhile stays: a point that a round
+        eliminated is not taken back. So ``guarantee`` ends for good once a round was closed, or an
+        ask priced against a regret budget, with the wrong report; else it goes on under an
+        assumption that it names.
 
         Args:
             trial: an answered or failed trial, or its id.
@@ -153,7 +149,7 @@ class Optimizer(ReadableRun, ABC):
             TrialError: if the trial is unknown, foreign, running, abandoned (``tell`` takes its
                 answer), or failed and to fail.
         """
-        found, reason = self._ledger.find(trial), _text(reason)
+        found, said = self._ledger.find(trial), _said(reason)
         answer = None if value is None else validation.answer(value, self._domain.like)
         if found.state in (TrialState.RUNNING, TrialState.ABANDONED):
             raise TrialError(
@@ -165,8 +161,7 @@ class Optimizer(ReadableRun, ABC):
                 f"Trial {found.id} has failed already; a correction needs the value that it has."
             )
         far = "" if answer is None else self._ledger.far(answer, than=found)
-        data = {"reason": reason} if reason else {}
-        self._apply(Event("corrected", time.time(), found.id, answer, data))
+        self._apply(Event("corrected", time.time(), found.id, answer, said))
         self._decide_after_corrected(found)
         _warn_far(found, far)
 
@@ -180,8 +175,7 @@ class Optimizer(ReadableRun, ABC):
         Raises:
             TrialError: if the trial is unknown, foreign or not running.
         """
-        found, reason = self._running(trial, "failed"), _text(reason)
-        self._settle(found, "failed", None, {"reason": reason} if reason else {})
+        self._settle(self._running(trial, "failed"), "failed", None, _said(reason))
 
     @exclusive
     def mark_abandoned(self, trial: Trial | int) -> None:
@@ -200,8 +194,8 @@ class Optimizer(ReadableRun, ABC):
         """Results obtained elsewhere: used where all data are used, no part of the horizon.
 
         Each counts as an evaluation of its own, with noise of its own. Where a guarantee rests on
-        attached results (``evidence="all"`` with valid bounds), one with the same point and value
-        as an earlier one is taken in with a :class:`RepeatedResultWarning`.
+        them (``evidence="all"`` with valid bounds), one with the point and the value of an earlier
+        one is taken in with a :class:`RepeatedResultWarning`.
 
         Args:
             x: ``d`` or ``n x d``, in the domain or not; or, for one point, its values by name, of
@@ -218,16 +212,15 @@ class Optimizer(ReadableRun, ABC):
         X = validation.matrix(x.unsqueeze(0) if single else x, "x")
         validation.matches(X, "x", self._domain.like)
         self._domain.check_logarithms(X, "x")
+        values: Sequence[float | Tensor] = [y]
         if isinstance(y, Tensor) and y.dim() > 0:
-            values = validation.column(y, "y", X)
-        elif single:
-            values = X.new_tensor([validation.answer(y, X)])
-        else:
+            values = validation.column(y, "y", X).tolist()
+        elif not single:
             raise InputTypeError(
                 f"y must be a tensor of shape {len(X)} or {len(X)} x 1 for {len(X)} points, got "
                 f"{type(y).__name__}."
             )
-        numbers = [validation.answer(number, X) for number in values.tolist()]
+        numbers = [validation.answer(number, X) for number in values]
         rows = self._domain.find(X).tolist()
         for point, row, value in zip(X.tolist(), rows, numbers, strict=True):
             self._happen("attached", value, {"x": point, "point": None if row < 0 else row})
@@ -247,28 +240,23 @@ class Optimizer(ReadableRun, ABC):
         Raises:
             InputError: if there is no such result, or it was taken back already.
         """
-        number = (
-            result.id if isinstance(result, Attached) else validation.whole(result, "result", 0)
-        )
+        meant = result if isinstance(result, Attached) else None
+        number = meant.id if meant else validation.whole(result, "result", 0)
         known = [own for own in self._ledger.attached if own.id == number]
-        if not known or (
-            isinstance(result, Attached) and not torch.equal(known[0].point, result.point)
-        ):
+        if not known or (meant and not torch.equal(known[0].point, meant.point)):
             ids = ", ".join(str(own.id) for own in self._ledger.attached[:20]) or "none"
             raise InputError(f"There is no attached result {number} here; known ids: {ids}.")
-        reason = _text(reason)
-        self._happen("detached", data={"id": number} | ({"reason": reason} if reason else {}))
+        self._happen("detached", data={"id": number, **_said(reason)})
 
     @exclusive
     def extend(self, horizon: int) -> None:
         """Plan more asks; a run that has come to its end, or was finished, goes on.
 
-        A round that is open keeps its length; those that begin later are of the new horizon
-        (q_r of :class:`HorizonRounds`, t_r and u_T of a delay law, the plan of a regret budget).
+        A round that is open keeps its length; those that begin later are of the new horizon.
         A regret bound is proved for a horizon known from the first ask: once something was asked
         ``guarantee`` ends for good, and what was claimed until then is of the asks until then.
-        ``certificate``, which needs no horizon, goes on. With :class:`GeometricRounds` and
-        ``horizon=None`` a claim needs none from the start.
+        ``certificate`` goes on. With :class:`GeometricRounds` and ``horizon=None`` a claim needs no
+        horizon from the start.
 
         Args:
             horizon: T, how many asks are planned, those already made included.
@@ -296,13 +284,6 @@ class Optimizer(ReadableRun, ABC):
             self._close_last()
             self._happen("finished")
 
-    def _ask_for(self, choice: Suggestion) -> Trial:
-        point = self._domain.on_cpu[row_of(choice)] if choice.x is None else choice.x
-        data = {"x": point.tolist(), "point": choice.index}
-        data |= {"round": choice.round, "slot": choice.slot, **choice.data}
-        self._apply(Event("asked", time.time(), len(self._ledger), data=data))
-        return self._ledger.trials[-1]
-
     def _settle(self, trial: Trial, kind: str, value: float | None, data: dict[str, Any]) -> None:
         self._apply(Event(kind, time.time(), trial.id, value, data))
         self._decide_after_settled(trial)
@@ -315,7 +296,6 @@ class Optimizer(ReadableRun, ABC):
         """Decide what follows from a trial's end."""
 
     def _decide_after_corrected(self, trial: Trial) -> None:
-        """Decide what follows from another end of a trial."""
         self._decide_after_settled(trial)
 
     def _decide_after_attached(self, count: int) -> None:
@@ -336,11 +316,11 @@ class Optimizer(ReadableRun, ABC):
         return found
 
 
-def _text(reason: str) -> str:
-    """A reason that any file can keep."""
+def _said(reason: str) -> dict[str, str]:
+    """A reason that any file can keep, if there is one, as the data of an event."""
     if not isinstance(reason, str):
         raise InputTypeError(f"reason must be a str, got {type(reason).__name__}.")
-    return reason.encode("utf-8", "backslashreplace").decode()
+    return {"reason": reason.encode("utf-8", "backslashreplace").decode()} if reason else {}
 
 
 def _warn_far(trial: Trial, far: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from botorch_delay.exceptions import (
     InputError,
     NotSupportedError,
 )
-from botorch_delay.gp.surrogate import Learned, Surrogate
+from botorch_delay.gp.surrogate import Learned
 from botorch_delay.history.events import Event
 from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import Suggestion, Trial
@@ -34,18 +34,11 @@ from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.certifying import CertifyingUCB
 from botorch_delay.optimizers.config import BPEConfig
-from botorch_delay.optimizers.exploit import (
-    DEFAULT_EXPLOIT,
-    Exploit,
-    Exploits,
-    WithinBudget,
-    as_exploit,
-)
-from botorch_delay.optimizers.following import design_point_before, is_news, placed
+from botorch_delay.optimizers.exploit import DEFAULT_EXPLOIT, Exploits, WithinBudget, as_exploit
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.maximizer import Maximizer
 from botorch_delay.optimizers.round_sequence import RoundSequence
-from botorch_delay.optimizers.run import Fitting, exclusive
+from botorch_delay.optimizers.run import exclusive
 
 
 class BPEDelayOptimizer(Optimizer):
@@ -62,9 +55,9 @@ class BPEDelayOptimizer(Optimizer):
         >>> opt.recommend().index == second.index
         True
 
-    In round r the points are asked where the fantasy deviation sigma, given the points of the
-    round so far, is largest on the active set. When the round closes, confidence bounds from
-    its answers eliminate every point whose upper bound is below the largest lower bound.
+    In round r design points are asked where sigma, given those of the round so far, is largest on
+    the active set. When the round closes, confidence bounds from its answers eliminate every point
+    whose upper bound is below the largest lower bound.
 
     Without a delay law a round closes when its first q_r design points are settled, and its
     bounds use exactly those. With a law, rounds have the lengths ``t_r = ceil(q_r + u_T(delta))``
@@ -74,32 +67,28 @@ class BPEDelayOptimizer(Optimizer):
     abandoned where the regret bound needs its answer: with valid bounds, noise, no delay law and
     no ``straggler_factor`` of the rounds. Elsewhere the round goes without it.
 
-    Every ask that is no design point plays ``exploit`` on all data, restricted to the active set,
-    or towards the end of the horizon asks again for one of its best points (:class:`Exploit`).
-    The regret bound charges every ask of a round the same, whatever active point it plays, and
-    these points enter neither the round's bounds nor the decision when it closes. So the bound
-    stays as it is where design points come first (``explore_fraction`` 1), and grows by at most
-    1 / sqrt(rho) where only a share rho of the asks are design points.
-
-    On a box design points are searched for along the gradient; where the kernel is learned spread
-    points are played as they are, for most of the deviation is in corners, which tell least.
+    Every other ask plays ``exploit`` on all data, restricted to the active set, or towards the end
+    of the horizon asks again for one of its best points. The regret bound charges every ask of a
+    round the same, whatever active point it plays, and these points enter neither the round's
+    bounds nor the decision when it closes. So the bound stays as it is where design points come
+    first (``explore_fraction`` 1), and grows by at most 1 / sqrt(rho) where a share rho of the asks
+    are design points.
 
     Args:
         domain: a finite action set, a box, or a :class:`Space`.
         horizon: T, how many asks are planned; None, with :class:`GeometricRounds`, where no end is.
         covar_module: the kernel, fixed; :class:`Learned`, or None, to learn it and noise from the
-            answers: nothing is claimed then, and rounds, rule and recommendation share the one that
-            was learned last. Until three answers are in ``exploit`` plays points in a random order.
+            answers: nothing is claimed then, and until three answers are in ``exploit`` plays
+            points in a random order.
         noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
         confidence: bounds that eliminate; ``FixedBeta(6.0)`` if None.
         delay: a delay law, for rounds of fixed length.
         delta: failure probability of the guarantee, in (0, 1).
         rounds: how many design points each round has: :class:`HorizonRounds`, also if None, or
             :class:`GeometricRounds`.
-        exploit: what plays the asks that are no design points: a rule, or what
-            :class:`BotorchRule` takes, as ``Exploit(rule)``; :class:`Exploit` with its options;
-            :class:`WithinBudget`, where the rule plays as long as a regret budget allows it; None
-            to continue the design instead, as Algorithm 1 does.
+        exploit: what plays the asks that are no design points: :class:`Exploit`, or a rule, or what
+            :class:`BotorchRule` takes, as ``Exploit(rule)``; :class:`WithinBudget`; None to
+            continue the design instead, as Algorithm 1 does.
         explore_fraction: rho in (0, 1], the share of asks that are design points; if None 0.005,
             and 1 where ``exploit`` is None or ``WithinBudget``, or a delay law is given.
         evidence: "round": bounds use the round's own design points. "all": with ``FixedBeta`` they
@@ -154,7 +143,6 @@ class BPEDelayOptimizer(Optimizer):
     def _start(self) -> None:
         super()._start()
         config = self._config
-        self._fitting: Fitting = Fitting(config, self._ledger)
         shared = config, self._ledger, self._fitting, self._feasibility
         self._rounds = RoundSequence(*shared)
         self._maximizer = Maximizer(*shared) if config.rule else None
@@ -183,10 +171,9 @@ class BPEDelayOptimizer(Optimizer):
     ) -> BPEDelayOptimizer:
         """Algorithm 1 as printed; the arguments are those of the constructor.
 
-        Rounds of t_r asks, every ask by maximum sigma, bounds from the answered points of the
-        round, and in Theorem 1's multiplier the number of points of the whole domain. Theorem 1's
-        printed width is ``RKHSConfidence(..., tight=False)``, and ``delay=NoDelay()`` gives BPE (Li
-        & Scarlett 2022). Nothing is random: ``seed`` has no effect.
+        Every ask is by maximum sigma, and Theorem 1's multiplier is of the number of points of the
+        whole domain. Its printed width is ``RKHSConfidence(..., tight=False)``, and
+        ``delay=NoDelay()`` gives BPE (Li & Scarlett 2022). ``seed`` has no effect.
         """
         parts: dict[str, Any] = {"covar_module": covar_module, "noise_var": noise_var}
         parts |= {"delay": delay, "confidence": confidence}
@@ -216,32 +203,31 @@ class BPEDelayOptimizer(Optimizer):
         """A regret bound that is proved beforehand, and on sets a certificate as the run goes on.
 
         On a finite set a rule plays :class:`WithinBudget`: with probability 1 - delta regret is at
-        most 1.25 times BPE-Delay's own bound, plus what waits cost, and ``certificate`` bounds it
-        at all times, which the rule, :class:`CertifyingUCB`, keeps small: with a norm bound of up
-        to twice the norm as well, and for more regret the larger the bound and the noise. (The
-        least regret within the same bound has ``exploit=WithinBudget()``.) On a box
-        a tenth of the asks are design points, so that regret is at most sqrt(10) times the bound of
-        Theorem 2, plus what waits cost. On both the maximiser is never eliminated; nothing is
-        assumed of the delays. ``guarantee`` has the assumptions.
+        most 1.25 times BPE-Delay's own bound, plus what waits cost, and ``certificate``, which the
+        rule, :class:`CertifyingUCB`, keeps small, bounds it at all times. (The least regret within
+        the same bound has ``exploit=WithinBudget()``.) On a box a tenth of the asks are design
+        points, so that regret is at most sqrt(10) times the bound of Theorem 2, plus what waits
+        cost. On both the maximiser is never eliminated; nothing is assumed of the delays.
+        ``guarantee`` has the assumptions.
 
         Args as in the constructor, and of the bounds:
             norm_bound: C_k, a bound on the RKHS norm of f.
             noise_std: sigma, the sub-Gaussian scale of the noise.
         """
-        finite_set = as_domain(domain).count is not None
+        options: dict[str, Any] = {"explore_fraction": 0.1}
+        if as_domain(domain).count is not None:
+            rule = CertifyingUCB(norm_bound, noise_std, delta / 2.0)
+            options = {"exploit": WithinBudget(rule)}
         return cls(
             domain,
             horizon,
             covar_module=covar_module,
             noise_var=noise_var,
             confidence=RKHSConfidence(norm_bound, noise_std),
-            exploit=WithinBudget(CertifyingUCB(norm_bound, noise_std, delta / 2.0))
-            if finite_set
-            else Exploit(),
-            explore_fraction=None if finite_set else 0.1,
             delta=delta,
             seed=seed,
             maximize=maximize,
+            **options,
         )
 
     @property
@@ -289,34 +275,34 @@ class BPEDelayOptimizer(Optimizer):
 
     def _choose(self) -> Suggestion:
         self._fit_if_due()
-        rounds = self._rounds
+        rounds, budget = self._rounds, self._budget
         if rounds.open is None:
             self._happen("opened")
         elif rounds.is_due(rounds.open):
             self._happen("closed", data=rounds.close(last=False))
-        assert rounds.open is not None
-        choice = self._next_choice(rounds.open)
-        if self._budget is not None:
-            choice = replace(choice, data={"price": self._budget.price(row_of(choice))})
-        return choice
-
-    def _next_choice(self, current: OpenRound) -> Suggestion:
-        rounds, number = self._rounds, current.number
-        again = current.next_retry()
+        current = rounds.open
+        assert current is not None
+        number, slot = current.number, len(current.slots)
+        choice, again = None, current.next_retry()
         if again is not None:
-            return rounds.active.suggestion(current.slots[again].key, number, again)
-        own, slot = rounds.is_turn_of_design(current), len(current.slots)
-        choice, budget = None, self._budget
-        if budget is not None:
+            choice = rounds.active.suggestion(current.slots[again].key, number, again)
+        elif budget is not None:
             choice = self._play(number, NO_SLOT)
             if choice is not None and not budget.affords(row_of(choice), number, slot):
                 # While the round waits the rule's point is asked all the same.
                 choice = replace(choice, slot=WAITING_SLOT) if current.design_is_asked() else None
-        elif self._maximizer is not None and (not own or rounds.is_held(current)):
-            # A design point that has to wait comes later, and what is asked in its place on top.
-            choice, slot = self._play(number, WAITING_SLOT if own else NO_SLOT), NO_SLOT
+        elif self._maximizer is not None:
+            # The design has points left and less than its share of the asks.
+            due = rounds.designed <= self._config.fraction * len(self._ledger)
+            due = due and not current.design_is_asked()
+            if not due or rounds.is_held(current):
+                # A design point that has to wait comes later, and what is asked instead on top.
+                choice, slot = self._play(number, WAITING_SLOT if due else NO_SLOT), NO_SLOT
         if choice is None:  # a design point; one that serves no slot if nothing else is left
             choice = rounds.active.suggestion(self._next_key(current), number, slot)
+        if budget is not None:
+            billed = {"price": budget.price(row_of(choice)), "waiting": rounds.waits(choice)}
+            choice = replace(choice, data=billed)
         return choice
 
     def _next_key(self, current: OpenRound) -> int:
@@ -328,10 +314,7 @@ class BPEDelayOptimizer(Optimizer):
             return current.next_key()
 
     def _play(self, number: int, slot: int) -> Suggestion | None:
-        """An ask outside the design; None if no active point may be asked.
-
-        It is the rule's point or, towards the end of the horizon, one that is to be confirmed.
-        """
+        """An ask outside the design; None if no active point may be asked."""
         assert self._maximizer is not None
         active = self._rounds.active if self._budget is None else self._active_points()
         share, horizon = self._config.confirm_fraction, self._config.horizon
@@ -343,13 +326,10 @@ class BPEDelayOptimizer(Optimizer):
 
     @exclusive
     def follow(self, events: Sequence[Event]) -> Trial:
-        """Take in an ask that was made elsewhere, with all that it brought about.
-
-        What does not fit here any more is left out: a round that has opened already, or a fit to
-        fewer answers. A design point that another trial serves becomes an ask outside the design.
+        """Take in an ask that was made elsewhere, with all of it that still fits here.
 
         Args:
-            events: of the ask, the ask itself last, with the ids of the trials here.
+            events: what it brought about, the ask itself last, with the ids of the trials here.
 
         Raises:
             InputError: if the point is not in the domain.
@@ -366,15 +346,15 @@ class BPEDelayOptimizer(Optimizer):
             if event.kind == "fitted":
                 news = event.data["answers"] > self._fitting.fitted_to
             else:
-                news = is_news(self._rounds, event, finished=self._finished)
+                news = self._rounds.is_news(event, finished=self._finished)
             if news:
                 self._replay([event])
         X, rounds = sent([asked.data["x"]], self._domain.like), self._rounds
         if not bool(self._domain.contains(X)):
             raise InputError(f"x must be a point of the domain, got {asked.data['x']}.")
-        while (missing := design_point_before(rounds, asked.data)) is not None:
+        while (missing := rounds.design_point_before(asked.data)) is not None:
             self._happen("reserved", data=missing)
-        data = placed(rounds, asked.data, finished=self._finished)
+        data = rounds.placed(asked.data, finished=self._finished)
         self._replay([replace(asked, trial=len(self._ledger), data=data)])
         return self._ledger[-1]
 
@@ -390,26 +370,15 @@ class BPEDelayOptimizer(Optimizer):
         elif event.kind == "reserved" and current is not None:
             current.reserve(rounds.active.key_of(sent(data["x"], self._domain.like)))
         elif event.kind == "tested":
-            norm = validation.real(data["norm"], "norm")
-            self._audit.take_test(norm, validation.whole(data["answers"], "answers", 0))
+            self._audit.take_test(data)
         else:
             super()._apply_decided(event)
             if event.kind == "fitted" and current is not None:
                 current.use(self._fitting.surrogate)
-        if self._maximizer is not None and event.kind in ("closed", "reset"):
-            self._maximizer.use_active(rounds.active)
-
-    def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        if self._budget is not None:
-            waiting = self._rounds.bills_as_wait(trial)
-            price = validation.real(data["price"], "price")
-            self._budget.bill(row_of(trial), price, waiting=waiting)
-        super()._apply_asked(trial, data)
 
     def _decide_after_settled(self, trial: Trial) -> None:
-        if self._audit.is_test_due:
-            found = {"norm": self._audit.least_norm(), "answers": self._ledger.answer_count}
-            self._happen("tested", data=found)
+        if (tested := self._audit.test()) is not None:
+            self._happen("tested", data=tested)
         current = self._rounds.open
         if current is not None and len(self._ledger) == self.horizon and current.all_settled():
             self._close_last()
@@ -429,10 +398,3 @@ class BPEDelayOptimizer(Optimizer):
             assert isinstance(active, FiniteActiveSet)
             active = active.only(self._budget.active(active.rows))
         return active
-
-    def _certified_delta(self, delta: float) -> float:
-        """Half: the bounds of rounds have the other."""
-        return delta / 2.0
-
-    def _judgement(self) -> tuple[Surrogate, Confidence, float]:
-        return self._fitting.upcoming(), self._config.confidence, self._config.delta

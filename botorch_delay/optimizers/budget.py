@@ -42,63 +42,52 @@ point that eliminates, are both at most 2 h_r off.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.confidence.anytime import Ellipsoid
-from botorch_delay.confidence.bounds import Confidence, Evidence
+from botorch_delay.confidence.bounds import Evidence
 from botorch_delay.confidence.guarantee import BudgetTerms
 from botorch_delay.design.greedy import greedy_max_variance
-from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.rounds import RoundRule
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
-from botorch_delay.history.observer import TrialObserver
 from botorch_delay.history.point_status import row_of
-from botorch_delay.history.trials import Ledger, Trial, TrialState
+from botorch_delay.history.trials import Ledger, Trial, TrialObserver, TrialState
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.round_sequence import RoundSequence
 
 
 class Budget(TrialObserver):
-    """What was asked beyond BPE-Delay's own asks, and what it may have cost in units of the values.
-
-    Attributes:
-        bound: B.
-        own_bound: B'.
-        trivial: D T, what any sequence of asks may cost.
-        waits_cost: W so far.
-        waits: how many asks W is of.
-    """
+    """What was asked beyond BPE-Delay's own asks, and what it may have cost in units of values."""
 
     def __init__(self, config: BPEConfig, ledger: Ledger, rounds: RoundSequence) -> None:
-        domain, surrogate, confidence = config.domain, config.fixed, config.confidence
-        constants = confidence.constants
+        constants = config.confidence.constants
         assert constants is not None
-        assert surrogate is not None
+        assert config.fixed is not None
         assert config.budget_factor is not None
-        self._config, self._sign, self._factor = config, config.sign, config.budget_factor
+        self._config, self._factor = config, config.budget_factor
         self._ledger, self._rounds = ledger, rounds
-        self._surrogate, self._confidence = surrogate, confidence
-        self._constants = constants
-        self._largest = constants.norm_bound * _widest(surrogate, domain.like)
-        self.waits_cost, self.waits, self._made = 0.0, 0, 0
-        self._asks = torch.zeros_like(domain.like[:, 0], dtype=torch.double)
+        self._surrogate, self._constants = config.fixed, constants
+        self._largest = constants.norm_bound * _widest(config.fixed, config.domain.like)
+        self.waits_cost, self.waits = 0.0, 0  # W so far, and how many asks it is of
+        self._made = 0
+        self._asks = torch.zeros_like(config.domain.like[:, 0], dtype=torch.double)
         self._plan()
         self._restart()
 
     def _plan(self) -> None:
         """Reckon with the horizon that is planned now."""
         self._sizes = _sizes(self._rounds.round_rule, self._horizon, self._rounds.sizes)
-        parts = self._config.domain, self._surrogate, self._confidence
-        full, own = _rates(*parts, self._sizes, self._largest, self._config.delta)
-        self.bound = _charge(self._sizes, full, 0, self._horizon)
-        self.own_bound = _charge(self._sizes, own, 0, self._horizon)
-        self.trivial = self._largest * self._horizon
-        self._rates = own
+        full, self._rates = self._both_rates()
+        self.bound = _charge(self._sizes, full, 0, self._horizon)  # B
+        self.own_bound = _charge(self._sizes, self._rates, 0, self._horizon)  # B'
+        self.trivial = self._largest * self._horizon  # D T, what any sequence of asks may cost
 
     def extended(self, before: int) -> None:
         self._plan()
@@ -107,10 +96,7 @@ class Budget(TrialObserver):
         self._restart()
 
     def _restart(self) -> None:
-        """Make the bounds anew, from answers of which some were corrected.
-
-        They hold at all times and for any answers, so for these in the order of their asks.
-        """
+        """Make the bounds anew; they hold for any answers, so for these in the order of asks."""
         kernel, points = self._surrogate.covar_module, self._config.domain.like
         self._ellipsoid = Ellipsoid(kernel, points, *self._constants, self._config.delta / 4.0)
         self._told: list[tuple[int, float, int]] = []  # answers that the bounds do not have yet
@@ -140,22 +126,31 @@ class Budget(TrialObserver):
         """A bound on the regret of all asks so far, in units of the values."""
         return float(self._asks @ self._bills())
 
-    def terms(self, half_widths: Sequence[float | None], sizes: Sequence[int]) -> BudgetTerms:
-        """What is claimed, and what has been spent of it.
-
-        ``half_widths`` are the largest of each closed round, None where it was not judged;
-        ``sizes`` how many of its first q_r design points each round has asked, the open one too.
-        """
+    def terms(self) -> BudgetTerms:
+        """What is claimed, and what has been spent of it."""
+        records, current = self._rounds.records, self._rounds.open
+        sizes = [record.design_size for record in records]  # design points asked, of the first q_r
+        if current is not None:
+            sizes.append(min(len(current.slots), current.design_size))
         excess, rate = 0.0, self._rates[0]
-        for half, size, planned in zip(half_widths, sizes[1:], self._rates[1:], strict=False):
-            rate = rate if half is None else min(rate, 4.0 * half)
+        for record, size, planned in zip(records, sizes[1:], self._rates[1:], strict=False):
+            if record.half_width is not None:  # it was judged
+                rate = min(rate, 4.0 * record.half_width)
             excess += size * max(rate - planned, 0.0)
         bound = max(self._factor * self.bound, self.own_bound)
         return BudgetTerms(self._factor, self.bound, bound, self.waits_cost, excess, self.trivial)
 
+    def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+        price = validation.real(data["price"], "price")
+        self._asks[row_of(trial)] += 1.0
+        self._made += 1
+        if validation.flag(data["waiting"], "waiting"):
+            self.waits += 1
+            self.waits_cost += price
+
     def settled(self, trial: Trial) -> None:
         if trial.value is not None:
-            self._told.append((row_of(trial), self._sign * trial.value, trial.id + 1))
+            self._told.append((row_of(trial), self._config.sign * trial.value, trial.id + 1))
 
     def active(self, rows: Tensor) -> Tensor:
         """Those of some rows (LongTensor) that may be the best of them; all if none seems to be."""
@@ -182,18 +177,32 @@ class Budget(TrialObserver):
         """What an ask of a point is charged at most: a bound on its regret."""
         return float(self._bills()[row])
 
-    def bill(self, row: int, price: float, *, waiting: bool) -> None:
-        """An ask was made, of a point with this price then; ``waiting`` counts it under waits."""
-        self._asks[row] += 1.0
-        self._made += 1
-        if waiting:
-            self.waits_cost += price
-            self.waits += 1
-
     def _bills(self) -> Tensor:
         """Of an ask of each point, ``N``: they only ever fall, as the bounds tighten."""
         gaps = self.bounds.upper.max() - self.bounds.lower
         return gaps.clamp(0.0, self._largest)
+
+    def _both_rates(self) -> tuple[list[float], list[float]]:
+        """The largest regret of an ask of each round, with all of delta and with half of it."""
+        surrogate, points, sizes = self._surrogate, self._config.domain.like, self._sizes
+        full, own = [self._largest], [self._largest]
+        if len(sizes) == 1:
+            return full, own
+        kernel, noise_var = surrogate.covar_module, surrogate.noise_var
+        design = greedy_max_variance(kernel, points, noise_var, max(sizes[:-1])).cpu()
+        for size in sizes[:-1]:
+            data = surrogate.data(Answers.without_values(self._config.domain, design[:size]))
+            widths = [
+                self._config.confidence.fixed_design(
+                    Evidence.under(surrogate, data, share / (2.0 * len(sizes)), len(points))
+                )
+                for share in (self._config.delta, self._config.delta / 2.0)
+            ]
+            weights = any(width.needs_weights for width in widths)
+            posterior = surrogate.posterior(data).at(points, weights=weights)
+            for rates, width in zip((full, own), widths, strict=True):
+                rates.append(min(rates[-1], 4.0 * float(width.at(posterior).max())))
+        return full, own
 
 
 def _sizes(rule: RoundRule, horizon: int, played: Sequence[int]) -> list[int]:
@@ -218,39 +227,6 @@ def _widest(surrogate: Surrogate, points: Tensor) -> float:
             square = prior[part].unsqueeze(1) + prior - 2.0 * covariance(kernel, X[part], X)
             largest = max(largest, float(square.max()))
     return math.sqrt(max(largest, 0.0))
-
-
-def _rates(
-    domain: Domain,
-    surrogate: Surrogate,
-    confidence: Confidence,
-    sizes: list[int],
-    largest: float,
-    delta: float,
-) -> tuple[list[float], list[float]]:
-    """The largest regret of an ask of each round, with all of delta and with half of it."""
-    full, own = [largest], [largest]
-    if len(sizes) == 1:
-        return full, own
-    X, noise = surrogate.inputs(domain.like), surrogate.noise_var
-    design = greedy_max_variance(surrogate.covar_module, X, noise, max(sizes[:-1])).cpu()
-    points = domain.on_cpu
-    for size in sizes[:-1]:
-        picks = design[:size]
-        y = points.new_zeros(size)
-        unknown = torch.full((size,), torch.nan, dtype=torch.double)
-        evidence = surrogate.data(Answers(points[picks], y, unknown, picks))
-        widths = [
-            confidence.fixed_design(
-                Evidence.under(surrogate, evidence, share / (2.0 * len(sizes)), len(domain.like))
-            )
-            for share in (delta, delta / 2.0)
-        ]
-        weights = any(width.needs_weights for width in widths)
-        posterior = surrogate.posterior(evidence).at(domain.like, weights=weights)
-        for rates, width in zip((full, own), widths, strict=True):
-            rates.append(min(rates[-1], 4.0 * float(width.at(posterior).max())))
-    return full, own
 
 
 def _charge(sizes: list[int], rates: list[float], done: int, asks: int) -> float:

@@ -38,6 +38,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from gpytorch.kernels import Kernel
@@ -147,15 +148,28 @@ def certify(
     scale = constants.noise_std * (1.0 + ROUNDING)  # of answers that are no noisier
     ellipsoids = Ellipsoids(kernel, answers, scale, known_by, delta)
     norm, bound = ellipsoids.norm_at_least, constants.norm_bound
-    largest = _Largest(ellipsoids, domain, kernel, bound)
-    refuted = norm > bound or largest.refuted
+    rivals, refuted, where = None, norm > bound, "cells of the box"
+    if domain.count is not None:
+        lower, upper = ellipsoids.bounds(domain.like, bound)
+        rivals = domain.on_cpu[upper >= lower.max()]
+        refuted |= bool((lower > upper).any()) or not len(rivals)
+        where = f"{len(rivals)} of {domain.count} points"
+
+    def excess(asked: Tensor, counts: Tensor) -> float:
+        """A bound on ``max_x sum_i counts_i (f(x) - f(asked_i))``, at least 0."""
+        at = partial(ellipsoids.excess, asked=asked, counts=counts, norm_bound=bound)
+        if rivals is not None:
+            return max(float(at(rivals).max()), 0.0)
+        slope = bound * float(counts.sum())
+        return max(largest_on_box(at, slope, kernel, domain.bounds, SLACK), 0.0)
+
     regret = gap = math.inf
     if not refuted:
-        asked = Answers.of(domain, sign, trials)
-        _, first, counts = _distinct(asked.group)
-        regret = largest.excess(asked.X[first], counts) if len(trials) else 0.0
+        X = Answers.of(domain, sign, trials).X
+        asked, counts = torch.unique(X, dim=0, return_counts=True)
+        regret = excess(asked, counts.double()) if len(trials) else 0.0
         if recommended is not None:
-            gap = largest.excess(recommended.unsqueeze(0), torch.ones(1).to(recommended))
+            gap = excess(recommended.unsqueeze(0), torch.ones(1).to(recommended))
     return Certificate(
         *(regret, gap, refuted, norm, delta, _coordinates(recommended)),
         *(bound, constants.noise_std, len(trials), len(used)),
@@ -163,52 +177,17 @@ def certify(
         assumptions=_assumptions(constants, len(told) - len(used), trials),
         made=f"from {len(used)} answers to {len(trials)} asks, attached results left out: "
         f"{'the least over all ridges of the bound on the sum' if len(used) else 'by the norm'}"
-        f", its maximum over {largest.where}",
+        f", its maximum over {where}",
     )
 
 
 def is_noisier(trial: Trial, noise_std: float) -> bool:
-    """Whether an answer was told with more noise than of some scale."""
+    """Whether an answer was told with a noise variance above the square of a scale."""
     return trial.noise_var is not None and trial.noise_var > noise_std**2 * (1.0 + ROUNDING)
-
-
-class _Largest:
-    """Where f may be largest, and by how much."""
-
-    def __init__(
-        self, ellipsoids: Ellipsoids, domain: Domain, kernel: Kernel, norm_bound: float
-    ) -> None:
-        self._ellipsoids, self._norm_bound = ellipsoids, norm_bound
-        self._domain, self._kernel = domain, kernel
-        self.refuted, self.where = False, "cells of the box"
-        if domain.count is not None:
-            lower, upper = ellipsoids.bounds(domain.like, norm_bound)
-            self._rivals = domain.on_cpu[upper >= lower.max()]
-            self.refuted = bool((lower > upper).any()) or not len(self._rivals)
-            self.where = f"{len(self._rivals)} of {domain.count} points"
-
-    def excess(self, asked: Tensor, counts: Tensor) -> float:
-        """A bound on ``max_x sum_i counts_i (f(x) - f(asked_i))``, at least 0."""
-
-        def at(X: Tensor) -> Tensor:
-            return self._ellipsoids.excess(X, asked, counts, self._norm_bound)
-
-        if self._domain.count is not None:
-            return max(float(at(self._rivals).max()), 0.0)
-        slope = self._norm_bound * float(counts.sum())
-        return max(largest_on_box(at, slope, self._kernel, self._domain.bounds, SLACK), 0.0)
 
 
 def _coordinates(x: Tensor | None) -> tuple[float, ...] | None:
     return None if x is None else tuple(x.tolist())
-
-
-def _distinct(group: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The distinct numbers, where each comes first, and how often, as doubles."""
-    numbers, place, counts = torch.unique(group, return_inverse=True, return_counts=True)
-    index = torch.arange(len(group))
-    first = index.new_full((len(numbers),), len(group)).scatter_reduce(0, place, index, "amin")
-    return numbers, first, counts.double()
 
 
 def _assumptions(constants: Constants, noisier: int, trials: Sequence[Trial]) -> tuple[str, ...]:
@@ -233,7 +212,7 @@ def _assumptions(constants: Constants, noisier: int, trials: Sequence[Trial]) ->
 @torch.no_grad()
 def plausible(
     surrogate: Surrogate,
-    evidence: Data,
+    data: Data,
     candidates: Tensor,
     recommended: Tensor,
     delta: float,
@@ -245,7 +224,7 @@ def plausible(
     candidates (``N x d``) of the largest upper bounds; r is recommended. ``counts`` are those of
     asks and answers.
     """
-    posterior = surrogate.posterior(evidence)
+    posterior = surrogate.posterior(data)
     moments = posterior.at(candidates)
     upper = moments.mean + 3.0 * moments.deviation
     best = upper.topk(min(CANDIDATES, len(upper))).indices

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.confidence.anytime import PLAYED_RIDGES, noise_energy
+from botorch_delay.confidence.bounds import Confidence, RKHSConfidence
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.optimizers.rule_model import Pending, RuleModel
+from botorch_delay.optimizers.pending import Pending
+from botorch_delay.optimizers.rule_model import RuleModel
 from botorch_delay.optimizers.rules import Rule, Score
 
 
@@ -43,6 +45,10 @@ class CertifyingUCB(Rule):
             object.__setattr__(self, name, validation.positive(getattr(self, name), name))
         object.__setattr__(self, "delta", validation.probability(self.delta, "delta"))
 
+    @property
+    def interval_confidence(self) -> tuple[Confidence, float]:
+        return RKHSConfidence(self.norm_bound, self.noise_std), self.delta
+
     def check_pending(self, pending: Pending) -> None:
         """Refuse values that nobody has observed: no bound rests on them."""
         super().check_pending(pending)
@@ -57,11 +63,8 @@ class CertifyingUCB(Rule):
         return [replace(surrogate, noise_var=ridge) for ridge in dict.fromkeys(ridges)]
 
     def score(self, model: RuleModel) -> Tensor:
-        bounds = [
-            view.answers.at_candidates.mean
-            + factor * view.with_pending.at_candidates.variance.sqrt()
-            for view, factor in zip(model.views, self._factors(model), strict=True)
-        ]
+        views = zip(model.views, self._factors(model), strict=True)
+        bounds = [view.mean + factor * view.deviation for view, factor in views]
         return torch.stack(bounds).amin(dim=0)
 
     def function(self, model: RuleModel, starts: Tensor) -> Score:

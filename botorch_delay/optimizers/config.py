@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import torch
 from gpytorch.kernels import Kernel
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import Confidence
+from botorch_delay.confidence.bounds import Confidence, FixedBeta
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.finite import Domain
-from botorch_delay.elimination.rounds import (
-    GeometricRounds,
-    HorizonRounds,
-    RoundRule,
-)
+from botorch_delay.elimination.rounds import GeometricRounds, HorizonRounds, RoundRule
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
 from botorch_delay.gp.kernels import check_kernel, prior_variance
-from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate, exact_noise
+from botorch_delay.gp.surrogate import Learned, Surrogate, exact_noise
+from botorch_delay.history.answers import Answers
+from botorch_delay.history.trials import Attached, Trial
 from botorch_delay.optimizers.exploit import (
     DEFAULT_RULE,
     LEARNED_RULE_ON_BOXES,
@@ -29,9 +28,9 @@ from botorch_delay.optimizers.exploit import (
     Exploit,
     WithinBudget,
 )
-from botorch_delay.optimizers.rule_model import Censor, Hallucinate, Pending
+from botorch_delay.optimizers.part_records import describe_part
+from botorch_delay.optimizers.pending import Hallucinate, Pending
 from botorch_delay.optimizers.rules import Rule
-from botorch_delay.optimizers.specs import describe_part
 
 # Of the asks that are design points, where a rule plays the others: chosen with its beta.
 DEFAULT_FRACTION = 0.005
@@ -39,6 +38,7 @@ DEFAULT_FRACTION = 0.005
 # every cell, and regret less. On boxes it made no difference that shows, and with given kernels
 # and many asks it is soon clear which point is best.
 DEFAULT_CONFIRM = 0.2
+_LAW = "a delay law such as PoissonDelay (no estimate, which bounds no delay), or None"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +48,8 @@ class Config:
     The fields are arguments of the optimizer's constructor, described there, and have their names,
     so that it can be made again from :meth:`describe` and the domain. The kernel is a copy.
     """
+
+    certified_share: ClassVar[float] = 1.0  # of delta: the certificate's
 
     domain: Domain
     horizon: int | None
@@ -78,7 +80,6 @@ class Config:
         self._check_noise()
 
     def _fill(self, **values: Any) -> None:
-        """Replace what was given by what it stands for."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -104,28 +105,10 @@ class Config:
             like = self.domain.like
             self._fill(noise_var=validation.noise_variance(self.noise_var, "noise_var", like))
 
-    @property
-    def worst_value(self) -> float | None:
-        """What a missing answer counts as, if it counts as a value, in the user's sign.
-
-        It tells of the scale of values while there are too few answers for a fit.
-        """
-        return None
-
-    @property
+    @cached_property
     def learned(self) -> bool:
         """Whether kernel and noise are learned."""
         return isinstance(self.covar_module, Learned)
-
-    @property
-    def warm_start(self) -> Hyperparameters | None:
-        """Where learning begins; None for the usual priors, and where nothing is learned."""
-        return self.covar_module.warm_start if isinstance(self.covar_module, Learned) else None
-
-    @property
-    def warp(self) -> str:
-        """How values are warped before a kernel is learned from them."""
-        return (self.covar_module if isinstance(self.covar_module, Learned) else Learned()).warp
 
     @property
     def finite(self) -> bool:
@@ -136,6 +119,15 @@ class Config:
     def sign(self) -> float:
         """What values are multiplied by to be maximised."""
         return 1.0 if self.maximize else -1.0
+
+    @property
+    def interval_confidence(self) -> tuple[Confidence, float]:
+        """What intervals around a posterior mean are made of: a confidence and a delta."""
+        return FixedBeta(6.0), 0.1
+
+    def answers(self, results: Sequence[Trial | Attached]) -> Answers:
+        """What some trials and attached results say, to be maximised."""
+        return Answers.of(self.domain, self.sign, results)
 
     @cached_property
     def fixed(self) -> Surrogate | None:
@@ -170,12 +162,12 @@ class AcquisitionConfig(Config):
         expected = "Ignore(), Hallucinate(), KrigingBeliever() or Censor(worst_value)"
         _check_type(self.pending, Pending, "pending", expected)
         self.rule.check_pending(self.pending)
-        if self.worst_value is not None:
-            validation.answer(self.worst_value, self.domain.like)
+        if self.pending.value_of_missing is not None:
+            validation.answer(self.pending.value_of_missing, self.domain.like)
 
     @property
-    def worst_value(self) -> float | None:
-        return self.pending.worst_value if isinstance(self.pending, Censor) else None
+    def interval_confidence(self) -> tuple[Confidence, float]:
+        return self.rule.interval_confidence
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,6 +182,10 @@ class BoundsConfig(Config):
         expected = "a Confidence, such as FixedBeta or RKHSConfidence"
         _check_type(self.confidence, Confidence, "confidence", expected)
         self._fill(delta=validation.probability(self.delta, "delta"))
+
+    @property
+    def interval_confidence(self) -> tuple[Confidence, float]:
+        return self.confidence, self.delta
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,6 +223,9 @@ class ThreDSConfig(BoundsConfig):
 class BPEConfig(BoundsConfig):
     """What a :class:`BPEDelayOptimizer` is made with, and whether it is Algorithm 1 as printed."""
 
+    certified_share: ClassVar[float] = 0.5  # the bounds of rounds have the other half
+    pending: ClassVar[Pending] = Hallucinate()  # in the posterior of the rule
+
     delay: DelayLaw | None
     rounds: HorizonRounds | GeometricRounds
     exploit: Exploit | WithinBudget | None
@@ -237,7 +236,7 @@ class BPEConfig(BoundsConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.delay is not None:
-            _check_type(self.delay, DelayLaw, "delay", "a delay law such as PoissonDelay")
+            _check_type(self.delay, DelayLaw, "delay", _LAW)
         known = HorizonRounds | GeometricRounds
         _check_type(self.rounds, known, "rounds", "HorizonRounds() or GeometricRounds(...)")
         self._fill_defaults()
@@ -254,6 +253,9 @@ class BPEConfig(BoundsConfig):
                 raise NotSupportedError(f"{name} needs a FiniteDomain; leave it out on a box.")
 
     def _fill_defaults(self) -> None:
+        if isinstance(self.covar_module, Learned) and not self.confidence.missing:
+            # Bounds are in units of the values.
+            self._fill(covar_module=replace(self.covar_module, warp="none"))
         exploits = isinstance(self.exploit, Exploit) and self.delay is None
         if self.evidence is None:
             pooled = self.exact or (exploits and bool(self.confidence.missing))
@@ -330,11 +332,6 @@ class BPEConfig(BoundsConfig):
             )
 
     @property
-    def warp(self) -> str:
-        """As in :class:`Config`; not where bounds are in units of the values."""
-        return super().warp if self.confidence.missing else "none"
-
-    @property
     def merges(self) -> bool:
         """Whether bounds from all answers, if there are any, take the place of the round's own."""
         return not self.proves or self.exact
@@ -342,21 +339,12 @@ class BPEConfig(BoundsConfig):
     @property
     def rule(self) -> Rule | None:
         """Of the asks that are no design points."""
-        if self.exploit is None:
-            return None
-        assert isinstance(self.exploit.rule, Rule)
-        return self.exploit.rule
+        return None if self.exploit is None else cast(Rule, self.exploit.rule)
 
     @cached_property
     def fraction(self) -> float:
         """Rho, the share of asks that are design points."""
-        assert self.explore_fraction is not None
-        return self.explore_fraction
-
-    @property
-    def pending(self) -> Pending:
-        """How pending points enter the posterior of the rule."""
-        return Hallucinate()
+        return cast(float, self.explore_fraction)
 
     @cached_property
     def repeat_pending(self) -> bool:

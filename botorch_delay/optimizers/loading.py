@@ -23,10 +23,10 @@ from botorch_delay.history.events import brief, truncated
 from botorch_delay.optimizers.acquisition_optimizer import AcquisitionOptimizer
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
+from botorch_delay.optimizers.part_records import build_part
 from botorch_delay.optimizers.queued import QueuedOptimizer
 from botorch_delay.optimizers.random import RandomOptimizer
 from botorch_delay.optimizers.rules import Rule
-from botorch_delay.optimizers.specs import build_part
 from botorch_delay.optimizers.threds import ThreDSOptimizer
 
 
@@ -42,8 +42,6 @@ def load(
 ) -> Optimizer:
     """The optimizer in a file, ready to go on: same asks, same rounds, whatever was pending.
 
-    Parts that cannot be rebuilt from a file are passed again, and checked against what was stored.
-
     Args:
         path: a file that ``save`` wrote.
         covar_module: the kernel, if it is none of GPyTorch's own.
@@ -56,8 +54,7 @@ def load(
 
     Raises:
         InputError: if the device cannot be used.
-        StorageError: if the file does not exist, is damaged, is no study, is of a newer
-            version, or if a part is missing or differs from the stored one.
+        StorageError: if the file cannot be read, or a part is missing or differs from the stored.
     """
     parts = {"covar_module": covar_module, "confidence": confidence, "delay": delay, "rule": rule}
     return _make(path, sqlite.read(path), parts | {"feasible": feasible, "device": device})
@@ -69,27 +66,10 @@ def editing(path: str | os.PathLike[str], **parts: Any) -> Iterator[Optimizer]:
 
     What the block does to the optimizer is committed when it ends, and not if it raises; it
     must not save to the file itself. Two processes that ask at once therefore get different
-    trials.
-
-    Args:
-        path: as in :func:`load`.
-        parts: as in :func:`load`.
+    trials. Arguments and errors are those of :func:`load`.
 
     Raises:
-        InputError: as :func:`load` does.
-        StorageError: as :func:`load` does, or if another process holds the file for long.
-
-    Example:
-        >>> import tempfile, pathlib
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> path = pathlib.Path(folder.name) / "study.db"
-        >>> points = torch.linspace(0, 1, 9, dtype=torch.double).unsqueeze(-1)
-        >>> BPEDelayOptimizer(FiniteDomain(points), horizon=5).save(path)
-        >>> with editing(path) as opt:
-        ...     trial = opt.ask()
-        >>> load(path).pending
-        [Trial(id=0, index=0, round=1, running)]
-        >>> folder.cleanup()
+        StorageError: also if another process holds the file for long.
     """
     inspect.signature(load).bind(path, **parts)
     with sqlite.editing(path) as (state, write):
@@ -129,10 +109,7 @@ def _make(
 
 
 def _domain(
-    key: str,
-    array: Tensor,
-    config: Mapping[str, Any],
-    feasible: Callable[[Any], Any] | None,
+    key: str, array: Tensor, config: Mapping[str, Any], feasible: Callable[[Any], Any] | None
 ) -> Domain:
     given = {name: config[name] for name in ("names", "log_dims")}
     if "space" in config:
@@ -152,8 +129,7 @@ def _build(
 ) -> Optimizer:
     """A fresh optimizer of a stored configuration: it has the arguments of a constructor."""
     if name == QueuedOptimizer.__name__:
-        base = config["base"]
-        return QueuedOptimizer(_build(base["optimizer"], base["config"], domain, parts))
+        return QueuedOptimizer(_build(config["base"], config, domain, parts))
     if name not in _KINDS:
         raise StorageError(f"It holds an unknown optimizer, {brief(name)}.")
     make = _KINDS[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -58,10 +59,10 @@ class Maximizer:
         assert config.rule is not None
         self.rule, self._config, self._domain = config.rule, config, config.domain
         self._ledger, self._fitting = ledger, fitting
-        self._spread: Tensor | None = None  # the candidates of the beginning
         self._order: Tensor | None = None  # of the asks that nothing has been learned for
-        self._active: ActiveSet | None = None  # what rounds have left of a box
-        self._fitted: Surrogate | None = None  # that the model was made with
+        # What the model was made with: a surrogate, and what rounds have left of a box.
+        self._fitted: Surrogate | None = None
+        self._narrowed: ActiveSet | None = None
         parts = ledger, feasibility, config.domain, config.pending
         self.model = RuleModel(*parts, sign=config.sign, seed=config.seed)
 
@@ -70,25 +71,16 @@ class Maximizer:
         self.update()
         self.rule.check(self.model)
 
-    def use_active(self, active: ActiveSet) -> None:
-        """Take candidates on a box from what rounds have left of it."""
-        narrowed = active if active.inside is not None else None
-        if narrowed is not None or self._active is not None:
-            self._active, self.model.behind = narrowed, True
-
-    def update(self) -> None:
+    def update(self, active: ActiveSet | None = None) -> None:
         """Count all trials, with the present surrogate and candidates, where that is not done."""
         fitted, model = self._fitting.surrogate, self.model
-        if not (model.behind or model.is_outgrown) and self._fitted is fitted:
+        narrowed = None if active is None or active.inside is None else active
+        behind = model.behind or model.renewals != model.renewals_due
+        if not behind and self._fitted is fitted and self._narrowed is narrowed:
             return
-        self._fitted = fitted
-        candidates = None if self._active is None else self._active.spread
-        if candidates is not None:
-            candidates = candidates[:: max(len(candidates) // BOX_POOL, 1)]
-        else:
-            if self._spread is None:
-                self._spread = self._first_candidates()
-            candidates = self._spread
+        self._fitted, self._narrowed = fitted, narrowed
+        left = None if narrowed is None else narrowed.spread
+        candidates = self._spread if left is None else left[:: max(len(left) // BOX_POOL, 1)]
         if self._domain.count is None and self._fitting.fitted_to > MANY_ANSWERS:
             candidates = candidates[::2]
         model.restart(self.rule.surrogates(fitted), candidates)
@@ -97,12 +89,12 @@ class Maximizer:
     def choose(
         self, number: int, slot: int, active: ActiveSet | None = None, *, confirm: bool = False
     ) -> Suggestion:
-        """The next point, for a slot of a round, in an active set or anywhere if that is None.
+        """The next point, for a slot of a round; anywhere where ``active`` is None.
 
         With ``confirm`` it is that of :meth:`confirm`, if there is one. EmptyDomainError if nothing
         may be asked, NumericsError if the rule is finite nowhere.
         """
-        self.update()
+        self.update(active)
         point = self.confirm(active) if confirm else None
         if point is None:
             point = self._largest(active)
@@ -137,13 +129,8 @@ class Maximizer:
         return self._climb(model, scores, may_ask, allowed)
 
     def confirm(self, active: ActiveSet | None = None) -> int | Tensor | None:
-        """The answered point to ask again, while it is open which of them is best; else None.
-
-        It is open while the mean plus deviation of another reaches the best one's mean less its
-        deviation, pending points counted. Of all these the one with the largest mean plus
-        deviation is asked, unless a trial of it is running.
-        """
-        self.update()
+        """The answered point to ask again, while it is open which is best; see :class:`Exploit`."""
+        self.update(active)
         if self.model.is_blind:
             return None
         keys, mean, deviation = self._answered(active)
@@ -162,25 +149,21 @@ class Maximizer:
         key = keys[lowest_of_largest(upper, self.model.prior_deviation)]
         return key if self.model.finite else self.model.point(key).clone()
 
-    def _first_candidates(self) -> Tensor:
+    @cached_property
+    def _spread(self) -> Tensor:
         """All points, or spread ones of a box, and some on its boundary if the kernel is given."""
         generator = generator_for(self._config.seed, 0)
         spread = spread_points(self._domain, BOX_POOL, generator)
-        if not isinstance(self._domain, BoxDomain):
-            return spread
-        if self._fitting.learned:
+        if not isinstance(self._domain, BoxDomain) or self._config.learned:
             return spread
         edge = snapped(self._domain, spread[: BOX_POOL // 4], generator)
         return torch.unique(torch.cat([spread, edge[self._domain.contains(edge)]]), dim=0)
 
     def _first_order(self) -> Tensor:
-        """Scores by which the candidates come one after the other in a random order.
-
-        Before there is anything to learn from, a rule knows only which points are far from each
-        other. Those are the corners, where it is rarely worth to begin. The candidates of a box
-        are spread evenly, and so are the first hundreds of them (benchmarks/REPORT.md, "Many
-        workers").
-        """
+        """Scores by which the candidates come one after the other in a random order."""
+        # Before there is anything to learn from, a rule knows only which points are far from each
+        # other. Those are the corners, where it is rarely worth to begin. The candidates of a box
+        # are spread evenly, and so are the first hundreds of them (REPORT.md, "Many workers").
         pool = self.model.candidates
         if self._order is None:
             generator = generator_for(self._config.seed, 0)
@@ -198,7 +181,7 @@ class Maximizer:
         return -(turn + len(pool) * self._taken).to(pool)
 
     def _allowed(self, active: ActiveSet | None) -> tuple[PointTest | None, Tensor]:
-        """Where points may be asked, None if everywhere, and at which candidates."""
+        """Where points may be asked (None: everywhere), and at which candidates."""
         model, pool = self.model, self.model.candidates
         everywhere = torch.ones(len(pool), dtype=torch.bool, device=pool.device)
         inside = None if active is None else active.inside
@@ -269,10 +252,9 @@ class Maximizer:
         return X.index_select(0, lowest_tied(found)).squeeze(0)
 
     def _near_the_best(self, model: RuleModel, may_ask: PointTest | None) -> Tensor:
-        """Points around the answered ones with the best answers, ``n x d``.
+        """Points at all distances up to about a tenth of a side of the best answers, ``n x d``.
 
-        At distances of all magnitudes up to about a tenth of a side: in many columns a pool of
-        spread points has none as near.
+        In many columns a pool of spread points has none as near.
         """
         domain, generator = self._domain, model.generator()
         assert isinstance(domain, BoxDomain)
@@ -289,10 +271,7 @@ class Maximizer:
         return moved[allowed if may_ask is None else allowed & may_ask(moved)]
 
     def _answered(self, active: ActiveSet | None) -> tuple[list[int], Tensor, Tensor]:
-        """Points with answers that may be asked; mean and deviation there.
-
-        Of many points of a box those with the largest means.
-        """
+        """Points with answers that may be asked (of many on a box the best); mean and deviation."""
         model = self.model
         keys = sorted(set(model.answers.keys).difference(model.feasibility.closed()))
         if model.finite:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import bisect
 import copy
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.exceptions import (
-    InputError,
-    InputTypeError,
-    NotSupportedError,
-    StorageError,
-)
+from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError, StorageError
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.events import SETTLED, Event, read_events
-from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
+from botorch_delay.history.point_status import row_of
+from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialObserver, TrialState
 from botorch_delay.optimizers.base import Optimizer
+from botorch_delay.optimizers.config import Config
 
 
 class QueuedOptimizer(Optimizer):
@@ -31,9 +28,7 @@ class QueuedOptimizer(Optimizer):
     and evaluated again at every further ask until one of its answers has come. For K
     independent arms the delay then costs an additive term, at most the sum over the arms of
     the largest number of answers outstanding (their theorem 6). With many dependent points it
-    says little: answers of neighbours are not used while it waits.
-
-    A failure is passed on like an answer. An abandoned trial is not.
+    says little. A failure is passed on like an answer, an abandoned trial is not.
 
     Args:
         base: a fresh optimizer on a finite domain; it belongs to the wrapper from now on.
@@ -41,16 +36,6 @@ class QueuedOptimizer(Optimizer):
     Raises:
         NotSupportedError: if it asks from a box, where no point comes twice.
         InputError: if it has been used already.
-
-    Example:
-        >>> import torch
-        >>> from botorch_delay.optimizers.random import RandomOptimizer
-        >>> from botorch_delay.domains.finite import FiniteDomain
-        >>> arms = FiniteDomain(torch.arange(3, dtype=torch.double).unsqueeze(-1))
-        >>> opt = QueuedOptimizer(RandomOptimizer(arms))
-        >>> first, again = opt.ask(2)          # the base waits for its first arm
-        >>> first.index == again.index
-        True
     """
 
     def __init__(self, base: Optimizer) -> None:
@@ -71,7 +56,7 @@ class QueuedOptimizer(Optimizer):
                 "base has exact evaluations, of which one tells all; a queue evaluates its point "
                 "again until an answer comes. Leave out exact, or the queue."
             )
-        if base.event_count:
+        if base._ledger.event_count:
             raise InputError(
                 f"base must be fresh; it has {len(base.trials)} trials and {len(base.attached)} "
                 "attached results, or was finished. Attach them to the QueuedOptimizer instead."
@@ -87,6 +72,8 @@ class QueuedOptimizer(Optimizer):
         self._base._start()
         self._fed: dict[int, int] = {}  # the base's trial that each trial was fed to
         self._queues: dict[int, deque[Trial]] = defaultdict(deque)
+        relay = _Relay(self._base, self._config, self._queues)
+        self._observers = [self._feasibility, relay]
         self._waiting: Trial | None = None  # the base's own trial
         self._calling = False  # whether what happens to the base happens now
 
@@ -112,22 +99,18 @@ class QueuedOptimizer(Optimizer):
             if self._waiting is None:
                 self._call(self._base.ask)
             assert self._waiting is not None
-            index = self._waiting.index
-            assert index is not None
+            index = row_of(self._waiting)
             if not self._queues[index]:
                 return Suggestion(index, round=self._waiting.round, slot=len(self._ledger))
-            self._feed(self._waiting, self._queues[index][0])
-
-    def _feed(self, waiting: Trial, trial: Trial) -> None:
-        """Tell the base what became of the point that it waits for."""
-        if trial.value is None:
-            self._call(self._base.mark_failed, waiting, trial.reason, fed=trial.id)
-        else:
-            self._call(self._base.tell, waiting, trial.value, trial.noise_var, fed=trial.id)
+            told, base = self._queues[index][0], self._base
+            if told.value is None:
+                self._call(base.mark_failed, self._waiting, told.reason, fed=told.id)
+            else:
+                self._call(base.tell, self._waiting, told.value, told.noise_var, fed=told.id)
 
     def _call(self, call: Callable[..., Any], *arguments: Any, fed: int | None = None) -> None:
         """Call the base, and keep what happened there."""
-        start, self._calling = self._base.event_count, True
+        start, self._calling = self._base._ledger.event_count, True
         try:
             call(*arguments)
         finally:  # what was decided before an error counts as well
@@ -148,8 +131,7 @@ class QueuedOptimizer(Optimizer):
             base._replay(read_events(data["events"], self._domain))
         if data["fed"] is not None:
             trial = self._ledger[validation.whole(data["fed"], "fed", 0)]
-            assert trial.index is not None
-            queue = self._queues[trial.index]
+            queue = self._queues[row_of(trial)]
             if self._waiting is None or not queue or queue.popleft() is not trial:
                 raise StorageError(f"trial {trial.id} is not next in its queue.")
             self._fed[trial.id] = self._waiting.id
@@ -157,27 +139,10 @@ class QueuedOptimizer(Optimizer):
         if any(record["kind"] == "asked" for record in data["events"]):
             self._waiting = base.trials[-1]
 
-    def _apply_settled(self, trial: Trial) -> None:
-        super()._apply_settled(trial)
-        assert trial.index is not None
-        if trial.state is not TrialState.ABANDONED:
-            # By id: what the base is told does not depend on the order of answers between asks.
-            bisect.insort(self._queues[trial.index], trial, key=lambda t: t.id)
-
-    def _apply_attached(self, result: Attached) -> None:
-        place = {"x": result.x.tolist(), "point": result.index}
-        self._base._happen("attached", result.value, place)
-
     def _decide_after_corrected(self, trial: Trial) -> None:
         if trial.id in self._fed:  # else the base will be told what is right
             said = trial.corrections[-1].reason
             self._call(self._base.correct, self._fed[trial.id], trial.value, said)
-
-    def _apply_detached(self, result: Attached) -> None:
-        self._base._happen("detached", data={"id": result.id})
-
-    def _apply_extended(self, before: int) -> None:
-        self._base._happen("extended", data={"horizon": self.horizon})
 
     def _decide_after_attached(self, count: int) -> None:
         self._base._decide_after_attached(count)
@@ -189,11 +154,29 @@ class QueuedOptimizer(Optimizer):
         return self._base._judgement()
 
     def _described(self) -> dict[str, Any]:
-        base = {"optimizer": type(self._base).__name__, "config": self._configuration()}
-        return {"base": base} | self._domain.describe()
+        return {"base": type(self._base).__name__} | super()._described()
 
-    def _horizon_in(self, config: Mapping[str, Any]) -> Any:
-        try:
-            return config["base"]["config"]["horizon"]
-        except (LookupError, TypeError):
-            return None
+
+class _Relay(TrialObserver):
+    """Puts ends of trials in the queues of their points, and hands all else to the base."""
+
+    def __init__(self, base: Optimizer, config: Config, queues: dict[int, deque[Trial]]) -> None:
+        self._base, self._config, self._queues = base, config, queues
+
+    def settled(self, trial: Trial) -> None:
+        if trial.state is not TrialState.ABANDONED:
+            # By id: what the base is told does not depend on the order of answers between asks.
+            bisect.insort(self._queues[row_of(trial)], trial, key=lambda t: t.id)
+
+    def corrected(self, trial: Trial, before: TrialState) -> None:
+        """Nothing: the trial is in its queue, or the base is told."""
+
+    def attached(self, result: Attached) -> None:
+        place = {"x": result.point.tolist(), "point": result.index}
+        self._base._happen("attached", result.value, place)
+
+    def detached(self, result: Attached) -> None:
+        self._base._happen("detached", data={"id": result.id})
+
+    def extended(self, before: int) -> None:
+        self._base._happen("extended", data={"horizon": self._config.horizon})

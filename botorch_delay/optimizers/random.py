@@ -10,40 +10,31 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from botorch_delay.confidence.bounds import Confidence, FixedBeta
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.devices import generator_for, sent
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.box_active_set import spread_points
-from botorch_delay.gp.surrogate import Learned, Surrogate
-from botorch_delay.history.point_status import nothing_to_ask
-from botorch_delay.history.trials import Suggestion, Trial, TrialState
+from botorch_delay.gp.surrogate import Learned
+from botorch_delay.history.point_status import Feasibility, nothing_to_ask
+from botorch_delay.history.trials import Suggestion, Trial, TrialObserver, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import Config
-from botorch_delay.optimizers.run import Fitting
 
 BATCH = 64
-# Points of the sequence that are tried for one that satisfies the constraints.
-MAX_DRAWS = 8192
 
 
 class RandomOptimizer(Optimizer):
-    """Random search: scrambled Sobol points on a box, without replacement on a set.
+    """Random search: without replacement on a set, scrambled Sobol points on a box.
+
+    Where a box has constraints its points are spread over what they leave.
 
     On a set the points are asked in a random order, then in another one, and so on; an
-    abandoned trial's point comes again in the same pass. On a box a point that failed is not
-    asked again, unless the sequence meets it again by itself. Only ``recommend`` uses the
-    answers, through the surrogate. Where evaluations are exact one pass over a set is all.
+    abandoned trial's point comes again in the same pass. Only ``recommend`` uses the answers,
+    through the surrogate. Where evaluations are exact one pass over a set is all.
 
-    The arguments are those of :class:`BPEDelayOptimizer`; a ``horizon`` of None plans no end.
-
-    Example:
-        >>> box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 5.0]], dtype=torch.double))
-        >>> opt = RandomOptimizer(box, seed=1)
-        >>> bool(box.contains(torch.stack([t.x for t in opt.ask(4)])).all())
-        True
+    The arguments are those of :class:`AcquisitionOptimizer`.
     """
 
     def __init__(
@@ -63,14 +54,12 @@ class RandomOptimizer(Optimizer):
 
     def _start(self) -> None:
         super()._start()
-        self._fitting: Fitting = Fitting(self._config, self._ledger)
-        # Of each point of a set, but for abandoned trials.
-        self._asks = torch.zeros(self._domain.count or 0, dtype=torch.long)
-        self._number = 0  # of the pass, from 0
-        self._engine: SobolEngine | None = None
-        self._found: list[Tensor] = []  # points of the sequence that may be asked
-        self._thin = False  # whether hardly any may, so that the rest are uniform
-        self._uniform: tuple[int, Tensor] | None = None  # a batch of those, and its number
+        self._passes = _Passes(self._feasibility, self._domain.count or 0)
+        self._observers = [self._feasibility, self._passes]
+        self._found: list[Tensor] = []  # points of a box, those that were asked first
+        if not self._config.finite:
+            seed = self._config.seed
+            self._engine = SobolEngine(self._domain.dim, scramble=True, seed=seed)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -82,46 +71,42 @@ class RandomOptimizer(Optimizer):
         allowed = torch.ones(self._domain.count, dtype=torch.bool)
         allowed[self._feasibility.closed()] = False
         if not bool(allowed.any()):
-            raise nothing_to_ask(len(allowed), exact=self._exact)
-        number = max(self._number, int(self._asks[allowed].min()))
-        generator = generator_for(self._seed, number)
+            raise nothing_to_ask(len(allowed), exact=self.exact)
+        asks = self._passes.asks
+        number = max(self._passes.number, int(asks[allowed].min()))
+        generator = generator_for(self._config.seed, number)
         order = torch.randperm(len(allowed), generator=generator)
-        left = allowed[order] & (self._asks[order] <= number)
+        left = allowed[order] & (asks[order] <= number)
         index = int(order[int(left.nonzero()[0])])
         return Suggestion(index, round=number + 1, slot=len(self._ledger))
 
     def _sobol_point(self) -> Tensor:
-        """The next point of the scrambled Sobol sequence that satisfies the constraints.
+        """The next point of a scrambled Sobol sequence; spread ones where there are constraints."""
+        domain, number = self._domain, len(self._ledger)
+        assert isinstance(domain, BoxDomain)
+        while len(self._found) <= number:
+            if domain.constraints or domain.feasible is not None:
+                generator = generator_for(self._config.seed, len(self._found) // BATCH)
+                X = spread_points(domain, BATCH, generator)
+            else:
+                unit = self._engine.draw(BATCH, dtype=torch.double)
+                X = domain.from_unit(sent(unit, domain.like))
+            self._found += X.unbind()
+        return self._found[number]
 
-        Where hardly any point of the sequence does: a uniform one.
-        """
-        assert isinstance(self._domain, BoxDomain)
-        number = len(self._ledger)
-        if self._engine is None:
-            self._engine = SobolEngine(self._domain.dim, scramble=True, seed=self._seed)
-        while not self._thin and len(self._found) <= number:
-            unit = sent(self._engine.draw(BATCH, dtype=torch.double), self._domain.like)
-            X = self._domain.from_unit(unit)
-            self._found += X[self._domain.contains(X)].unbind()
-            self._thin = self._engine.num_generated > MAX_DRAWS * (len(self._found) + 1)
-        if number < len(self._found):
-            return self._found[number]
-        turn, place = divmod(number - len(self._found), BATCH)
-        if self._uniform is None or self._uniform[0] != turn:
-            generator = generator_for(self._seed, turn)
-            self._uniform = (turn, spread_points(self._domain, BATCH, generator))
-        return self._uniform[1][place]
 
-    def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        super()._apply_asked(trial, data)
+class _Passes(TrialObserver):
+    """Passes over a set: their number, from 0, and each point's asks, abandoned trials left out."""
+
+    def __init__(self, feasibility: Feasibility, count: int) -> None:
+        self.number, self.asks = 0, torch.zeros(count, dtype=torch.long)
+        self._feasibility = feasibility
+
+    def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+        self.number = trial.round - 1
+        self.settled(trial)
+
+    def settled(self, trial: Trial) -> None:
         if trial.index is not None:
-            self._number = trial.round - 1
-            self._asks[trial.index] += 1
-
-    def _apply_settled(self, trial: Trial) -> None:
-        super()._apply_settled(trial)
-        if trial.index is not None:
-            self._asks[trial.index] += trial.late - (trial.state is TrialState.ABANDONED)
-
-    def _judgement(self) -> tuple[Surrogate, Confidence, float]:
-        return self._fitting.upcoming(), FixedBeta(6.0), 0.1
+            tried = self._feasibility.trials(trial.index)
+            self.asks[trial.index] = sum(t.state is not TrialState.ABANDONED for t in tried)

@@ -74,10 +74,7 @@ class ReadableRun(Run, ABC):
         return list(self._ledger.detached)
 
     def delays(self) -> EmpiricalDelay:
-        """The law of delays that the answers so far suggest, trials that are out counted in.
-
-        Delays are in steps: the asks between a trial's own and its answer. Where no further ask is
-        planned, what was answered after the last one is only known to have taken so long at least.
+        """The law of delays, in steps, that the answers so far suggest; trials that are out count.
 
         Raises:
             NoAnswerError: before any answer.
@@ -90,13 +87,9 @@ class ReadableRun(Run, ABC):
         """The running trials that are overdue, longest wait first; none before any answer.
 
         Args:
-            share: a trial is overdue if it has been out so long that at least such a share of
-                answers is estimated to come sooner, in (0, 1).
+            share: of answers, in (0, 1), that is estimated to come sooner than an overdue trial.
         """
-        share = validation.probability(share, "share")
-        law = self._estimated_law()
-        if law is None:
-            return []
+        share, law = validation.probability(share, "share"), self._estimated_law()
         running = describe_running(self._ledger.running(), len(self._ledger), law)
         return [straggler for straggler in running if (straggler.sooner or 0.0) >= share]
 
@@ -132,9 +125,9 @@ class ReadableRun(Run, ABC):
         """The answered point of the domain with the best posterior mean, from all answers.
 
         It is the one with the best answer where the noise that was learned is no more than
-        rounding: answers that are exact are not averaged with their neighbours. Attached results
-        count; if nothing was answered inside, all points are compared. It may lie outside the
-        active set, where all answers together contradict the round that took it out.
+        rounding. Attached results count; if nothing was answered inside, all points are compared.
+        It may lie outside the active set, where all answers together contradict the round that took
+        it out.
 
         Raises:
             NoAnswerError: before any answer.
@@ -147,8 +140,9 @@ class ReadableRun(Run, ABC):
             order = data.y.argsort(descending=True)
             at = _first_among(answered[moved(order, answered.device)], candidates)
             rows, candidates = rows and [rows[at]], candidates[at : at + 1]
-        found, best = predict(candidates, *judged, sign=self._sign, best=True)
-        mean, lower, upper = (float(end) for end in (found.mean, found.lower, found.upper))
+        found, sign = predict(candidates, *judged, self._config.sign), self._config.sign
+        best = int((sign * found.mean).argmax())
+        mean, lower, upper = (float(end[best]) for end in (found.mean, found.lower, found.upper))
         x = candidates[best].clone()
         index = None if rows is None else rows[best]
         count = int((x == answered).all(dim=1).sum())
@@ -157,9 +151,7 @@ class ReadableRun(Run, ABC):
 
     @exclusive
     def predict(self, X: Tensor) -> Prediction:
-        """What all answers say of f at any points (``n x d``), in the domain or not.
-
-        With the intervals of :meth:`recommend`.
+        """What all answers say of f at points (``n x d``), in the domain or not.
 
         Raises:
             NoAnswerError: before any answer.
@@ -168,7 +160,7 @@ class ReadableRun(Run, ABC):
         validation.matches(X, "X", self._domain.like)
         self._domain.check_logarithms(X, "X")
         _, judged = self._judged("predict from")
-        return predict(X, *judged, sign=self._sign)[0]
+        return predict(X, *judged, self._config.sign)
 
     @exclusive
     def stopping_gap(self) -> float:
@@ -176,8 +168,8 @@ class ReadableRun(Run, ABC):
 
         In units of the values. With a given kernel and ``RKHSConfidence`` the bounds are the
         self-normalised ones, valid uniformly over points and time if delays and failures do not
-        depend on the noise; otherwise they are a heuristic. On a box the maxima are searched for,
-        so that the gap may be too small by what the search missed.
+        depend on the noise; otherwise they are a heuristic. On a box the gap may be too small by
+        what the search for the maxima missed.
 
         Raises:
             NoAnswerError: before any answer.
@@ -186,9 +178,8 @@ class ReadableRun(Run, ABC):
         _, candidates = self._active_points().candidates(sent(data.X, self._domain.like))
         posterior, half, _ = intervals(candidates, *judged)
         ends = torch.stack([(posterior.mean + half).max(), (posterior.mean - half).max()])
-        upper, lower = judged[0].warping.inverse(ends)
-        gap = upper - lower
-        return max(gap.item(), 0.0)
+        upper, lower = judged[0].warping.inverse(ends).tolist()
+        return max(upper - lower, 0.0)
 
     @property
     @exclusive
@@ -211,7 +202,7 @@ class ReadableRun(Run, ABC):
                 "none; call certify(norm_bound, noise_std), or pass "
                 "confidence=RKHSConfidence(norm_bound, noise_std)."
             )
-        return self.certify(*confidence.constants, delta=self._certified_delta(delta))
+        return self.certify(*confidence.constants, delta=delta * self._config.certified_share)
 
     @exclusive
     def certify(
@@ -225,19 +216,17 @@ class ReadableRun(Run, ABC):
     ) -> Certificate:
         """The certificate under constants of one's own; proof in ``optimizers.certificate``.
 
-        Those of several calls with the same ``noise_std`` and ``delta`` hold together, each if its
-        norm bound and kernel are right: they rest on one event, which is of the noise alone. So
-        where one of several pairs of kernel and norm bound is right the largest of the certificates
-        that are not refuted holds, with probability ``1 - delta``.
+        Those of several calls with the same ``noise_std`` and ``delta`` rest on one event, of the
+        noise alone: where one of several pairs of kernel and norm bound is right the largest of the
+        certificates that are not refuted holds, with probability ``1 - delta``.
 
         Args:
             norm_bound: C, a bound on the RKHS norm of f, above 0.
             noise_std: s, the sub-Gaussian scale of the noise, above 0.
             delta: failure probability.
-            covar_module: the kernel, on the points as they are, if it is to be another one than
-                the optimizer's, which may be learned.
-            asks: of how many asks it is, from the first, as it stood then; of all if None. A
-                ``gap`` is of now alone, and inf in the past.
+            covar_module: the kernel, on the points as they are; the optimizer's if None.
+            asks: of how many asks it is, from the first, as it stood then, with a ``gap`` of inf;
+                of all if None.
 
         Raises:
             NotSupportedError: if the kernel is learned and no other one given, or on a box of more
@@ -263,29 +252,24 @@ class ReadableRun(Run, ABC):
         elif self._ledger.results():
             recommended = self.recommend().x
         parts = self._domain, kernel, trials, recommended
-        return certify(*parts, constants, delta, sign=self._sign)
-
-    def _certified_delta(self, delta: float) -> float:
-        """What of a failure probability is the certificate's."""
-        return delta
+        return certify(*parts, constants, delta, sign=self._config.sign)
 
     def _plausible(self, delta: float) -> Certificate:
-        """What a learned kernel makes of the answers."""
-        data, (surrogate, evidence, *_) = self._judged("judge a recommendation by")
-        candidates = self._active_points().candidates(sent(data.X, self._domain.like))[1]
+        answers, (surrogate, data, *_) = self._judged("judge a recommendation by")
+        candidates = self._active_points().candidates(sent(answers.X, self._domain.like))[1]
         counts = len(self._ledger), self._ledger.answer_count
-        return plausible(surrogate, evidence, candidates, self.recommend().x, delta, counts)
+        return plausible(surrogate, data, candidates, self.recommend().x, delta, counts)
 
     @exclusive
     def table(self) -> list[dict[str, Any]]:
         """Every trial and attached result as a row of plain values.
 
-        For the ``csv`` module, and :meth:`to_dataframe`. The columns are ``trial`` (its
-        id, None for attached results), the parameters by their names (one with the name of another
-        column as ``"parameter NAME"``), and the others of ``TABLE_COLUMNS``: ``state`` ("attached"
-        or that of the trial), ``value`` in the user's sign, ``corrected_from``, which is the value
-        before the last correction, ``noise_var``, ``reason`` of a failure, ``round``, and the times
-        ``asked_at`` and ``answered_at`` (of attached results: when they were attached), in UTC.
+        The columns are ``trial`` (its id, None for attached results), the parameters by their names
+        (one with the name of another column as ``"parameter NAME"``), and the others of
+        ``TABLE_COLUMNS``: ``state`` ("attached" or that of the trial), ``value`` in the user's
+        sign, ``corrected_from``, which is the value before the last correction, ``noise_var``,
+        ``reason`` of a failure, ``round``, and the times ``asked_at`` and ``answered_at`` (of
+        attached results: when they were attached), in UTC.
         """
         named = table_columns(self._domain)
         rows = []
@@ -293,20 +277,19 @@ class ReadableRun(Run, ABC):
         for result in results:
             trial = result if isinstance(result, Trial) else None
             values = self._domain.params(result.point)
-            said = trial.corrections if trial else ()
+            row: dict[str, Any] = {"trial": trial and trial.id}
+            row |= {column: values[name] for name, column in named.items()}
             cells = (
                 trial.state.value if trial else "attached",
                 result.value,
-                said[-1].value if said else None,
+                trial.corrections[-1].value if trial and trial.corrections else None,
                 result.noise_var,
                 result.reason,
-                trial.round if trial else None,
-                _time(trial.asked_at) if trial else None,
-                _time(result.answered_at),
+                trial and trial.round,
+                trial and datetime.fromtimestamp(trial.asked_at, UTC),
+                result.answered_at and datetime.fromtimestamp(result.answered_at, UTC),
             )
-            own = {column: values[name] for name, column in named.items()}
-            rest = dict(zip(TABLE_COLUMNS[1:], cells, strict=True))
-            rows.append({"trial": trial and trial.id, **own, **rest})
+            rows.append(row | dict(zip(TABLE_COLUMNS[1:], cells, strict=True)))
         return rows
 
     def to_dataframe(self) -> pd.DataFrame:
@@ -331,7 +314,7 @@ class ReadableRun(Run, ABC):
         """A summary of a few lines: what is looked for, what was asked, the best answer."""
         domain, ledger = self._domain, self._ledger
         where = "a box" if domain.count is None else f"{domain.count} points"
-        goal, best_of = ("largest", max) if self._maximize else ("smallest", min)
+        goal, best_of = ("largest", max) if self.maximize else ("smallest", min)
         planned = "" if self.horizon is None else f" of {self.horizon}"
         asked = f"{len(ledger)}{planned} trials asked"
         states = Counter(trial.state.value for trial in ledger.trials)
@@ -348,12 +331,11 @@ class ReadableRun(Run, ABC):
             lines.append(f"best result so far: {best.value:g} ({who}), {domain.words(best.point)}")
         return "\n".join(lines)
 
-    @abstractmethod
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         """Surrogate, confidence and delta of a recommendation."""
+        return self._fitting.upcoming(), *self._config.interval_confidence
 
     def _estimated_law(self) -> EmpiricalDelay | None:
-        """The law of delays, if there is an answer to estimate it from."""
         try:
             return self.delays()
         except NoAnswerError:
@@ -361,22 +343,19 @@ class ReadableRun(Run, ABC):
 
     def _judged(self, purpose: str) -> tuple[Answers, tuple[Surrogate, Data, Confidence, float]]:
         """All answers and attached results; surrogate, they in its units, confidence, delta."""
-        data = self._data(self._ledger.results())
+        data = self._config.answers(self._ledger.results())
         if not len(data):
             raise NoAnswerError(f"There is no answer yet to {purpose}; tell() or attach() one.")
         surrogate, confidence, delta = self._judgement()
         return data, (surrogate, surrogate.data(data), confidence, delta)
 
-    def _data(self, results: Sequence[Trial | Attached]) -> Answers:
-        return Answers.of(self._domain, self._sign, results)
-
     def _active_points(self) -> ActiveSet:
         """The points that may still be the maximiser."""
-        return whole_set(self._domain, self._seed, self._feasibility.keys)
+        return whole_set(self._domain, self._config.seed, self._feasibility.keys)
 
 
 def _as_of(trial: Trial, asks: int) -> Trial:
-    """A trial as it was after this many asks, with what its answer is known to be by now."""
+    """A trial as it was after this many asks, corrected as it is by now."""
     step = trial.answered_step
     if trial.value is None or (step is not None and step <= asks):
         return trial
@@ -394,7 +373,3 @@ def _first_among(X: Tensor, candidates: Tensor) -> int:
 def table_columns(domain: Domain) -> dict[str, str]:
     """By the name of each parameter the name of its column in a table of results."""
     return {n: f"parameter {n}" if n in TABLE_COLUMNS else n for n in domain.columns.parameters}
-
-
-def _time(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -62,41 +62,25 @@ class Prediction:
 
 
 def intervals(
-    candidates: Tensor,
-    surrogate: Surrogate,
-    evidence: Data,
-    confidence: Confidence,
-    delta: float,
+    candidates: Tensor, surrogate: Surrogate, data: Data, confidence: Confidence, delta: float
 ) -> tuple[Moments, Tensor, str]:
     """The posterior, half-widths of intervals around its mean, and what these are, in words."""
-    width = confidence.adaptive(Evidence.under(surrogate, evidence, delta))
-    posterior = surrogate.posterior(evidence).at(candidates, weights=width.needs_weights)
+    width = confidence.adaptive(Evidence.under(surrogate, data, delta))
+    posterior = surrogate.posterior(data).at(candidates, weights=width.needs_weights)
     return posterior, width.at(posterior), width.words
 
 
 def predict(
-    candidates: Tensor,
-    surrogate: Surrogate,
-    evidence: Data,
-    confidence: Confidence,
-    delta: float,
-    *,
-    sign: float,
-    best: bool = False,
-) -> tuple[Prediction, int]:
-    """What the evidence says of candidates, and which of them has the best posterior mean.
-
-    Of all candidates (``n x d``), or of the best one alone.
-    """
-    posterior, half, interval = intervals(candidates, surrogate, evidence, confidence, delta)
+    X: Tensor, surrogate: Surrogate, data: Data, confidence: Confidence, delta: float, sign: float
+) -> Prediction:
+    """What all answers say of f at points, ``n x d``."""
+    posterior, half, interval = intervals(X, surrogate, data, confidence, delta)
     if surrogate.learned and not confidence.missing:
         interval = f"under the learned kernel, a heuristic: {interval}"
-    place = int(posterior.mean.argmax())
-    rows = slice(place, place + 1) if best else slice(None)
-    middle, half = posterior.mean[rows], half[rows]
+    middle = posterior.mean
     ends = sign * surrogate.warping.inverse(torch.stack([middle - half, middle, middle + half]))
     lower, mean, upper = ends if sign > 0 else ends.flip(0)
-    return Prediction(mean, lower, upper, interval), place
+    return Prediction(mean, lower, upper, interval)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,10 +106,9 @@ class Replicates:
 
 
 def replicates(trials: Iterable[Trial], attached: Sequence[Attached]) -> list[Replicates]:
-    """One entry for each distinct point with an answer or a running trial.
+    """One entry for each distinct point with an answer or a running trial, the most answered first.
 
-    The most answered come first; those with as many answers in the order in which they were first
-    asked or attached, trials before attached results.
+    Those with as many answers are in the order in which they were first asked or attached.
     """
     counted = [t for t in trials if t.state in (TrialState.COMPLETED, TrialState.RUNNING)]
     places: list[Trial | Attached] = [*counted, *attached]
@@ -133,15 +116,13 @@ def replicates(trials: Iterable[Trial], attached: Sequence[Attached]) -> list[Re
         return []
     members: dict[int, list[Trial | Attached]] = {}
     groups = same_points(torch.stack([place.point for place in places])).tolist()
-    for group, place in zip(groups, places, strict=True):
-        members.setdefault(group, []).append(place)
-    found = [_summary(group) for group in members.values()]
+    for number, place in zip(groups, places, strict=True):
+        members.setdefault(number, []).append(place)
+    found = []
+    for group in members.values():
+        values = [member.value for member in group if member.value is not None]
+        mean = fmean(values) if values else None
+        error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+        n, pending, first = len(values), len(group) - len(values), group[0]
+        found.append(Replicates(first.x, first.index, n, pending, mean, error))
     return sorted(found, key=lambda point: -point.count)
-
-
-def _summary(members: Sequence[Trial | Attached]) -> Replicates:
-    values = [member.value for member in members if member.value is not None]
-    n, first = len(values), members[0]
-    mean = fmean(values) if n else None
-    error = stdev(values) / math.sqrt(n) if n > 1 else None
-    return Replicates(first.x, first.index, n, len(members) - n, mean, error)

@@ -64,52 +64,37 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class _Ask:
-    """What the record of an ask says, trials named as the other system does.
+    """What the record of an ask says, trials named as the other system does."""
 
-    Attributes:
-        events: what it decided, and the ask itself at the end.
-        after: one more than the highest of the asks that its maker knew, 0 if it knew none.
-        told: trials that had ended by then, as the record of no trial that had ended says, too. One
-            that runs may still take its record back.
-        opener: the trial that opened its round, as its maker knew.
-        parent: the trial that opened the round before its events.
-    """
-
-    events: tuple[Event, ...]
-    after: int
+    events: tuple[Event, ...]  # what it decided, and the ask itself at the end
+    after: int  # one more than the highest of the asks that its maker knew, 0 if it knew none
+    # Trials that had ended by then, as the record of no trial that had ended says, too: one that
+    # runs may still take its record back.
     told: tuple[int, ...]
-    opener: int | None
-    parent: int | None
+    opened: tuple[int, ...]  # the rounds that it opened
+    opener: int | None  # the trial that opened its round, as its maker knew
+    parent: int | None  # the trial that opened the round before its events
 
     @classmethod
     def read(cls, past: PastTrial) -> _Ask:
-        """The record of a trial."""
         record = past.record
         assert record is not None
         try:
             events = tuple(map(Event.read, record["events"]))
             if [event.kind for event in events].index("asked") != len(events) - 1:
                 raise ValueError("its events are not those of one ask")
-            for name, least in (("round", 1), ("slot", -2)):
-                validation.whole(events[-1].data[name], name, least)
             opener, parent = (
                 None if record[name] is None else validation.whole(record[name], name, 0)
                 for name in ("opener", "parent")
             )
             told = tuple(validation.whole(number, "told", 0) for number in record["told"])
             after = validation.whole(record["after"], "after", 0)
-            ask = cls(events, after, told, opener, parent)
-            _ = ask.opened
-            return ask
+            opened = tuple(n for event in events if (n := _opens(event)) is not None)
+            return cls(events, after, told, opened, opener, parent)
         except (BotorchDelayError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise StorageError(
                 f"The record of trial {past.number} is malformed: {truncated(error)}"
             ) from error
-
-    @property
-    def opened(self) -> list[int]:
-        """The rounds that it opened."""
-        return [number for event in self.events if (number := _opens(event)) is not None]
 
 
 class Replica:
@@ -128,27 +113,22 @@ class Replica:
         self._past: dict[int, PastTrial] = {}
         self._asks: dict[int, _Ask] = {}  # of trials that have a record
         self._openers: list[int] = []  # the trial that opened each round, from the first
-        self._applied: list[int] = []  # the trial that opened each round here
         self._restart()
 
     def sync(self, trials: Iterable[PastTrial]) -> None:
-        """Take in trials that are new or have changed; others do no harm.
+        """Take in trials that are new or have changed, in any order; others do no harm.
 
-        Args:
-            trials: in any order. Together with those of earlier calls they must be all that the
-                asks recorded with them rest on.
+        Together with those of earlier calls they must be all that the asks recorded with them rest
+        on.
 
         Raises:
             StorageError: if a record is malformed, or rests on trials that are missing.
         """
         changed, rewritten = [], False
         for past in trials:
-            known = self._past.get(past.number)
-            if known is None:
-                changed.append(past)
-                continue
+            known = self._past.get(past.number, past)
             other = known.record != past.record or not torch.equal(known.x, past.x)
-            if other or known.state is not past.state:
+            if other or known.state is not past.state or past.number not in self._past:
                 changed.append(past)
                 rewritten |= other
         if not changed:
@@ -160,11 +140,11 @@ class Replica:
         }
         self._past.update({past.number: past for past in changed})
         self._asks.update(asks)
-        self._openers = self._find_openers()
-        if rewritten or self._openers[: len(self._applied)] != self._applied:
+        before, self._openers = self._openers, self._find_openers()
+        if rewritten or self._openers[: len(before)] != before:
             self._rebuild()
-            return
-        self._take(changed)
+        else:
+            self._take(changed)
 
     def ask(
         self, number: int, before: int = 0, skip: int = 0, uncertain: Sequence[int] = ()
@@ -204,24 +184,22 @@ class Replica:
         past = PastTrial(number, trial.x, TrialState.RUNNING, record=record)
         self._past[number], self._asks[number] = past, _Ask.read(past)
         self._know(number, trial)
-        self._applied += [number] * opened
-        self._openers = list(self._applied)
+        self._openers += [number] * opened
         return Asked(trial, record)
 
     def _ask_next(self) -> tuple[Trial, list[Event]]:
-        """What the optimizer asks now, and all that happened with it."""
-        optimizer, start = self.optimizer, self.optimizer.event_count
+        optimizer, start = self.optimizer, self.optimizer._ledger.event_count
         try:
             trial = optimizer.ask()
         except BaseException:
-            if optimizer.event_count > start:  # of what was decided no other process knows
+            if optimizer._ledger.event_count > start:  # of what was decided no other process knows
                 self._rebuild()
             raise
         return trial, optimizer.events(start)
 
     def _ask_ahead(self, before: int, skip: int) -> tuple[Trial, list[Event]]:
         """What the optimizer would ask after the asks of others."""
-        optimizer, start = self.optimizer, self.optimizer.event_count
+        optimizer, start = self.optimizer, self.optimizer._ledger.event_count
         ahead = copy.deepcopy(optimizer, {id(optimizer.domain): optimizer.domain})
         # One by one: an ask for several gives fewer where one fails, and this has to raise.
         for _ in range(before + skip + 1):
@@ -242,7 +220,6 @@ class Replica:
         return self._trials.get(number)
 
     def _rebuild(self) -> None:
-        """Take everything in again: two opened a round at once, or a point was changed."""
         self._restart()
         self._openers = self._find_openers()
         self._take(self._past.values())
@@ -251,7 +228,7 @@ class Replica:
         self.optimizer = self._make()
         self._trials: dict[int, Trial] = {}  # by the other system's number, in the order of ids
         self._attached: set[int] = set()
-        self._unrecorded, self._applied = [], []
+        self._unrecorded = []
         self._after = 0  # of the next ask
         self._decided: set[tuple[str, float]] = set()  # kinds and times of events of asks
 
@@ -276,17 +253,12 @@ class Replica:
         return openers
 
     def _take(self, changed: Iterable[PastTrial]) -> None:
-        """Take in results from elsewhere and asks, these after those that their makers knew.
+        """Take in results from elsewhere, asks after those their makers knew, then their ends."""
 
-        Then what became of them.
-        """
-        changed = sorted(
-            changed,
-            key=lambda past: (
-                -1 if past.record is None else self._asks[past.number].after,
-                past.number,
-            ),
-        )
+        def order(past: PastTrial) -> tuple[int, int]:
+            return -1 if past.record is None else self._asks[past.number].after, past.number
+
+        changed = sorted(changed, key=order)
         for past in changed:
             if past.record is not None and past.number not in self._trials:
                 ask = self._asks[past.number]
@@ -294,12 +266,9 @@ class Replica:
                     self._settle(number)
                 events = self._events_that_count(past, ask)
                 self._know(past.number, self.optimizer.follow(events))
-            elif (
-                past.record is None
-                and past.state is TrialState.COMPLETED
-                and past.number not in self._attached
-            ):
-                assert past.value is not None
+            elif past.value is not None and past.record is None:
+                if past.state is not TrialState.COMPLETED or past.number in self._attached:
+                    continue
                 self._attached.add(past.number)
                 self.optimizer.attach(past.x, past.value)
         for past in changed:
@@ -316,9 +285,8 @@ class Replica:
             else:
                 counts = self._opener(opened) == past.number
             if counts:
-                self._applied += [past.number] * (opened is not None)
                 self._decided.add((event.kind, event.time))
-                events.append(self._with_ids(event))
+                events.append(replace(event, data=_renamed(event.data, self._id_of)))
         data = {**ask.events[-1].data, "x": past.x.tolist()}
         if ask.opener != self._opener(data["round"]):
             data["slot"] = WAITING_SLOT
@@ -327,14 +295,13 @@ class Replica:
     def _opener(self, round_number: int) -> int | None:
         return self._openers[round_number - 1] if round_number <= len(self._openers) else None
 
-    def _with_ids(self, event: Event) -> Event:
-        try:
-            return replace(event, data=_renamed(event.data, lambda n: self._trials[n].id))
-        except KeyError as error:
+    def _id_of(self, number: int) -> int:
+        if number not in self._trials:
             raise StorageError(
-                f"A round was closed with the answer of trial {error}, which is missing; hand over "
-                "every trial."
-            ) from error
+                f"A round was closed with the answer of trial {number}, which is missing; hand "
+                "over every trial."
+            )
+        return self._trials[number].id
 
     def _settle(self, number: int) -> None:
         """Take in what became of a trial, if that is news and its ask is known."""
@@ -358,7 +325,7 @@ class Replica:
 
 
 def _with_decisions(record: dict[str, Any], last: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The record of an ask with what the one before decided, which tells of those before it."""
+    """The record of an ask with what the one before decided."""
     assert last is not None
     decided = [event for event in last["events"] if event["kind"] != "asked"]
     opened = any(event["kind"] in ("opened", "closed") for event in decided)

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from botorch_delay import validation
+from botorch_delay.domains.devices import sent
 from botorch_delay.elimination.active_set import ActiveSet, RoundBounds
 from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.elimination.closing import RoundAnswers, close_round, everything_left
-from botorch_delay.elimination.open_round import WAITING_SLOT, OpenRound, Outstanding
+from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, OpenRound, Outstanding
 from botorch_delay.elimination.rounds import Departure, RoundRecord
 from botorch_delay.exceptions import ExhaustedDesignError, NoAnswerError, StorageError
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
-from botorch_delay.history.observer import TrialObserver
+from botorch_delay.history.events import Event
 from botorch_delay.history.point_status import Feasibility
-from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
+from botorch_delay.history.trials import Attached, Ledger, Suggestion, Trial, TrialObserver
 from botorch_delay.optimizers.config import BPEConfig
-from botorch_delay.optimizers.forecasts import (
-    Forecast,
-    Straggler,
-    describe_running,
-    planned_asks,
-)
+from botorch_delay.optimizers.forecasts import Forecast, Straggler, describe_running, planned_asks
 from botorch_delay.optimizers.run import Fitting
 from botorch_delay.optimizers.stragglers import EarlyClose
 
 logger = logging.getLogger(__name__)
+
+# How many slots may be missing below one that was served elsewhere: further away than any run
+# leaves them a damaged event must not cost hours.
+FURTHEST_SLOT = 10_000
 
 
 class RoundSequence(TrialObserver):
@@ -39,16 +39,6 @@ class RoundSequence(TrialObserver):
 
     What is decided here is returned as the data of an event; it takes effect, here or where the
     event is replayed, by the method that applies it.
-
-    Attributes:
-        active: the active set.
-        open: the open round; None before the first ask and after the last round.
-        records: of the closed rounds.
-        resets: how often no active point could be asked.
-        designed: how many design points were asked, in all rounds.
-        out_of_round: how many asks were made elsewhere for a round that had closed here.
-        round_rule: when a round closes.
-        closed_at: how many asks had been made when the last round closed; -1 before any did.
     """
 
     def __init__(
@@ -58,10 +48,12 @@ class RoundSequence(TrialObserver):
         self._feasibility = feasibility
         self.round_rule = config.round_rule()
         self.active: ActiveSet = whole_set(config.domain, config.seed, feasibility.keys)
-        self.open: OpenRound | None = None
-        self.records: list[RoundRecord] = []
-        self.resets = self.designed = self.out_of_round = 0
-        self.closed_at = -1
+        self.open: OpenRound | None = None  # before the first ask and after the last round
+        self.records: list[RoundRecord] = []  # of the closed rounds
+        self.resets = 0  # how often no active point could be asked
+        self.designed = 0  # how many design points were asked, in all rounds
+        self.out_of_round = 0  # how many asks were made elsewhere for a round that had closed here
+        self.closed_at = -1  # how many asks had been made when the last round closed
         # What close() found, until its event is applied: bounds are not made twice. A replay makes
         # the same of the event (ActiveSet.after_record).
         self._judged: ActiveSet | None = None
@@ -70,11 +62,8 @@ class RoundSequence(TrialObserver):
 
     def __str__(self) -> str:
         """Where the rounds stand, and what the last one left, in a line."""
-        count, left = self._config.domain.count, 1.0
-        if self.records:
-            left = self.records[-1].active_after
-        elif count is not None:
-            left = count
+        count = self._config.domain.count
+        left = self.records[-1].active_after if self.records else count or 1.0
         share = f"{left:.1%} of the box" if count is None else f"{left:.0f} of {count} points"
         stage = f"rounds: {len(self.records)}, all closed" if self.records else "no round has begun"
         if self.open is not None:
@@ -95,24 +84,19 @@ class RoundSequence(TrialObserver):
 
     def of(self, trial: Trial) -> OpenRound | None:
         """The open round, if a trial is of it: one asked elsewhere may be of an earlier round."""
-        current = self.open
-        return current if current is not None and trial.round == current.number else None
+        return self.open if self.open is not None and trial.round == self.open.number else None
 
     def is_due(self, current: OpenRound) -> bool:
         """Whether the open round closes before the next point is chosen."""
-        if current.is_due():
+        if current.length is not None:
+            return current.asks >= current.length
+        if current.design_is_settled():
             return True
         if self._early is None or not current.design_is_asked():
             return False
         rows = self.feasible.rows
         assert rows is not None
         return self._early.allows(current, rows)
-
-    def is_turn_of_design(self, current: OpenRound) -> bool:
-        """Whether the design still has points to ask and less than its share of the asks."""
-        if current.design_is_asked():
-            return False
-        return self.designed <= self._config.fraction * len(self._ledger)
 
     def is_held(self, current: OpenRound) -> bool:
         """Whether the next design point has to wait until no trial of it is running."""
@@ -132,10 +116,7 @@ class RoundSequence(TrialObserver):
         return self._running(current.outstanding(), law)
 
     def forecast(self, law: EmpiricalDelay | None) -> Forecast | None:
-        """When the open round will close; None if none is open.
-
-        NoAnswerError if the round waits for answers and there is none to estimate delays from.
-        """
+        """When the open round will close; None if none is open."""
         current, asks, horizon = self.open, len(self._ledger), self._config.horizon
         if current is None:
             return None
@@ -186,10 +167,9 @@ class RoundSequence(TrialObserver):
         answers = self._answers(current)
         claimed = self._config.proves and not self._config.exact
         if last and claimed and not self._ends_as_planned(current):
-            answers = replace(answers, ids=(), own=self._data(()))
+            answers = replace(answers, ids=(), own=self._config.answers(()))
         infeasible, bounds = self._feasibility.infeasible(), self.bounds(current.number)
-        record, active = close_round(current, answers, self.active, infeasible, bounds)
-        self._judged = active
+        record, self._judged = close_round(current, answers, self.active, infeasible, bounds)
         logger.info(
             "round %d closed after %d asks: %d answers used, %.6g active before, %.6g after",
             record.number,
@@ -198,17 +178,13 @@ class RoundSequence(TrialObserver):
             record.active_before,
             record.active_after,
         )
-        return {
-            "record": record.describe(),
-            "left": active.difference_from(self.active),
-            "last": last,
-        }
+        left = self._judged.difference_from(self.active)
+        return {"record": record.describe(), "left": left, "last": last}
 
     def reset(self, current: OpenRound) -> dict[str, Any]:
-        """Going on with every feasible point, as the data of an event.
+        """Going on with every feasible point, as the data of an event; EmptyDomainError if none.
 
         Where points may not be asked because their values are known exactly, they stay active.
-        EmptyDomainError if no point is left.
         """
         everything_left(self.active, self._feasibility, current.number)
         return {"whole": self.feasible.is_empty}
@@ -244,8 +220,7 @@ class RoundSequence(TrialObserver):
         config = self._config
 
         def judged() -> tuple[Surrogate, Answers, RoundBounds]:
-            used = [self._ledger[trial_id] for trial_id in record.trial_ids]
-            answers = Answers.of(config.domain, config.sign, used)
+            answers = config.answers([self._ledger[trial_id] for trial_id in record.trial_ids])
             surrogate = config.fixed or Surrogate.rebuild(record.surrogate or {}, config.domain)
             return surrogate.standardized(answers.y), answers, self.bounds(record.number)
 
@@ -264,14 +239,12 @@ class RoundSequence(TrialObserver):
         self.resets += 1
         current.restart(left)
 
-    def bills_as_wait(self, trial: Trial) -> bool:
-        """Whether a regret budget counts an ask, not applied yet, as made while the round waits.
-
-        That is so for a point that is asked again, or beyond the first q_r of the design, too.
-        """
-        current, slot = self.of(trial), trial.slot
+    def waits(self, choice: Suggestion) -> bool:
+        """Whether a regret budget counts an ask, not made yet, as made while the round waits."""
+        current, slot = self.open, choice.slot
         if current is None or slot < 0:
             return slot == WAITING_SLOT
+        # A point that is asked again, or beyond the first q_r of the design, counts as well.
         return current.is_served(slot) or slot >= current.design_size
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
@@ -296,14 +269,55 @@ class RoundSequence(TrialObserver):
         # bounds of later rounds; what their own rounds have decided stays.
         self._update_status(self._feasibility.key(trial))
 
-    def corrected(self, trial: Trial, before: TrialState) -> None:
-        self.settled(trial)
-
     def attached(self, result: Attached) -> None:
         self._update_status(self._feasibility.key(result))
 
-    def detached(self, result: Attached) -> None:
-        self._update_status(self._feasibility.key(result))
+    detached = attached
+
+    def is_news(self, event: Event, *, finished: bool) -> bool:
+        """Whether what an ask made elsewhere decided of the rounds has yet to happen here."""
+        if event.kind == "opened":
+            return self.open is None and not finished
+        return self.open is not None and (
+            event.kind != "closed" or event.data["record"]["number"] == self.open.number
+        )
+
+    def design_point_before(self, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A design point that comes before one asked elsewhere, as the data of an event, or None.
+
+        It waits to be asked: its trial is not known yet, or never came to be.
+        """
+        current, slot = self.open, asked["slot"]
+        if current is None or asked["round"] != current.number:
+            return None
+        if not len(current.slots) < slot <= len(current.slots) + FURTHEST_SLOT:
+            return None
+        try:
+            found = self.active.suggestion(current.next_key(), current.number, slot)
+        except ExhaustedDesignError:
+            return None
+        point = self.active.domain.like[found.index] if found.x is None else found.x
+        return {"x": point.tolist(), "point": found.index}
+
+    def placed(self, asked: Mapping[str, Any], *, finished: bool) -> dict[str, Any]:
+        """The data of an ask made elsewhere, with the round and slot that it has here.
+
+        By now the round may have closed, or the slot may be another trial's.
+        """
+        current, number, slot = self.open, asked["round"], asked["slot"]
+        key = self.active.key_of(sent(asked["x"], self.active.domain.like))
+        data = dict(asked) | {"point": self.active.suggestion(key, 1, 0).index}
+        if current is None:
+            if not finished:
+                raise StorageError("The ask that opened the first round is missing.")
+            # It was asked elsewhere while the last ask was out.
+            return data | {"round": len(self.records), "slot": NO_SLOT}
+        if number < current.number or (number == current.number and slot < 0):
+            return data
+        fits = number == current.number and slot <= len(current.slots)
+        fits = fits and current.admits(slot, key)
+        # One that does not fit comes on top of the design, as while a round waits.
+        return data | {"round": current.number, "slot": slot if fits else WAITING_SLOT}
 
     def _ends_as_planned(self, current: OpenRound) -> bool:
         """Whether values have no say in how many design points the last round has.
@@ -327,16 +341,13 @@ class RoundSequence(TrialObserver):
         pooled: Answers | None = None
         # On a box an active set is made again from the answers of trials alone.
         if self._config.evidence == "all" and self.active.rows is not None:
-            pooled = self._data(self._ledger.results())
+            pooled = self._config.answers(self._ledger.results())
         if self._config.evidence == "all" and merges:
             used = told
         else:
             size = current.design_size if self.round_rule.on_arrival else None
             used = [self._ledger[trial_id] for trial_id in current.answered(size)]
-        return RoundAnswers(tuple(t.id for t in used), self._data(used), pooled, merges)
-
-    def _data(self, results: Sequence[Trial | Attached]) -> Answers:
-        return Answers.of(self._config.domain, self._config.sign, results)
+        return RoundAnswers(tuple(t.id for t in used), self._config.answers(used), pooled, merges)
 
     def _new_round(self, number: int, previous_size: int) -> OpenRound:
         return OpenRound(
@@ -345,7 +356,7 @@ class RoundSequence(TrialObserver):
             self.round_rule.length(number),
             self._fitting.surrogate,
             self.active,
-            {key: self._feasibility.status(key) for key in self._feasibility.marked()},
+            {key: self._feasibility.status(key) for key in self._feasibility.closed()},
             needs_all=self.needs_all,
         )
 

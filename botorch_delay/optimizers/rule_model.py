@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.domains.devices import generator_for, sent
 from botorch_delay.domains.finite import Domain
-from botorch_delay.exceptions import InputError
 from botorch_delay.gp import sample_paths
 from botorch_delay.gp.averages import Averages
 from botorch_delay.gp.candidate_covariance import MAX_FOLDED
@@ -22,9 +21,16 @@ from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.gp.subset import MOST_POINTS, representative
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.gp.warping import CROWD
-from botorch_delay.history.observer import TrialObserver
 from botorch_delay.history.point_status import Feasibility
-from botorch_delay.history.trials import Attached, Ledger, Suggestion, Trial, TrialState
+from botorch_delay.history.trials import (
+    Attached,
+    Ledger,
+    Suggestion,
+    Trial,
+    TrialObserver,
+    TrialState,
+)
+from botorch_delay.optimizers.pending import Pending
 
 # How many answers are added to the points in use before they are chosen anew.
 RENEWED_EVERY = 256
@@ -35,150 +41,57 @@ LONE_FAILURE = 0.5
 _ABANDONED = TrialState.ABANDONED
 
 
-class Pending:
-    """How pending points enter the posterior."""
-
-    hallucinates: ClassVar[bool] = False  # whether they count in the deviation without a value
-    draws: ClassVar[bool] = False  # whether values are drawn for those without one in every ask
-    inflate: bool = False
-    max_delay: int | None = None
-
-    def value(self, trial: Trial) -> float | None:
-        """What a trial that was not abandoned counts as, in the user's sign: its answer, if any."""
-        return trial.value
-
-
-@dataclass(frozen=True)
-class Ignore(Pending):
-    """Not at all: mu~ and sigma~ from what has arrived.
-
-    Without new answers a rule that is not random asks the same point again.
-    """
-
-
-@dataclass(frozen=True)
-class Hallucinate(Pending):
-    """The mean from what has arrived, the deviation from everything asked (Desautels 2014).
-
-    Equivalent to answers equal to the posterior mean at the pending points. A trial that has
-    failed stays counted. The rule's points enter in ``RuleModel._count``, without a value; those
-    of a design in ``OpenRound``.
-    """
-
-    hallucinates = True
-
-
-@dataclass(frozen=True)
-class KrigingBeliever(Pending):
-    """Pending points count with answers drawn from the posterior, others at every ask.
-
-    The randomized kriging believer of Sugiura, Takeuchi and Takeno (arXiv 2603.01470), where the
-    plain one (Ginsbourger 2010) takes the mean, as :class:`Hallucinate` does. If f is a draw of the
-    surrogate's Gaussian process, noise is Gaussian, and delays do not depend on the answers, then
-    given what has arrived the drawn answers have the law of the missing ones. So each single ask
-    has the law of what the rule would ask if no answer of these points were missing. Regret bounds,
-    of the mean over such f, are given there under conditions on the rule and after an initial
-    design, which is not made here: nothing is claimed.
-
-    A trial that has failed counts as pending. What is random is drawn on the CPU, and follows from
-    the optimizer's seed and the number of the ask.
-    """
-
-    hallucinates = draws = True
-
-
-@dataclass(frozen=True)
-class Censor(Pending):
-    """Missing values counted as the worst value of f (Verma et al. 2022).
-
-    The posterior is of everything asked. A trial that is running or has failed has the worst
-    value; an answer that took more than ``max_delay`` asks has it for ever.
-
-    Args:
-        worst_value: the worst value of f, in the user's units and sign. Verma et al. measure
-            values from the worst one, so that theirs is 0; subtract it from your values for
-            their prior.
-        max_delay: in asks; None if answers count however late they are.
-        inflate: add to UCB's factor the sum of sigma at the last ``max_delay`` points, each
-            as it was when the point was asked (theorem 1 of Verma et al.).
-    """
-
-    worst_value: float
-    max_delay: int | None = None
-    inflate: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "worst_value", validation.real(self.worst_value, "worst_value"))
-        validation.flag(self.inflate, "inflate")
-        if self.max_delay is not None:
-            delay = validation.whole(self.max_delay, "max_delay", 0)
-            object.__setattr__(self, "max_delay", delay)
-        elif self.inflate:
-            raise InputError(
-                "inflate sums sigma over the last max_delay points; give max_delay, in asks."
-            )
-
-    def value(self, trial: Trial) -> float | None:
-        limit, delay = self.max_delay, trial.delay
-        cut_off = limit is not None and delay is not None and delay > limit
-        return self.worst_value if cut_off or trial.value is None else trial.value
-
-    def __repr__(self) -> str:
-        limit = "" if self.max_delay is None else f", max_delay={self.max_delay}"
-        wide = ", inflate=True" if self.inflate else ""
-        return f"Censor({self.worst_value:g}{limit}{wide})"
-
-
-@dataclass
+@dataclass(eq=False)
 class View:
     """All trials as one surrogate sees them.
 
-    ``answers`` give the mean, and ``asked``, where pending points have no value, the deviation. It
-    is None where no pending point counts.
+    ``answers`` give the mean, and ``asked_points``, where pending ones have no value, the
+    deviation. It is None where no pending point counts.
     """
 
     answers: Averages
-    asked: Averages | None
+    asked_points: Averages | None
 
     @property
     def with_pending(self) -> Averages:
         """What gives the deviation: with pending points, where there are any to count."""
-        if self.asked is None or self.asked.size == self.answers.size:
+        if self.asked_points is None or self.asked_points.size == self.answers.size:
             return self.answers
-        return self.asked
+        return self.asked_points
+
+    @property
+    def mean(self) -> Tensor:
+        """At every candidate, in units of the surrogate: ``N``."""
+        return self.answers.at_candidates.mean
+
+    @property
+    def deviation(self) -> Tensor:
+        """At every candidate, with pending points counted: ``N``."""
+        return self.with_pending.at_candidates.variance.sqrt()
 
     def mean_at(self, X: Tensor) -> Tensor:
         """At points in the columns of the domain, ``n x d``, in units of the surrogate: ``n``."""
         return self.answers.anywhere.mean(self.answers.surrogate.inputs(X))
 
     def deviation_at(self, X: Tensor) -> Tensor:
-        """The same of the deviation, with pending points counted: ``n``."""
-        posterior = self.with_pending.anywhere
-        return posterior.variance(self.answers.surrogate.inputs(X)).sqrt()
+        """At points in the columns of the domain, ``n x d``, with pending points counted: ``n``."""
+        return self.with_pending.anywhere.variance(self.answers.surrogate.inputs(X)).sqrt()
 
 
-class RuleModel(TrialObserver):
+class RuleModel(View, TrialObserver):
     """The posteriors of all trials so far, at candidates and at any points.
 
     Each point has a key: a candidate's row on a finite set, or a number below 0.
-
-    Args:
-        ledger: the trials; read, never written.
-        feasibility: which points may be asked.
-        domain: where points may be asked.
-        pending: how pending points enter.
-        sign: -1 where the user minimises.
-        seed: of what is random in a rule.
 
     Attributes:
         surrogate: kernel, noise and units of the posteriors.
         candidates: ``N x d``: all points of a set, or where climbs on a box begin.
         prior_deviation: the largest at the candidates.
         is_blind: whether there are too few answers to learn a kernel from.
-        views: what the rule's surrogates see.
-        answers: of the first view; give the mean.
+        views: what each of the rule's surrogates sees; this model is the first one's.
         feasibility: which points may be asked.
-        behind: whether all trials are to be counted by :meth:`restart` before anything is read.
+        pending: how pending points enter.
+        seed: of what is random in a rule.
         widths: sigma at the last points, when they were asked, where ``pending`` inflates.
     """
 
@@ -200,7 +113,7 @@ class RuleModel(TrialObserver):
         self.feasibility, self.key = feasibility, feasibility.key
         self._domain, self._ledger, self._sign = domain, ledger, sign
         self.widths: list[float] = []
-        self.behind = True
+        self.behind = True  # all trials are to be counted by restart() before anything is read
 
     def restart(self, surrogates: Sequence[Surrogate], candidates: Tensor) -> None:
         """Count all trials anew, with other surrogates, of one kernel, or other candidates."""
@@ -217,14 +130,12 @@ class RuleModel(TrialObserver):
             View(Averages(each, candidates), Averages(each, candidates) if both else None)
             for each in surrogates
         ]
-        self.answers = self.views[0].answers
-        self._renewal, self._left_out = self._present_renewal, set()
-        if self._renewal:
-            self._left_out = self._without()
-        for trial in self._ledger.trials:
-            self._count(trial)
-        for result in self._ledger.attached:
-            self._count_attached(result)
+        self.answers, self.asked_points = self.views[0].answers, self.views[0].asked_points
+        self.renewals = self.renewals_due  # if they differ they are chosen by restart() again
+        self._left_out = self._without() if self.renewals else set()
+        results: list[Trial | Attached] = [*self._ledger.trials, *self._ledger.attached]
+        for result in results:
+            self._count(result)
         self.behind = False
 
     @property
@@ -233,33 +144,28 @@ class RuleModel(TrialObserver):
         return len(self._ledger)
 
     @property
-    def is_outgrown(self) -> bool:
-        """Whether points that are left out are to be chosen again, by :meth:`restart`."""
-        return self._renewal != self._present_renewal
-
-    @property
-    def _present_renewal(self) -> int:
-        """How many times points were chosen that are left out; 0 while none are.
+    def renewals_due(self) -> int:
+        """How many times points are to have been chosen that are left out; 0 while none are.
 
         Only where the kernel is learned, which nothing is claimed with, and unless posteriors cost
         no more with more answers anyway.
         """
         if not self.surrogate.learned or (self.finite and len(self.candidates) <= MAX_FOLDED):
             return 0
-        answers = self._ledger.answer_count + len(self._ledger.attached)
+        answers = len(self._ledger.values)
         return answers // RENEWED_EVERY if answers > MOST_POINTS else 0
 
     def _without(self) -> set[int]:
         """The keys of the points that are left out, a function of the trials so far.
 
-        They are chosen among the points all of whose trials were settled when the last multiple of
+        They are of the points all of whose trials were settled when the last multiple of
         ``RENEWED_EVERY`` answers was reached: between two renewals points are only added, and a run
         that was resumed knows the same ones.
         """
         results: list[Trial | Attached] = [*self._ledger.attached, *self._ledger.trials]
         answered = (r.answered_step for r in results if r.value is not None)
         steps = sorted(step for step in answered if step is not None)
-        last = steps[self._renewal * RENEWED_EVERY - 1]
+        last = steps[self.renewals * RENEWED_EVERY - 1]
         values: dict[int, list[float]] = {}
         later = set()
         for result in results:
@@ -277,38 +183,6 @@ class RuleModel(TrialObserver):
         y = sent([sum(values[key]) / len(values[key]) for key in keys], X)
         kept = representative(X / self.surrogate.covar_module.lengthscale, y)
         return set(keys).difference(keys[row] for row in kept.tolist())
-
-    def _use(self, key: int) -> None:
-        """Count a point that was left out, of which something happens."""
-        self._left_out.discard(key)
-        for trial in self.feasibility.trials(key):
-            self._count(trial)
-        for result in self._ledger.attached:
-            if self.key(result) == key:
-                self._count_attached(result)
-
-    @property
-    def mean(self) -> Tensor:
-        """At every candidate, in units of the surrogate: ``N``."""
-        return self.answers.at_candidates.mean
-
-    @property
-    def deviation(self) -> Tensor:
-        """At every candidate, with pending points counted: ``N``."""
-        return self.views[0].with_pending.at_candidates.variance.sqrt()
-
-    def mean_at(self, X: Tensor) -> Tensor:
-        """At points of a box, ``n x d`` in its columns, in units of the surrogate: ``n``."""
-        return self.views[0].mean_at(X)
-
-    def deviation_at(self, X: Tensor) -> Tensor:
-        """At points of a box, ``n x d`` in its columns, with pending points counted: ``n``."""
-        return self.views[0].deviation_at(X)
-
-    @property
-    def with_pending(self) -> Averages:
-        """Of the first view: give the deviation."""
-        return self.views[0].with_pending
 
     def running(self) -> set[int]:
         """The keys of points with a running trial."""
@@ -336,7 +210,7 @@ class RuleModel(TrialObserver):
 
     def pending_points(self) -> Tensor | None:
         """Points that count as pending, ``p x e`` in inputs of the surrogate; None without any."""
-        asked = self.views[0].asked
+        asked = self.asked_points
         if asked is None:
             return None
         points = [trial.point for trial in self._ledger.running()]
@@ -406,7 +280,7 @@ class RuleModel(TrialObserver):
                 generator = generator_for(self.seed, -1 - self.asks)
                 drawn = view.with_pending.fantasized(view.answers, generator)
             made.views.append(View(drawn, None))
-        made.answers = made.views[0].answers
+        made.answers, made.asked_points = made.views[0].answers, None
         return made
 
     def width_at(self, choice: Suggestion) -> float | None:
@@ -422,56 +296,48 @@ class RuleModel(TrialObserver):
         if (width := data.get("width")) is not None:  # what width_at() said
             assert self.pending.max_delay is not None
             self.widths = [*self.widths, validation.real(width, "width")][-self.pending.max_delay :]
-        if not self.behind:
-            if self.key(trial) in self._left_out:
-                self._use(self.key(trial))
-            else:
-                self._count(trial)
+        key = self.key(trial)
+        if not self.behind and key in self._left_out:
+            self._left_out.discard(key)
+            there = [result for result in self._ledger.attached if self.key(result) == key]
+            results: list[Trial | Attached] = [*self.feasibility.trials(key), *there]
+            for result in results:
+                self._count(result)
+        elif not self.behind:
+            self._count(trial)
 
     def settled(self, trial: Trial) -> None:
         if not self.behind:
             self._count(trial)
 
-    def corrected(self, trial: Trial, before: TrialState) -> None:
-        self.settled(trial)
-
     def attached(self, result: Attached) -> None:
         if not self.behind:
-            self._count_attached(result)
+            self._count(result)
 
     def detached(self, result: Attached) -> None:
-        if self.behind:
-            return
-        key = self.key(result)
-        for view in self.views:
-            for averages in (view.answers, view.asked):
-                if averages is not None:
-                    averages.drop(key, -1 - result.id)
+        if not self.behind:
+            self._count(result, gone=True)
 
-    def _count(self, trial: Trial) -> None:
-        """Enter a trial where its state says that it counts, and take it out elsewhere."""
-        key, x = self.key(trial), trial.point
+    def _count(self, result: Trial | Attached, *, gone: bool = False) -> None:
+        """Enter what a trial or an attached result says, or take it out where it does not count."""
+        key, x, noise_var = self.key(result), result.point, result.noise_var
+        source, value = result.id - 2**62, None if gone else result.value  # before all trials
         if key in self._left_out:
             return
-        counted = trial.state is not TrialState.ABANDONED
-        value = self.pending.value(trial) if counted else None
+        if isinstance(result, Trial):
+            source, gone = result.id, result.state is _ABANDONED
+            limit = self.pending.max_delay
+            late = limit is not None and result.delay is not None and result.delay > limit
+            if late or (value is None and not gone):
+                value = self.pending.value_of_missing
         for view in self.views:
-            if value is not None:
-                view.answers.put(key, trial.id, x, self._sign * value, trial.noise_var)
+            if value is None:
+                view.answers.drop(key, source)
             else:
-                view.answers.drop(key, trial.id)
-            if view.asked is None:
+                view.answers.put(key, source, x, self._sign * value, noise_var)
+            if view.asked_points is None:
                 continue
-            if counted:
-                view.asked.put(key, trial.id, x, None, trial.noise_var)
+            if gone:
+                view.asked_points.drop(key, source)
             else:
-                view.asked.drop(key, trial.id)
-
-    def _count_attached(self, result: Attached) -> None:
-        key, source = self.key(result), -1 - result.id
-        if key in self._left_out:
-            return
-        for view in self.views:
-            view.answers.put(key, source, result.point, self._sign * result.value, None)
-            if view.asked is not None:
-                view.asked.put(key, source, result.point, None, None)
+                view.asked_points.put(key, source, x, None, noise_var)

@@ -26,6 +26,7 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_delay import validation
+from botorch_delay.confidence.bounds import Confidence, FixedBeta
 from botorch_delay.design.ascent import BoundClimb
 from botorch_delay.domains.devices import seeded, sent, sent_rows
 from botorch_delay.exceptions import BotorchDelayError, InputError, InputTypeError
@@ -33,7 +34,8 @@ from botorch_delay.gp.delayed_gp import DelayedGP
 from botorch_delay.gp.kernels import CHUNK_ELEMENTS, covariance
 from botorch_delay.gp.sample_paths import FEATURES
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.optimizers.rule_model import Pending, RuleModel
+from botorch_delay.optimizers.pending import Pending
+from botorch_delay.optimizers.rule_model import RuleModel
 
 Score = Callable[[Tensor], Tensor]
 
@@ -68,9 +70,9 @@ class Rule(ABC):
         return (surrogate,)
 
     @property
-    def interval_beta(self) -> float:
-        """The square of the factor on the deviation in the interval of a recommendation."""
-        return 6.0
+    def interval_confidence(self) -> tuple[Confidence, float]:
+        """What the interval of a recommendation is made of: a confidence and its delta."""
+        return FixedBeta(6.0), 0.1
 
     @abstractmethod
     def score(self, model: RuleModel) -> Tensor:
@@ -150,8 +152,8 @@ class UCB(Rule):
         return math.sqrt(self.beta)
 
     @property
-    def interval_beta(self) -> float:
-        return self.beta
+    def interval_confidence(self) -> tuple[Confidence, float]:
+        return FixedBeta(self.beta), 0.1
 
     def score(self, model: RuleModel) -> Tensor:
         return model.mean + (self.factor + sum(model.widths)) * model.deviation

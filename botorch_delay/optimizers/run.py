@@ -1,19 +1,14 @@
-"""A run as the events that happened in it, and the kernel and noise that its answers say.
-
-:class:`Run` is what every optimizer keeps, saves and loads.
-"""
+"""A run as the events that happened in it, and the kernel and noise that its answers say."""
 
 from __future__ import annotations
 
 import copy
 import functools
-import hashlib
 import json
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import torch
@@ -23,17 +18,11 @@ from botorch_delay import validation
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.posterior import warned
-from botorch_delay.gp.surrogate import (
-    MIN_ANSWERS_TO_FIT,
-    Surrogate,
-    fit_surrogate,
-)
+from botorch_delay.gp.surrogate import MIN_ANSWERS_TO_FIT, Learned, Surrogate, fit_surrogate
 from botorch_delay.history import sqlite, states
-from botorch_delay.history.answers import Answers
 from botorch_delay.history.events import SETTLED, Event, read_events, truncated
-from botorch_delay.history.observer import TrialObserver
 from botorch_delay.history.point_status import Feasibility
-from botorch_delay.history.trials import Attached, Ledger, Trial, TrialState
+from botorch_delay.history.trials import Ledger, TrialObserver
 from botorch_delay.optimizers.config import Config
 
 # A learned kernel is fitted again when there are this many times the answers of the last fit.
@@ -45,27 +34,20 @@ PENDING_PER_ANSWER = 32
 class Fitting:
     """Kernel and noise: fixed, or learned and fitted again as answers come in.
 
-    A learned surrogate is fitted again, inside an ask, once the answers have grown by a fifth, and
-    by one for 32 pending asks. A fit depends on the answers alone, so that :meth:`upcoming`, which
-    looks ahead for those who only read, changes nothing that is asked later.
-
-    Attributes:
-        learned: whether kernel and noise are learned.
-        surrogate: the one in use.
-        fitted_to: how many answers it was fitted to, attached results included.
+    A fit depends on the answers alone, so that :meth:`upcoming`, which looks ahead for those who
+    only read, changes nothing that is asked later.
     """
 
     def __init__(self, config: Config, ledger: Ledger) -> None:
         self._config, self._ledger = config, ledger
-        self.learned = config.learned
-        self.surrogate = config.fixed or self._fit(None)
-        self.fitted_to = 0
+        self.surrogate = config.fixed or self._fit(None)  # the one in use
+        self.fitted_to = 0  # how many answers, attached results included
         self._ahead: tuple[int, Surrogate] | None = None  # to how many answers
 
     def upcoming(self) -> Surrogate:
         """The surrogate that the next ask would use."""
-        answers = self.answers
-        if not self.learned or answers == self.fitted_to:
+        answers = len(self._ledger.values)
+        if not self._config.learned or answers == self.fitted_to:
             return self.surrogate
         # Before there can be a fit, every answer tells something about the scale of values.
         due = GROWTH_TO_REFIT * self.fitted_to
@@ -80,8 +62,8 @@ class Fitting:
     def take(self, fitted: Mapping[str, Any]) -> None:
         """Use a surrogate that was fitted, here or elsewhere, by the data of its event."""
         answers = validation.whole(fitted["answers"], "answers", 0)
-        if not self.learned or answers > self.answers:
-            raise StorageError(f"a fit to {answers} answers, of {self.answers}.")
+        if not self._config.learned or answers > len(self._ledger.values):
+            raise StorageError(f"a fit to {answers} answers, of {len(self._ledger.values)}.")
         self.surrogate = Surrogate.rebuild(fitted["surrogate"], self._config.domain)
         self.fitted_to, self._ahead = answers, None
 
@@ -89,26 +71,17 @@ class Fitting:
         """An answer that was fitted has changed: the next ask fits again."""
         self.fitted_to, self._ahead = 0, None
 
-    @property
-    def answers(self) -> int:
-        """How many there are, attached results included."""
-        return self._ledger.answer_count + len(self._ledger.attached)
-
     def _fit(self, previous: Surrogate | None) -> Surrogate:
-        config, ledger = self._config, self._ledger
-        answers = Answers.of(config.domain, config.sign, ledger.results())
-        if config.worst_value is not None and 0 < len(answers) < MIN_ANSWERS_TO_FIT:
-            worst = answers.y.new_tensor([config.sign * config.worst_value])
-            y = torch.cat([answers.y[:1], worst])
-            answers = replace(answers, X=answers.X[[0, 0]], y=y)
+        config, learned = self._config, self._config.covar_module
+        assert isinstance(learned, Learned)
         return fit_surrogate(
             config.domain,
-            answers,
+            config.answers(self._ledger.results()),
             seed=config.seed,
             previous=previous,
-            warm_start=config.warm_start,
+            warm_start=learned.warm_start,
             exact=config.exact,
-            warp=config.warp,
+            warp=learned.warp,
         )
 
 
@@ -116,14 +89,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Lock:
-    """A reentrant lock that objects with copies can own: each copy gets one of its own.
-
-    ``warned`` holds the warnings of lost accuracy that calls of the object have given.
-    """
+    """A reentrant lock that objects with copies can own: each copy gets one of its own."""
 
     def __init__(self) -> None:
         self.held = threading.RLock()
-        self.warned: list[str] = []
+        self.warned: list[str] = []  # of lost accuracy, in calls of the object
 
     def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
         return Lock, ()
@@ -148,19 +118,16 @@ def exclusive(method: F) -> F:
 
 
 class Run:
-    """What happened in a run; its state is the replay of the configuration and these events.
+    """What every optimizer keeps, saves and loads: a configuration, and events replayed on it.
 
     Attributes:
         notes: JSON-ready values of the user's own, kept with the state.
     """
 
-    _fitting: Fitting | None = None  # of optimizers that may learn kernel and noise
     _observers: Sequence[TrialObserver]  # what takes in what happens to trials, in this order
 
     def __init__(self, config: Config) -> None:
-        self._config = config
-        self._domain, self._planned = config.domain, config.horizon
-        self._seed, self._maximize, self._exact = config.seed, config.maximize, config.exact
+        self._config, self._domain, self._planned = config, config.domain, config.horizon
         self._lock = Lock()
 
     def _start(self) -> None:
@@ -170,8 +137,9 @@ class Run:
         self._finished = False
         self.notes: dict[str, Any] = {}
         self._noted = "{}"
-        self._ledger = Ledger(origin=f"{type(self).__name__} {self._domain.fingerprint()}")
-        self._feasibility = Feasibility(self._domain, exact=self._exact)
+        self._ledger = Ledger()
+        self._fitting = Fitting(self._config, self._ledger)
+        self._feasibility = Feasibility(self._domain, exact=self.exact)
         self._observers = [self._feasibility]
 
     @property
@@ -187,12 +155,12 @@ class Run:
     @property
     def maximize(self) -> bool:
         """Whether large values are good."""
-        return self._maximize
+        return self._config.maximize
 
     @property
     def exact(self) -> bool:
         """Whether evaluations have no noise, so that no point is asked twice."""
-        return self._exact
+        return self._config.exact
 
     @exclusive
     def state_dict(self) -> dict[str, Any]:
@@ -217,8 +185,9 @@ class Run:
                 f"The state is of a {state['optimizer']}, this is a {type(self).__name__}."
             )
         stored = {key: state[key] for key in ("points", "bounds") if key in state}
-        loaded = copy.copy(self)
-        loaded._planned = self._shorter(loaded._horizon_in(state["config"]))
+        loaded, stored_horizon = copy.copy(self), state["config"].get("horizon")
+        if self._planned is not None and stored_horizon in range(1, self._planned):
+            loaded._planned = stored_horizon
         loaded._start()
         states.check_same(
             self._array() | loaded._described(),
@@ -234,17 +203,13 @@ class Run:
             )
         loaded._noted = json.dumps(state["notes"])
         loaded.notes = json.loads(loaded._noted)
-        if "digest" in state and state["events"]:
-            loaded._ledger.know_digest(state["digest"])
         if horizon is not None and self._planned is not None and horizon < self._planned:
             loaded._happen("extended", data={"horizon": self._planned})
         self.__dict__.update(loaded.__dict__)
 
     @exclusive
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the state to an SQLite file, in one transaction.
-
-        Saving again to the same file writes what changed since: one more answer is one row.
+        """Write the state to an SQLite file, or what changed since, in one transaction.
 
         Args:
             path: the file; it is made if it does not exist.
@@ -265,8 +230,7 @@ class Run:
         except (TypeError, ValueError, RecursionError) as error:
             raise StorageError(f"notes must be JSON-ready: {error}.") from error
         if notes != self._noted:  # a change like any other, or another holder could drop it
-            digest = hashlib.blake2b(notes.encode(), digest_size=16).hexdigest()
-            self._happen("noted", data={"digest": digest})
+            self._happen("noted")
             self._noted = notes
         return {
             "format": states.FORMAT,
@@ -283,29 +247,36 @@ class Run:
     def _happen(
         self, kind: str, value: float | None = None, data: Mapping[str, Any] | None = None
     ) -> None:
-        """Let something happen that is of no trial."""
         self._apply(Event(kind, time.time(), value=value, data=data or {}))
 
     def _apply(self, event: Event) -> None:
-        """Take in an event, as it happens or when it is replayed: nothing is decided here.
-
-        StorageError if it cannot follow those before it.
-        """
-        if self._fitting is not None and event.kind in ("corrected", "detached"):
+        """Take in an event, as it happens or when it is replayed: nothing is decided here."""
+        ledger, observers = self._ledger, self._observers
+        if event.kind in ("corrected", "detached"):
             self._fitting.forget()
         if event.kind == "asked":
-            self._apply_asked(self._ledger.ask(event, self._domain), event.data)
+            trial = ledger.ask(event, self._domain)
+            for observer in observers:
+                observer.asked(trial, event.data)
         elif event.kind in SETTLED:
-            self._apply_settled(self._ledger.settle(event))
+            trial = ledger.settle(event)
+            for observer in observers:
+                observer.settled(trial)
         elif event.kind == "corrected":
-            self._apply_corrected(*self._ledger.correct(event))
+            trial, before = ledger.correct(event)
+            for observer in observers:
+                observer.corrected(trial, before)
         elif event.kind == "attached":
-            self._apply_attached(self._ledger.attach(event, self._domain))
+            result = ledger.attach(event, self._domain)
+            for observer in observers:
+                observer.attached(result)
         elif event.kind == "detached":
-            self._apply_detached(self._ledger.detach(event))
+            result = ledger.detach(event)
+            for observer in observers:
+                observer.detached(result)
         else:
             self._apply_decided(event)
-            self._ledger.append(event)
+            ledger.append(event)
 
     def _replay(self, events: Iterable[Event]) -> None:
         """Apply stored events to a state that begins; StorageError if one cannot be."""
@@ -319,38 +290,9 @@ class Run:
                     f"Stored event {number}, {event.kind}, cannot be: {truncated(error)}"
                 ) from error
 
-    @property
-    def event_count(self) -> int:
-        """How many events there are."""
-        return self._ledger.event_count
-
     def events(self, start: int = 0) -> list[Event]:
         """What happened from event ``start`` on; see :mod:`botorch_delay.history.events`."""
         return list(self._ledger.events(start))
-
-    def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        for observer in self._observers:
-            observer.asked(trial, data)
-
-    def _apply_settled(self, trial: Trial) -> None:
-        for observer in self._observers:
-            observer.settled(trial)
-
-    def _apply_corrected(self, trial: Trial, before: TrialState) -> None:
-        for observer in self._observers:
-            observer.corrected(trial, before)
-
-    def _apply_attached(self, result: Attached) -> None:
-        for observer in self._observers:
-            observer.attached(result)
-
-    def _apply_detached(self, result: Attached) -> None:
-        for observer in self._observers:
-            observer.detached(result)
-
-    def _apply_extended(self, before: int) -> None:
-        for observer in self._observers:
-            observer.extended(before)
 
     def _apply_decided(self, event: Event) -> None:
         """Take in an event of another kind."""
@@ -362,38 +304,21 @@ class Run:
                 raise StorageError(f"a horizon of {before} is extended to {horizon}.")
             self._config.plan(horizon)
             self._finished = False
-            self._apply_extended(before)
-        elif event.kind == "fitted" and self._fitting is not None:
+            for observer in self._observers:
+                observer.extended(before)
+        elif event.kind == "fitted":
             self._fitting.take(event.data)
         elif event.kind != "noted":
             raise StorageError(f"A {type(self).__name__} has no such event.")
 
     def _fit_if_due(self) -> None:
         """Learn kernel and noise again where that is due."""
-        fitting = self._fitting
-        if fitting is not None and (surrogate := fitting.upcoming()) is not fitting.surrogate:
-            fitted = {"surrogate": surrogate.describe(), "answers": fitting.answers}
+        surrogate = self._fitting.upcoming()
+        if surrogate is not self._fitting.surrogate:
+            fitted = {"surrogate": surrogate.describe(), "answers": len(self._ledger.values)}
             self._happen("fitted", data=fitted)
 
     def _described(self) -> dict[str, Any]:
         """What it was made with, JSON-ready."""
-        return self._configuration() | self._domain.describe()
-
-    def _configuration(self) -> dict[str, Any]:
-        """The arguments that it was made with, JSON-ready."""
-        return self._config.describe() | {"horizon": self._planned}
-
-    def _horizon_in(self, config: Mapping[str, Any]) -> Any:
-        """The horizon that a stored configuration was made with."""
-        return config.get("horizon")
-
-    def _shorter(self, horizon: Any) -> int | None:
-        """A stored horizon, where it is shorter than the one that was planned here."""
-        planned = self._planned
-        is_number = isinstance(horizon, int) and not isinstance(horizon, bool)
-        shorter = planned is not None and is_number and 1 <= horizon < planned
-        return horizon if shorter else planned
-
-    @property
-    def _sign(self) -> float:
-        return self._config.sign
+        horizon = {"horizon": self._planned}
+        return self._config.describe() | horizon | self._domain.describe()

@@ -96,7 +96,5 @@ class EarlyClose:
         surrogate, domain = current.surrogate, self._domain
         picks = torch.tensor(keys)
         picks = picks[torch.isin(picks, rows.cpu())]
-        X, unknown = domain.on_cpu[picks], torch.full((len(picks),), torch.nan, dtype=torch.double)
-        design = Answers(X, X.new_zeros(len(picks)), unknown, picks)
-        posterior = surrogate.posterior(surrogate.data(design))
-        return float(posterior.at(domain.like[rows]).deviation.max())
+        data = surrogate.data(Answers.without_values(domain, picks))
+        return float(surrogate.posterior(data).at(domain.like[rows]).deviation.max())

@@ -38,10 +38,9 @@ from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.kernels import prior_variance
-from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.events import Event
 from botorch_delay.history.point_status import nothing_to_ask
-from botorch_delay.history.trials import Suggestion, Trial
+from botorch_delay.history.trials import Suggestion, Trial, TrialObserver
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import ThreDSConfig
 from botorch_delay.optimizers.recommendation import intervals
@@ -53,30 +52,27 @@ BOX_POINTS = 4096
 
 
 @dataclass
-class _Search:
-    """The state of the algorithm, with values to be maximised. Nodes are numbers of the tree.
-
-    Attributes:
-        place: which region is searched.
-        found: accepted nodes of this epoch.
-        accepted: those in the region that is searched.
-        trials: asked in this search, in order.
-        mark: answers at the last acceptance.
-        begin: the first ask of this epoch.
-        depth: how often the domain has shrunk.
-    """
+class _Search(TrialObserver):
+    """The state of the algorithm, with values to be maximised. Nodes are numbers of the tree."""
 
     a: float
     b: float
     epoch: int = 1
     regions: list[int] = field(default_factory=lambda: [1])
-    place: int = 0
-    found: list[int] = field(default_factory=list)
-    accepted: list[int] = field(default_factory=list)
-    trials: list[int] = field(default_factory=list)
-    mark: int = 0
-    begin: int = 0
-    depth: int = 0
+    place: int = 0  # which region is searched
+    found: list[int] = field(default_factory=list)  # accepted nodes of this epoch
+    accepted: list[int] = field(default_factory=list)  # those in the region that is searched
+    trials: list[Trial] = field(default_factory=list)  # of this search
+    mark: int = 0  # answers at the last acceptance
+    begin: int = 0  # the first ask of this epoch
+    depth: int = 0  # how often the domain has shrunk
+
+    def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
+        self.trials.append(trial)
+
+    def answered(self) -> list[Trial]:
+        """The answered trials of this search."""
+        return [trial for trial in self.trials if trial.value is not None]
 
 
 class ThreDSOptimizer(Optimizer):
@@ -87,29 +83,15 @@ class ThreDSOptimizer(Optimizer):
     ended are used by ``recommend`` only.
 
     On a box it is played on 4,096 Sobol points, drawn by ``seed``. Kernel and noise are given.
-    Arguments that are not named here are those of :class:`BPEDelayOptimizer`.
+    Arguments that are not named here are those of :class:`AcquisitionOptimizer`.
 
     Args:
-        horizon: how many asks are planned; None where no end is planned.
-        confidence: gives the multiplier, from all answers of a search; with
-            ``RKHSConfidence`` the self-normalised one.
+        confidence: gives the multiplier, from all answers of a search.
         interval: ends between which max f (min f where ``maximize`` is False) is known to
             lie; minus and plus ``norm_bound * sqrt(max k(x, x))`` if None, which needs
             ``RKHSConfidence``.
         patience: answers after which a descendant is accepted although nothing is certain.
         delta: failure probability of the bounds of one search.
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from botorch_delay.confidence.bounds import RKHSConfidence
-        >>> from botorch_delay.domains.finite import FiniteDomain
-        >>> domain = FiniteDomain(torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1))
-        >>> opt = ThreDSOptimizer(
-        ...     domain, covar_module=RBFKernel().double(), noise_var=1e-4,
-        ...     confidence=RKHSConfidence(norm_bound=2.0, noise_std=0.01),
-        ... )
-        >>> opt.interval
-        (-2.0, 2.0)
     """
 
     def __init__(
@@ -137,37 +119,36 @@ class ThreDSOptimizer(Optimizer):
         )
         super().__init__(config)
         assert config.fixed is not None
-        self._surrogate, self._confidence = config.fixed, config.confidence
-        self._delta, self._patience = config.delta, config.patience
-        self._points = self._discretize()
-        self._on_host = self._points.cpu()  # for what is decided there, copied once
-        self._row_at: dict[tuple[float, ...], int] = {}  # of the points that are played on a box
+        self._config: ThreDSConfig = config
+        self._surrogate, self._points = config.fixed, domain.like
         if not config.finite:
-            self._row_at = {tuple(x): row for row, x in enumerate(self._on_host.tolist())}
-        self._ends = self._first_interval(config)
+            spread = spread_points(domain, BOX_POINTS, generator_for(config.seed, 0))
+            self._points = torch.unique(spread, dim=0)
+        self._on_host = self._points.cpu()  # for what is decided there, copied once
+        rows = () if config.finite else enumerate(self._on_host.tolist())
+        self._row_at = {tuple(x): row for row, x in rows}  # of the points that are played on a box
+        ends = config.interval
+        if ends is None:
+            assert config.confidence.constants is not None
+            with torch.no_grad():
+                prior = prior_variance(config.fixed.covar_module, self._points)
+            largest = config.confidence.constants.norm_bound * prior.max().item() ** 0.5
+            ends = -largest, largest
+        self._ends = ends
         self._levels = min(domain.dim, MAX_LEVELS)
         self._nodes: dict[int, Tensor] = {1: torch.arange(len(self._points))}
         self._start()
 
     def _start(self) -> None:
         super()._start()
-        low, high = sorted(self._sign * end for end in self._ends)
+        low, high = sorted(self._config.sign * end for end in self._ends)
         self._search = _Search(low, high)
-
-    def _first_interval(self, config: ThreDSConfig) -> tuple[float, float]:
-        if config.interval is not None:
-            return config.interval
-        constants = config.confidence.constants
-        assert constants is not None
-        with torch.no_grad():
-            prior = prior_variance(self._surrogate.covar_module, self._points)
-        largest = constants.norm_bound * prior.max().item() ** 0.5
-        return -largest, largest
+        self._observers = [self._feasibility, self._search]
 
     @property
     def interval(self) -> tuple[float, float]:
         """Where the algorithm takes the best value to lie, in the user's units and sign."""
-        low, high = sorted((self._sign * self._search.a, self._sign * self._search.b))
+        low, high = sorted((self._config.sign * self._search.a, self._config.sign * self._search.b))
         return low, high
 
     @property
@@ -175,9 +156,9 @@ class ThreDSOptimizer(Optimizer):
         missing = (
             "GP-ThreDS is analysed for answers without delay, and for a random walk on the tree "
             "with another test than the one of its authors' experiments, which is played here.",
-            *self._confidence.missing,
+            *self._config.confidence.missing,
         )
-        return Guarantee(False, self._delta, self._confidence.assumptions, missing)
+        return Guarantee(False, self._config.delta, self._config.confidence.assumptions, missing)
 
     def _choose(self) -> Suggestion:
         while True:
@@ -186,14 +167,13 @@ class ThreDSOptimizer(Optimizer):
             if not len(candidates):
                 self._happen("searched")
                 continue
-            answered = self._answered()
+            answered = search.answered()
             if not answered:
                 index = self._middle(candidates)
                 break
-            evidence = self._surrogate.data(self._data(answered))
-            posterior, half, _ = intervals(
-                self._points[candidates], self._surrogate, evidence, self._confidence, self._delta
-            )
+            data = self._surrogate.data(self._config.answers(answered))
+            judged = self._surrogate, data, *self._config.interval_confidence
+            posterior, half, _ = intervals(self._points[candidates], *judged)
             lower, upper = posterior.mean - half, posterior.mean + half
             safe, hopeful = lowest_tied(lower), lowest_tied(upper)
             # In one tensor, so that a device is waited for once.
@@ -202,7 +182,7 @@ class ThreDSOptimizer(Optimizer):
             threshold = (search.a + search.b) / 2.0
             if largest < threshold - self._slack():
                 self._happen("searched")
-            elif reached > threshold or len(answered) - search.mark >= self._patience:
+            elif reached > threshold or len(answered) - search.mark >= self._config.patience:
                 self._happen("accepted", data={"node": self._descendant_of(int(best))})
             else:
                 index = int(index)
@@ -211,18 +191,6 @@ class ThreDSOptimizer(Optimizer):
         if self._domain.count is not None:
             return Suggestion(index, round=number, slot=slot)
         return Suggestion(None, round=number, slot=slot, x=self._on_host[index])
-
-    def _discretize(self) -> Tensor:
-        """The points that are played on, ``N x d``."""
-        if self._domain.count is not None:
-            return self._domain.like
-        generator = generator_for(self._seed, 0)
-        return torch.unique(spread_points(self._domain, BOX_POINTS, generator), dim=0)
-
-    def _answered(self) -> list[Trial]:
-        """The answered trials of this search."""
-        asked = map(self._ledger.trials.__getitem__, self._search.trials)
-        return [trial for trial in asked if trial.value is not None]
 
     def _slack(self) -> float:
         low, high = self._ends
@@ -237,7 +205,7 @@ class ThreDSOptimizer(Optimizer):
             rows = rows[~torch.isin(rows, torch.cat(taken))]
         point = self._feasibility.keys.point  # of a box, by their keys below 0
         keys = self._feasibility.closed()
-        closed = [k if k >= 0 else self._row_at[tuple(point(k).tolist())] for k in keys]
+        closed = [k if k >= 0 else self._row_at.get(tuple(point(k).tolist()), -1) for k in keys]
         if len(closed) == len(self._points):
             raise nothing_to_ask(len(closed))
         if closed:
@@ -291,12 +259,6 @@ class ThreDSOptimizer(Optimizer):
             self._nodes[node // 2 * 2 + 1] = rows[order[half:]].sort().values
         return self._nodes[node]
 
-    def _apply_asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        if trial.index is None and tuple(data["x"]) not in self._row_at:
-            raise StorageError(f"trial {trial.id} is at none of the points that are played on.")
-        super()._apply_asked(trial, data)
-        self._search.trials.append(trial.id)
-
     def _apply_decided(self, event: Event) -> None:
         if event.kind == "searched":
             self._end_region()
@@ -306,9 +268,6 @@ class ThreDSOptimizer(Optimizer):
             if any(len(self._rows(parent)) < 2 for parent in reversed(path)):
                 raise StorageError(f"{node} is no node of the tree.")
             self._search.accepted.append(node)
-            self._search.mark = len(self._answered())
+            self._search.mark = len(self._search.answered())
         else:
             super()._apply_decided(event)
-
-    def _judgement(self) -> tuple[Surrogate, Confidence, float]:
-        return self._surrogate, self._confidence, self._delta

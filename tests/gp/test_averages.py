@@ -12,7 +12,7 @@ from botorch_delay.exceptions import NumericsWarning
 from botorch_delay.gp.averages import Averages
 from botorch_delay.gp.posterior import BLOCK, Data, Posterior
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.optimizers.rule_model import Hallucinate
+from botorch_delay.optimizers.pending import Hallucinate
 from botorch_delay.optimizers.rules import UCB
 
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
@@ -169,10 +169,10 @@ def test_pending_points_are_entered_apart_only_where_there_are_any():
     )
     for _ in range(20):
         trial = opt.ask()
-        assert not len(opt._maximizer.model.views[0].asked._at_candidates)
+        assert not len(opt._maximizer.model.views[0].asked_points._at_candidates)
         opt.tell(trial, 0.5)
     waiting = [opt.ask() for _ in range(3)]
-    assert len(opt._maximizer.model.views[0].asked._at_candidates) > 0
+    assert len(opt._maximizer.model.views[0].asked_points._at_candidates) > 0
     expected = opt._maximizer.model.deviation
     for trial in waiting:
         opt.mark_abandoned(trial)

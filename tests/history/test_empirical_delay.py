@@ -6,7 +6,7 @@ import torch
 from cases import generator, line, scattered, se
 
 import botorch_delay as bd
-from botorch_delay.exceptions import InputError, NoAnswerError, NotSupportedError
+from botorch_delay.exceptions import InputError, InputTypeError, NoAnswerError, NotSupportedError
 from botorch_delay.history.trials import TrialState
 
 # Remission times under 6-MP of Freireich et al. (1963), the textbooks' example; a patient who is
@@ -89,23 +89,9 @@ def test_a_quantile_beyond_what_is_known_says_so():
         bd.EmpiricalDelay([1, 2]).survival(5, age=3)
 
 
-def test_samples_follow_the_estimate():
-    law = leukemia()
-    drawn = law.sample(40_000, generator(3))
-    assert drawn.dtype == torch.int64
-    assert torch.equal(drawn, law.sample(40_000, generator(3)))
-    assert set(drawn.tolist()) == {*WEEKS, law.limit}
-    for week in TEXTBOOK:
-        assert (drawn > week).double().mean().item() == pytest.approx(law.survival(week), abs=0.01)
-    assert drawn.double().mean().item() == pytest.approx(law.mean, abs=0.3)
-    assert law.sample(0, generator(0)).tolist() == []
-
-
 def test_it_promises_nothing():
     law = leukemia()
-    with pytest.raises(NotSupportedError, match="Leave the delay law out"):
-        law.upper_bound(100, 0.1)
-    with pytest.raises(NotSupportedError, match="estimate"):
+    with pytest.raises(InputTypeError, match="no estimate"):
         bd.BPEDelayOptimizer(
             bd.FiniteDomain(line(9)), 30, covar_module=se(), noise_var=0.1, delay=law
         )

@@ -145,12 +145,12 @@ def constraint(rhs):
         (
             lambda: bd.QueuedOptimizer(bpe(covar_module=matern(1.5))),
             lambda: bd.QueuedOptimizer(bpe(covar_module=matern(2.5))),
-            "base.covar_module.nu=1.5, this optimizer has base.covar_module.nu=2.5",
+            "covar_module.nu=1.5, this optimizer has covar_module.nu=2.5",
         ),
         (
             lambda: bd.QueuedOptimizer(finite()),
             lambda: bd.QueuedOptimizer(bpe()),
-            "base.optimizer='RandomOptimizer', this optimizer has base.optimizer='BPEDelay",
+            "base='RandomOptimizer', this optimizer has base='BPEDelay",
         ),
     ],
 )

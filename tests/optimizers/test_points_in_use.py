@@ -36,7 +36,7 @@ def make():
 
 def counted(opt):
     model = opt._maximizer.model
-    return len(model.answers.keys), len(model.views[0].asked.keys)
+    return len(model.answers.keys), len(model.views[0].asked_points.keys)
 
 
 def test_as_many_points_count_however_many_answers_there_are():
@@ -79,7 +79,7 @@ def test_a_point_that_was_left_out_counts_with_all_its_answers_when_it_is_asked_
     point = {"x": before.x.tolist(), "point": None, "round": 1, "slot": -1}
     opt._apply(Event("asked", 0.0, len(opt.trials), data=point))
     assert key in model.answers.keys
-    assert key in model.views[0].asked.keys
+    assert key in model.views[0].asked_points.keys
     sizes = counted(opt)
     model.behind = True
     opt.ask()

@@ -67,7 +67,7 @@ def seen(opt):
     """Mean and deviation at every point, as the rule sees them: ``N`` each, in units of values."""
     model = played(opt)
     mean = model.surrogate.offset + model.surrogate.scale * model.mean
-    return opt._sign * mean, model.surrogate.scale * model.deviation
+    return opt._config.sign * mean, model.surrogate.scale * model.deviation
 
 
 def value(trial):

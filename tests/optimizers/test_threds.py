@@ -14,7 +14,6 @@ from botorch_delay.exceptions import (
     EmptyDomainError,
     InputError,
     InputTypeError,
-    StorageError,
 )
 
 NOISE = 0.02
@@ -191,14 +190,6 @@ def test_on_a_box_failures_count_by_point_also_after_loading():
         asked.append([other.ask().x.tolist() for _ in range(3)])
         assert trial.x.tolist() not in asked[-1]
     assert asked[0] == asked[1]
-
-
-def test_a_stored_trial_elsewhere_on_the_box_is_refused():
-    state = on_a_box(3).state_dict()
-    asked = [event for event in state["events"] if event["kind"] == "asked"]
-    asked[1]["data"]["x"] = [0.123, 0.456]
-    with pytest.raises(StorageError, match="trial 1 is at none of the points"):
-        on_a_box().load_state_dict(state)
 
 
 def on_device(domain, kernel):

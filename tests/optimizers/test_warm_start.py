@@ -8,7 +8,7 @@ from cases import scattered, se
 
 import botorch_delay as bd
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
-from botorch_delay.optimizers.specs import build_part, describe_part
+from botorch_delay.optimizers.part_records import build_part, describe_part
 
 POINTS = scattered(80)
 OPTIMIZERS = [

@@ -97,7 +97,7 @@ BYTES: list[Callable[[random.Random, bytearray], bytearray]] = [
 COLUMNS = {
     "meta": ["key", "value"],
     "arrays": ["name", "dtype", "shape", "data"],
-    "events": ["number", "kind", "time", "trial", "value", "data", "digest"],
+    "events": ["number", "kind", "time", "trial", "value", "data"],
 }
 
 

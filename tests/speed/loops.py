@@ -27,7 +27,7 @@ from botorch_delay.optimizers import (
     Optimizer,
     RandomOptimizer,
 )
-from botorch_delay.optimizers.rule_model import Hallucinate
+from botorch_delay.optimizers.pending import Hallucinate
 from botorch_delay.optimizers.rules import UCB
 from speed.clocks import Timed, fastest, interleaved, percentile, resident
 from speed.isolation import isolated

@@ -32,13 +32,13 @@ from botorch_delay.gp.kernels import build_kernel, covariance, describe_kernel, 
 from botorch_delay.gp.surrogate import Hyperparameters, Learned
 from botorch_delay.optimizers.certifying import CertifyingUCB
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
-from botorch_delay.optimizers.rule_model import Censor, Hallucinate, Ignore, KrigingBeliever
+from botorch_delay.optimizers.pending import Censor, Hallucinate, Ignore, KrigingBeliever
 from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
 
 _PLAIN = (bool, int, float, str, type(None))
 # A kernel that cannot be rebuilt is evaluated between this many points, to know it again.
 _PROBES = 8
-_PARTS: dict[str, type] = {
+_REBUILT: dict[str, type] = {
     part.__name__: part
     for part in (
         *(FixedBeta, RKHSConfidence),
@@ -49,7 +49,7 @@ _PARTS: dict[str, type] = {
         *(HorizonRounds, GeometricRounds),
     )
 }
-_ARGUMENTS = {name: tuple(inspect.signature(part).parameters) for name, part in _PARTS.items()}
+_ARGUMENTS = {name: tuple(inspect.signature(part).parameters) for name, part in _REBUILT.items()}
 
 
 def describe_part(part: Any, points: Tensor | None = None) -> Any:
@@ -67,7 +67,7 @@ def describe_part(part: Any, points: Tensor | None = None) -> Any:
     if isinstance(part, BotorchRule):
         options = {key: _plain(value) for key, value in part.options.items()}
         return {"class": kind.__name__, "factory": part.name, "options": options}
-    if _PARTS.get(kind.__name__) is not kind:  # by its full name, which is on no list
+    if _REBUILT.get(kind.__name__) is not kind:  # by its full name, which is on no list
         attributes = {name: _plain(getattr(part, name)) for name in _attributes(part)}
         return {"class": f"{kind.__module__}.{kind.__qualname__}", "arguments": attributes}
     arguments = {name: describe_part(getattr(part, name)) for name in _ARGUMENTS[kind.__name__]}
@@ -96,7 +96,7 @@ def _attributes(part: Any) -> list[str]:
 
 def _plain(value: Any) -> Any:
     """A plain value as it is, a part of this library as its record, else a name in a list."""
-    if _PARTS.get(type(value).__name__) is type(value):
+    if _REBUILT.get(type(value).__name__) is type(value):
         return describe_part(value)
     return value if isinstance(value, _PLAIN) else [type(value).__name__]
 
@@ -104,14 +104,10 @@ def _plain(value: Any) -> Any:
 def build_part(
     record: Any, name: str, like: Tensor, passed: Mapping[str, Any] | None = None
 ) -> Any:
-    """What :func:`describe_part` gave a record of, for an argument.
+    """What :func:`describe_part` gave a record of, for the argument ``name``.
 
-    Args:
-        record: the record.
-        name: of the argument.
-        like: of the dtype and device that a kernel shall have.
-        passed: parts by the names of their arguments, to be used instead of what is recorded of
-            them, at any depth.
+    A kernel has the dtype and device of ``like``. Parts that were ``passed``, by the names of their
+    arguments, are used instead of what is recorded of them, at any depth.
     """
     if passed and passed.get(name) is not None:
         return passed[name]
@@ -123,13 +119,13 @@ def build_part(
             return build_kernel(record["structure"], like)
         if kind == BotorchRule.__name__:
             return _build_rule(record, name)
-        if kind not in _PARTS:
+        if kind not in _REBUILT:
             raise StorageError(
                 f"The stored {name} is a {str(kind)[:80]}, which cannot be rebuilt; pass {name} to "
                 "load."
             )
         parts = record["arguments"].items()
-        return _PARTS[kind](**{key: build_part(part, key, like, passed) for key, part in parts})
+        return _REBUILT[kind](**{key: build_part(part, key, like, passed) for key, part in parts})
     except (AttributeError, KeyError, TypeError, ValueError, BotorchDelayError) as error:
         if isinstance(error, StorageError):
             raise

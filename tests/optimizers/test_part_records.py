@@ -11,8 +11,8 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
 import botorch_delay as bd
 from botorch_delay.exceptions import StorageError
-from botorch_delay.optimizers import specs
-from botorch_delay.optimizers.specs import build_part, describe_part
+from botorch_delay.optimizers import part_records
+from botorch_delay.optimizers.part_records import build_part, describe_part
 
 POINTS = scattered(12)
 KNOWN = bd.Hyperparameters([0.3, 0.2], 0.01)
@@ -50,7 +50,7 @@ def test_a_part_comes_back_from_json(part):
 
 
 def test_every_part_that_is_listed_is_tried_here():
-    assert {type(part) for part in PARTS} == set(specs._PARTS.values())
+    assert {type(part) for part in PARTS} == set(part_records._REBUILT.values())
 
 
 class Doubtful(bd.UCB):
