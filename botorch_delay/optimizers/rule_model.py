@@ -258,15 +258,17 @@ class RuleModel(View, TrialObserver):
         failed, answered = self.surrogate.inputs(points), self.answers.anywhere.data.X
         radius = CROWD * failed.shape[1] ** 0.5
 
-        def weigh(X: Tensor, others: Tensor) -> Tensor:
-            return torch.exp(-0.5 * (torch.cdist(X, others) / radius).square()).sum(dim=1)
+        def weigh(inputs: Tensor, others: Tensor) -> Tensor:
+            parts = inputs.split(rows_per_chunk(len(others), inputs))
+            away = [torch.cdist(part, others) / radius for part in parts]
+            return torch.cat([torch.exp(-0.5 * part.square()).sum(dim=1) for part in away])
 
         def fails(X: Tensor) -> Tensor:
             inputs = self.surrogate.inputs(X)
-            parts = inputs.split(rows_per_chunk(len(failed) + len(answered), inputs))
-            return torch.cat(
-                [weigh(part, failed) > weigh(part, answered) + LONE_FAILURE for part in parts]
-            )
+            lead = weigh(inputs, failed) - LONE_FAILURE
+            near = (lead > 0.0).nonzero().flatten()  # few of very many
+            lead[near] -= weigh(inputs[near], answered)
+            return lead > 0.0
 
         return fails
 
