@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 from fractions import Fraction
-from heapq import nsmallest
 
 import torch
 from torch import Tensor
 
-from botorch_delay.domains.devices import sent
+from botorch_delay.domains.devices import sent, sent_rows
 from botorch_delay.gp.candidates import CandidatePosterior
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.surrogate import Surrogate
@@ -88,7 +87,6 @@ class Averages:
         self._is_current = False  # whether that is of the present answers
         self._points: dict[int, _Point] = {}
         self._changed: set[int] = set()  # keys whose answers the candidates' posterior lacks
-        self._drawn: dict[int, float] = {}  # averages that count instead, by key
         self.size = 0
 
     @property
@@ -126,9 +124,9 @@ class Averages:
 
     def best(self, n: int) -> list[Tensor]:
         """The points with the largest averages, ``d`` each, the best first; ``n`` at most."""
-        items = [(key, point) for key, point in self._points.items() if point.answers]
-        order = {key: (-self._drawn.get(key, point.row[0]), point.first) for key, point in items}
-        return [self._points[key].x for key in nsmallest(n, order, key=order.__getitem__)]
+        posterior = self.anywhere
+        rows = posterior.data.y.argsort(descending=True, stable=True)[:n].tolist()
+        return [self._points[posterior.labels[row][0]].x for row in rows]
 
     def point(self, key: int) -> Tensor:
         """The point with a key, ``d``."""
@@ -157,13 +155,11 @@ class Averages:
         """
         posterior = self.anywhere
         y = posterior.fantasies(answers.anywhere, generator)
-        keys = [key for key, _ in posterior.labels]
+        row = {key: row for row, (key, _) in enumerate(posterior.labels)}
+        rows = sent_rows([row[key] for key in self.at_candidates.keys], y)
         made = copy.copy(self)
-        made._drawn = dict(zip(keys, y.tolist(), strict=True))
         made._anywhere = posterior.with_values(y)
-        made._at_candidates = self.at_candidates.with_values(
-            sent([made._drawn[key] for key in self.at_candidates.keys], y)
-        )
+        made._at_candidates = self.at_candidates.with_values(y[rows])
         return made
 
     @property
@@ -184,10 +180,16 @@ class Averages:
             items = [(key, point) for key, point in self._points.items() if point.answers]
             items.sort(key=lambda item: item[1].first)
             points = [point for _, point in items]
-            X = torch.stack([point.x for point in points]) if points else self._nothing
+            # With hundreds in flight most of them are where they were.
+            before = [] if self._anywhere is None else self._anywhere.labels
+            pairs = zip(items, before, strict=False)
+            moved = (at for at, (new, old) in enumerate(pairs) if new[0] != old[0])
+            same = next(moved, min(len(items), len(before)))
+            X = torch.cat([self._nothing, *(point.x.unsqueeze(0) for point in points[same:])])
             rows = X.new_tensor([point.row for point in points]).reshape(-1, 3)
+            first = None if self._anywhere is None else self._anywhere.data.X[:same]
             data = Data(X, *rows.T.contiguous())
-            data = data.to(self.surrogate.origin, self.surrogate.inputs)
+            data = data.to(self.surrogate.origin, self.surrogate.inputs, first)
             kernel = self.surrogate.covar_module
             labels = [(key, point.row[1]) for key, point in items]
             self._anywhere = Posterior(kernel, data, labels=labels, before=self._anywhere)

@@ -36,8 +36,8 @@ from torch import Tensor
 
 from botorch_delay.domains.devices import sent, sent_rows
 from botorch_delay.gp.candidate_covariance import MAX_FOLDED, CandidateCovariance
+from botorch_delay.gp.factor import factorize
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
-from botorch_delay.gp.posterior import factorize
 
 # From this many changes at once, as a share of the points, one factorization is cheaper.
 REBUILD_SHARE = 0.25

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -28,59 +27,8 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.domains.devices import sent
 from botorch_delay.exceptions import InputError, NotSupportedError
+from botorch_delay.gp.factor import Factor, factorize
 from botorch_delay.gp.kernels import ExactKernel, check_kernel, covariance
-from botorch_delay.gp.posterior import factorize
-
-SOLVED_AT_ONCE = 128  # rows of a factor inside a larger matrix
-
-
-class Factor:
-    """A lower Cholesky factor, ``n x n``, which grows by a row without being copied.
-
-    Models that follow from each other share a buffer with room to spare. A row is written once, by
-    the first model that needs it; a second one that starts from the same answers gets a buffer of
-    its own. So no model ever changes.
-    """
-
-    def __init__(self, matrix: Tensor) -> None:
-        self.matrix = matrix
-        self._buffer = matrix
-        self._used = [len(matrix)]  # rows of the buffer, the same list for all who share it
-        self._lock = threading.Lock()
-
-    def extended(self, row: Tensor, pivot: Tensor) -> Factor:
-        """The factor with one row more: ``n`` entries left of the diagonal, and the diagonal."""
-        n = len(self.matrix)
-        grown = copy.copy(self)
-        with self._lock:
-            if self._used[0] != n or len(self._buffer) == n:
-                room = n + max(n // 8, 64)
-                grown._buffer = self.matrix.new_zeros(room, room)
-                grown._buffer[:n, :n] = self.matrix
-                grown._used = [n]
-                grown._lock = threading.Lock()
-            grown._buffer[n, :n] = row
-            grown._buffer[n, n] = pivot
-            grown._used[0] = n + 1
-        grown.matrix = grown._buffer[: n + 1, : n + 1]
-        return grown
-
-    def solve(self, right: Tensor) -> Tensor:
-        """``L^-1 B`` for B ``n x m``, differentiable in B.
-
-        PyTorch's solver copies a part of a larger matrix at every call: it is given blocks of it.
-        """
-        factor, n = self.matrix, len(self.matrix)
-        if n <= 2 * SOLVED_AT_ONCE or factor.is_contiguous():
-            return torch.linalg.solve_triangular(factor, right, upper=False)
-        parts: list[Tensor] = []
-        for start in range(0, n, SOLVED_AT_ONCE):
-            rows = slice(start, start + SOLVED_AT_ONCE)
-            left = right[rows]
-            if parts:
-                left = left - factor[rows, :start] @ torch.cat(parts)
-            parts.append(torch.linalg.solve_triangular(factor[rows, rows], left, upper=False))
-        return torch.cat(parts)
 
 
 class DelayedGP(SingleTaskGP):
@@ -248,12 +196,10 @@ class DelayedGP(SingleTaskGP):
                 cross = self._whitened_cross(factor, P)
                 schur = covariance(self.covar_module, P, P) - cross.mT @ cross
                 corner, _ = factorize(schur, self._pending_noise())
-                right = torch.cat([torch.zeros_like(cross), corner])
-                joint = torch.cat([torch.cat([factor.matrix, cross.mT]), right], dim=1)
                 mean = self.mean_module(P) + cross.mT @ white
             fantasy = self._with_more(self._X_pending, mean, self._X_pending[:0])
             white = torch.cat([white, white.new_zeros(len(mean))])
-            fantasy._cache["observed"] = (Factor(joint), white)
+            fantasy._cache["observed"] = (factor.extended(cross.mT, corner), white)
             self._cache["fantasy"] = fantasy
         return self._cache["fantasy"]
 
@@ -342,9 +288,10 @@ class DelayedGP(SingleTaskGP):
         square = covariance(self.covar_module, x, x).squeeze() + self._pending_noise() - row @ row
         if square.item() <= 0.0:  # lost to rounding: let the new model factorize, with a warning
             return
-        pivot = square.sqrt()
-        tail = (model.train_targets[-1:] - self.mean_module(x) - row @ white) / pivot
-        model._cache["observed"] = (factor.extended(row, pivot), torch.cat([white, tail]))
+        pivot = square.sqrt().reshape(1, 1)
+        tail = (model.train_targets[-1:] - self.mean_module(x) - row @ white) / pivot[0]
+        grown = factor.extended(row.unsqueeze(0), pivot)
+        model._cache["observed"] = (grown, torch.cat([white, tail]))
 
     def _observed(self) -> tuple[Factor, Tensor]:
         """``L`` and ``L^-1 (y - m)`` of the answers."""

@@ -158,18 +158,18 @@ def _distance(kernel: Kernel, X1: Tensor, X2: Tensor, factor: float = 1.0) -> Te
 
 
 def _rbf(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
-    # In place: memory is what takes time.
-    return _distance(kernel, X1, X2).square().mul_(-0.5).exp_()
+    return _distance(kernel, X1, X2).square().mul_(-0.5).exp_()  # in place: memory takes the time
 
 
 def _matern(kernel: MaternKernel, X1: Tensor, X2: Tensor) -> Tensor:
     scaled = _distance(kernel, X1, X2, math.sqrt(2.0 * kernel.nu))
-    decay = torch.exp(-scaled)
+    decay = scaled.neg().exp_()
     if kernel.nu == 0.5:
         return decay
-    if kernel.nu == 1.5:
-        return (1.0 + scaled) * decay
-    return (1.0 + scaled + scaled.square() / 3.0) * decay
+    polynomial = 1.0 + scaled
+    if kernel.nu == 2.5:
+        polynomial += scaled.square().div_(3.0)
+    return polynomial.mul_(decay)
 
 
 def _linear(kernel: LinearKernel, X1: Tensor, X2: Tensor) -> Tensor:

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,54 +20,10 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.domains.devices import sent, sent_rows
-from botorch_delay.exceptions import NumericsError, NumericsWarning
+from botorch_delay.gp.factor import Factor, factorize, warn_lost_accuracy
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
 BLOCK = 64  # rows of a factor that are made at once
-
-# What the object has warned of whose call is under way; None outside of such a call.
-warned: ContextVar[list[str] | None] = ContextVar("warned", default=None)
-
-
-def warn_lost_accuracy(message: str, stacklevel: int = 2) -> None:
-    """A :class:`NumericsWarning`, unless this optimizer has given one before."""
-    known = warned.get()
-    if known is not None:
-        if known:
-            return
-        known.append(message)
-    warnings.warn(message, NumericsWarning, stacklevel=stacklevel + 1)
-
-
-def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower Cholesky factor of ``K + diag(noise_var)``, and the diagonal that was added.
-
-    Where rounding makes the matrix indefinite, the noise is raised until it is not and a
-    :class:`NumericsWarning` is given. The raised noise is returned, so that bounds which use it
-    stay valid: they hold for any positive regularizer. K is ``batch_shape x n x n``.
-    """
-    diagonal = noise_var.expand(K.shape[:-1])
-    if K.shape[-1] == 0:
-        return K, diagonal
-    factor, info = torch.linalg.cholesky_ex(K + torch.diag_embed(diagonal))
-    if not info.any():
-        return factor, diagonal
-    scale = K.diagonal(dim1=-2, dim2=-1).amax().item()
-    jitter = K.shape[-1] * torch.finfo(K.dtype).eps * max(scale, torch.finfo(K.dtype).tiny)
-    while jitter <= max(scale, 1.0):  # not where the matrix is not finite
-        factor, info = torch.linalg.cholesky_ex(K + torch.diag_embed(diagonal + jitter))
-        if not info.any():
-            warn_lost_accuracy(
-                f"The covariance of {K.shape[-1]} points with noise variance "
-                f"{noise_var.min().item():.1e} is indefinite in {K.dtype}; noise was raised by "
-                f"{jitter:.1e}. Use double precision, or a larger noise_var."
-            )
-            return factor, diagonal + jitter
-        jitter *= 10.0
-    raise NumericsError(
-        "The covariance matrix is not positive definite: the kernel is none, or its "
-        "hyperparameters are not finite."
-    )
 
 
 @dataclass(frozen=True)
@@ -114,11 +68,21 @@ class Data:
         """Some of the points: a LongTensor."""
         return Data(self.X[rows], self.y[rows], self.noise_var[rows], self.spread[rows])
 
-    def to(self, like: Tensor, inputs: Callable[[Tensor], Tensor]) -> Data:
-        """The same on the device of a tensor, in one copy, with points mapped to inputs there."""
-        rows = torch.stack([self.y, self.noise_var, self.spread], dim=1)
-        both = sent(torch.cat([self.X, rows], dim=1), like)
-        found = Data(inputs(both[:, :-3].contiguous()), *both[:, -3:].T.contiguous())
+    def to(
+        self, like: Tensor, inputs: Callable[[Tensor], Tensor], first: Tensor | None = None
+    ) -> Data:
+        """The same on the device of a tensor, in one copy, with points mapped to inputs there.
+
+        ``first`` are the inputs of the first points, if they are there; ``X`` then lacks these.
+        """
+        rows = torch.stack([self.y, self.noise_var, self.spread])
+        flat = sent(torch.cat([self.X.flatten(), rows.flatten()]), like)
+        X, rows = (
+            part.reshape(of.shape)
+            for part, of in zip(flat.tensor_split([self.X.numel()]), (self.X, rows), strict=True)
+        )
+        X = inputs(X)
+        found = Data(X if first is None else torch.cat([first, X]), *rows)
         vars(found)["spread_ratio"] = self.spread_ratio  # not to be read from a device
         return found
 
@@ -202,15 +166,15 @@ class Posterior:
         self.data, self.labels = data, labels
         self._kernel, self._inputs = covar_module, inputs
         self._offset, self._scale = offset, scale
-        self._blocks = data.y.new_empty(0, 0)  # rows of the factor that were made before
+        self._whole_blocks = data.y.new_empty(0, 0)  # of the factor, which were made before
         if before is not None:
             same = 0
             for own, other in zip(labels, before.labels, strict=False):
                 if own != other:
                     break
                 same += 1
-            whole = min(same, len(before._blocks)) // BLOCK * BLOCK
-            self._blocks = before._blocks[:whole, :whole]
+            known = min(same, len(before._whole_blocks)) // BLOCK * BLOCK
+            self._whole_blocks = before._whole_blocks[:known, :known]
 
     def __len__(self) -> int:
         return len(self.data.y)
@@ -252,26 +216,28 @@ class Posterior:
         same = set(known.labels)
         at = sent_rows([place[key] for key, _ in known.labels], X)
         rows = sent_rows([row for row, label in enumerate(self.labels) if label not in same], X)
-        sample = self._factored[0] @ drawn[0]
+        factor = self._factored[0]
+        sample = factor.times(drawn[0])
         # The known average is that of all answers there with noise of its own on top.
         more = (known.data.noise_var - noise[at]).clamp_min(0.0).sqrt()
         missed = known.data.y - sample[at] - more * drawn[1, : len(known)]
         weights = known.unwhiten(known.whiten(missed.unsqueeze(-1))).squeeze(-1)
-        shared = torch.zeros_like(noise).index_put((at,), weights) * noise
-        moved = weights @ covariance(self._kernel, known.data.X, X[rows]) + shared[rows]
+        weights = torch.zeros_like(noise).index_put((at,), weights)
+        moved = factor.times(factor.transposed_times(weights))  # (K + D) w
         y = torch.zeros_like(noise).index_put((at,), known.data.y)
-        return y.index_put((rows,), sample[rows] + moved)
+        return y.index_put((rows,), (sample + moved)[rows])
 
     @cached_property
-    def _factored(self) -> tuple[Tensor, Tensor]:
+    def _factored(self) -> tuple[Factor, Tensor]:
         """L, and the diagonal of D, raised where rounding asks for it."""
         with torch.no_grad():
             factor = self._by_blocks()
             if factor is not None:
-                self._blocks = factor
+                self._whole_blocks = factor.first
                 return factor, self.data.noise_var
             K = covariance(self._kernel, self.data.X, self.data.X)
-            return factorize(K, self.data.noise_var)
+            matrix, noise = factorize(K, self.data.noise_var)
+            return Factor(matrix), noise
 
     @property
     def noise_var(self) -> Tensor:
@@ -290,11 +256,11 @@ class Posterior:
 
     def whiten(self, right: Tensor) -> Tensor:
         """``L^-1 B`` for B ``m x n``."""
-        return torch.linalg.solve_triangular(self._factored[0], right, upper=False)
+        return self._factored[0].solve(right)
 
     def unwhiten(self, right: Tensor) -> Tensor:
         """``L^-T B`` for B ``m x n``."""
-        return torch.linalg.solve_triangular(self._factored[0].mT, right, upper=True)
+        return self._factored[0].solve_transposed(right)
 
     def mean(self, X: Tensor) -> Tensor:
         """Mu at ``n x d`` points, ``n``; differentiable, and cheaper than :meth:`at`."""
@@ -391,22 +357,30 @@ class Posterior:
             )
         return relative, relative * largest
 
-    def _by_blocks(self) -> Tensor | None:
+    def _by_blocks(self) -> Factor | None:
         """L; None if a block is not positive definite."""
-        m, known, X = len(self), len(self._blocks), self.data.X
-        factor = self.data.y.new_zeros(m, m)
-        factor[:known, :known] = self._blocks
-        failed = []
-        for start in range(known, m, BLOCK):
-            rows = slice(start, start + BLOCK)
-            K = covariance(self._kernel, X[rows], X[: start + BLOCK])
-            corner = K[:, start:] + self.data.noise_var[rows].diag()
-            if start:
-                above = factor[:start, :start]
-                left = torch.linalg.solve_triangular(above, K[:, :start].mT, upper=False).mT
-                factor[rows, :start] = left
-                corner = corner - left @ left.mT
-            factor[rows, rows], info = torch.linalg.cholesky_ex(corner)
+        m, known = len(self), len(self._whole_blocks)
+        whole, first, failed = m // BLOCK * BLOCK, self._whole_blocks, []
+        if known < whole:
+            first = self.data.y.new_zeros(whole, whole)
+            first[:known, :known] = self._whole_blocks
+            for start in range(known, whole, BLOCK):
+                left, corner, info = self._rows(first[:start, :start])
+                first[start : start + BLOCK, :start] = left
+                first[start : start + BLOCK, start : start + BLOCK] = corner
+                failed.append(info)
+        factor = Factor(first)
+        if whole < m:
+            left, corner, info = self._rows(factor.first)
+            factor = factor.extended(left, corner)
             failed.append(info)
         # A look at each would wait for a device; what follows a failure is not used.
         return None if failed and bool(torch.stack(failed).any()) else factor
+
+    def _rows(self, above: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The block of L below ``above``, left of its corner and there; whether that failed."""
+        start, stop = len(above), min(len(above) + BLOCK, len(self))
+        K = covariance(self._kernel, self.data.X[start:stop], self.data.X[:stop])
+        left = torch.linalg.solve_triangular(above, K[:, :start].mT, upper=False).mT
+        corner = K[:, start:] + self.data.noise_var[start:stop].diag() - left @ left.mT
+        return left, *torch.linalg.cholesky_ex(corner)

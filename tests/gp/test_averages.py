@@ -65,19 +65,21 @@ def test_a_grown_factorization_is_that_of_the_beginning_to_the_last_bit():
         averages.put(-1 - number, source, points[-1 - number], 0.5, None)
     for step in play(averages, points, 500, seed=0):
         posterior = averages.anywhere
-        taken_over += len(posterior._blocks) > 0
+        taken_over += len(posterior._whole_blocks) > 0
         if step % 7 == 0:
             fresh = anew(averages, judge, points[:10]).anywhere
-            assert not len(fresh._blocks)
+            assert not len(fresh._whole_blocks)
             for name in ("X", "y", "noise_var", "spread"):
                 assert torch.equal(getattr(posterior.data, name), getattr(fresh.data, name)), name
-            assert torch.equal(posterior._factored[0], fresh._factored[0])
+            assert torch.equal(posterior._factored[0].matrix, fresh._factored[0].matrix)
             assert torch.equal(posterior.weights, fresh.weights)
     assert len(posterior) > 4 * BLOCK
     assert taken_over > 100
     data = posterior.data
     K = judge.covar_module(data.X).to_dense() + data.noise_var.diag()
-    torch.testing.assert_close(posterior._factored[0], torch.linalg.cholesky(K), atol=1e-10, rtol=0)
+    torch.testing.assert_close(
+        posterior._factored[0].matrix, torch.linalg.cholesky(K), atol=1e-10, rtol=0
+    )
     torch.testing.assert_close(posterior.weights, torch.linalg.solve(K, data.y))
 
 
@@ -88,7 +90,7 @@ def test_attached_results_come_first_so_that_a_new_trial_changes_the_end_alone()
         averages.put(-1 - number, -1 - number, points[number], 0.1, None)
     assert len(averages.anywhere._factored[0]) == BLOCK + 20
     averages.put(-90, 0, points[-1], 0.2, None)
-    assert len(averages.anywhere._blocks) == BLOCK
+    assert len(averages.anywhere._whole_blocks) == BLOCK
     assert torch.equal(averages.anywhere.data.X[-1], points[-1])
 
 
@@ -102,7 +104,7 @@ def test_nothing_is_taken_over_from_a_factorization_with_raised_noise():
         assert len(averages.anywhere.weights) == 2 * BLOCK
     assert float(averages.anywhere.noise_var.min()) > 1e-17
     averages.put(-1 - 2 * BLOCK, 2 * BLOCK, X[2 * BLOCK], 0.1, None)
-    assert not len(averages.anywhere._blocks)
+    assert not len(averages.anywhere._whole_blocks)
 
 
 def test_averages_are_those_of_the_answers_that_are_left():

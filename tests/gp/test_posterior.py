@@ -9,8 +9,9 @@ from oracle import kernel_function, posterior
 
 from botorch_delay.exceptions import NumericsError, NumericsWarning
 from botorch_delay.gp import kernels
+from botorch_delay.gp.factor import factorize
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.gp.posterior import Data, Posterior, factorize
+from botorch_delay.gp.posterior import Data, Posterior
 
 
 def single(X, y, noise_var):

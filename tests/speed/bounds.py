@@ -18,8 +18,9 @@ from botorch_delay.confidence.bounds import (
     RKHSConfidence,
 )
 from botorch_delay.elimination.finite_active_set import surviving
+from botorch_delay.gp.factor import factorize
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.gp.posterior import Data, Moments, Posterior, factorize
+from botorch_delay.gp.posterior import Data, Moments, Posterior
 from speed.clocks import PeakMemory, fastest, interleaved
 from speed.isolation import isolated
 from speed.peers import NOISE_VAR, squared_exponential, uniform, wave

@@ -25,8 +25,9 @@ from botorch_delay.design.greedy import GreedyDesign
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.devices import seeded
 from botorch_delay.domains.finite import FiniteDomain
+from botorch_delay.gp.factor import factorize
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.gp.posterior import Data, Posterior, factorize
+from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.optimizers import AcquisitionOptimizer, BPEDelayOptimizer
 from botorch_delay.optimizers.rules import UCB
 from speed.bounds import CONFIDENCES, TWICE, eliminate, solves, width_of
