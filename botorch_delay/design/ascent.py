@@ -247,7 +247,7 @@ class BoundClimb:
         share = 0.5 * ((deviation < self.cap).to(X) + (deviation <= self.cap).to(X))
         share = share * (deviation.square() > FLOOR)
         pull = answers.weights.unsqueeze(-1) * pulled
-        push = design.unwhiten(white).mul_(pushed).mul_(factor * share / deviation)
+        push = design.factor.solve_transposed(white).mul_(pushed).mul_(factor * share / deviation)
         if shared:
             slope = self._gather(pull.sub_(push), answers, inputs)
         else:
@@ -267,7 +267,7 @@ class BoundClimb:
 
     def _deviation(self, cross: Tensor) -> tuple[Tensor, Tensor]:
         """Sigma where covariances with the design are ``m x n``, and these whitened."""
-        white = self._design.whiten(cross)
+        white = self._design.factor.solve(cross)
         variance = 1.0 - white.square().sum(dim=0)
         return variance.clamp_min(FLOOR).sqrt(), white
 

@@ -28,9 +28,10 @@ class _Point:
         self._sums = [Fraction(0)] * 4
         self._row: tuple[float, float, float] | None = None
         self._energy: float | None = None
-        self._first: int | None = None
+        self._order: dict[int, int] = {}  # of the answers, by source
+        self._first: tuple[int, int] | None = None
 
-    def place(self, source: int, answer: tuple[float, float] | None) -> None:
+    def place(self, source: int, answer: tuple[float, float] | None, order: int = 0) -> None:
         """Set the answer of a source; None to take it out."""
         for entry, sign in ((answer, 1), (self.answers.pop(source, None), -1)):
             if entry is not None:
@@ -39,12 +40,13 @@ class _Point:
                 pairs = zip(self._sums, terms, strict=True)
                 self._sums = [total + sign * term for total, term in pairs]
         self._row = self._energy = None
-        if answer is None:
+        if self._order.pop(source, order) != order or answer is None:
             self._first = None
+        if answer is None:
             return
-        self.answers[source] = answer
+        self.answers[source], self._order[source] = answer, order
         if self._first is not None:  # not looked for again among very many
-            self._first = min(self._first, source)
+            self._first = min(self._first, (order, source))
 
     @property
     def row(self) -> tuple[float, float, float]:
@@ -63,10 +65,10 @@ class _Point:
         return self._energy
 
     @property
-    def first(self) -> int:
-        """The least of its sources, by which points are put in order."""
+    def first(self) -> tuple[int, int]:
+        """The order and the source of its first answer, by which points are put in order."""
         if self._first is None:
-            self._first = min(self.answers)
+            self._first = min((order, source) for source, order in self._order.items())
         return self._first
 
 
@@ -95,29 +97,39 @@ class Averages:
         return [key for key, point in self._points.items() if point.answers]
 
     def put(
-        self, key: int, source: int, x: Tensor, value: float | None, noise_var: float | None
+        self,
+        key: int,
+        source: int,
+        x: Tensor,
+        value: float | None,
+        noise_var: float | None,
+        order: int | None = None,
     ) -> None:
         """Enter one answer at ``x``, ``d``, or put it in place of an earlier one of its source.
 
-        A source is a trial's id, or a number below 0 for results from elsewhere, which come first
-        where points are put in order. Values are the user's, to be maximised; None stands for the
+        A source is a trial's id, or a number below 0 for results from elsewhere. Points are in the
+        order of their first answers, which is the source where none is told: a point that comes
+        last is what costs least. Values are the user's, to be maximised; None stands for the
         posterior mean's own, whose variance alone counts. Noise that is None is the surrogate's.
         """
         if key not in self._points:
             self._points[key] = _Point(x)
-        self._set(key, source, self.surrogate.standard(value, noise_var))
+        answer = self.surrogate.standard(value, noise_var)
+        self._set(key, source, answer, source if order is None else order)
 
     def drop(self, key: int, source: int) -> None:
         """Take an answer out, if it is there."""
         if key in self._points:
             self._set(key, source, None)
 
-    def _set(self, key: int, source: int, answer: tuple[float, float] | None) -> None:
+    def _set(
+        self, key: int, source: int, answer: tuple[float, float] | None, order: int = 0
+    ) -> None:
         point = self._points[key]
         before = point.answers.get(source)
         if answer == before:
             return
-        point.place(source, answer)
+        point.place(source, answer, order)
         self.size += (answer is not None) - (before is not None)
         self._changed.add(key)
         self._is_current = False
@@ -172,9 +184,9 @@ class Averages:
     def anywhere(self) -> Posterior:
         """The posterior at any points, of the surrogate's inputs, in its units.
 
-        Its data are in an order that does not depend on when each answer came, attached results
-        first, then trials by their ids: after a run was resumed the numbers are the same to the
-        last bit, which a search that climbs would otherwise magnify, and a new trial comes last.
+        Its data are in the order of the answers, not in that of the calls: after a run was resumed
+        the numbers are the same to the last bit, which a search that climbs would otherwise
+        magnify, and what is new comes last.
         """
         if self._anywhere is None or not self._is_current:
             items = [(key, point) for key, point in self._points.items() if point.answers]

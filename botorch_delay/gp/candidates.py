@@ -224,7 +224,7 @@ class _Rows:
         # device.
         self._told: dict[int, tuple[float, float]] = {}
         self._points = self._candidates[:0]
-        self._values = self._noise = self._prior[:0]
+        self._values = self._noise = self._white = self._prior[:0]  # the last is R times values
         self._w = self._prior.new_empty(0, len(self._prior))  # with room for more rows
         self._r = self._prior.new_empty(0, 0)
         if not answers:
@@ -248,7 +248,8 @@ class _Rows:
             cross = covariance(self._kernel, self._points, self._candidates[part])
             W[:, part] = torch.linalg.solve_triangular(factor, cross, upper=False)
             self.variance[part] -= W[:, part].square().sum(dim=0)
-        self.mean = (R @ self._values) @ W
+        self._white = R @ self._values
+        self.mean = self._white @ W
         self.variance.clamp_min_(0.0)
 
     @property
@@ -258,7 +259,7 @@ class _Rows:
         return self._r[:m, :m], self._w[:m]
 
     def explained(self) -> Tensor:
-        return (self.parts[0] @ self._values).square().sum()
+        return self._white.square().sum()
 
     def correction(self, residual: Tensor) -> Tensor:
         R, W = self.parts
@@ -283,7 +284,8 @@ class _Rows:
         self.variance.clamp_min_(0.0)
         if revised:  # differences of values may be far larger than what is left of them
             R, W = self.parts
-            self.mean = (R @ self._values) @ W
+            self._white = R @ self._values
+            self.mean = self._white @ W
 
     def _insert(self, key: int, x: Tensor, value: float, noise_var: float) -> None:
         m = len(self._position)
@@ -303,8 +305,9 @@ class _Rows:
         self._r[m, :m] = -(column @ R) / scale
         self._r[:m, m] = 0.0
         self._r[m, m] = 1.0 / scale
-        expected = column @ (R @ self._values)
-        self.mean += row * ((value - expected) / scale)
+        missed = (value - column @ self._white) / scale
+        self.mean += row * missed
+        self._white = torch.cat([self._white, missed.reshape(1)])
         self.variance -= row.square()
         self._position[key] = m
         self._points = torch.cat([self._points, point])
@@ -328,13 +331,14 @@ class _Rows:
         ratio = noise_var / self._noise[i]
         inner = (1.0 + change * square).clamp(ratio.clamp_max(1.0), ratio.clamp_min(1.0))
         shrink = change / inner
-        weight = along @ (R @ self._values)
+        weight = along @ self._white
         self.mean -= shrink * weight * moved
         self.variance += shrink * moved.square()
         # (I + change r r')^-1/2 = I + factor r r'
         factor = (inner.rsqrt() - 1.0) / square
         W.addr_(factor * along, moved)
         R.addr_(factor * along, along @ R)
+        self._white = self._white + factor * weight * along
         self._noise[i].fill_(noise_var)
 
     def _reserve(self, size: int) -> None:

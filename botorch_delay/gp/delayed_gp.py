@@ -302,7 +302,7 @@ class DelayedGP(SingleTaskGP):
                 factor, _ = factorize(K, self._noise_diagonal())
                 residual = (self.train_targets - self.mean_module(X)).unsqueeze(-1)
                 white = torch.linalg.solve_triangular(factor, residual, upper=False)
-            self._cache["observed"] = (Factor(factor), white.squeeze(-1))
+            self._cache["observed"] = (Factor.of(factor), white.squeeze(-1))
         return self._cache["observed"]
 
     def _whitened_cross(self, factor: Factor, X: Tensor) -> Tensor:

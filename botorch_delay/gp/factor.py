@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -57,41 +58,44 @@ def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
+@dataclass(frozen=True)
 class Factor:
     """A lower Cholesky factor ``L``, ``n x n``, that grows at its end for the cost of what is new.
 
-    It is held as ``[[first, 0], [left, corner]]``: factors that grow from each other share
-    ``first``, which is contiguous, since PyTorch's solver copies a part of a larger matrix at every
-    call. No factor ever changes.
+    It is ``[[first, 0], [left, corner]]``: factors that grow from each other share ``first``. That
+    is contiguous, since PyTorch's solver copies a part of a larger matrix at every call.
     """
 
-    def __init__(self, first: Tensor) -> None:
-        self.first = first.contiguous()
-        self._left, self._corner = first.new_zeros(0, len(first)), first.new_zeros(0, 0)
+    first: Tensor
+    left: Tensor
+    corner: Tensor
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> Factor:
+        """The factor that is a matrix, ``n x n``."""
+        return cls(matrix.contiguous(), matrix.new_zeros(0, len(matrix)), matrix.new_zeros(0, 0))
 
     def __len__(self) -> int:
-        return len(self.first) + len(self._corner)
+        return len(self.first) + len(self.corner)
 
     @property
     def matrix(self) -> Tensor:
         """``L`` as one tensor, ``n x n``."""
-        if not len(self._corner):
+        if not len(self.corner):
             return self.first
-        above = self.first.new_zeros(len(self.first), len(self._corner))
+        above = self.first.new_zeros(len(self.first), len(self.corner))
         top = torch.cat([self.first, above], dim=1)
-        return torch.cat([top, torch.cat([self._left, self._corner], dim=1)])
+        return torch.cat([top, torch.cat([self.left, self.corner], dim=1)])
 
     def extended(self, left: Tensor, corner: Tensor) -> Factor:
         """The factor with ``m`` rows more: ``m x n`` left of the corner, ``m x m``."""
-        last = len(self._corner)
-        grown = Factor(self.matrix if last >= MOST_LAST else self.first)
-        before, between = left.tensor_split([len(grown.first)], dim=1)
-        if between.shape[1]:
-            before = torch.cat([self._left, before])
-            top = torch.cat([self._corner, corner.new_zeros(last, len(corner))], dim=1)
-            corner = torch.cat([top, torch.cat([between, corner], dim=1)])
-        grown._left, grown._corner = before, corner
-        return grown
+        if len(self.corner) >= MOST_LAST:
+            return Factor(self.matrix, left, corner)
+        before, between = left.tensor_split([len(self.first)], dim=1)
+        right = corner.new_zeros(len(self.corner), len(corner))
+        top = torch.cat([self.corner, right], dim=1)
+        whole = torch.cat([top, torch.cat([between, corner], dim=1)])
+        return Factor(self.first, torch.cat([self.left, before]), whole)
 
     def solve(self, right: Tensor) -> Tensor:
         """``L^-1 B`` for B ``n x m``, differentiable in B."""
@@ -99,24 +103,28 @@ class Factor:
         top = torch.linalg.solve_triangular(self.first, top, upper=False)
         if not len(rest):
             return top
-        rest = rest - self._left @ top
-        return torch.cat([top, torch.linalg.solve_triangular(self._corner, rest, upper=False)])
+        rest = rest - self.left @ top
+        return torch.cat([top, torch.linalg.solve_triangular(self.corner, rest, upper=False)])
 
     def solve_transposed(self, right: Tensor) -> Tensor:
         """``L^-T B`` for B ``n x m``, differentiable in B."""
         top, rest = right.tensor_split([len(self.first)])
         if len(rest):
-            rest = torch.linalg.solve_triangular(self._corner.mT, rest, upper=True)
-            top = top - self._left.mT @ rest
+            rest = torch.linalg.solve_triangular(self.corner.mT, rest, upper=True)
+            top = top - self.left.mT @ rest
         top = torch.linalg.solve_triangular(self.first.mT, top, upper=True)
         return torch.cat([top, rest]) if len(rest) else top
+
+    def weights(self, vector: Tensor) -> Tensor:
+        """``(L L')^-1 v`` for v of shape ``n``."""
+        return self.solve_transposed(self.solve(vector.unsqueeze(-1))).squeeze(-1)
 
     def times(self, vector: Tensor) -> Tensor:
         """``L v`` for v of shape ``n``."""
         top, rest = vector.tensor_split([len(self.first)])
-        return torch.cat([self.first @ top, self._left @ top + self._corner @ rest])
+        return torch.cat([self.first @ top, self.left @ top + self.corner @ rest])
 
     def transposed_times(self, vector: Tensor) -> Tensor:
         """``L' v`` for v of shape ``n``."""
         top, rest = vector.tensor_split([len(self.first)])
-        return torch.cat([top @ self.first + rest @ self._left, rest @ self._corner])
+        return torch.cat([top @ self.first + rest @ self.left, rest @ self.corner])

@@ -216,28 +216,44 @@ class Posterior:
         same = set(known.labels)
         at = sent_rows([place[key] for key, _ in known.labels], X)
         rows = sent_rows([row for row, label in enumerate(self.labels) if label not in same], X)
-        factor = self._factored[0]
+        factor = self.factor
         sample = factor.times(drawn[0])
         # The known average is that of all answers there with noise of its own on top.
         more = (known.data.noise_var - noise[at]).clamp_min(0.0).sqrt()
         missed = known.data.y - sample[at] - more * drawn[1, : len(known)]
-        weights = known.unwhiten(known.whiten(missed.unsqueeze(-1))).squeeze(-1)
+        weights = known.factor.weights(missed)
         weights = torch.zeros_like(noise).index_put((at,), weights)
         moved = factor.times(factor.transposed_times(weights))  # (K + D) w
         y = torch.zeros_like(noise).index_put((at,), known.data.y)
         return y.index_put((rows,), (sample + moved)[rows])
 
     @cached_property
+    @torch.no_grad()
     def _factored(self) -> tuple[Factor, Tensor]:
         """L, and the diagonal of D, raised where rounding asks for it."""
-        with torch.no_grad():
-            factor = self._by_blocks()
-            if factor is not None:
-                self._whole_blocks = factor.first
-                return factor, self.data.noise_var
-            K = covariance(self._kernel, self.data.X, self.data.X)
-            matrix, noise = factorize(K, self.data.noise_var)
-            return Factor(matrix), noise
+        known, whole = len(self._whole_blocks), len(self) // BLOCK * BLOCK
+        first, failed = self._whole_blocks.contiguous(), []
+        if known < whole:
+            first = self.data.y.new_zeros(whole, whole)
+            first[:known, :known] = self._whole_blocks
+            for start in range(known, whole, BLOCK):
+                left, corner, info = self._rows(first[:start, :start])
+                first[start : start + BLOCK, :start] = left
+                first[start : start + BLOCK, start : start + BLOCK] = corner
+                failed.append(info)
+        left, corner, info = self._rows(first)
+        # A look at each would wait for a device; what follows a failure is not used.
+        if not bool(torch.stack([*failed, info]).any()):
+            self._whole_blocks = first
+            return Factor(first, left, corner), self.data.noise_var
+        K = covariance(self._kernel, self.data.X, self.data.X)
+        matrix, noise = factorize(K, self.data.noise_var)
+        return Factor.of(matrix), noise
+
+    @property
+    def factor(self) -> Factor:
+        """L."""
+        return self._factored[0]
 
     @property
     def noise_var(self) -> Tensor:
@@ -247,20 +263,12 @@ class Posterior:
     @cached_property
     def _white(self) -> Tensor:
         """``L^-1 y``, ``m x 1``."""
-        return self.whiten(self.data.y.unsqueeze(-1))
+        return self.factor.solve(self.data.y.unsqueeze(-1))
 
     @cached_property
     def weights(self) -> Tensor:
         """``(K + D)^-1 y``, by which the mean weighs covariances with the data: ``m``."""
-        return self.unwhiten(self._white).squeeze(-1)
-
-    def whiten(self, right: Tensor) -> Tensor:
-        """``L^-1 B`` for B ``m x n``."""
-        return self._factored[0].solve(right)
-
-    def unwhiten(self, right: Tensor) -> Tensor:
-        """``L^-T B`` for B ``m x n``."""
-        return self._factored[0].solve_transposed(right)
+        return self.factor.solve_transposed(self._white).squeeze(-1)
 
     def mean(self, X: Tensor) -> Tensor:
         """Mu at ``n x d`` points, ``n``; differentiable, and cheaper than :meth:`at`."""
@@ -276,7 +284,7 @@ class Posterior:
         which is the same however it is computed.
         """
         inputs = X if self._inputs is None else self._inputs(X)
-        V = self.whiten(covariance(self._kernel, self.data.X, inputs))
+        V = self.factor.solve(covariance(self._kernel, self.data.X, inputs))
         joint = self._scale**2 * (covariance(self._kernel, inputs, inputs) - V.mT @ V)
         values, vectors = torch.linalg.eigh(joint)
         root = vectors * values.clamp_min(0.0).sqrt() @ vectors.mT
@@ -323,7 +331,7 @@ class Posterior:
         # ||z||^2 <= sigma^2 / min D; exactly where the weights are computed.
         z_norm = ((variance + relative * prior) / noise.min()).sqrt() if len(self) else noise_norm
         if weights:
-            z2 = self.unwhiten(V).square()
+            z2 = self.factor.solve_transposed(V).square()
             noise_norm = (z2 * self.data.spread.unsqueeze(-1)).sum(dim=0).sqrt()
             penalty = (z2 * noise.unsqueeze(-1)).sum(dim=0)
             z_norm = z2.sum(dim=0).sqrt()
@@ -333,7 +341,7 @@ class Posterior:
     def _variance(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """``L^-1 k_X(x)``, k(x, x) and the variance of g at the kernel's inputs."""
         prior = prior_variance(self._kernel, X)
-        V = self.whiten(covariance(self._kernel, self.data.X, X))
+        V = self.factor.solve(covariance(self._kernel, self.data.X, X))
         return V, prior, (prior - V.square().sum(dim=0)).clamp_min(0.0)
 
     @cached_property
@@ -356,26 +364,6 @@ class Posterior:
                 stacklevel=2,
             )
         return relative, relative * largest
-
-    def _by_blocks(self) -> Factor | None:
-        """L; None if a block is not positive definite."""
-        m, known = len(self), len(self._whole_blocks)
-        whole, first, failed = m // BLOCK * BLOCK, self._whole_blocks, []
-        if known < whole:
-            first = self.data.y.new_zeros(whole, whole)
-            first[:known, :known] = self._whole_blocks
-            for start in range(known, whole, BLOCK):
-                left, corner, info = self._rows(first[:start, :start])
-                first[start : start + BLOCK, :start] = left
-                first[start : start + BLOCK, start : start + BLOCK] = corner
-                failed.append(info)
-        factor = Factor(first)
-        if whole < m:
-            left, corner, info = self._rows(factor.first)
-            factor = factor.extended(left, corner)
-            failed.append(info)
-        # A look at each would wait for a device; what follows a failure is not used.
-        return None if failed and bool(torch.stack(failed).any()) else factor
 
     def _rows(self, above: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The block of L below ``above``, left of its corner and there; whether that failed."""

@@ -38,7 +38,7 @@ DEFAULT_FRACTION = 0.005
 # every cell, and regret less. On boxes it made no difference that shows, and with given kernels
 # and many asks it is soon clear which point is best.
 DEFAULT_CONFIRM = 0.2
-_LAW = "a delay law such as PoissonDelay (no estimate, which bounds no delay), or None"
+_LAW = "a delay law such as PoissonDelay, or None (an estimate bounds no delay)"
 
 
 @dataclass(frozen=True, eq=False)

@@ -267,7 +267,7 @@ class Maximizer:
         moved = domain.from_unit((domain.to_unit(X) + distance * drawn[:, 1:]).clamp(0.0, 1.0))
         for dim in domain.lists:
             moved[:, dim] = X[:, dim]
-        allowed = domain.contains(moved)
+        allowed = domain.holds(moved)
         return moved[allowed if may_ask is None else allowed & may_ask(moved)]
 
     def _answered(self, active: ActiveSet | None) -> tuple[list[int], Tensor, Tensor]:

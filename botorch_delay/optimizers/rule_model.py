@@ -326,8 +326,10 @@ class RuleModel(View, TrialObserver):
         source, value = result.id - 2**62, None if gone else result.value  # before all trials
         if key in self._left_out:
             return
+        order = source
         if isinstance(result, Trial):
             source, gone = result.id, result.state is _ABANDONED
+            order = result.answered_step or source
             limit = self.pending.max_delay
             late = limit is not None and result.delay is not None and result.delay > limit
             if late or (value is None and not gone):
@@ -336,7 +338,7 @@ class RuleModel(View, TrialObserver):
             if value is None:
                 view.answers.drop(key, source)
             else:
-                view.answers.put(key, source, x, self._sign * value, noise_var)
+                view.answers.put(key, source, x, self._sign * value, noise_var, order)
             if view.asked_points is None:
                 continue
             if gone:

@@ -236,7 +236,7 @@ class ThompsonSampling(Rule):
         noise = sent(torch.randn(len(design), generator=generator, dtype=torch.double), starts)
         with torch.no_grad():
             residual = prior(design.data.X) + design.data.noise_var.sqrt() * noise
-            weights = design.unwhiten(design.whiten(residual.unsqueeze(-1))).squeeze(-1)
+            weights = design.factor.weights(residual)
 
         def sample(X: Tensor) -> Tensor:
             inputs = surrogate.inputs(X)

@@ -71,14 +71,14 @@ def test_a_grown_factorization_is_that_of_the_beginning_to_the_last_bit():
             assert not len(fresh._whole_blocks)
             for name in ("X", "y", "noise_var", "spread"):
                 assert torch.equal(getattr(posterior.data, name), getattr(fresh.data, name)), name
-            assert torch.equal(posterior._factored[0].matrix, fresh._factored[0].matrix)
+            assert torch.equal(posterior.factor.matrix, fresh.factor.matrix)
             assert torch.equal(posterior.weights, fresh.weights)
     assert len(posterior) > 4 * BLOCK
     assert taken_over > 100
     data = posterior.data
     K = judge.covar_module(data.X).to_dense() + data.noise_var.diag()
     torch.testing.assert_close(
-        posterior._factored[0].matrix, torch.linalg.cholesky(K), atol=1e-10, rtol=0
+        posterior.factor.matrix, torch.linalg.cholesky(K), atol=1e-10, rtol=0
     )
     torch.testing.assert_close(posterior.weights, torch.linalg.solve(K, data.y))
 
@@ -88,7 +88,7 @@ def test_attached_results_come_first_so_that_a_new_trial_changes_the_end_alone()
     averages = Averages(judge, points[:10])
     for number in range(BLOCK + 20):
         averages.put(-1 - number, -1 - number, points[number], 0.1, None)
-    assert len(averages.anywhere._factored[0]) == BLOCK + 20
+    assert len(averages.anywhere.factor) == BLOCK + 20
     averages.put(-90, 0, points[-1], 0.2, None)
     assert len(averages.anywhere._whole_blocks) == BLOCK
     assert torch.equal(averages.anywhere.data.X[-1], points[-1])

@@ -16,7 +16,7 @@ def lower(n: int) -> Tensor:
 
 def grown(matrix: Tensor, *sizes: int) -> Factor:
     """The factor of the first so many rows, then with more, and so on."""
-    factor = Factor(matrix[: sizes[0], : sizes[0]].clone())
+    factor = Factor.of(matrix[: sizes[0], : sizes[0]].clone())
     for n in sizes[1:]:
         had = len(factor)
         factor = factor.extended(matrix[had:n, :had], matrix[had:n, had:n])
@@ -32,7 +32,10 @@ def test_a_factor_that_grew_is_the_whole_one(sizes):
     right = lower(300)[:, :3].clone().requires_grad_(True)
     assert len(factor) == 300
     assert torch.equal(factor.matrix, matrix)
-    torch.testing.assert_close(factor.times(right[:, 0].detach()), matrix @ right[:, 0].detach())
+    v = right[:, 0].detach()
+    torch.testing.assert_close(factor.times(v), matrix @ v)
+    torch.testing.assert_close(factor.transposed_times(v), matrix.mT @ v)
+    torch.testing.assert_close(factor.weights(v), torch.linalg.solve(matrix @ matrix.mT, v))
     for solution, whole in (
         (factor.solve(right), matrix),
         (factor.solve_transposed(right), matrix.mT),

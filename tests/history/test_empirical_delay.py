@@ -91,7 +91,7 @@ def test_a_quantile_beyond_what_is_known_says_so():
 
 def test_it_promises_nothing():
     law = leukemia()
-    with pytest.raises(InputTypeError, match="no estimate"):
+    with pytest.raises(InputTypeError, match="an estimate bounds no delay"):
         bd.BPEDelayOptimizer(
             bd.FiniteDomain(line(9)), 30, covar_module=se(), noise_var=0.1, delay=law
         )
