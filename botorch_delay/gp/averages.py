@@ -18,14 +18,15 @@ class _Point:
     """One point, its answers (value and noise variance) by source, and their average.
 
     Sums are exact, so that the average depends neither on the order of the answers nor on those
-    that were taken out again.
+    that were taken out again. They take time, and most points have one answer, which needs none.
     """
 
     def __init__(self, x: Tensor) -> None:
         self.x = x
         self.answers: dict[int, tuple[float, float]] = {}
-        # Of precisions, their products with values and with squared values, and their squares.
-        self._sums = [Fraction(0)] * 4
+        # Of precisions, their products with values and with squared values, and their squares;
+        # empty with fewer than two answers.
+        self._sums: list[Fraction] = []
         self._row: tuple[float, float, float] | None = None
         self._energy: float | None = None
         self._order: dict[int, int] = {}  # of the answers, by source
@@ -33,12 +34,19 @@ class _Point:
 
     def place(self, source: int, answer: tuple[float, float] | None, order: int = 0) -> None:
         """Set the answer of a source; None to take it out."""
-        for entry, sign in ((answer, 1), (self.answers.pop(source, None), -1)):
-            if entry is not None:
-                value, precision = Fraction(entry[0]), Fraction(1.0 / entry[1])
-                terms = precision, precision * value, precision * value**2, precision**2
-                pairs = zip(self._sums, terms, strict=True)
-                self._sums = [total + sign * term for total, term in pairs]
+        before = self.answers.pop(source, None)
+        changes = [(answer, 1), (before, -1)]
+        if not self._sums:
+            changes = [(answer, 1), *((other, 1) for other in self.answers.values())]
+        if len(self.answers) + (answer is not None) < 2:
+            self._sums = []
+        else:
+            for entry, sign in changes:
+                if entry is not None:
+                    value, precision = Fraction(entry[0]), Fraction(1.0 / entry[1])
+                    terms = precision, precision * value, precision * value**2, precision**2
+                    pairs = zip(self._sums or [Fraction(0)] * 4, terms, strict=True)
+                    self._sums = [total + sign * term for total, term in pairs]
         self._row = self._energy = None
         if self._order.pop(source, order) != order or answer is None:
             self._first = None
@@ -51,7 +59,9 @@ class _Point:
     @property
     def row(self) -> tuple[float, float, float]:
         """As in :class:`Data`: mean answer, its noise variance, and its spread."""
-        if self._row is None:
+        if self._row is None and not self._sums:
+            self._row = *next(iter(self.answers.values())), 1.0
+        elif self._row is None:
             precision, weighted, _, squares = map(float, self._sums)
             self._row = weighted / precision, 1.0 / precision, squares / precision / precision
         return self._row
@@ -59,6 +69,8 @@ class _Point:
     @property
     def energy(self) -> float:
         """The sum of the squared distances of the answers from their mean, by precision."""
+        if not self._sums:
+            return 0.0
         if self._energy is None:
             precision, weighted, energy, _ = self._sums
             self._energy = float(energy - weighted * weighted / precision)
