@@ -30,13 +30,13 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
   ``guarantee.Guarantee``, ``information.information_gain``.
 * ``design``: ``greedy.GreedyDesign``, ``box.BoxDesign``; ``ascent``: ``lowest_of_largest`` (ties),
   ``maximize`` (climbs on a box) and ``BoundClimb`` (what they climb).
-* ``gp``: ``kernels.covariance``; ``posterior.Data``, answers averaged per point, and
-  ``posterior.Posterior``, at any points; ``candidates.CandidatePosterior``, kept up to date on
-  fixed ones; ``averages.Averages``, answers that come and go, or are drawn
-  (``fantasized``); ``surrogate.Surrogate``, kernel, noise and units; where they are learned
-  ``hyperparameters.fit``, ``warping.Warping``, of the values, and ``subset.representative``, the
-  points that a posterior of very many is made of; ``sample_paths.PriorPaths``;
-  ``delayed_gp.DelayedGP`` for BoTorch.
+* ``gp``: ``kernels.covariance``; ``factor.Factor``, of Cholesky, which grows at its end;
+  ``posterior.Data``, answers averaged per point, and ``posterior.Posterior``, at any points;
+  ``candidates.CandidatePosterior``, kept up to date on fixed ones; ``averages.Averages``, answers
+  that come and go, or are drawn (``fantasized``); ``surrogate.Surrogate``, kernel, noise and
+  units; where they are learned ``hyperparameters.fit``, ``warping.Warping``, of the values, and
+  ``subset.representative``, the points that a posterior of very many is made of;
+  ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
 * ``history``: ``events.Event``, what a run is replayed from; ``trials.Trial`` and
   ``trials.Ledger``, the record; ``answers.Answers``, columns of the record;
   ``trials.TrialObserver``, what is told of each change; ``point_status.Feasibility``, failures
