@@ -94,6 +94,30 @@ def test_attached_results_come_first_so_that_a_new_trial_changes_the_end_alone()
     assert torch.equal(averages.anywhere.data.X[-1], points[-1])
 
 
+def test_a_point_that_is_answered_last_comes_last_whatever_was_asked_first():
+    points, judge = scattered(2 * BLOCK, 2), surrogate()
+    averages = Averages(judge, points[:10])
+    for source in range(1, BLOCK + 20):
+        averages.put(source, source, points[source], 0.1, None, order=source)
+    assert len(averages.anywhere.factor) == BLOCK + 19
+    averages.put(0, 0, points[0], 0.2, None, order=BLOCK + 20)
+    assert len(averages.anywhere._whole_blocks) == BLOCK
+    assert torch.equal(averages.anywhere.data.X[-1], points[0])
+    averages.put(0, 0, points[0], 0.2, 0.5, order=0)  # the same trial, told anew
+    assert torch.equal(averages.anywhere.data.X[0], points[0])
+
+
+def test_a_rule_has_the_points_in_the_order_of_their_answers():
+    opt = bd.BPEDelayOptimizer(bd.BoxDomain(BOUNDS), horizon=40, seed=0)
+    asked = [opt.ask() for _ in range(5)]
+    for trial in reversed(asked):
+        opt.tell(trial, float(trial.x.sum()))
+        opt.ask()
+    model = opt._maximizer.model
+    keys = [key for key, _ in model.answers.anywhere.labels]
+    assert keys == [model.key(trial) for trial in reversed(asked)]
+
+
 def test_nothing_is_taken_over_from_a_factorization_with_raised_noise():
     X = 1e-9 * scattered(3 * BLOCK, 2)  # all but one point
     judge = surrogate(1e-17)
