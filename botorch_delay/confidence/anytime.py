@@ -1,39 +1,53 @@
 """Bounds from all answers, whatever made their points, and whichever of them are still missing.
 
 Assume ``||f||_k <= C``, and noises that are sub-Gaussian of scale s given everything before them:
-points, values told or not, delays. For a failure probability d let
+points, values told or not, delays. Let asks of the same point be put in groups, in any way that is
+settled when they are asked: a group is complete when it has as many as were planned for it. For a
+failure probability d let
 
-    rho_m = min over u in (0, 1/2) of [ log(|grid| / d) - (m / 2) log(1 - 2 u) ] / u,
+    rho_n = min over u in (0, 1/2) of [ log(|grid| / d) - (n / 2) log(1 - 2 u) ] / u,
 
-about ``m + 2 sqrt(m log(1 / d)) + 2 log(1 / d)``. Then with probability ``1 - d``, for all numbers
-of asks m, all sets S of answers among the first m asks, all ridges a > 0 and all points x at once,
+about ``n + 2 sqrt(n log(1 / d)) + 2 log(1 / d)``. Then with probability ``1 - d``, for all numbers
+n of groups begun, all sets S of answers that are whole complete groups of these, all ridges a > 0
+and all points x at once,
 
-    |f(x) - mu(x)| <= b sigma(x),      b^2 = C^2 + rho_m s^2 / a - y' (K_S + a I)^-1 y,
+    |f(x) - mu(x)| <= b sigma(x),      b^2 = C^2 + (rho_n s^2 + w) / a - y' (K_S + a I)^-1 y,
 
-with mu, sigma the posterior from the answers in S under the noise variance a.
+with mu, sigma the posterior from the answers in S under the noise variance a, and w the sum of
+their squared distances from the means of their groups.
 
-*Proof.* (i) For a noise e of scale s, exp(u e^2 / s^2) is the mean of exp(sqrt(2 u) g e / s) over a
-standard normal g; taking the mean over e first leaves at most E exp(u g^2) = (1 - 2 u)^(-1/2). So
-exp(u sum of e_i^2 / s^2 + (m / 2) log(1 - 2 u)) is a supermartingale in m that starts at 1, and by
-Ville's inequality and a union over the grid sum_{i <= m} e_i^2 <= rho_m s^2 for all m, with
-probability 1 - d. All that follows is about that event. (ii) A sum over S is no larger than the
-sum over all m: ``||f||^2 + ||y_S - f_S||^2 / a <= C^2 + rho_m s^2 / a``, whichever answers are
-missing and why. (iii) The left side is quadratic in f, with the least value
-y'(K_S + a I)^-1 y at mu: so ``||f - mu||_V <= b`` where ``||g||_V^2 = ||g||_k^2 + ||g_S||^2 / a``.
-(iv) sigma^2(x, x') is the reproducing kernel of that norm: ``|g(x)| <= ||g||_V sigma(x)``. QED
+*Proof.* (i) Let each group have a normal g of mean 0 and variance v = 1 / (1 - 2 u), independent of
+all else. With k the planned size of its group a noise e has, given all before it and g,
+``E exp(sqrt(2 u / k) g e / s - u g^2 / k) <= 1``. So the product over all noises is a
+supermartingale, as is its mean over the g, which starts at 1. In that mean a group of which j
+noises, of sum z sqrt(k) s, are drawn has the factor
+``(1 + 2 u v j / k)^(-1/2) exp(u v z^2 / (1 + 2 u v j / k))``: at least (1 - 2 u)^(1/2) always, and
+``(1 - 2 u)^(1/2) exp(u z^2)`` if it is complete. By Ville's inequality and a union over the grid
+the sum of z^2 over complete groups is at most rho_n at all times, with probability 1 - d. All that
+follows is about that event. (ii) A sum over some groups is no larger, whichever answers are missing
+and why; and the squared noises of a complete group are s^2 z^2, those of their mean, and, f being
+the same for all of them, what their answers scatter: ``||y_S - f_S||^2 <= rho_n s^2 + w``. (iii)
+``||f||^2 + ||y_S - f_S||^2 / a`` is quadratic in f, with the least value y'(K_S + a I)^-1 y at mu:
+so ``||f - mu||_V <= b`` where ``||g||_V^2 = ||g||_k^2 + ||g_S||^2 / a``. (iv) sigma^2(x, x') is the
+reproducing kernel of that norm: ``|g(x)| <= ||g||_V sigma(x)``. QED
+
+Two ways to group share d. *Each ask alone*: n is the number m of asks, w is 0 and S any set of
+answers. *Groups of 1, 1, 2, 4, 8, ... asks of a point*: n grows with the number of points and
+log(m), and not with m, while what is missing costs the rest of its group. Without groups what the
+noise may add to b^2 grows like sqrt(m) where one point is asked again and again.
 
 "Before" is meant in the order of the asks: each noise is sub-Gaussian given those of all earlier
 asks, as independent noises are in any order. Where noises are so only in the order in which they
-are drawn, which answers that come out of order need not respect, the same holds for m the number of
-asks that had been made when the last answer of S came: by then at most m noises had been drawn,
-those of S among them, and rho_m grows with m. Certificates use that m.
+are drawn, which answers that come out of order need not respect, the same holds for n the number of
+groups that had been begun when the last answer of S came: by then no noise of any other group had
+been drawn, those of S had, and rho_n grows with n. Certificates use that n.
 
 b falls as the norm is explained, and a ridge far above s^2 takes away most of what the noise costs
 while sigma hardly changes where little is known: 2.5 instead of 12 after 100 answers on the paper's
 problem, where the self-normalised bound has 30. No union over points, rounds or times is taken.
 
 Where b^2 would be negative no function of norm C explains the answers: on the same event
-``C^2 >= y' (K_S + a I)^-1 y - rho_m s^2 / a`` for every ridge and every set, which
+``C^2 >= y' (K_S + a I)^-1 y - (rho_n s^2 + w) / a`` for every ridge and every set, which
 ``Ellipsoids.norm_at_least`` makes the most of.
 """
 
@@ -68,13 +82,33 @@ MAX_POINTS = 1000
 SMALLEST_RIDGE = 1e-6
 
 
-def noise_energy(asks: int, delta: float) -> float:
-    """rho_m, with probability ``1 - delta`` a bound on m squared noises for all m at once.
+def noise_energy(groups: int, delta: float) -> float:
+    """rho_n, with probability ``1 - delta`` a bound on n squared noises for all n at once.
 
-    In units of the squared scale of the noise.
+    In units of the squared scale of the noise; of groups of asks, or of n asks each on its own.
     """
     tail = math.log(len(_GRID) / delta)
-    return min((tail - 0.5 * asks * math.log1p(-2.0 * u)) / u for u in _GRID)
+    return min((tail - 0.5 * groups * math.log1p(-2.0 * u)) / u for u in _GRID)
+
+
+def group_count(asks: int) -> int:
+    """How many groups of 1, 1, 2, 4, 8, ... so many asks of a point, 1 or more, have begun."""
+    return 1 + (asks - 1).bit_length()
+
+
+def doubling_groups(points: Tensor) -> tuple[Tensor, Tensor]:
+    """The groups of asks in their order, and the sizes planned for these, both ``n``.
+
+    ``points`` has a number for each ask, the same where points are equal: a LongTensor ``n``.
+    """
+    order = points.argsort(stable=True)
+    _, counts = torch.unique_consecutive(points[order], return_counts=True)
+    first = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+    earlier = torch.empty_like(points)  # asks of the same point before
+    earlier[order] = torch.arange(len(points)) - first
+    _, number = torch.frexp(earlier.double())  # 0, 1, 2, 2, 3, 3, 3, 3, ...
+    sizes = 2 ** (number - 1).clamp_min(0).long()
+    return torch.unique(64 * points + number, return_inverse=True)[1], sizes
 
 
 class Ellipsoids:
@@ -86,9 +120,10 @@ class Ellipsoids:
     ``k(x, x') - z(x)' z(x') / (v + a)``. O(m^3) once, O(m) for a point and a ridge.
 
     Answers are to be maximised, all of noise of scale ``noise_std`` or less. Of those at more than
-    ``MAX_POINTS`` points the most answered ones count: any set of answers will do. ``asks`` is how
-    many have been made, at least up to the last one answered, and ``delta`` the failure
-    probability of all that is said, at all times.
+    ``MAX_POINTS`` points the most answered ones count: any set of answers will do. They are whole
+    complete groups, numbered by ``groups`` (a LongTensor, one for each); None for each on its own.
+    ``begun`` is how many groups (asks, then) there were, at least up to the last one answered, and
+    ``delta`` the failure probability of all that is said, at all times.
 
     Values come in the precision of the domain: in single precision their rounding counts as noise,
     far below any scale of noise that such values can show.
@@ -96,9 +131,16 @@ class Ellipsoids:
 
     @torch.no_grad()
     def __init__(
-        self, covar_module: Kernel, answers: Answers, noise_std: float, asks: int, delta: float
+        self,
+        covar_module: Kernel,
+        answers: Answers,
+        noise_std: float,
+        begun: int,
+        delta: float,
+        groups: Tensor | None = None,
     ) -> None:
-        answers = _most_answered(answers)
+        rows = _most_answered(answers)
+        answers = answers.at(rows)
         # On the CPU, where answers are: an eigenvalue problem of a few hundred points, and sums for
         # several ridges.
         group, X, y = answers.group, answers.X.double(), answers.y.double()
@@ -114,7 +156,9 @@ class Ellipsoids:
         # The decomposition is that of a matrix whose distance from R K R is at most this.
         self._error = float(self._eps * values.max().clamp_min(0.0)) if len(values) else 0.0
         self._values = values.clamp_min(0.0)
-        self._energy = noise_energy(asks, delta) * noise_std**2
+        self._energy = noise_energy(begun, delta) * noise_std**2
+        if groups is not None:
+            self._energy += _scatter(y, groups[rows])
         self._noise_std, self._largest = noise_std, float(K.diagonal().max()) if len(K) else 0.0
 
     def _ridges(self) -> list[float]:
@@ -199,12 +243,18 @@ class Ellipsoids:
         return (covariance(self._kernel, X, self._X) * self._root) @ self._vectors
 
 
-def _most_answered(answers: Answers) -> Answers:
+def _most_answered(answers: Answers) -> Tensor:
+    """The rows of the answers at so many points: bool, one for each."""
     seen, first, counts = np.unique(answers.group, return_index=True, return_counts=True)
-    if len(seen) <= MAX_POINTS:
-        return answers
     order = np.lexsort((first, -counts))[:MAX_POINTS]
-    return answers.at(torch.isin(answers.group, torch.from_numpy(seen[order])))
+    return torch.isin(answers.group, torch.from_numpy(seen[order]))
+
+
+def _scatter(y: Tensor, groups: Tensor) -> float:
+    """The sum of squared distances of some values (``n``) from the means of their groups."""
+    _, place, counts = torch.unique(groups, return_inverse=True, return_counts=True)
+    means = y.new_zeros(len(counts)).index_add_(0, place, y) / counts
+    return (y - means[place]).square().sum().item()
 
 
 class Ellipsoid:

@@ -24,11 +24,10 @@ class _Point:
     def __init__(self, x: Tensor) -> None:
         self.x = x
         self.answers: dict[int, tuple[float, float]] = {}
-        # Of precisions, their products with values and with squared values, and their squares;
-        # empty with fewer than two answers.
+        # Of precisions, their products with values, and their squares; empty with fewer than two
+        # answers.
         self._sums: list[Fraction] = []
         self._row: tuple[float, float, float] | None = None
-        self._energy: float | None = None
         self._order: dict[int, int] = {}  # of the answers, by source
         self._first: tuple[int, int] | None = None
 
@@ -44,10 +43,10 @@ class _Point:
             for entry, sign in changes:
                 if entry is not None:
                     value, precision = Fraction(entry[0]), Fraction(1.0 / entry[1])
-                    terms = precision, precision * value, precision * value**2, precision**2
-                    pairs = zip(self._sums or [Fraction(0)] * 4, terms, strict=True)
+                    terms = precision, precision * value, precision**2
+                    pairs = zip(self._sums or [Fraction(0)] * 3, terms, strict=True)
                     self._sums = [total + sign * term for total, term in pairs]
-        self._row = self._energy = None
+        self._row = None
         if self._order.pop(source, order) != order or answer is None:
             self._first = None
         if answer is None:
@@ -62,19 +61,9 @@ class _Point:
         if self._row is None and not self._sums:
             self._row = *next(iter(self.answers.values())), 1.0
         elif self._row is None:
-            precision, weighted, _, squares = map(float, self._sums)
+            precision, weighted, squares = map(float, self._sums)
             self._row = weighted / precision, 1.0 / precision, squares / precision / precision
         return self._row
-
-    @property
-    def energy(self) -> float:
-        """The sum of the squared distances of the answers from their mean, by precision."""
-        if not self._sums:
-            return 0.0
-        if self._energy is None:
-            precision, weighted, energy, _ = self._sums
-            self._energy = float(energy - weighted * weighted / precision)
-        return self._energy
 
     @property
     def first(self) -> tuple[int, int]:
@@ -185,12 +174,6 @@ class Averages:
         made._anywhere = posterior.with_values(y)
         made._at_candidates = self.at_candidates.with_values(y[rows])
         return made
-
-    @property
-    def explained(self) -> Tensor:
-        """``y' (K + D)^-1 y`` of all answers, one by one, in units of the surrogate: a number."""
-        around = sum(point.energy for point in self._points.values() if point.answers)
-        return self.at_candidates.explained + around
 
     @property
     def anywhere(self) -> Posterior:

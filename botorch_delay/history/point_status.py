@@ -85,6 +85,10 @@ class Feasibility(TrialObserver):
         held = failures and failures + running >= MAX_FAILURES
         return PointStatus.HELD if held else PointStatus.OPEN
 
+    def ask_counts(self) -> list[int]:
+        """How often each point was asked that was."""
+        return [len(trials) for trials in self._trials.values() if trials]
+
     def trials(self, key: int) -> list[Trial]:
         """The trials of a point, in the order of their ids."""
         return self._trials.get(key, [])

@@ -44,7 +44,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.confidence.anytime import Ellipsoids
+from botorch_delay.confidence.anytime import Ellipsoids, doubling_groups
 from botorch_delay.confidence.bounds import Constants
 from botorch_delay.confidence.nets import largest_on_box
 from botorch_delay.domains.finite import Domain
@@ -143,21 +143,24 @@ def certify(
         )
     told = [trial for trial in trials if trial.value is not None]
     used = [trial for trial in told if not is_noisier(trial, constants.noise_std)]
-    answers = Answers.of(domain, sign, used)
-    known_by = max((trial.answered_step or 0 for trial in used), default=0)
-    scale = constants.noise_std * (1.0 + ROUNDING)  # of answers that are no noisier
-    ellipsoids = Ellipsoids(kernel, answers, scale, known_by, delta)
-    norm, bound = ellipsoids.norm_at_least, constants.norm_bound
+    everything = Answers.of(domain, sign, trials)
+    both = _ellipsoids(kernel, trials, everything, constants.noise_std, delta)
+    norm, bound = max(each.norm_at_least for each in both), constants.norm_bound
     rivals, refuted, where = None, norm > bound, "cells of the box"
     if domain.count is not None:
-        lower, upper = ellipsoids.bounds(domain.like, bound)
+        ends = [each.bounds(domain.like, bound) for each in both]
+        lower = torch.stack([low for low, _ in ends]).amax(dim=0)
+        upper = torch.stack([high for _, high in ends]).amin(dim=0)
         rivals = domain.on_cpu[upper >= lower.max()]
         refuted |= bool((lower > upper).any()) or not len(rivals)
         where = f"{len(rivals)} of {domain.count} points"
 
+    def excess_at(asked: Tensor, counts: Tensor, X: Tensor) -> Tensor:
+        return torch.stack([each.excess(X, asked, counts, bound) for each in both]).amin(dim=0)
+
     def excess(asked: Tensor, counts: Tensor) -> float:
         """A bound on ``max_x sum_i counts_i (f(x) - f(asked_i))``, at least 0."""
-        at = partial(ellipsoids.excess, asked=asked, counts=counts, norm_bound=bound)
+        at = partial(excess_at, asked, counts)
         if rivals is not None:
             return max(float(at(rivals).max()), 0.0)
         slope = bound * float(counts.sum())
@@ -165,8 +168,7 @@ def certify(
 
     regret = gap = math.inf
     if not refuted:
-        X = Answers.of(domain, sign, trials).X
-        asked, counts = torch.unique(X, dim=0, return_counts=True)
+        asked, counts = torch.unique(everything.X, dim=0, return_counts=True)
         regret = excess(asked, counts.double()) if len(trials) else 0.0
         if recommended is not None:
             gap = excess(recommended.unsqueeze(0), torch.ones(1).to(recommended))
@@ -179,6 +181,29 @@ def certify(
         f"{'the least over all ridges of the bound on the sum' if len(used) else 'by the norm'}"
         f", its maximum over {where}",
     )
+
+
+def _ellipsoids(
+    kernel: Kernel, trials: Sequence[Trial], asked: Answers, noise_std: float, delta: float
+) -> list[Ellipsoids]:
+    """What is said by answers each on its own, and in groups, with half of delta each.
+
+    ``asked`` are all asks of the trials.
+    """
+    groups, sizes = doubling_groups(asked.group)
+    used = [t.value is not None and not is_noisier(t, noise_std) for t in trials]
+    known = torch.tensor(used, dtype=torch.bool)
+    complete = known & (groups.bincount(known.long(), len(trials))[groups] == sizes)
+    scale = noise_std * (1.0 + ROUNDING)  # of answers that are no noisier
+    found = []
+    for rows, sets in ((known, None), (complete, groups)):
+        kept = rows.nonzero().flatten().tolist()
+        begun = max((trials[row].answered_step or 0 for row in kept), default=0)
+        if sets is not None:
+            begun = len(groups[:begun].unique())
+        inside = None if sets is None else sets[rows]
+        found.append(Ellipsoids(kernel, asked.at(rows), scale, begun, delta / 2.0, inside))
+    return found
 
 
 def is_noisier(trial: Trial, noise_std: float) -> bool:

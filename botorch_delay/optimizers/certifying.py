@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.anytime import PLAYED_RIDGES, noise_energy
+from botorch_delay.confidence.anytime import PLAYED_RIDGES, group_count, noise_energy
 from botorch_delay.confidence.bounds import Confidence, RKHSConfidence
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp.surrogate import Surrogate
@@ -24,10 +24,12 @@ class CertifyingUCB(Rule):
 
     It is the least over two ridges a, in the place of the noise variance, of ``mu + b sigma`` with
 
-        b^2 = C^2 + rho_m s^2 / a - y' (K + a I)^-1 y,
+        b^2 = C^2 + (rho_n s^2 + w) / a - y' (K + a I)^-1 y,
 
-    as proved in :mod:`botorch_delay.confidence.anytime`; pending points count in sigma alone where
-    they are hallucinated. A rule with a fixed factor settles on one point, whose gap is then billed
+    as proved in :mod:`botorch_delay.confidence.anytime` for groups of 1, 1, 2, 4, ... asks of a
+    point, where groups that are not complete count as well and what the means of the groups of a
+    point scatter as much as is to be expected; pending points count in sigma alone where they are
+    hallucinated. A rule with a fixed factor settles on one point, whose gap is then billed
     at every ask; this one asks elsewhere until the bound itself has fallen there.
 
     Args:
@@ -78,8 +80,12 @@ class CertifyingUCB(Rule):
 
     def _factors(self, model: RuleModel) -> Iterator[Tensor]:
         """B of every view; that of a norm of 0 where the answers contradict the norm."""
+        counts = model.feasibility.ask_counts()
+        groups = sum(map(group_count, counts))
+        energy = noise_energy(groups, self.delta / 2.0) - (groups - len(counts))
         for view in model.views:
             share = self.noise_std**2 / view.answers.surrogate.noise_var
-            square = self.norm_bound**2 + noise_energy(model.asks, self.delta) * share
+            square = self.norm_bound**2 + energy * share
             least = noise_energy(0, self.delta) * share
-            yield (square - view.answers.explained).clamp_min(least).sqrt()
+            explained = view.answers.at_candidates.explained
+            yield (square - explained).clamp_min(least).sqrt()

@@ -28,6 +28,61 @@ def test_the_energy_of_the_noise_stays_below_its_bound():
     assert noise_energy(300, 0.05) < 300 + 2 * math.sqrt(300 * 5) + 2 * 5 + 20
 
 
+def test_the_energy_of_groups_stays_below_its_bound():
+    """Points are chosen by the noise so far, to be asked on where it is large."""
+    exceeded = {1.0: 0, 1.5: 0}
+    for seed in range(400):
+        g = generator(seed)
+        noise = torch.randn(200, generator=g, dtype=torch.double).tolist()
+        sums, counts, energies, begun = [0.0] * 10, [0] * 10, [], []
+        groups = {}
+        for e in noise:
+            point = max(range(10), key=lambda i: abs(sums[i]) / max(counts[i], 1) ** 0.5)
+            if abs(sums[point]) < counts[point] ** 0.5:
+                point = counts.index(min(counts))
+            key = point, counts[point].bit_length()
+            groups.setdefault(key, []).append(e)
+            sums[point] += e
+            counts[point] += 1
+            whole = [v for (_, n), v in groups.items() if len(v) == max(2 ** (n - 1), 1)]
+            energies.append(sum(sum(v) ** 2 / len(v) for v in whole))
+            begun.append(len(groups))
+        for divide in exceeded:
+            limits = [noise_energy(n, 0.05) / divide for n in begun]
+            exceeded[divide] += any(a > b for a, b in zip(energies, limits, strict=True))
+    assert exceeded[1.0] <= 20
+    assert exceeded[1.5] > 0
+
+
+def test_groups_of_asks_double():
+    points = torch.tensor([5, 2, 5, 5, 2, 5, 5, 5, 9, 5, 5, 5])
+    groups, sizes = anytime.doubling_groups(points)
+    seen, first = {}, []
+    for point in points.tolist():
+        number = seen.get(point, 0)
+        seen[point] = number + 1
+        first.append((point, number.bit_length()))
+    assert sizes.tolist() == [1, 1, 1, 2, 1, 2, 4, 4, 1, 4, 4, 8]
+    same = groups.unsqueeze(0) == groups.unsqueeze(1)
+    assert same.tolist() == [[a == b for b in first] for a in first]
+    assert len(groups.unique()) == sum(map(anytime.group_count, seen.values())) == 5 + 2 + 1
+    assert [len(part) for part in anytime.doubling_groups(points[:0])] == [0, 0]
+
+
+def test_what_answers_scatter_within_groups_is_known():
+    kernel, group = se(0.3), torch.arange(30).repeat_interleave(4)
+    X = scattered(30)[group]
+    y = X.sum(dim=1) + 0.1 * torch.randn(120, generator=generator(3), dtype=torch.double)
+    answers = Answers(X, y, torch.full_like(y, torch.nan), group)
+    means = torch.stack([y[group == n].mean() for n in range(30)])
+    energy = noise_energy(30, 0.1) * 0.01 + float((y - means[group]).square().sum())
+    found = Ellipsoids(kernel, answers, 0.1, 30, 0.1, group).bounds(POINTS, 3.0)
+    plain = Ellipsoids(kernel, answers, 0.1, 120, 0.1)
+    plain._energy = energy
+    for bound, expected in zip(found, plain.bounds(POINTS, 3.0), strict=True):
+        torch.testing.assert_close(bound, expected)
+
+
 def test_it_is_the_dense_formula():
     k, X = kernel_function(KERNEL), POINTS.numpy()
     rows = [3, 40, 3, 77, 12, 3, 40, 140]
