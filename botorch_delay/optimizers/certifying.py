@@ -26,11 +26,12 @@ class CertifyingUCB(Rule):
 
         b^2 = C^2 + (rho_n s^2 + w) / a - y' (K + a I)^-1 y,
 
-    as proved in :mod:`botorch_delay.confidence.anytime` for groups of 1, 1, 2, 4, ... asks of a
-    point, where groups that are not complete count as well and what the means of the groups of a
-    point scatter as much as is to be expected; pending points count in sigma alone where they are
-    hallucinated. A rule with a fixed factor settles on one point, whose gap is then billed
-    at every ask; this one asks elsewhere until the bound itself has fallen there.
+    as proved in :mod:`botorch_delay.confidence.anytime`, with all answers at a point as one, their
+    mean, whose noise counts as much as is expected of it and half of what bounds with groups and
+    with each ask on its own add to that. (With groups alone asks elsewhere end before the
+    certificate is small.) Pending points count in sigma alone where they are hallucinated. A rule
+    with a fixed factor settles on one point, whose gap is then billed at every ask; this one asks
+    elsewhere until the bound itself has fallen there.
 
     Args:
         norm_bound: C, a bound on the RKHS norm of f, above 0.
@@ -81,8 +82,9 @@ class CertifyingUCB(Rule):
     def _factors(self, model: RuleModel) -> Iterator[Tensor]:
         """B of every view; that of a norm of 0 where the answers contradict the norm."""
         counts = model.feasibility.ask_counts()
-        groups = sum(map(group_count, counts))
-        energy = noise_energy(groups, self.delta / 2.0) - (groups - len(counts))
+        energy = float(len(counts))
+        for number in (model.asks, sum(map(group_count, counts))):
+            energy += 0.5 * (noise_energy(number, self.delta / 2.0) - number)
         for view in model.views:
             share = self.noise_std**2 / view.answers.surrogate.noise_var
             square = self.norm_bound**2 + energy * share

@@ -231,7 +231,7 @@ def test_repeats_of_a_point_make_certificates_tighter(monkeypatch):
     assert grouped < 0.8 * opt.certify(2.5, STD, DELTA).regret
 
 
-def test_the_rule_plays_the_bound_with_groups():
+def test_the_rule_plays_the_bound_of_certificates():
     f, C = function(3), 2.5
     opt = index(bd.CertifyingUCB(C, STD, DELTA))
     play(opt, f, 3, 59)
@@ -248,7 +248,8 @@ def test_the_rule_plays_the_bound_with_groups():
     for ridge in anytime.PLAYED_RIDGES:
         a = (ridge * STD) ** 2
         inverse = np.linalg.inv(k(S, S) + np.diag(a / counts))
-        energy = noise_energy(len(groups), DELTA / 2.0) - (len(groups) - points)
+        added = [noise_energy(n, DELTA / 2.0) - n for n in (len(groups), len(opt.trials))]
+        energy = points + sum(added) / 2.0
         b = math.sqrt(C**2 + energy * STD**2 / a - y @ inverse @ y)
         pending = np.linalg.inv(k(P, P) + a * np.eye(len(P)))
         variance = 1.0 - np.einsum("ij,ik,kj->j", k(P, X), pending, k(P, X))
