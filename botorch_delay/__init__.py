@@ -33,8 +33,8 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
 * ``gp``: ``kernels.covariance``; ``factor.Factor``, of Cholesky, which grows at its end;
   ``posterior.Data``, answers averaged per point, and ``posterior.Posterior``, at any points;
   ``candidates.CandidatePosterior``, kept up to date on fixed ones; ``averages.Averages``, answers
-  that come and go, or are drawn (``fantasized``); ``surrogate.Surrogate``, kernel, noise and
-  units; where they are learned ``hyperparameters.fit``, ``warping.Warping``, of the values, and
+  that come and go, or are drawn (``with_drawn_answers``); ``surrogate.Surrogate``, kernel, noise
+  and units; where they are learned ``hyperparameters.fit``, ``warping.Warping``, of the values, and
   ``subset.representative``, the points that a posterior of very many is made of;
   ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
 * ``history``: ``events.Event``, what a run is replayed from; ``trials.Trial`` and
@@ -82,15 +82,17 @@ To add a rule: first see whether ``rules.BotorchRule`` plays it already. Else a 
 ``rules.Rule``, its name in ``part_records.py``; its arguments are attributes of the same names,
 ``costly`` and ``own_scale`` are set where they hold, and it sees a ``RuleModel``: the mean of
 ``answers``, the deviation of ``with_pending``. The best mean among answered points, for rules of
-improvement, is ``model.answers.anywhere.mean(model.answers.anywhere.data.X).max()``;
-``check_pending`` refuses ways for pending points to enter that make no sense. In
-``benchmarks.methods`` a line makes it a variant that the benchmark compares. To add a confidence
-bound: a frozen dataclass in ``confidence/bounds.py`` whose ``fixed_design`` and ``adaptive`` make a
-``HalfWidth`` of ``Evidence`` (``multiplier`` and ``slack`` suffice; answers are averages per point,
-and the spread of single ones is not among them; ``words`` are for those who read a recommendation),
-its name in ``part_records.py``; its ``assumptions`` are what it claims under, an empty ``missing``
-says that it is proved, ``missing_on_box`` what it lacks there, and with ``constants`` it can be
-used by ``exploit.WithinBudget``, whose own bounds from all answers are made of these two numbers.
+improvement, is ``model.answers.anywhere.mean(model.answers.anywhere.data.X).max()``, once
+``len(model.answers.anywhere)`` is not 0 (with a given kernel the first asks come before any
+answer); margins are shares of ``model.prior_deviation``; ``check_pending`` refuses ways for pending
+points to enter that make no sense. In ``benchmarks.methods`` a line makes it a variant that the
+benchmark compares. To add a confidence bound: a frozen dataclass in ``confidence/bounds.py`` whose
+``fixed_design`` and ``adaptive`` make a ``HalfWidth`` of ``Evidence`` (``multiplier`` and ``slack``
+suffice; answers are averages per point, and the spread of single ones is not among them; ``words``
+are for those who read a recommendation), its name in ``part_records.py``; its ``assumptions`` are
+what it claims under, an empty ``missing`` says that it is proved, ``missing_on_box`` what it lacks
+there, and with ``constants`` it can be used by ``exploit.WithinBudget``, whose own bounds from all
+answers are made of these two numbers.
 To add a delay law: a subclass of ``delays.DelayLaw``, its name in ``part_records.py``. To add an
 engine: see ``integrations``; to add an executor: ``workers.make_pool``. Names that users import are
 listed in ``__init__.pyi`` and in ``tests/test_exports.py``, parts that files can hold in

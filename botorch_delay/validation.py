@@ -206,7 +206,7 @@ def _same_type(value: Tensor, name: str, like: Tensor) -> None:
         )
 
 
-def warn_single_precision(value: Tensor, stacklevel: int = 3) -> None:
+def warn_single_precision(value: Tensor, stacklevel: int) -> None:
     """Warn below double precision, as BoTorch does."""
     if value.dtype != torch.float64:
         warnings.warn(

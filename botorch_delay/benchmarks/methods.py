@@ -253,22 +253,15 @@ METHODS: dict[str, Method] = {
     },
 }
 
-# With a guarantee, told the norm of f: by what sets the factor on BPE-Delay's own regret bound,
-# that factor, and the options.
-_GUARANTEES: dict[str, dict[str, tuple[float, dict[str, Any]]]] = {
-    "share of design points": {
-        "valid": (1.0, {"exploit": None}),
-        "valid-rho-0.1": (0.1**-0.5, {"explore_fraction": 0.1}),
-        "valid-rho-0.01": (0.01**-0.5, {"explore_fraction": 0.01}),
-    },
-    "budget": {
-        f"budget-{factor:g}": (factor, {"exploit": WithinBudget(factor=factor)})
+# With a guarantee, told the norm of f.
+_GUARANTEES: dict[str, dict[str, Any]] = {
+    "valid": {"exploit": None},
+    "valid-rho-0.1": {"explore_fraction": 0.1},
+    "valid-rho-0.01": {"explore_fraction": 0.01},
+    **{
+        f"budget-{factor:g}": {"exploit": WithinBudget(factor=factor)}
         for factor in (1.05, 1.25, 2.0)
     },
-}
-FACTORS = {
-    source: {f"bpe-delay-{name}": factor for name, (factor, _) in variants.items()}
-    for source, variants in _GUARANTEES.items()
 }
 # The defaults with other options: one ingredient switched off, or another value of it.
 _OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
@@ -302,8 +295,7 @@ VARIANTS = {
             "BPE-Delay with valid bounds, " + ", ".join(f"{k}={v}" for k, v in options.items()),
             needs=("kernel", "norm", "set"),
         )
-        for variants in _GUARANTEES.values()
-        for name, (_, options) in variants.items()
+        for name, options in _GUARANTEES.items()
     },
     **{
         f"bpe-delay-{name}": Method(partial(bpe_delay, **options), f"BPE-Delay {words}")

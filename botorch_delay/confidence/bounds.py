@@ -34,12 +34,14 @@ class Evidence:
     Attributes:
         covar_module: the kernel, in units of the values.
         data: the answers, in units of the values.
-        inverse_noise_std: 1 / lambda, the largest over the answers.
+        inverse_noise_std: the largest root of ``spread / noise_var`` over the points with answers;
+            1 / lambda if all answers have one noise variance.
         delta: probability with which any of the bounds may fail, on either side.
         points: at how many points of a finite set the bounds hold at once; 1 on a box, where a
             union over points needs a net.
         box: ``2 x d``, where bounds hold at every point of a box; else None.
-        counts: how many values the columns of the box have that only take some.
+        counts: of each column of the box that takes values of a list, by its number, how many
+            these are.
     """
 
     covar_module: Kernel
@@ -93,6 +95,10 @@ class HalfWidth:
     parts: Parts | None = None
     rounded_up: bool = True
     words: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("multiplier", "slack"):
+            object.__setattr__(self, name, validation.nonnegative(getattr(self, name), name))
 
     @property
     def needs_weights(self) -> bool:

@@ -37,7 +37,7 @@ class Guarantee:
     Attributes:
         holds: whether a regret bound is claimed, with probability 1 - delta: ``factor`` times that
             of Theorem 1 plus what waits cost, or with a budget ``budget.bound`` plus its W and E.
-        delta: that probability's complement.
+        delta: the failure probability.
         assumptions: what it rests on; to be judged by the user.
         missing: why not more is claimed; empty if and only if ``holds``.
         factor: how many times the bound of Theorem 1 the claimed regret bound is, without waits.

@@ -65,13 +65,16 @@ class Departure(enum.StrEnum):
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What a closed round did, enough to compute its bounds again.
+    """What a closed round did.
+
+    On a finite set, and with a given kernel, that is enough to compute its bounds again; on a box
+    with a learned kernel they are made from at most 128 points that stand for all answers.
 
     Attributes:
         number: r, from 1.
         design_size: q_r, the design points of the round.
         length: t_r, its asks.
-        observed: how many answers its bounds use.
+        observed: how many answers its bounds are made from.
         active_before: active points when it opened; on a box, the estimated share of the box.
         active_after: active points, or share of the box, when it closed.
         trial_ids: the trials whose answers its bounds use, increasing.

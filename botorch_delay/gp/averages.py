@@ -161,13 +161,13 @@ class Averages:
             self._changed.clear()
         return self._at_candidates
 
-    def fantasized(self, answers: Averages, generator: torch.Generator) -> Averages:
+    def with_drawn_answers(self, answers: Averages, generator: torch.Generator) -> Averages:
         """The same points with values drawn where ``answers`` lack some; not to be changed.
 
         All points of ``answers`` are here.
         """
         posterior = self.anywhere
-        y = posterior.fantasies(answers.anywhere, generator)
+        y = posterior.drawn_answers(answers.anywhere, generator)
         row = {key: row for row, (key, _) in enumerate(posterior.labels)}
         rows = sent_rows([row[key] for key in self.at_candidates.keys], y)
         made = copy.copy(self)

@@ -203,7 +203,7 @@ class Posterior:
         return Posterior(self._kernel, data, inputs=self._inputs, offset=offset, scale=scale)
 
     @torch.no_grad()
-    def fantasies(self, known: Posterior, generator: torch.Generator) -> Tensor:
+    def drawn_answers(self, known: Posterior, generator: torch.Generator) -> Tensor:
         """Mean answers of its points, ``m``, drawn given those of a posterior of some of them.
 
         Matheron's rule (Wilson et al. 2020): with s mean answers drawn from the prior and e what

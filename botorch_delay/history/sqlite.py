@@ -297,4 +297,5 @@ def _errors(file: Path, verb: str) -> Iterator[None]:
             f"Cannot {verb} {file}, it is damaged or no study: {truncated(error)}."
         ) from error
     except (ValueError, TypeError, RecursionError, OverflowError, OSError) as error:
-        raise StorageError(f"Cannot {verb} {file}, it is damaged: {truncated(error)}.") from error
+        cause = "what it is to hold cannot be stored" if verb == "write" else "it is damaged"
+        raise StorageError(f"Cannot {verb} {file}, {cause}: {truncated(error)}.") from error

@@ -93,7 +93,7 @@ class EngineRun:
         self.ended: set[int] = set()
         self.stopped_early = False
         config = self.optimizer.state_dict()["config"]
-        told = [name, self.domain.fingerprint(), json.dumps(config, default=repr)]
+        told = [name, self.domain.fingerprint(), json.dumps(config)]
         self.key = hashlib.blake2b("\n".join(told).encode(), digest_size=12).hexdigest()
         self._warned = False
 

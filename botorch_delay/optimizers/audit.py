@@ -342,8 +342,8 @@ class Audit(TrialObserver):
         beyond = self.beyond_bound + sum(trial.id < limit for trial in self._ledger.running())
         if beyond:
             missing.append(
-                f"{beyond} trials took longer than u_T, and by the delay law even one "
-                f"does so with probability at most {config.delta / 2.0:g}: {wide}."
+                f"{beyond} trial{'s' * (beyond > 1)} took longer than u_T, and by the delay law "
+                f"even one does so with probability at most {config.delta / 2.0:g}: {wide}."
             )
         return missing
 

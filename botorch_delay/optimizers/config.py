@@ -181,6 +181,13 @@ class BoundsConfig(Config):
         super().__post_init__()
         expected = "a Confidence, such as FixedBeta or RKHSConfidence"
         _check_type(self.confidence, Confidence, "confidence", expected)
+        for name in ("missing", "assumptions"):
+            sentences = getattr(self.confidence, name)
+            if isinstance(sentences, str) or not all(isinstance(each, str) for each in sentences):
+                raise InputTypeError(
+                    f"{name} of {self.confidence!r} must be a tuple of sentences, got "
+                    f"{sentences!r}."
+                )
         self._fill(delta=validation.probability(self.delta, "delta"))
 
     @property

@@ -105,8 +105,8 @@ class Maximizer:
     def _largest(self, active: ActiveSet | None) -> int | Tensor:
         """Where the rule is largest: a row of a finite set, a point (``d``) of a box."""
         model, blind = self.model, self.model.is_blind
-        if model.pending.draws or (self.rule.fantasizes and model.is_crowded):
-            model = model.fantasized()
+        if model.pending.draws or (self.rule.draws_where_crowded and model.is_crowded):
+            model = model.with_drawn_answers()
         scores = self._first_order() if blind else self.rule.score(model)
         may_ask, allowed = self._allowed(active)
         if scores.shape != allowed.shape:
@@ -246,7 +246,7 @@ class Maximizer:
             steps=STEPS if costly or len(best) < MOST_CLIMBS // 4 else 2 * STEPS,
             inside=may_ask,
             reach=reach,
-            enough=0.0 if costly else ENOUGH * model.prior_deviation,
+            enough=0.0 if costly or self.rule.own_scale else ENOUGH * model.prior_deviation,
         )
         found = torch.where(torch.isfinite(found), found, reached)
         return X.index_select(0, lowest_tied(found)).squeeze(0)

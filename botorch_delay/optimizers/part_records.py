@@ -129,7 +129,8 @@ def build_part(
     except (AttributeError, KeyError, TypeError, ValueError, BotorchDelayError) as error:
         if isinstance(error, StorageError):
             raise
-        raise StorageError(f"The stored {name} is malformed: {error}.") from error
+        text = str(error).rstrip(".")
+        raise StorageError(f"The stored {name} is malformed: {text}.") from error
 
 
 def _build_rule(record: Mapping[str, Any], name: str) -> BotorchRule:

@@ -224,7 +224,7 @@ class RuleModel(View, TrialObserver):
         """Whether on a box, with a learned kernel, pending points crowd where the mean is largest.
 
         That is around the best answered point, or the pending one with the largest mean: there at
-        least ``CROWDED`` are pending, and no more are answered.
+        least ``CROWDED`` are pending, and at least as many as are answered.
         """
         points = [trial.point for trial in self._ledger.running()]
         few = len(points) < CROWDED or self.is_blind
@@ -272,7 +272,7 @@ class RuleModel(View, TrialObserver):
 
         return fails
 
-    def fantasized(self) -> RuleModel:
+    def with_drawn_answers(self) -> RuleModel:
         """The model with values drawn for pending points, fresh ones in every ask."""
         made = copy.copy(self)
         made.views = []
@@ -280,7 +280,7 @@ class RuleModel(View, TrialObserver):
             drawn = view.answers
             if view.with_pending is not view.answers:
                 generator = generator_for(self.seed, -1 - self.asks)
-                drawn = view.with_pending.fantasized(view.answers, generator)
+                drawn = view.with_pending.with_drawn_answers(view.answers, generator)
             made.views.append(View(drawn, None))
         made.answers, made.asked_points = made.views[0].answers, None
         return made

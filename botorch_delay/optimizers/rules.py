@@ -49,15 +49,15 @@ class Rule(ABC):
         costly: whether it takes long to evaluate: climbs on a box are few then, and short.
         own_scale: whether its values are not in units of the deviation (a probability, a
             logarithm): what counts as a tie is then judged by the scores alone.
-        fantasizes: whether, on a box with a learned kernel, it is maximised given values drawn for
-            pending points where these crowd (:meth:`RuleModel.is_crowded`).
+        draws_where_crowded: whether, on a box with a learned kernel, it is maximised given values
+            drawn for pending points where these crowd (:meth:`RuleModel.is_crowded`).
         inflates: whether it uses the widths of ``Censor(inflate=True)``.
     """
 
     published: ClassVar[Mapping[str, str]] = {}
     costly: ClassVar[bool] = False
     own_scale: ClassVar[bool] = False
-    fantasizes: ClassVar[bool] = False
+    draws_where_crowded: ClassVar[bool] = False
     inflates: ClassVar[bool] = False
 
     @property
@@ -79,8 +79,8 @@ class Rule(ABC):
         """Its value at every candidate of the model, ``N``: the largest is asked.
 
         In units of the surrogate, where values are to be maximised whatever the user does. Where
-        the kernel is given it is called before there is any answer. Infinite values are passed
-        over.
+        the kernel is given it is called before there is any answer. It is -inf where a point must
+        not be asked; inf and NaN are errors.
         """
 
     @abstractmethod
@@ -126,8 +126,8 @@ class UCB(Rule):
     On a box with a learned kernel, where pending points count in sigma alone, hundreds would crowd
     where mu is largest: no sigma is left near the first of them, and mu stays as it is. So where
     16 points and more are pending within a tenth of the sides (root mean square) of the best
-    answered point, or of the pending one with the largest mu, and no more are answered there, the
-    bound is maximised given values drawn for all pending points, fresh ones in every ask
+    answered point, or of the pending one with the largest mu, at least as many as are answered
+    there, the bound is maximised given values drawn for all pending points, fresh ones in every ask
     (randomized kriging believer, 2603.01470).
 
     Args:
@@ -141,7 +141,7 @@ class UCB(Rule):
         "Hallucinate": "GP-BUCB",
         "Censor": "GP-UCB-SDF",
     }
-    fantasizes = inflates = True
+    draws_where_crowded = inflates = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "beta", validation.positive(self.beta, "beta"))

@@ -6,7 +6,6 @@ from small_problems import arms, box
 
 from botorch_delay.benchmarks import METHODS, Clock, paper_problem, simulate
 from botorch_delay.benchmarks.functions import gp_draw
-from botorch_delay.benchmarks.methods import FACTORS
 from botorch_delay.delays import PoissonDelay
 from botorch_delay.exceptions import MissingExtraError
 
@@ -52,11 +51,11 @@ def test_every_method_can_be_simulated(name, kind):
 
 def test_the_factors_are_those_that_the_guarantee_claims():
     problem = paper_problem(1.0, side=8)
-    for factors in FACTORS.values():
-        for name, factor in factors.items():
-            optimizer = METHODS[name].make(problem, CLOCK, 12, 0)
-            assert f"{factor:.3g}" in str(optimizer.guarantee) or factor == 1.0
-    assert sum(map(len, FACTORS.values())) == 6
+    shares = {"valid-rho-0.1": 0.1**-0.5, "valid-rho-0.01": 0.01**-0.5}
+    budgets = {f"budget-{factor:g}": factor for factor in (1.05, 1.25, 2.0)}
+    for name, factor in {**shares, **budgets}.items():
+        optimizer = METHODS[f"bpe-delay-{name}"].make(problem, CLOCK, 12, 0)
+        assert f"{factor:.3g}" in str(optimizer.guarantee)
 
 
 def test_methods_that_need_a_law():

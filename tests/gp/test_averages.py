@@ -204,7 +204,7 @@ def test_pending_points_are_entered_apart_only_where_there_are_any():
     assert bool((opt._maximizer.model.deviation > expected).any())
 
 
-def test_fantasies_leave_answers_as_they_are_and_give_one_posterior_everywhere():
+def test_drawn_answers_leave_answers_as_they_are_and_give_one_posterior_everywhere():
     judge, points = surrogate(), scattered(30)
     told, asked = Averages(judge, points), Averages(judge, points)
     for source, value in enumerate((0.3, -1.0, 0.8)):
@@ -212,7 +212,9 @@ def test_fantasies_leave_answers_as_they_are_and_give_one_posterior_everywhere()
     for source in range(7):
         asked.put(source, source, points[source], None, None)
     before = asked.at_candidates.mean.clone(), asked.anywhere.data.y.clone()
-    first, second = (asked.fantasized(told, torch.Generator().manual_seed(n)) for n in (0, 1))
+    first, second = (
+        asked.with_drawn_answers(told, torch.Generator().manual_seed(n)) for n in (0, 1)
+    )
     assert torch.equal(first.anywhere.data.y[:3], told.anywhere.data.y)
     assert not (first.anywhere.data.y[3:] == second.anywhere.data.y[3:]).any()
     moments = first.anywhere.at(points)

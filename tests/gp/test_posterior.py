@@ -110,7 +110,7 @@ def test_the_spread_counts_answers():
     assert none.spread_ratio == 0.0
 
 
-def test_fantasies_are_drawn_from_the_posterior(monkeypatch):
+def test_answers_are_drawn_from_the_posterior(monkeypatch):
     """Exactly: they are linear in what is drawn, so unit vectors give mean and covariance."""
     X, y, noise = scattered(9), normal(4), torch.full((9,), 0.05, dtype=torch.double)
     known, again = [0, 2, 3, 5], 3  # the answered points, one of them asked again
@@ -123,7 +123,7 @@ def test_fantasies_are_drawn_from_the_posterior(monkeypatch):
     drawn = iter([torch.zeros(2, 9).double(), *unit])
     with monkeypatch.context() as patched:
         patched.setattr(torch, "randn", lambda *shape, **options: next(drawn))
-        mean, *moved = (asked.fantasies(answers, None) for _ in range(19))
+        mean, *moved = (asked.drawn_answers(answers, None) for _ in range(19))
     B = torch.stack(moved) - mean
     # Another answer at every point that waits for one, averaged with what is known there.
     fresh = torch.ones(9, dtype=torch.double)

@@ -818,6 +818,20 @@ class Sure(bd.Confidence):
         return HalfWidth(1e-6, words="sure")
 
 
+class Unfinished(Sure):
+    """What is missing is no list of sentences."""
+
+    missing = "the norm is a guess."
+
+
+def test_slips_in_bounds_of_a_user_s_own_are_found_when_they_are_made():
+    with pytest.raises(bd.exceptions.InputError, match="must be a tuple of sentences"):
+        optimizer(confidence=Unfinished())
+    assert type(HalfWidth(torch.tensor(3.0)).multiplier) is float  # else no file could hold it
+    with pytest.raises(bd.exceptions.InputError, match="multiplier"):
+        HalfWidth(float("nan"))
+
+
 def test_nothing_is_certified_with_bounds_that_prove_nothing():
     with pytest.raises(bd.exceptions.InputError, match="WithinBudget needs bounds that are valid"):
         optimizer(confidence=Guess(2.0, 0.2), exploit=bd.WithinBudget())

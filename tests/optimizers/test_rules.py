@@ -60,7 +60,7 @@ def played(opt):
     """What the rule sees: with drawn values where pending points count with such."""
     opt._maximizer.update()
     model = opt._maximizer.model
-    return model.fantasized() if model.pending.draws else model
+    return model.with_drawn_answers() if model.pending.draws else model
 
 
 def seen(opt):
@@ -301,6 +301,31 @@ def test_a_botorch_rule_sees_drawn_answers_as_data():
         opt.attach(opt.domain.points[:2], torch.tensor([0.5, 0.0]).double())
         asked.append([t.index for t in opt.ask(6)])
     assert asked[0] == asked[1]
+
+
+class Chance(bd.UCB):
+    """Scores with no unit, tiny ones, of which climbs gain little."""
+
+    own_scale = True
+
+    def score(self, model):
+        return 1e-9 * super().score(model)
+
+    def function(self, model, starts):
+        bound = super().function(model, starts)
+        return lambda X: 1e-9 * bound(X)
+
+
+def test_climbs_do_not_depend_on_the_unit_of_scores_without_one():
+    box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+    asked = []
+    for rule in (bd.UCB(2.0), Chance(2.0)):
+        opt = bd.AcquisitionOptimizer(box, rule=rule, covar_module=se(0.3), noise_var=1e-4, seed=2)
+        for _ in range(6):
+            trial = opt.ask()
+            opt.tell(trial, -float((trial.x - 0.37).square().sum()))
+        asked.append(torch.stack([trial.x for trial in opt.trials]))
+    torch.testing.assert_close(*asked, atol=2e-3, rtol=0.0)
 
 
 def test_drawn_answers_on_a_box_with_a_learned_kernel():
