@@ -66,7 +66,7 @@ pending means; where points crowd a rule is played on values drawn for them. An 
 that has closed changes nothing that was decided: the rule, recommendations, and with
 ``evidence="all"`` the bounds of later rounds use it. One that comes after its trial was abandoned
 (``Trial.late``) goes the same way, but serves no design point (where evaluations are exact it
-does): the rule, recommendations, and bounds from all answers use it. A correction
+does). The ``Budget`` and certificates use both. A correction
 (``Optimizer.correct``) goes the same way as an event of its own: every part counts the trial anew,
 and what was decided with the old answer stays, which the ``Audit`` holds against the claim.
 
@@ -90,9 +90,9 @@ benchmark compares. To add a confidence bound: a frozen dataclass in ``confidenc
 ``fixed_design`` and ``adaptive`` make a ``HalfWidth`` of ``Evidence`` (``multiplier`` and ``slack``
 suffice; answers are averages per point, and the spread of single ones is not among them; ``words``
 are for those who read a recommendation), its name in ``part_records.py``; its ``assumptions`` are
-what it claims under, an empty ``missing`` says that it is proved, ``missing_on_box`` what it lacks
-there, and with ``constants`` it can be used by ``exploit.WithinBudget``, whose own bounds from all
-answers are made of these two numbers.
+what it claims under, an empty ``missing`` says that it is proved, ``holds_on_box`` and
+``missing_on_box`` whether it is on a box, and with ``constants`` it can be used by
+``exploit.WithinBudget``, whose own bounds from all answers are made of these two numbers.
 To add a delay law: a subclass of ``delays.DelayLaw``, its name in ``part_records.py``. To add an
 engine: see ``integrations``; to add an executor: ``workers.make_pool``. Names that users import are
 listed in ``__init__.pyi`` and in ``tests/test_exports.py``, parts that files can hold in

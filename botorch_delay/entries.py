@@ -98,11 +98,23 @@ def _outside(domain: Domain, column: int, x: Tensor) -> str:
 
 
 def write_results(optimizer: Optimizer, path: Path) -> int:
-    """Write every trial and attached result to a CSV file; how many there are."""
+    """Write every trial and attached result to a CSV file; how many there are.
+
+    A file that is there is replaced only if it is empty or has the columns of such a table.
+    """
+    path = Path(path)
     if path.suffix.lower() != ".csv":
         raise InputError(f"The table must be a .csv file, got {path}.")
     rows = optimizer.table()
-    columns = list(rows[0]) if rows else ["trial", *table_columns(optimizer.domain).values()]
+    few = ["trial", *table_columns(optimizer.domain).values()]
+    columns = list(rows[0]) if rows else few
+    if path.exists():
+        _, header = next(read_rows(path), (0, []))
+        if header and not {*few, "state"}.issubset(header) and header != few:
+            raise InputError(
+                f"{path} is there, and is no table of this study's results; it was left as it is. "
+                "Choose another name."
+            )
     try:
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, columns)
@@ -128,6 +140,7 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
     may have decimal commas. What ``write_results`` wrote can be read: trials without a value are
     left out. So are results that the study has already, as often as it has them.
     """
+    path = Path(path)
     domain, columns = optimizer.domain, table_columns(optimizer.domain)
     results: list[tuple[Tensor, float]] = []
     wrong: list[str] = []

@@ -285,6 +285,8 @@ class _Loop:
                     raise RunError(f"The connection to the cluster was lost. {_GOES_ON}")
         finally:
             with _turn:
+                self.on_result = None  # which may be what failed
+                self._collect_answers()
                 for future, trial in self.in_flight.items():
                     future.cancel()
                     self._abandon(trial)
@@ -342,6 +344,13 @@ class _Loop:
             self.report.evaluations.append(evaluation)
             self._tell(trial, evaluation)
 
+    def _collect_answers(self) -> None:
+        """Take in the evaluations that have ended with an answer meanwhile."""
+        for future in list(self.in_flight):
+            ended = future.done() and not future.cancelled() and future.exception() is None
+            if ended and future.result().value is not None:
+                self._collect(future)
+
     def _tell(self, trial: Trial, evaluation: Evaluation) -> None:
         if evaluation.value is None:
             self._fail(trial, evaluation.error, evaluation.traceback)
@@ -383,6 +392,8 @@ class _Loop:
         self.untold.append((trial, reason))
         self.failures += 1
         if self.failures >= self.max_failures:
+            self._collect_answers()
+        if not self.proven and self.failures >= self.max_failures:
             raise RunError(
                 f"{self.failures} evaluations have failed and none has succeeded; the last one, of "
                 f"trial {trial.id}:\n{calls or reason}\nMend the objective and make the same call "

@@ -128,6 +128,11 @@ def matrix(value: Any, name: str, *, empty: bool = False) -> Tensor:
         raise InputTypeError(
             f"{name} must be a floating tensor, got dtype {value.dtype}; convert it with .double()."
         )
+    if value.dtype not in (torch.float32, torch.float64):
+        raise InputTypeError(
+            f"{name} must be in double or single precision, got dtype {value.dtype}; convert it "
+            "with .double()."
+        )
     if value.dim() != 2 or value.shape[1] == 0:
         raise InputError(
             f"{name} must have shape n x d, a row for each point, got {tuple(value.shape)}."

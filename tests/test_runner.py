@@ -235,7 +235,7 @@ def test_a_store_of_another_study_is_refused(tmp_path, threads):
         run(make(horizon=39), objectives.quadratic, threads, 5, 2, store=path, progress=False)
     used = make()
     used.ask()
-    with pytest.raises(StorageError, match="another study"):
+    with pytest.raises(StorageError, match="another run with its settings"):
         run(used, objectives.quadratic, threads, 5, 2, store=path, progress=False)
 
 
@@ -647,3 +647,35 @@ def test_objectives_that_take_neither_are_refused(threads, objective):
     with pytest.raises(InputTypeError, match="objective must take x, act as keywords, or one dict"):
         run(opt, objective, threads, 4, 2, progress=False)
     assert opt.trials == []
+
+
+class AtOnce(Executor):
+    """Evaluations have ended when they are handed over."""
+
+    def submit(self, function, *args, **kwargs):
+        future = Future()
+        future.set_result(function(*args, **kwargs))
+        return future
+
+
+def test_answers_that_are_there_are_kept_whatever_ends_the_run(tmp_path):
+    def fails(optimizer, trial):
+        raise ValueError("a mistake")
+
+    opt, store = make(), tmp_path / "study.db"
+    with pytest.raises(ValueError, match="a mistake"):
+        run(opt, objectives.quadratic, AtOnce(), 10, 4, store=store, on_result=fails)
+    assert states(opt) == states(bd.load(store)) == [TrialState.COMPLETED] * 4
+
+
+def test_one_answer_is_enough_for_failures_not_to_end_a_run():
+    calls = itertools.count()
+
+    def objective(x):
+        if next(calls) < 3:
+            raise ValueError("at first")
+        return 1.0
+
+    opt = make()
+    run(opt, objective, AtOnce(), 8, 4, max_failures=3, progress=False)
+    assert states(opt) == [TrialState.FAILED] * 3 + [TrialState.COMPLETED] * 5

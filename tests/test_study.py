@@ -12,7 +12,8 @@ from forked import forked
 
 import botorch_delay as bd
 from botorch_delay import cli, entries
-from botorch_delay.exceptions import OutsideWarning
+from botorch_delay.entries import import_results, write_results
+from botorch_delay.exceptions import InputError, OutsideWarning
 from botorch_delay.history import sqlite
 from botorch_delay.study import read_space
 
@@ -687,3 +688,22 @@ def test_show_tells_of_other_optimizers_too(tmp_path, capsys):
         assert json.loads(capsys.readouterr().out)[0]["id"] == 4
         assert cli.main(["tell", str(tmp_path / name), "4", "0.5"]) == 0
         capsys.readouterr()
+
+
+def test_no_table_of_somebody_else_is_replaced(tmp_path):
+    opt = bd.BPEDelayOptimizer(bd.Space(dose=bd.Float(0, 1), c=bd.Choice(["a\nb", "d"])), 10)
+    path = tmp_path / "results.csv"
+    write_results(opt, path)
+    for _ in range(4):
+        opt.tell(opt.ask(), 1.0)
+    assert write_results(opt, str(path)) == 4  # its own is
+    other = tmp_path / "other.csv"
+    other.write_text("dose,value\n0.5,1_5\n")
+    with pytest.raises(InputError, match="no table of this study's results"):
+        write_results(opt, other)
+    assert other.read_text() == "dose,value\n0.5,1_5\n"
+    fresh = bd.BPEDelayOptimizer(opt.domain, 10)
+    assert import_results(fresh, path) == (4, 0)
+    other.write_text("dose,c,value\n0.5,d,1_5\n")
+    with pytest.raises(InputError, match="value must be a number, got '1_5'"):
+        import_results(fresh, other)

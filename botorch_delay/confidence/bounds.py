@@ -1,9 +1,10 @@
 """Confidence bounds: how far f can be from the posterior mean, and with what probability.
 
 Half of a run's failure probability is for the delays and half for the bounds (Theorem 1), of which
-each of R rounds has the same share: ``delta / (2 R)``. What ``delta`` means here is said once, at
-:class:`Evidence`: the probability with which any of the bounds made at once may fail, on either
-side.
+each of R rounds has the same share, ``delta / (2 R)`` (``RoundRule.share``; other shares where no
+number of rounds is known, half of it where bounds from all answers have the other half). What
+``delta`` means here is said once, at :class:`Evidence`: the probability with which any of the
+bounds made at once may fail, on either side.
 """
 
 from __future__ import annotations

@@ -125,6 +125,8 @@ class Domain(ABC):
 
     def params(self, x: Tensor) -> dict[str, Any]:
         """The values of a point, ``d``, by name: a space's own, else the numbers of the columns."""
+        if not isinstance(x, Tensor):
+            raise InputTypeError(f"x must be a torch.Tensor, got {type(x).__name__}.")
         if x.shape != (self.dim,):
             raise InputError(f"x must be one point, of shape {self.dim}, got {tuple(x.shape)}.")
         return self.columns.params(x)

@@ -10,6 +10,8 @@ from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from botorch_delay import validation
 from botorch_delay.exceptions import InputError, InputTypeError
 
@@ -251,6 +253,11 @@ class Int(_Number):
     _: KW_ONLY
     step: int = 1
 
+    def __post_init__(self) -> None:
+        if self.step is None:
+            raise InputTypeError("step must be a whole number, 1 for all of them; got None.")
+        super().__post_init__()
+
     @staticmethod
     def _check(value: Any, name: str) -> int:
         return validation.whole(value, name, -(2**53))
@@ -293,7 +300,7 @@ class Choice(Parameter):
         validation.flag(self.ordered, "ordered")
         validation.flag(self.log, "log")
         _check_unit(self.unit)
-        values = list(self.values)
+        values = [v.item() if isinstance(v, np.generic) else v for v in self.values]
         if any(isinstance(value, float) and math.isnan(value) for value in values):
             raise InputError(f"values must be no NaN, got {values}.")
         plain = bool(values) and all(map(_is_number, values))
@@ -367,7 +374,7 @@ def text_of(value: Any) -> str:
 
 def value_of(text: str) -> Any:
     """What a cell of a CSV file or an argument of the command line stands for."""
-    for kind in (int, float):
+    for kind in (int, float) if "_" not in text else ():  # 1_5 is no number to people
         try:
             return kind(text)
         except ValueError:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.columns import Columns, ParamsTest
 from botorch_delay.domains.finite import Domain, FiniteDomain
@@ -262,8 +263,11 @@ def _linear(
             raise InputError(
                 f"A constraint is about {name!r}; it must be about numbers that can vary: {names}."
             )
+    if not factors:
+        raise InputError(f"A constraint needs the factor of a name at least, got {constraint!r}.")
+    values = [validation.real(value, f"the factor of {name}") for name, value in factors.items()]
     columns = torch.tensor([names.index(name) for name in factors], dtype=torch.long)
-    return columns, torch.tensor([*factors.values()], dtype=torch.double), rhs
+    return columns, torch.tensor(values, dtype=torch.double), rhs
 
 
 def _rows(table: Any) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,9 +28,9 @@ def read_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
     Cells stand between commas, semicolons or tabs, whichever the first line has most of. Where it
     is not commas, a number may have a decimal comma. :class:`InputError` if it is no table.
     """
-    lines = read_text(file).splitlines()
-    separator = max(",;\t", key=(lines or [""])[0].count)
-    reader = csv.reader(lines, delimiter=separator)
+    text = read_text(file)
+    separator = max(",;\t", key=text.partition("\n")[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     try:
         for row in reader:
             cells = [cell.strip() for cell in row]
@@ -42,9 +43,9 @@ def read_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def as_number(text: str) -> float | None:
-    """The number in a text; None if there is none."""
+    """The number in a text; None if there is none. ``1_5`` is a slip, and none."""
     try:
-        return float(text)
+        return None if "_" in text else float(text)
     except ValueError:
         return None
 

@@ -6,7 +6,7 @@ import copy
 import logging
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -80,6 +80,11 @@ class Hyperparameters:
     noise_var: float
 
     def __post_init__(self) -> None:
+        if not isinstance(self.lengthscale, Iterable):
+            raise InputTypeError(
+                "lengthscale must be a list, a number for each encoded column, got "
+                f"{self.lengthscale!r}."
+            )
         scales = tuple(validation.positive(value, "lengthscale") for value in self.lengthscale)
         object.__setattr__(self, "lengthscale", scales)
         object.__setattr__(self, "noise_var", validation.positive(self.noise_var, "noise_var"))

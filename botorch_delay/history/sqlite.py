@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.exceptions import InputTypeError, StorageError
 from botorch_delay.history.events import brief, truncated
 from botorch_delay.history.states import FORMAT, check_format, check_state, difference
@@ -64,6 +66,8 @@ _SCHEMA = {
         WHERE kind = 'corrected' GROUP BY trial) AS fixed
         ON fixed.trial = asked.trial WHERE asked.kind = 'asked'""",
 }
+# The files that threads are editing: none must wait for itself.
+_edited: set[tuple[int, Path]] = set()
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _COLUMNS = ("kind", "time", "trial", "value", "data")
 
@@ -77,6 +81,12 @@ def save(
 ) -> None:
     """Write a state, its header without events, in one transaction; see ``Optimizer.save``."""
     file = _as_path(path)
+    validation.flag(overwrite, "overwrite")
+    if _edit_of(file) in _edited:
+        raise StorageError(
+            f"{file} is being edited by this program, and what the block does is saved when it "
+            "ends: leave out this save."
+        )
     if not file.parent.is_dir():
         raise StorageError(f"Cannot write {file}: the folder {file.parent} does not exist.")
     with _transaction(file, "write", create=True) as db, _errors(file, "write"):
@@ -93,6 +103,8 @@ def editing(
     writes is committed at the end of the block, unless it raises.
     """
     file = _existing(path)
+    if (edit := _edit_of(file)) in _edited:
+        raise StorageError(f"{file} is being edited by this program already: one block will do.")
     with _transaction(file, "write") as db:
         with _errors(file, "write"):
             state = _read(db, file)
@@ -101,7 +113,15 @@ def editing(
             with _errors(file, "write"):
                 _write(db, file, header, ledger, overwrite=False)
 
-        yield state, write
+        _edited.add(edit)
+        try:
+            yield state, write
+        finally:
+            _edited.discard(edit)
+
+
+def _edit_of(file: Path) -> tuple[int, Path]:
+    return threading.get_ident(), file.resolve()
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -134,9 +154,16 @@ def _write(
         count = _known_events(db, header, ledger)
         if count is None:
             if not overwrite:
+                if _is_of(db, header):
+                    raise StorageError(
+                        f"{file} holds another continuation of this study, or another run with its "
+                        "settings; it was left as it is. If the study has gone on elsewhere, load "
+                        "it again and tell it what is new (botorch_delay.editing does both at "
+                        "once); overwrite=True would lose what the file holds."
+                    )
                 raise StorageError(
-                    f"{file} holds another study, or another continuation of this one; it was left "
-                    "as it is. Choose another file, or pass overwrite=True to replace it."
+                    f"{file} holds another study; it was left as it is. Choose another file, or "
+                    "pass overwrite=True to replace it."
                 )
             for table in ("meta", "arrays", "events"):
                 db.execute(f"DELETE FROM {table}")
@@ -155,14 +182,21 @@ def _known_events(db: sqlite3.Connection, header: Mapping[str, Any], ledger: Led
     """How many events a file holds of an earlier state of a run; None if it holds another one."""
     query = f"SELECT number, {', '.join(_COLUMNS)} FROM events ORDER BY number DESC LIMIT 1"
     count, *last = db.execute(query).fetchone() or (0,)
-    stored, made_with = _read_meta(db), ("optimizer", "config")
-    own, other = ({name: known.get(name) for name in made_with} for known in (header, stored))
-    if count > ledger.event_count or difference(own, other, 1e-5) is not None:
+    if count > ledger.event_count or not _is_of(db, header, arrays=not count):
         return None
     if not count:
-        arrays = _read_arrays(db)
-        return None if difference({n: header.get(n) for n in arrays}, arrays) else 0
+        return 0
     return count if tuple(last) == next(ledger.events(count - 1)).row() else None
+
+
+def _is_of(db: sqlite3.Connection, header: Mapping[str, Any], *, arrays: bool = True) -> bool:
+    """Whether a file holds a study that was made as one with this header."""
+    stored, made_with = _read_meta(db), ("optimizer", "config")
+    own, other = ({name: known.get(name) for name in made_with} for known in (header, stored))
+    if difference(own, other, 1e-5) is not None:
+        return False
+    there = _read_arrays(db) if arrays else {}
+    return difference({name: header.get(name) for name in there}, there) is None
 
 
 def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:

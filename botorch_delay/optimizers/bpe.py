@@ -215,7 +215,13 @@ class BPEDelayOptimizer(Optimizer):
             noise_std: sigma, the sub-Gaussian scale of the noise.
         """
         options: dict[str, Any] = {"explore_fraction": 0.1}
-        if as_domain(domain).count is not None:
+        given = {"horizon": horizon, "covar_module": covar_module, "noise_var": noise_var}
+        for name, value in given.items():
+            if value is None or isinstance(value, Learned):
+                raise InputError(f"A guarantee needs {name} from the first ask on; got {value!r}.")
+        delta = validation.probability(delta, "delta")
+        found = as_domain(domain)
+        if isinstance(found, Domain) and found.count is not None:  # else the constructor refuses it
             rule = CertifyingUCB(norm_bound, noise_std, delta / 2.0)
             options = {"exploit": WithinBudget(rule)}
         return cls(

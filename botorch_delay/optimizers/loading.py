@@ -17,7 +17,7 @@ from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.columns import Columns, ParamsTest
 from botorch_delay.domains.finite import Domain, FiniteDomain
-from botorch_delay.exceptions import InputError, StorageError
+from botorch_delay.exceptions import InputError, InputTypeError, StorageError
 from botorch_delay.history import sqlite
 from botorch_delay.history.events import brief, truncated
 from botorch_delay.optimizers.acquisition_optimizer import AcquisitionOptimizer
@@ -56,6 +56,8 @@ def load(
         InputError: if the device cannot be used.
         StorageError: if the file cannot be read, or a part is missing or differs from the stored.
     """
+    if feasible is not None and not callable(feasible):
+        raise InputTypeError(f"feasible must be a function, got {type(feasible).__name__}.")
     parts = {"covar_module": covar_module, "confidence": confidence, "delay": delay, "rule": rule}
     return _make(path, sqlite.read(path), parts | {"feasible": feasible, "device": device})
 

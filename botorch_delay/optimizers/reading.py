@@ -372,4 +372,13 @@ def _first_among(X: Tensor, candidates: Tensor) -> int:
 
 def table_columns(domain: Domain) -> dict[str, str]:
     """By the name of each parameter the name of its column in a table of results."""
-    return {n: f"parameter {n}" if n in TABLE_COLUMNS else n for n in domain.columns.parameters}
+    taken = {*TABLE_COLUMNS, *domain.columns.parameters}
+    found = {}
+    for name in domain.columns.parameters:
+        column = name
+        if name in TABLE_COLUMNS:
+            while column in taken:
+                column = f"parameter {column}"
+            taken.add(column)
+        found[name] = column
+    return found

@@ -11,6 +11,7 @@ from cases import scattered
 from hypothesis import given
 from hypothesis import strategies as st
 
+import botorch_delay as bd
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.parameters import MAX_LISTED, Choice, Float, Int
@@ -387,3 +388,34 @@ def test_bad_files(tmp_path, text, message):
     file.write_text(text)
     with pytest.raises(InputError, match=message):
         Space.arms(file)
+
+
+def test_slips_in_parameters_are_found_when_they_are_made():
+    with pytest.raises(InputError, match="step must be a whole number, 1 for all"):
+        bd.Int(1, 5, step=None)
+    with pytest.raises(InputError, match="the factor of a must be a number"):
+        bd.Space(a=bd.Float(0, 1), constraints=[({"a": "1"}, 1)])
+    with pytest.raises(InputError, match="the factor of a name"):
+        bd.Space(a=bd.Float(0, 1), constraints=[({}, 1)])
+    with pytest.raises(InputError, match="must be a torch"):
+        bd.Space(a=bd.Float(0, 1)).domain.params([0.5])
+    for dtype in (torch.float16, torch.bfloat16):
+        with pytest.raises(InputError, match="double or single precision"):
+            bd.FiniteDomain(scattered(4).to(dtype))
+
+
+def test_choices_of_numpy_are_plain_values(tmp_path):
+    space = bd.Space(n=bd.Choice(np.arange(1, 4)), c=bd.Choice([np.float32(0.5), "x"]))
+    opt = bd.BPEDelayOptimizer(space, 10)
+    opt.tell(opt.ask(), 1.0)
+    opt.save(tmp_path / "study.db")
+    assert bd.load(tmp_path / "study.db").domain.columns.parameters["n"].values == (1, 2, 3)
+
+
+def test_columns_of_a_table_have_different_names():
+    space = bd.Space({"value": bd.Float(0, 1), "parameter value": bd.Float(2, 3)})
+    opt = bd.BPEDelayOptimizer(space, 10)
+    opt.tell(opt.ask(), 1.0)
+    row = opt.table()[0]
+    assert row["value"] == 1.0
+    assert 0 <= row["parameter parameter value"] <= 1 < 2 <= row["parameter value"] <= 3

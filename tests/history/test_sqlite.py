@@ -747,3 +747,22 @@ def test_load_checks_the_device(stored):
     for call in (bd.load, make().save):
         with pytest.raises(InputTypeError, match="path"):
             call(None)
+
+
+def test_whoever_edits_a_file_does_not_wait_for_itself(tmp_path):
+    path, other = tmp_path / "study.db", tmp_path / "other.db"
+    opt = make()
+    opt.ask(2)
+    opt.save(path)
+    with bd.editing(path) as edited:
+        edited.tell(0, 1.0)
+        edited.save(other)
+        with pytest.raises(StorageError, match="what the block does is saved when it ends"):
+            edited.save(path)
+        with pytest.raises(StorageError, match="one block will do"), bd.editing(path):
+            pass
+    assert bd.load(path).trials[0].value == 1.0
+    with pytest.raises(InputError, match="overwrite must be True or False"):
+        opt.save(path, overwrite="no")
+    with pytest.raises(InputError, match="feasible must be a function"):
+        bd.load(path, feasible="x")

@@ -851,3 +851,16 @@ def test_of_bounds_of_a_user_s_own_nothing_is_said_of_the_maximiser_on_a_box():
     claimed = str(box(se(), confidence=Sure()).guarantee)
     assert "does not say that its bounds hold at every point of a box." in claimed
     assert "never eliminated" not in claimed
+
+
+def test_what_a_guarantee_lacks_is_said_in_the_words_of_the_call():
+    given = {"covar_module": se(), "noise_var": 0.04, "norm_bound": 2.0, "noise_std": 0.2}
+    domain = bd.FiniteDomain(scattered(8))
+    for name in ("covar_module", "noise_var", "horizon"):
+        with pytest.raises(bd.exceptions.InputError, match=f"A guarantee needs {name}"):
+            bd.BPEDelayOptimizer.guaranteed(domain, **{"horizon": 10, **given, name: None})
+    for delta in (2, "0.1"):
+        with pytest.raises(bd.exceptions.InputError, match=r"delta must .*(got 2\.0|got str)"):
+            bd.BPEDelayOptimizer.guaranteed(domain, 10, **given, delta=delta)
+    with pytest.raises(bd.exceptions.InputError, match="wrap points with FiniteDomain"):
+        bd.BPEDelayOptimizer.guaranteed(scattered(8), 10, **given)
