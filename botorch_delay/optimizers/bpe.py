@@ -218,7 +218,7 @@ class BPEDelayOptimizer(Optimizer):
         given = {"horizon": horizon, "covar_module": covar_module, "noise_var": noise_var}
         for name, value in given.items():
             if value is None or isinstance(value, Learned):
-                raise InputError(f"A guarantee needs {name} from the first ask on; got {value!r}.")
+                raise InputError(f"A guarantee needs {name}, got {value!r}; pass {name}.")
         delta = validation.probability(delta, "delta")
         found = as_domain(domain)
         if isinstance(found, Domain) and found.count is not None:  # else the constructor refuses it
