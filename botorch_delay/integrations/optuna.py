@@ -271,8 +271,9 @@ class _StudyRun(EngineRun):
             ]
             if not twins:
                 break
-            # They may be choosing anew too, from the same data: each takes another point.
-            skip = sum(twin < number for twin in twins)
+            # They may be choosing anew too, from the same data: each takes another point, and none
+            # goes back to one that it left.
+            skip += sum(twin < number for twin in twins)
             self.replica.forget(number)
             lost = self.sync(others)
         else:  # fewer points than workers

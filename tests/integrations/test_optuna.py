@@ -18,7 +18,7 @@ from optuna.trial import TrialState as Theirs
 import botorch_delay as bd
 from botorch_delay.exceptions import HorizonError, InputError, InputTypeError, NoAnswerError
 from botorch_delay.integrations import optuna as plugin
-from botorch_delay.integrations.engine_run import Settings
+from botorch_delay.integrations.engine_run import EngineRun, Settings
 from botorch_delay.integrations.optuna import ATTRIBUTE, DelaySampler
 from botorch_delay.optimizers import bpe, rule_model
 from botorch_delay.optimizers import run as running
@@ -105,6 +105,18 @@ def test_workers_that_keep_choosing_the_same_do_not_do_so_for_ever(tmp_path, mon
         thread.join()
     assert params[12] != params[13]
     assert len(claims) == 4  # each of them chose anew once
+
+
+def test_a_trial_whose_first_two_choices_are_taken_makes_a_third(monkeypatch):
+    grid = {"n": IntDistribution(0, 9)}
+    study = make_study(DelaySampler(search_space=grid, **GIVEN))
+    ask = EngineRun.ask
+
+    def prefer_small(self, number, before=0, skip=0):  # as where few points are left to explore
+        return {**ask(self, number, before=before, skip=skip), "x": [float(skip)]}
+
+    monkeypatch.setattr(EngineRun, "ask", prefer_small)
+    assert [study.ask(grid).params["n"] for _ in range(3)] == [0, 1, 2]
 
 
 # Points
