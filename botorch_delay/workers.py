@@ -191,6 +191,11 @@ def make_pool(executor: Any, timeout: float | None) -> Pool:
     """The executor, of ``concurrent.futures``, Pebble or Dask, as the runner uses it."""
     if timeout is not None:
         timeout = validation.positive(timeout, "timeout")
+    if inspect.isclass(executor):
+        raise InputTypeError(
+            f"executor is the class {executor.__name__}; hand over one that was made, such as "
+            f"{executor.__name__}(4)."
+        )
     if hasattr(executor, "get_executor"):
         raise InputTypeError("executor is a Dask client; hand over client.get_executor().")
     schedule = getattr(executor, "schedule", None)

@@ -565,6 +565,7 @@ def test_an_error_of_the_executor_is_reported_as_what_it_is(error, reason):
         ({"timeout": 1.0}, InputError),  # threads cannot be stopped
         ({"objective": 3}, InputTypeError),
         ({"executor": None}, InputTypeError),
+        ({"executor": ThreadPoolExecutor}, InputTypeError),
         ({"on_result": 5}, InputTypeError),
         ({"max_failures": 0}, InputError),
         ({"store": "/nowhere/at/all/study.db"}, StorageError),

@@ -221,6 +221,11 @@ class FixedBeta(Confidence):
         return f"FixedBeta({self.beta:g})"
 
 
+# Where nothing else is said: those of the paper's experiments and of Algorithm 1.
+DEFAULT_CONFIDENCE = FixedBeta(6.0)
+DEFAULT_DELTA = 0.1
+
+
 @dataclass(frozen=True, repr=False)
 class RKHSConfidence(Confidence):
     """Valid bounds for a function of bounded RKHS norm (Lemma 1 and Theorem 1).

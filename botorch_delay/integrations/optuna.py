@@ -140,7 +140,14 @@ class DelaySampler(BaseSampler):
         if brought or not varying or "fixed_params" in trial.system_attrs:
             return {}
         with self._cache.lock:
-            return self._run(study, varying).propose(trial)
+            try:
+                return self._run(study, varying).propose(trial)
+            except HorizonError as error:
+                raise HorizonError(
+                    f"All trials of the horizon, {self._settings.horizon}, have been asked for. To "
+                    "go on, give the study a sampler with a larger horizon, or with none; it uses "
+                    "the results so far."
+                ) from error
 
     def sample_independent(
         self,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from botorch.acquisition.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
 
+from botorch_delay.confidence.bounds import DEFAULT_DELTA
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.space import Space, as_domain
@@ -15,9 +16,10 @@ from botorch_delay.gp.surrogate import Learned
 from botorch_delay.history.trials import Suggestion
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import AcquisitionConfig
+from botorch_delay.optimizers.exploit import DEFAULT_RULE
 from botorch_delay.optimizers.maximizer import Maximizer
 from botorch_delay.optimizers.pending import Hallucinate, Pending
-from botorch_delay.optimizers.rules import UCB, Rule, as_rule
+from botorch_delay.optimizers.rules import Rule, as_rule
 from botorch_delay.optimizers.run import exclusive
 
 
@@ -83,7 +85,7 @@ class AcquisitionOptimizer(Optimizer):
     ) -> None:
         config = AcquisitionConfig(
             *(as_domain(domain), horizon, covar_module, noise_var, exact, seed, maximize),
-            rule=UCB(6.0) if rule is None else as_rule(rule),
+            rule=DEFAULT_RULE if rule is None else as_rule(rule),
             pending=Hallucinate() if pending is None else pending,
             repeat_pending=repeat_pending,
         )
@@ -123,7 +125,7 @@ class AcquisitionOptimizer(Optimizer):
         approximate = self.rule.approximates(self._maximizer.model)
         if approximate is not None:
             missing.append(f"on {self._domain!r} {approximate}")
-        return Guarantee(False, 0.1, (), tuple(missing))
+        return Guarantee(False, DEFAULT_DELTA, (), tuple(missing))
 
     def _choose(self) -> Suggestion:
         self._fit_if_due()

@@ -9,7 +9,12 @@ from typing import Any
 from gpytorch.kernels import Kernel
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import Confidence, FixedBeta, RKHSConfidence
+from botorch_delay.confidence.bounds import (
+    DEFAULT_CONFIDENCE,
+    DEFAULT_DELTA,
+    Confidence,
+    RKHSConfidence,
+)
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.devices import sent
@@ -113,7 +118,7 @@ class BPEDelayOptimizer(Optimizer):
         noise_var: float | None = None,
         confidence: Confidence | None = None,
         delay: DelayLaw | None = None,
-        delta: float = 0.1,
+        delta: float = DEFAULT_DELTA,
         rounds: HorizonRounds | GeometricRounds | None = None,
         exploit: Exploits = DEFAULT_EXPLOIT,
         explore_fraction: float | None = None,
@@ -125,7 +130,7 @@ class BPEDelayOptimizer(Optimizer):
         config = BPEConfig(
             *(as_domain(domain), horizon, covar_module, noise_var, exact, seed),
             maximize=maximize,
-            confidence=FixedBeta(6.0) if confidence is None else confidence,
+            confidence=DEFAULT_CONFIDENCE if confidence is None else confidence,
             delta=delta,
             delay=delay,
             rounds=HorizonRounds() if rounds is None else rounds,
@@ -165,7 +170,7 @@ class BPEDelayOptimizer(Optimizer):
         noise_var: float,
         confidence: Confidence,
         delay: DelayLaw,
-        delta: float = 0.1,
+        delta: float = DEFAULT_DELTA,
         seed: int = 0,
         maximize: bool = True,
     ) -> BPEDelayOptimizer:
@@ -196,7 +201,7 @@ class BPEDelayOptimizer(Optimizer):
         noise_var: float,
         norm_bound: float,
         noise_std: float,
-        delta: float = 0.1,
+        delta: float = DEFAULT_DELTA,
         seed: int = 0,
         maximize: bool = True,
     ) -> BPEDelayOptimizer:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.confidence.anytime import PLAYED_RIDGES, group_count, noise_energy
-from botorch_delay.confidence.bounds import Confidence, RKHSConfidence
+from botorch_delay.confidence.bounds import DEFAULT_DELTA, Confidence, RKHSConfidence
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.optimizers.pending import Pending
@@ -41,7 +41,7 @@ class CertifyingUCB(Rule):
 
     norm_bound: float
     noise_std: float
-    delta: float = 0.1
+    delta: float = DEFAULT_DELTA
 
     def __post_init__(self) -> None:
         for name in ("norm_bound", "noise_std"):

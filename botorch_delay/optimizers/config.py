@@ -12,7 +12,7 @@ import torch
 from gpytorch.kernels import Kernel
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import Confidence, FixedBeta
+from botorch_delay.confidence.bounds import DEFAULT_CONFIDENCE, DEFAULT_DELTA, Confidence
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.rounds import GeometricRounds, HorizonRounds, RoundRule
@@ -123,7 +123,7 @@ class Config:
     @property
     def interval_confidence(self) -> tuple[Confidence, float]:
         """What intervals around a posterior mean are made of: a confidence and a delta."""
-        return FixedBeta(6.0), 0.1
+        return DEFAULT_CONFIDENCE, DEFAULT_DELTA
 
     def answers(self, results: Sequence[Trial | Attached]) -> Answers:
         """What some trials and attached results say, to be maximised."""

@@ -10,6 +10,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
+from botorch_delay.confidence.bounds import DEFAULT_DELTA
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.devices import generator_for, sent
@@ -63,7 +64,7 @@ class RandomOptimizer(Optimizer):
 
     @property
     def guarantee(self) -> Guarantee:
-        return Guarantee(False, 0.1, (), ("random search does not use the answers.",))
+        return Guarantee(False, DEFAULT_DELTA, (), ("random search does not use the answers.",))
 
     def _choose(self) -> Suggestion:
         if self._domain.count is None:

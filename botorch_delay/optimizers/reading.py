@@ -14,7 +14,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import Confidence, Constants
+from botorch_delay.confidence.bounds import DEFAULT_DELTA, Confidence, Constants
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.devices import moved, sent
 from botorch_delay.domains.finite import Domain
@@ -209,7 +209,7 @@ class ReadableRun(Run, ABC):
         self,
         norm_bound: float,
         noise_std: float,
-        delta: float = 0.1,
+        delta: float = DEFAULT_DELTA,
         *,
         covar_module: Kernel | None = None,
         asks: int | None = None,

@@ -26,7 +26,7 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import Confidence, FixedBeta
+from botorch_delay.confidence.bounds import DEFAULT_CONFIDENCE, DEFAULT_DELTA, Confidence, FixedBeta
 from botorch_delay.design.ascent import BoundClimb
 from botorch_delay.domains.devices import seeded, sent, sent_rows
 from botorch_delay.exceptions import BotorchDelayError, InputError, InputTypeError
@@ -72,7 +72,7 @@ class Rule(ABC):
     @property
     def interval_confidence(self) -> tuple[Confidence, float]:
         """What the interval of a recommendation is made of: a confidence and its delta."""
-        return FixedBeta(6.0), 0.1
+        return DEFAULT_CONFIDENCE, DEFAULT_DELTA
 
     @abstractmethod
     def score(self, model: RuleModel) -> Tensor:
@@ -153,7 +153,7 @@ class UCB(Rule):
 
     @property
     def interval_confidence(self) -> tuple[Confidence, float]:
-        return FixedBeta(self.beta), 0.1
+        return FixedBeta(self.beta), DEFAULT_DELTA
 
     def score(self, model: RuleModel) -> Tensor:
         return model.mean + (self.factor + sum(model.widths)) * model.deviation

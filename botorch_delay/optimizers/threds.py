@@ -29,7 +29,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import Confidence
+from botorch_delay.confidence.bounds import DEFAULT_DELTA, Confidence
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.design.ascent import lowest_of_largest, lowest_tied
 from botorch_delay.domains.devices import generator_for, moved
@@ -104,7 +104,7 @@ class ThreDSOptimizer(Optimizer):
         confidence: Confidence,
         interval: tuple[float, float] | None = None,
         patience: int = 50,
-        delta: float = 0.1,
+        delta: float = DEFAULT_DELTA,
         seed: int = 0,
         maximize: bool = True,
     ) -> None:

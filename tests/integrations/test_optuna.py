@@ -485,8 +485,11 @@ def test_the_horizon_is_kept_and_nothing_is_lost():
     for _ in range(3):
         trial = study.ask(PLANE)
         study.tell(trial, height(trial.params))
-    with pytest.raises(HorizonError, match="left: 0 of the horizon's 3"):
+    with pytest.raises(HorizonError, match="of the horizon, 3, have been asked for"):
         study.ask(PLANE)
+    study.sampler = DelaySampler(search_space=PLANE)
+    study.tell(study.ask(PLANE), 1.0)
+    assert len(study.sampler.optimizer(study).attached) == 3
     assert study.sampler.recommend(study)
 
 
