@@ -59,6 +59,7 @@ class AcquisitionOptimizer(Optimizer):
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel
         >>> from botorch_delay.domains.finite import FiniteDomain
+        >>> from botorch_delay.optimizers.rules import UCB
         >>> domain = FiniteDomain(torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1))
         >>> opt = AcquisitionOptimizer(
         ...     domain, covar_module=RBFKernel().double(), noise_var=1e-4, rule=UCB(6.0)
