@@ -1,15 +1,16 @@
 """Bounds from all answers, whatever made their points, and whichever of them are still missing.
 
-Assume ``||f||_k <= C``, and noises that are sub-Gaussian of scale s given everything before them:
-points, values told or not, delays. Let asks of the same point be put in groups, in any way that is
-settled when they are asked: a group is complete when it has as many as were planned for it. For a
-failure probability d let
+Assume ``||f||_k <= C``, and noises e that are sub-Gaussian of scale s given all that came before
+them, their own points included: ``E[exp(l e) | before] <= exp(l^2 s^2 / 2)`` for every number l.
+Whether and when an answer is told may depend on its own noise as well; its point may not. Let asks
+of the same point be put in groups, each of a size that is settled at its first ask; answers are a
+complete group when they are as many. For a failure probability d let
 
-    rho_n = min over u in (0, 1/2) of [ log(|grid| / d) - (n / 2) log(1 - 2 u) ] / u,
+    rho_n = min over u in a grid of [ log(|grid| / d) - (n / 2) log(1 - 2 u) ] / u,
 
-about ``n + 2 sqrt(n log(1 / d)) + 2 log(1 / d)``. Then with probability ``1 - d``, for all numbers
-n of groups begun, all sets S of answers that are whole complete groups of these, all ridges a > 0
-and all points x at once,
+with seven u between 0.02 and 0.4: about ``n + 2 sqrt(n log(7 / d)) + 2 log(7 / d)``, and 1.02 n
+where n is tens of thousands. Then with probability ``1 - d``, for all numbers n of groups begun,
+all sets S of answers that are complete groups of these, all ridges a > 0 and all points x at once,
 
     |f(x) - mu(x)| <= b sigma(x),      b^2 = C^2 + (rho_n s^2 + w) / a - y' (K_S + a I)^-1 y,
 
@@ -22,29 +23,29 @@ all else. With k the planned size of its group a noise e has, given all before i
 supermartingale, as is its mean over the g, which starts at 1. In that mean a group of which j
 noises, of sum z sqrt(k) s, are drawn has the factor
 ``(1 + 2 u v j / k)^(-1/2) exp(u v z^2 / (1 + 2 u v j / k))``: at least (1 - 2 u)^(1/2) always, and
-``(1 - 2 u)^(1/2) exp(u z^2)`` if it is complete. By Ville's inequality and a union over the grid
-the sum of z^2 over complete groups is at most rho_n at all times, with probability 1 - d. All that
-follows is about that event. (ii) A sum over some groups is no larger, whichever answers are missing
-and why; and the squared noises of a complete group are s^2 z^2, those of their mean, and, f being
-the same for all of them, what their answers scatter: ``||y_S - f_S||^2 <= rho_n s^2 + w``. (iii)
-``||f||^2 + ||y_S - f_S||^2 / a`` is quadratic in f, with the least value y'(K_S + a I)^-1 y at mu:
-so ``||f - mu||_V <= b`` where ``||g||_V^2 = ||g||_k^2 + ||g_S||^2 / a``. (iv) sigma^2(x, x') is the
-reproducing kernel of that norm: ``|g(x)| <= ||g||_V sigma(x)``. QED
+``(1 - 2 u)^(1/2) exp(u z^2)`` if all k are. By Ville's inequality and a union over the grid the sum
+of z^2 over groups whose noises are drawn is at most rho_n at all times, with probability 1 - d. All
+that follows is about that event. (ii) A sum over some groups is no larger, whichever answers are
+missing and why; and the squared noises of a complete group are s^2 z^2, those of their mean, and, f
+being the same for all of them, what their answers scatter: ``||y_S - f_S||^2 <= rho_n s^2 + w``.
+(iii) ``||f||^2 + ||y_S - f_S||^2 / a`` is quadratic in f, with the least value
+y'(K_S + a I)^-1 y at mu: so ``||f - mu||_V <= b`` where ``||g||_V^2 = ||g||_k^2 + ||g_S||^2 / a``.
+(iv) sigma^2(x, x') is the reproducing kernel of that norm: ``|g(x)| <= ||g||_V sigma(x)``. QED
 
 Two ways to group share d. *Each ask alone*: n is the number m of asks, w is 0 and S any set of
-answers. *Groups of 1, 1, 2, 4, 8, ... asks of a point*: n grows with the number of points and
-log(m), and not with m, while what is missing costs the rest of its group. Without groups what the
+answers. *Groups of 1, 1, 2, 4, 8, ... asks of a point*: n is the sum of 1 + ceil(log2(m_i)) over
+points asked m_i times, while what is missing costs the rest of its group. Without groups what the
 noise may add to b^2 grows like sqrt(m) where one point is asked again and again.
 
 "Before" is meant in the order of the asks: each noise is sub-Gaussian given those of all earlier
 asks, as independent noises are in any order. Where noises are so only in the order in which they
 are drawn, which answers that come out of order need not respect, the same holds for n the number of
 groups that had been begun when the last answer of S came: by then no noise of any other group had
-been drawn, those of S had, and rho_n grows with n. Certificates use that n.
+been drawn, those of S had, and rho_n grows with n. That n is used everywhere.
 
 b falls as the norm is explained, and a ridge far above s^2 takes away most of what the noise costs
 while sigma hardly changes where little is known: 2.5 instead of 12 after 100 answers on the paper's
-problem, where the self-normalised bound has 30. No union over points, rounds or times is taken.
+problem, where the self-normalised bound has 30. Points, rounds and times cost no union.
 
 Where b^2 would be negative no function of norm C explains the answers: on the same event
 ``C^2 >= y' (K_S + a I)^-1 y - (rho_n s^2 + w) / a`` for every ridge and every set, which
@@ -288,7 +289,7 @@ class Ellipsoid:
         self._squares = 0.0  # of answers around the mean at their point
 
     def tell(self, row: int, y: float, asks: int) -> None:
-        """Take in an answer at a candidate, to be maximised, that is of one of the first asks."""
+        """Take in an answer at a candidate, to be maximised, told after so many asks."""
         count, mean = self._means.get(row, (0, 0.0))
         count, step = count + 1, y - mean
         mean += step / count

@@ -184,7 +184,7 @@ class _Ascent:
         return drawn if self._listed is None else drawn.masked_fill(self._listed, 0.0)
 
     def redraw(self) -> None:
-        proposal = _redraw(self._domain, self.X, self._generator)
+        proposal = redraw(self._domain, self.X, self._generator)
         self._take(self._domain.to_unit(proposal), proposal)
 
     def _take(self, moved: Tensor, proposal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -327,12 +327,25 @@ def _evaluate(
     return values.detach().nan_to_num(nan=-torch.inf), slope
 
 
-def _redraw(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:
-    """One column with a list of values drawn anew, for every point."""
+def redraw(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:
+    """One column with a list of values drawn anew, for every point (``n x d``).
+
+    Categories are drawn uniformly; values with an order from all distances, near ones as often as
+    far ones.
+    """
     columns, redrawn = sorted(domain.lists), X.clone()
-    limits = [len(columns), *(len(domain.lists[dim]) for dim in columns)]
-    drawn = [torch.randint(limit, (len(X),), generator=generator) for limit in limits]
-    which, *rows = moved(torch.stack(drawn), X.device)
-    for number, (dim, row) in enumerate(zip(columns, rows, strict=True)):
-        redrawn[:, dim] = torch.where(which == number, domain.lists[dim][row], X[:, dim])
+    which = torch.randint(len(columns), (len(X),), generator=generator)
+    drawn = torch.rand(2, len(X), generator=generator, dtype=torch.double)
+    share, side = sent(drawn, X).double()
+    which = moved(which, X.device)
+    for number, dim in enumerate(columns):
+        values = domain.lists[dim]
+        if dim in domain.cat_dims:
+            row = (share * len(values)).long()
+        else:
+            here = torch.searchsorted(values, X[:, dim].contiguous())
+            away = (len(values) ** share).long()  # from 1 to all but one
+            row = torch.where(side < 0.5, here - away, here + away)
+        row = row.clamp(0, len(values) - 1)
+        redrawn[:, dim] = torch.where(which == number, values[row], X[:, dim])
     return redrawn

@@ -108,6 +108,11 @@ class Domain(ABC):
         """While it is held, as many threads of the CPU compute as an ask here pays for: one."""
         return one_thread()
 
+    @cached_property
+    def is_discrete(self) -> bool:
+        """Whether it has finitely many points: a finite set, or lists in all columns of a box."""
+        return all(self.allowed(column) is not None for column in range(self.dim))
+
     @abstractmethod
     def contains(self, X: Tensor) -> Tensor:
         """Whether each point of ``X`` (``n x d``) is in the domain, exactly: bool ``n``."""

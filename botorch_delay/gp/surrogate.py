@@ -148,7 +148,8 @@ class Surrogate:
     offset: float = 0.0
     scale: float = 1.0
     learned: bool = False  # whether the hyperparameters come from the answers
-    scaled: bool = True  # whether offset and scale are known; not with too few answers to tell
+    # Whether offset and scale are known; not with too few answers to tell, or where all are equal.
+    scaled: bool = True
     encoding: Encoding = field(default_factory=Encoding)
     warping: Warping = field(default_factory=Warping)
 
@@ -163,7 +164,7 @@ class Surrogate:
         if self.scaled or len(y) < MIN_ANSWERS_TO_FIT:
             return self
         offset, scale = _standardization(self.warping(y), torch.ones_like(y), y)
-        return replace(self, offset=offset, scale=scale, scaled=True)
+        return self if scale is None else replace(self, offset=offset, scale=scale, scaled=True)
 
     @property
     def is_exact(self) -> bool:
@@ -290,9 +291,10 @@ def fit_surrogate(
     BoTorch's default with this prior is the RBF kernel; on tuning tables for development it has
     more regret (benchmarks/REPORT.md, "The kernel"). Inputs are normalised by the bounding box of
     the domain; values are warped, then standardised. With fewer than three answers fits begin and
-    end at the priors, and the scale of the values counts as unknown. ``warm_start`` has modes of
-    the priors instead of the usual ones; the noise of exact evaluations is a jitter, and not
-    learned. Where the fit fails ``previous`` is kept, with a :class:`FitWarning`.
+    end at the priors, and the scale of the values counts as unknown, as it does where all answers
+    are equal. ``warm_start`` has modes of the priors instead of the usual ones; the noise of exact
+    evaluations is a jitter, and not learned. Where the fit fails ``previous`` is kept, with a
+    :class:`FitWarning`.
     """
     # A search takes a hundred steps on a few hundred answers: the CPU, where answers are, takes
     # them sooner than a device that is waited for at each.
@@ -307,8 +309,8 @@ def fit_surrogate(
     warping = WARPINGS[warp](told, weight)
     y = warping(told)
     offset, scale = _standardization(y, weight, domain.like)
-    prior = replace(prior, offset=offset, scale=scale)
-    if len(y) < MIN_ANSWERS_TO_FIT:
+    prior = replace(prior, offset=offset, scale=scale or 1.0)
+    if len(y) < MIN_ANSWERS_TO_FIT or scale is None:
         return replace(prior, scaled=False)
     prior = replace(prior, warping=warping)
     noise_var = answers.noise_var.to(y) * warping.slope(told).square() / scale**2
@@ -399,13 +401,13 @@ def _with_kernel(
     )
 
 
-def _standardization(y: Tensor, weight: Tensor, like: Tensor) -> tuple[float, float]:
-    """Mean and deviation of weighted values; 1 where they are equal up to rounding of a dtype."""
+def _standardization(y: Tensor, weight: Tensor, like: Tensor) -> tuple[float, float | None]:
+    """Mean and deviation of weighted values; None if they are equal up to rounding of a dtype."""
     if len(y) == 0:
-        return 0.0, 1.0
+        return 0.0, None
     share = weight / weight.sum()
     offset = float(share @ y)
     free = 1.0 - float(share @ share)  # 1 - 1/n if they weigh alike
     scale = math.sqrt(float(share @ (y - offset) ** 2) / free) if len(y) > 1 else 0.0
     rounding = 16 * torch.finfo(like.dtype).eps * y.abs().max().item()
-    return offset, scale if scale > rounding else 1.0
+    return offset, scale if scale > rounding else None

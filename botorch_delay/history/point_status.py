@@ -13,6 +13,9 @@ from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialObser
 
 # A point that fails is asked again at most twice.
 MAX_FAILURES = 3
+# So many repeats, of all tries as well, and none with another answer, show that evaluations are
+# exact. One in four agrees by chance where an evaluation picks one of four stored runs.
+REPEATS, REPEATED_SHARE = 3, 0.05
 _NO_ANSWER = (TrialState.FAILED, TrialState.ABANDONED)
 
 
@@ -40,7 +43,7 @@ class Feasibility(TrialObserver):
         self.keys, self._domain, self._exact = PointKeys(), domain, exact
         self._key_of: dict[int, int] = {}  # of trials by their ids, of results by -1 - id
         self._trials: dict[int, list[Trial]] = defaultdict(list)
-        self._attached: dict[int, set[int]] = defaultdict(set)  # ids, where they are exact
+        self._attached: dict[int, dict[int, float]] = defaultdict(dict)  # values by ids
         self.suspects: set[int] = set()  # points of which a trial has failed
 
     def key(self, place: Trial | Attached) -> int:
@@ -60,17 +63,14 @@ class Feasibility(TrialObserver):
             self.suspects.add(self.key(trial))
 
     def attached(self, result: Attached) -> None:
-        if self._exact and bool(self._domain.contains(result.x.unsqueeze(0))):
-            self._attached[self.key(result)].add(result.id)
+        if bool(self._domain.contains(result.x.unsqueeze(0))):
+            self._attached[self.key(result)][result.id] = result.value
 
     def detached(self, result: Attached) -> None:
-        if self._exact:
-            self._attached[self.key(result)].discard(result.id)
+        self._attached[self.key(result)].pop(result.id, None)
 
     def status(self, key: int) -> PointStatus:
-        if self._exact and (
-            self._attached.get(key) or any(t.state not in _NO_ANSWER for t in self.trials(key))
-        ):
+        if self._exact and self._is_tried(key):
             return PointStatus.KNOWN
         if key not in self.suspects:
             return PointStatus.OPEN
@@ -84,6 +84,29 @@ class Feasibility(TrialObserver):
             return PointStatus.INFEASIBLE
         held = failures and failures + running >= MAX_FAILURES
         return PointStatus.HELD if held else PointStatus.OPEN
+
+    def tried(self) -> list[int]:
+        """Points with an answer or a running trial, increasing."""
+        return sorted(key for key in {*self._trials, *self._attached} if self._is_tried(key))
+
+    def _is_tried(self, key: int) -> bool:
+        answers_or_runs = any(trial.state not in _NO_ANSWER for trial in self.trials(key))
+        return answers_or_runs or bool(self._attached.get(key))
+
+    def repeats_agree(self) -> bool:
+        """Whether points were tried again, often enough to tell, and gave no other answer.
+
+        Trials that are running count, so that workers do not all try again at once.
+        """
+        tries = repeats = 0
+        for key in self.tried():
+            answers = [t.value for t in self.trials(key) if t.value is not None]
+            answers += self._attached.get(key, {}).values()
+            if len(set(answers)) > 1:
+                return False
+            tries += len(answers) + len(self.running(key))
+            repeats += len(answers) + len(self.running(key)) - 1
+        return repeats >= max(REPEATS, REPEATED_SHARE * tries)
 
     def ask_counts(self) -> list[int]:
         """How often each point was asked that was."""

@@ -39,6 +39,7 @@ class Correction:
     failure: str  # why it had failed, as was told then
     reason: str  # why it was corrected
     corrected_at: float  # seconds since the epoch (UTC)
+    corrected_step: int  # how many asks had been made by then, in steps
 
 
 class _Placed:
@@ -112,6 +113,15 @@ class Trial(_Placed):
         if self.state is not TrialState.COMPLETED or self.answered_step is None:
             return None
         return self.answered_step - 1 - self.id
+
+    @property
+    def known_step(self) -> int | None:
+        """How many asks had been made when a value was first told, in steps; None without one."""
+        if self.value is None:
+            return None
+        if self.corrections and self.corrections[0].value is None:  # it had failed
+            return self.corrections[0].corrected_step
+        return self.answered_step
 
     def _ask(self) -> tuple[Any, ...]:
         return self.index, self.round, self.asked_at, self.point.tolist()
@@ -276,7 +286,7 @@ class Ledger:
         if not trial.corrections:  # the trial says no more what its first answer said
             place = self._events.index(trial.id)
             self._events[place] = next(self.events(place, place + 1))
-        said = Correction(trial.value, trial.reason, reason, event.time)
+        said = Correction(trial.value, trial.reason, reason, event.time, len(self.trials))
         trial._become(
             state=TrialState.COMPLETED if answered else TrialState.FAILED,
             value=event.value,

@@ -175,7 +175,8 @@ class Audit(TrialObserver):
         answers = config.answers([trial for trial in answered if not is_noisier(trial, scale)])
         if not len(answers):
             return {"norm": 0.0, "answers": count}
-        parts = self._kernel, answers, scale, answered[-1].id + 1, config.delta
+        begun = max(trial.known_step or 0 for trial in answered)
+        parts = self._kernel, answers, scale, begun, config.delta
         return {"norm": Ellipsoids(*parts).norm_at_least, "answers": count}
 
     def take_test(self, data: Mapping[str, Any]) -> None:

@@ -150,7 +150,9 @@ class Budget(TrialObserver):
 
     def settled(self, trial: Trial) -> None:
         if trial.value is not None:
-            self._told.append((row_of(trial), self._config.sign * trial.value, trial.id + 1))
+            self._told.append(
+                (row_of(trial), self._config.sign * trial.value, trial.known_step or 0)
+            )
 
     def active(self, rows: Tensor) -> Tensor:
         """Those of some rows (LongTensor) that may be the best of them; all if none seems to be."""

@@ -1,32 +1,35 @@
 """Certificates: what the regret of a run can have been, and how good its recommendation is.
 
-On the event of :mod:`botorch_delay.confidence.anytime`, which holds with probability 1 - delta
-whatever was asked, however late answers came and whichever are missing, f is in the intersection of
-all ellipsoids ``||f - mu_a||_a <= b_a``, one for each ridge a. With ``n_i`` asks at x_i, T in all,
+:mod:`botorch_delay.confidence.anytime` proves, twice with ``delta / 2``, that f is in ellipsoids
+``||f - mu||_V <= b``: one for each ridge a and each of two ways to count the noise of the answers,
+each ask alone with n the number of asks, and groups of asks with n that of groups and w what the
+answers of these scatter. Both hold with probability 1 - delta, whatever was asked, however late
+answers came and whichever are missing. With ``n_i`` asks at x_i, T in all,
 
     regret = max_x [T f(x) - sum_i n_i f(x_i)],
 
-a maximum of linear functionals l_x of f, of which each is at most ``l_x(mu_a) + b_a ||l_x||_a*``,
-where ``||l||_a*^2 = l l' sigma_a^2`` is the posterior variance of ``l(f)``.
+a maximum of linear functionals l_x of f. In the ellipsoid e each is at most
+``l_x(mu_e) + b_e sqrt(l_x l_x' sigma_e^2)``, whose root is the posterior deviation of ``l_x(f)``.
 
 *Theorem.* With probability 1 - delta, at all times at once,
-``regret <= max_x min_a [l_x(mu_a) + b_a sqrt(l_x l_x' sigma_a^2)]``, the maximum over all x with
-``U(x) >= max L`` for the bounds U, L of those ellipsoids. *Proof.* By (iii) and (iv) there,
-``|l(f) - l(mu_a)| <= ||f - mu_a||_a ||l||_a*``: l is the inner product with its representer, whose
-squared norm is l l' applied to the reproducing kernel sigma_a^2(., .). That is so for every l and a
-on one event, so the minimum over a and the maximum over x cost no probability. The maximiser
+``regret <= max_x min_e [l_x(mu_e) + b_e sqrt(l_x l_x' sigma_e^2)]``, the maximum over all x with
+``U(x) >= max L`` for the bounds U, L of all ellipsoids. *Proof.* By (iii) and (iv) there,
+``|l(f) - l(mu_e)| <= ||f - mu_e|| ||l||*``: l is the inner product with its representer, whose
+squared norm is l l' applied to the reproducing kernel sigma_e^2(., .). That is so for every l and e
+on one event, so the minimum over e and the maximum over x cost no probability. The maximiser
 x* has ``U(x*) >= f(x*) >= f(z) >= L(z)`` for all z, so it is among those x. QED
 
-The gap of a point r is the same with one ask, at r. With all ridges instead of a few nothing
-smaller follows from ``||f||^2 <= C^2`` and ``||y - f||^2 <= rho_m s^2`` where both can be strict:
-Lagrange multipliers of two convex quadratics then attain the maximum of a linear functional, and
-their ratio is a (0 or infinite where one vanishes), their size what makes b of it. So with all
-ridges bills of single asks from the same answers, whose maxima are taken one by one, are never less
-in sum; with those in use that is not proved, and no case was seen.
+The gap of a point r is the same with one ask, at r. Answers of more noise than s are left out of
+both counts: the supermartingales there are products over the other noises.
 
-m in rho_m is the number of asks that had been made when the last answer in use came. The noises of
-these answers had been drawn by then, and no more than m in all; rho_m grows with m. So it makes no
-difference in which order noises are drawn, and asks that tell nothing cost nothing.
+n is that of the asks (groups) that had begun when the last answer in use came. The noises of these
+answers had been drawn by then, and of no other asks; rho_n grows with n. So it makes no difference
+in which order noises are drawn, and asks after the last answer in use cost nothing.
+
+With all ridges instead of a few, one way to count leaves no smaller maximum of a functional:
+Lagrange multipliers of two convex quadratics, of f and of the noise, attain it, with a their ratio.
+Multipliers that mix both ways, and sums of the bounds of single asks, may be a few hundredths less
+in short runs, and are not looked for.
 
 On a box each x of a cell around z has ``f(x) <= f(z) + C d_k(x, z)``, so that ``T C`` times the
 cell's radius in the kernel's distance is added to the functional at z; cells are halved until the
@@ -74,7 +77,8 @@ class Certificate:
         gap: on the same event a bound on how far f at the recommended point is below its largest
             value (above its smallest, where small values are good); inf before an answer.
         refuted: whether the answers contradict what it rests on; then nothing is certified.
-        norm_at_least: the least RKHS norm of a function with such answers.
+        norm_at_least: a bound from below on the RKHS norm of a function with such answers; they
+            may be refuted where it is still below ``norm_bound``.
         delta: failure probability of all of this together.
         recommended: the point that ``gap`` is of; None before an answer, and in the past.
         norm_bound: C, the bound on the norm of f that it rests on.
@@ -106,10 +110,11 @@ class Certificate:
             head = f"A heuristic, {sure} under the learned kernel: "
             head += f"the recommended point is within {self.gap:.4g} of the best. It supposes:"
         elif self.refuted:
-            head = (
-                f"Nothing is certified: the answers need a norm of at least "
-                f"{self.norm_at_least:.4g}, norm_bound is {self.norm_bound:.4g}. It supposed:"
-            )
+            needed = "no function of that norm fits the answers"
+            if self.norm_at_least > self.norm_bound:
+                needed = f"the answers need one of at least {self.norm_at_least:.4g}"
+            head = f"Nothing is certified: norm_bound is {self.norm_bound:.4g}, and {needed}. "
+            head += "It supposed:"
         else:
             head = (
                 f"Certified {sure}: the regret of the {self.asks} asks so far is at most "
@@ -198,7 +203,7 @@ def _ellipsoids(
     found = []
     for rows, sets in ((known, None), (complete, groups)):
         kept = rows.nonzero().flatten().tolist()
-        begun = max((trials[row].answered_step or 0 for row in kept), default=0)
+        begun = max((trials[row].known_step or 0 for row in kept), default=0)
         if sets is not None:
             begun = len(groups[:begun].unique())
         inside = None if sets is None else sets[rows]
@@ -218,14 +223,14 @@ def _coordinates(x: Tensor | None) -> tuple[float, ...] | None:
 def _assumptions(constants: Constants, noisier: int, trials: Sequence[Trial]) -> tuple[str, ...]:
     assumptions = [
         f"the kernel is right, and the RKHS norm of f is at most {constants.norm_bound:g}",
-        f"noise is sub-Gaussian of scale {constants.noise_std:g}, given all that came before, and "
-        "fresh at every ask; points, delays, failures and which answers are missing may depend on "
+        f"noise is sub-Gaussian of scale {constants.noise_std:g} given all that came before, the "
+        "ask's own point included; delays, failures and which answers are missing may depend on "
         "anything",
     ]
     if noisier:
         assumptions.append(
             f"whether an answer has more noise, as {noisier} were told to have that are left out, "
-            "does not depend on its noise"
+            "does not depend on its noise, given all that came before"
         )
     if corrected := sum(bool(trial.corrections) for trial in trials):
         assumptions.append(

@@ -14,6 +14,7 @@ from botorch_delay.design.ascent import (
     lowest_of_largest,
     lowest_tied,
     maximize,
+    redraw,
     snapped,
 )
 from botorch_delay.domains.box import BoxDomain
@@ -21,6 +22,7 @@ from botorch_delay.domains.devices import generator_for, moved, sent, sent_rows
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import InputError, NumericsError
+from botorch_delay.gp.kernels import rows_per_chunk
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask, row_of
 from botorch_delay.history.trials import Ledger, Suggestion
@@ -131,7 +133,7 @@ class Maximizer:
     def confirm(self, active: ActiveSet | None = None) -> int | Tensor | None:
         """The answered point to ask again, while it is open which is best; see :class:`Exploit`."""
         self.update(active)
-        if self.model.is_blind:
+        if self.model.is_blind or self.model.tells_all_at_once:
             return None
         keys, mean, deviation = self._answered(active)
         if len(keys) < 2:
@@ -190,6 +192,8 @@ class Maximizer:
             within = torch.zeros_like(everywhere).index_fill(0, active.rows, True)
         closed, fails = model.feasibility.closed(), model.where_trials_fail()
         avoided = [] if self._config.repeat_pending else list(model.running())
+        if self._domain.is_discrete and model.tells_all_at_once:
+            avoided = model.feasibility.tried()
         for keys, left_out in ((closed + avoided, fails), (closed, fails), (closed, None)):
             rows = [key for key in keys if key >= 0]
             points = [model.point(key) for key in keys if key < 0]
@@ -201,9 +205,7 @@ class Maximizer:
                 free = everywhere.new_ones(len(X)) if inside is None else inside(X)
                 if left_out is not None:
                     free = free & ~left_out(X)
-                for x in taken:
-                    free = free & ~(x == X).all(dim=1)
-                return free
+                return free & ~_among(X, taken) if len(taken) else free
 
             if not keys and inside is None and left_out is None:
                 return None, within
@@ -254,7 +256,9 @@ class Maximizer:
     def _near_the_best(self, model: RuleModel, may_ask: PointTest | None) -> Tensor:
         """Points at all distances up to about a tenth of a side of the best answers, ``n x d``.
 
-        In many columns a pool of spread points has none as near.
+        In many columns a pool of spread points has none as near. Lists of values stay as they are,
+        unless there is nothing else: then the best answers themselves, and some that differ from
+        them in one column.
         """
         domain, generator = self._domain, model.generator()
         assert isinstance(domain, BoxDomain)
@@ -267,6 +271,9 @@ class Maximizer:
         moved = domain.from_unit((domain.to_unit(X) + distance * drawn[:, 1:]).clamp(0.0, 1.0))
         for dim in domain.lists:
             moved[:, dim] = X[:, dim]
+        if domain.is_discrete:
+            stays = torch.arange(len(X), device=X.device).remainder(AROUND) == 0
+            moved = torch.where(stays.unsqueeze(1), X, redraw(domain, X, generator))
         allowed = domain.holds(moved)
         return moved[allowed if may_ask is None else allowed & may_ask(moved)]
 
@@ -292,3 +299,9 @@ class Maximizer:
             rows = rows[mean[rows].topk(MOST_CONFIRMED).indices.sort().values]
         deviation = model.with_pending.anywhere.at(inputs[rows]).deviation
         return [keys[row] for row in rows.tolist()], mean[rows], deviation
+
+
+def _among(X: Tensor, points: Tensor) -> Tensor:
+    """Whether each point of ``X``, ``n x d``, is one of some others, ``m x d``: bool ``n``."""
+    parts = X.split(rows_per_chunk(points.numel(), X))
+    return torch.cat([(part[:, None] == points).all(dim=2).any(dim=1) for part in parts])

@@ -28,7 +28,8 @@ class QueuedOptimizer(Optimizer):
     and evaluated again at every further ask until one of its answers has come. For K
     independent arms the delay then costs an additive term, at most the sum over the arms of
     the largest number of answers outstanding (their theorem 6). With many dependent points it
-    says little. A failure is passed on like an answer, an abandoned trial is not.
+    says little. A failure is passed on like an answer, an abandoned trial is not. Certificates of
+    the wrapper are proved; those of ``base`` are not, whose asks are in another order.
 
     Args:
         base: a fresh optimizer on a finite domain; it belongs to the wrapper from now on.

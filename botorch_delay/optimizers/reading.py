@@ -356,8 +356,8 @@ class ReadableRun(Run, ABC):
 
 def _as_of(trial: Trial, asks: int) -> Trial:
     """A trial as it was after this many asks, corrected as it is by now."""
-    step = trial.answered_step
-    if trial.value is None or (step is not None and step <= asks):
+    step = trial.known_step
+    if step is None or step <= asks:
         return trial
     return replace(trial, state=TrialState.RUNNING, value=None)
 

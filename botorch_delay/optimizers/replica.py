@@ -104,7 +104,10 @@ class Replica:
         make: makes the optimizer as it is before any ask.
 
     Attributes:
-        optimizer: to be read; it is asked and told through the replica alone.
+        optimizer: to be read; it is asked and told through the replica alone. Its certificates are
+            proved where its trials stand in the order in which they were asked. A trial of another
+            process that is taken in late may come to stand before some that had answers by then,
+            and nothing is proved of the order that results.
     """
 
     def __init__(self, make: Callable[[], BPEDelayOptimizer]) -> None:

@@ -220,6 +220,14 @@ class RuleModel(View, TrialObserver):
         return self.surrogate.inputs(sent(torch.stack(points), self.candidates))
 
     @property
+    def tells_all_at_once(self) -> bool:
+        """Whether a point's second answer tells nothing, as far as answers show.
+
+        The learned noise has to be that of exact evaluations, and repeats must agree.
+        """
+        return self.surrogate.is_exact and self.feasibility.repeats_agree()
+
+    @property
     def is_crowded(self) -> bool:
         """Whether on a box, with a learned kernel, pending points crowd where the mean is largest.
 

@@ -49,11 +49,12 @@ class Fitting:
         answers = len(self._ledger.values)
         if not self._config.learned or answers == self.fitted_to:
             return self.surrogate
-        # Before there can be a fit, every answer tells something about the scale of values.
+        # Before there can be a fit, every answer tells something about the scale of values, and so
+        # does the first that differs from all others.
         due = GROWTH_TO_REFIT * self.fitted_to
         if self.fitted_to >= MIN_ANSWERS_TO_FIT:
             due = max(due, self.fitted_to + len(self._ledger.running()) / PENDING_PER_ANSWER)
-        if MIN_ANSWERS_TO_FIT <= answers < due:
+        if MIN_ANSWERS_TO_FIT <= answers < due and self.surrogate.scaled:
             return self.surrogate
         if self._ahead is None or self._ahead[0] != answers:
             self._ahead = (answers, self._fit(self.surrogate))

@@ -146,6 +146,44 @@ def test_it_is_the_dense_formula(asks):
     assert 0.0 < certificate.gap < certificate.regret
 
 
+def test_a_value_in_the_place_of_a_failure_counts_from_its_correction_on(monkeypatch):
+    begun, made = [], Ellipsoids.__init__
+
+    def noted(self, kernel, answers, scale, n, delta, groups=None):
+        begun.append(n)
+        made(self, kernel, answers, scale, n, delta, groups)
+
+    monkeypatch.setattr(Ellipsoids, "__init__", noted)
+    opt = index(bd.UCB(4.0))
+    first, second = opt.ask(2)
+    opt.mark_failed(first)
+    opt.tell(second, 0.1)
+    opt.ask(20)
+    opt.correct(first, 0.3)
+    assert (first.known_step, second.known_step) == (22, 2)
+    assert opt.certify(2.0, STD).answers == 2
+    assert begun[0] == 22
+    assert opt.certify(2.0, STD, asks=10).answers == 1  # as it was then
+    opt.ask()
+    opt.correct(first, None)
+    opt.correct(second, None)
+    opt.correct(second, 0.2)
+    assert (first.known_step, second.known_step) == (None, 2)
+
+
+def test_a_refutation_says_which_norm_is_needed_only_where_that_is_known():
+    opt = index(bd.UCB(4.0))
+    play(opt, function(3), 3, 30)
+    refuted = opt.certify(0.1, STD)
+    assert (
+        f"norm_bound is 0.1, and the answers need one of at least {refuted.norm_at_least:.4g}"
+        in (str(refuted))
+    )
+    crossed = str(replace(refuted, norm_at_least=0.09))
+    assert "norm_bound is 0.1, and no function of that norm fits the answers" in crossed
+    assert "0.09" not in crossed
+
+
 def test_no_single_ridge_is_better_and_more_of_them_gain_little(monkeypatch):
     opt = index(bd.UCB(4.0))
     play(opt, function(3), 3, 30)
@@ -314,7 +352,7 @@ def test_on_a_box_it_is_above_that_of_any_list_in_it(dim):
 
 
 def test_a_learned_kernel_has_a_heuristic_that_says_so():
-    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), 20, seed=1)
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), 20, seed=0)
     f = function(2)
     for _ in range(12):
         trial = opt.ask()

@@ -1,0 +1,145 @@
+"""Learned models: when a point is asked again, and what is asked while all answers are equal."""
+
+import pytest
+import torch
+from cases import generator, scattered
+
+import botorch_delay as bd
+from botorch_delay.design.ascent import redraw
+from botorch_delay.history.point_status import REPEATS
+from botorch_delay.optimizers import run
+from botorch_delay.optimizers.maximizer import NEAREST
+
+SPACE = bd.Space({"kind": bd.Choice(list("abcd")), "n": bd.Int(0, 30), "m": bd.Int(1, 12)})
+POINTS = scattered(60)
+
+
+def loss(params):
+    return "bcad".index(params["kind"]) + 0.01 * (params["n"] - 11) ** 2 + abs(params["m"] - 7)
+
+
+def played(domain, value, asks, **options):
+    """Each answer comes after three further asks."""
+    opt = bd.BPEDelayOptimizer(domain, asks, maximize=False, **options)
+    out = []
+    for _ in range(asks):
+        out.append(opt.ask())
+        if len(out) == 4:
+            trial = out.pop(0)
+            opt.tell(trial, value(trial))
+    return opt
+
+
+def repeats(opt):
+    return len(opt.trials) - len({tuple(trial.x.tolist()) for trial in opt.trials})
+
+
+def test_a_space_of_lists_is_searched_on_where_answers_have_no_noise():
+    opt = played(SPACE, lambda trial: loss(trial.params), 60)
+    assert REPEATS <= repeats(opt) <= REPEATS + 2
+    assert loss(opt.recommend().params) == 0.0
+
+
+def test_so_is_a_list_of_points():
+    assert repeats(played(bd.FiniteDomain(POINTS), lambda trial: float(trial.x.sum()), 40)) <= 4
+
+
+def test_with_noise_the_best_is_asked_again():
+    noise = 0.3 * torch.randn(60, generator=generator(0), dtype=torch.double)
+    noisy = played(SPACE, lambda trial: loss(trial.params) + float(noise[trial.id]), 60)
+    assert repeats(noisy) > 2 * REPEATS
+
+
+def test_where_all_points_are_known_they_are_asked_again():
+    opt = played(bd.FiniteDomain(POINTS[:5]), lambda trial: float(trial.x.sum()), 20)
+    assert repeats(opt) == 15
+
+
+def test_now_and_then_a_repeat_shows_whether_they_still_agree():
+    opt = bd.RandomOptimizer(bd.FiniteDomain(POINTS))
+    opt.attach(POINTS[:1].expand(REPEATS + 1, -1), torch.zeros(REPEATS + 1).double())
+    agree = opt._feasibility.repeats_agree
+    assert agree()
+    opt.attach(POINTS[1:], torch.zeros(59).double())
+    assert not agree()
+    opt.attach(POINTS[5], 0.0)
+    assert agree()
+
+
+def test_repeats_agree_once_there_are_some_without_another_value():
+    opt = bd.AcquisitionOptimizer(bd.FiniteDomain(POINTS[:2]), rule=bd.UCB(1e-9))
+    agree = opt._feasibility.repeats_agree
+    trials = opt.ask(2)
+    opt.attach(trials[0].x, 1.0)
+    assert not agree()
+    extra = opt.ask(REPEATS - 1)
+    assert agree()
+    for trial in trials + extra:
+        opt.tell(trial, 1.0)
+    assert agree()
+    opt.correct(trials[0], 2.0)
+    assert not agree()
+    opt.correct(trials[0], 1.0)
+    opt.attach(trials[1].x, 3.0)
+    assert not agree()
+    opt.detach(opt.attached[-1])
+    assert agree()
+    opt.mark_failed(opt.ask())
+    assert agree()
+
+
+@pytest.fixture
+def fits(monkeypatch):
+    """How many answers each fit was to."""
+    found, fit = [], run.fit_surrogate
+
+    def counted(domain, answers, **options):
+        found.append(len(answers))
+        return fit(domain, answers, **options)
+
+    monkeypatch.setattr(run, "fit_surrogate", counted)
+    return found
+
+
+def test_while_all_answers_are_equal_spread_points_are_asked(fits):
+    box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+    opt = bd.BPEDelayOptimizer(box, 60)
+    for _ in range(23):
+        opt.tell(opt.ask(), 5.0)
+    X = torch.stack([trial.x for trial in opt.trials])
+    apart = torch.pdist(X)
+    assert float(apart.min()) > 0.02
+    assert int(((X < 0.02) | (X > 0.98)).any(dim=1).sum()) < 6  # not the corners and edges
+    assert not opt._fitting.surrogate.scaled
+    trial = opt.ask()
+    opt.tell(trial, 6.0)
+    opt.ask()
+    assert fits[-1] == 24  # and not when there is a fifth more
+    assert opt._fitting.surrogate.scaled
+    near = [float((opt.ask().x - trial.x).norm()) for _ in range(4)]
+    assert min(near) < 0.3
+
+
+BOX = SPACE.domain
+
+
+def test_redrawn_points_differ_in_one_column():
+    X = BOX.from_unit(scattered(4000, 3))
+    drawn = redraw(BOX, X, generator(1))
+    assert bool(BOX.contains(drawn).all())
+    changed = drawn != X
+    assert int(changed.sum(dim=1).max()) == 1
+    kinds = drawn[:, 0][changed[:, 0]].unique(return_counts=True)[1]
+    assert len(kinds) == 4
+    assert int(kinds.min()) > 200  # of some thousand
+    away = (drawn - X).abs()[:, 1][changed[:, 1]]
+    assert {1.0, 2.0, 20.0} <= set(away.tolist())
+    assert 0.1 < float((away == 1.0).double().mean()) < 0.4  # neighbours are not rare
+
+
+def test_climbs_on_lists_begin_beside_the_best_answers():
+    opt = played(SPACE, lambda trial: loss(trial.params), 30)
+    best = torch.stack(opt._maximizer.model.answers.best(NEAREST))
+    near = opt._maximizer._near_the_best(opt._maximizer.model, None)
+    changed = (near.unsqueeze(1) != best).sum(dim=2).amin(dim=1)
+    assert {0, 1} == set(changed.tolist())
