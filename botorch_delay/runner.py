@@ -29,7 +29,7 @@ from botorch_delay.history import sqlite
 from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.certificate import Certificate
-from botorch_delay.workers import Evaluation, Objective, Pool, make_pool, one_line
+from botorch_delay.workers import Evaluation, Objective, Pool, make_pool, one_line, takes_two
 
 __all__ = ["Evaluation", "OnResult", "RunReport", "run"]
 
@@ -239,8 +239,11 @@ class _Loop:
             self.until_gap = validation.positive(self.until_gap, "until_gap")
             with suppress(NoAnswerError):  # or it says why there is none, before the first ask
                 _ = self.optimizer.certificate
-        if self.on_result is not None and not callable(self.on_result):
-            raise InputTypeError("on_result must be a function of the optimizer and a trial.")
+        if self.on_result is not None and not takes_two(self.on_result):
+            raise InputTypeError(
+                "on_result must be a function that is called with the optimizer and a trial, got "
+                f"{self.on_result!r}."
+            )
 
     def resume(self) -> None:
         """Go on from the store, and give up what no worker runs any more."""

@@ -47,6 +47,17 @@ def takes_names(objective: Objective, columns: Columns) -> bool:
     )
 
 
+def takes_two(function: Callable[..., Any]) -> bool:
+    """Whether something can be called with two arguments, as far as can be known."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # of what is not written in Python
+        pass
+    return True
+
+
 MOST_CALLS = 20  # of a traceback
 
 

@@ -567,6 +567,8 @@ def test_an_error_of_the_executor_is_reported_as_what_it_is(error, reason):
         ({"executor": None}, InputTypeError),
         ({"executor": ThreadPoolExecutor}, InputTypeError),
         ({"on_result": 5}, InputTypeError),
+        ({"on_result": lambda trial: None}, InputTypeError),
+        ({"on_result": lambda *, optimizer, trial: None}, InputTypeError),
         ({"max_failures": 0}, InputError),
         ({"store": "/nowhere/at/all/study.db"}, StorageError),
     ],
