@@ -16,7 +16,6 @@ MAX_FAILURES = 3
 # So many repeats, of all tries as well, and none with another answer, show that evaluations are
 # exact. One in four agrees by chance where an evaluation picks one of four stored runs.
 REPEATS, REPEATED_SHARE = 3, 0.05
-_NO_ANSWER = (TrialState.FAILED, TrialState.ABANDONED)
 
 
 class PointStatus(enum.Enum):
@@ -45,6 +44,10 @@ class Feasibility(TrialObserver):
         self._trials: dict[int, list[Trial]] = defaultdict(list)
         self._attached: dict[int, dict[int, float]] = defaultdict(dict)  # values by ids
         self.suspects: set[int] = set()  # points of which a trial has failed
+        # Of points with an answer or a running trial how many there are of each, and in all, and
+        # the points of which answers differ.
+        self._tries: dict[int, int] = {}
+        self._tried, self._differing = 0, set[int]()
 
     def key(self, place: Trial | Attached) -> int:
         """The key of a point, see :class:`PointKeys`."""
@@ -57,20 +60,24 @@ class Feasibility(TrialObserver):
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         self._trials[self.key(trial)].append(trial)
+        self._count(self.key(trial))
 
     def settled(self, trial: Trial) -> None:
         if trial.state is TrialState.FAILED:
             self.suspects.add(self.key(trial))
+        self._count(self.key(trial))
 
     def attached(self, result: Attached) -> None:
         if bool(self._domain.contains(result.x.unsqueeze(0))):
             self._attached[self.key(result)][result.id] = result.value
+            self._count(self.key(result))
 
     def detached(self, result: Attached) -> None:
         self._attached[self.key(result)].pop(result.id, None)
+        self._count(self.key(result))
 
     def status(self, key: int) -> PointStatus:
-        if self._exact and self._is_tried(key):
+        if self._exact and key in self._tries:
             return PointStatus.KNOWN
         if key not in self.suspects:
             return PointStatus.OPEN
@@ -87,26 +94,28 @@ class Feasibility(TrialObserver):
 
     def tried(self) -> list[int]:
         """Points with an answer or a running trial, increasing."""
-        return sorted(key for key in {*self._trials, *self._attached} if self._is_tried(key))
-
-    def _is_tried(self, key: int) -> bool:
-        answers_or_runs = any(trial.state not in _NO_ANSWER for trial in self.trials(key))
-        return answers_or_runs or bool(self._attached.get(key))
+        return sorted(self._tries)
 
     def repeats_agree(self) -> bool:
         """Whether points were tried again, often enough to tell, and gave no other answer.
 
         Trials that are running count, so that workers do not all try again at once.
         """
-        tries = repeats = 0
-        for key in self.tried():
-            answers = [t.value for t in self.trials(key) if t.value is not None]
-            answers += self._attached.get(key, {}).values()
-            if len(set(answers)) > 1:
-                return False
-            tries += len(answers) + len(self.running(key))
-            repeats += len(answers) + len(self.running(key)) - 1
-        return repeats >= max(REPEATS, REPEATED_SHARE * tries)
+        repeats = self._tried - len(self._tries)
+        return not self._differing and repeats >= max(REPEATS, REPEATED_SHARE * self._tried)
+
+    def _count(self, key: int) -> None:
+        """Enter how often a point was tried, and whether its answers differ."""
+        trials = self.trials(key)
+        answers = [trial.value for trial in trials if trial.value is not None]
+        answers += self._attached.get(key, {}).values()
+        tries = len(answers) + sum(trial.state is TrialState.RUNNING for trial in trials)
+        self._tried += tries - self._tries.pop(key, 0)
+        if tries:
+            self._tries[key] = tries
+        self._differing.discard(key)
+        if len(set(answers)) > 1:
+            self._differing.add(key)
 
     def ask_counts(self) -> list[int]:
         """How often each point was asked that was."""

@@ -22,7 +22,6 @@ from botorch_delay.domains.devices import generator_for, moved, sent, sent_rows
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import InputError, NumericsError
-from botorch_delay.gp.kernels import rows_per_chunk
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask, row_of
 from botorch_delay.history.trials import Ledger, Suggestion
@@ -46,6 +45,8 @@ NEAREST, AROUND = 8, 4
 MOST_CONFIRMED = 256
 # Climbs end when the best of them stands to gain less, as a share of the prior deviation.
 ENOUGH = 1e-3
+# An odd number with its bits well mixed (2^64 over the golden ratio), as a signed one.
+_MIXING = -0x61C8864680B583EB
 
 
 class Maximizer:
@@ -197,7 +198,7 @@ class Maximizer:
         for keys, left_out in ((closed + avoided, fails), (closed, fails), (closed, None)):
             rows = [key for key in keys if key >= 0]
             points = [model.point(key) for key in keys if key < 0]
-            taken = sent(torch.stack(points), pool) if points else pool[:0]
+            taken = _hashes(sent(torch.stack(points), pool) if points else pool[:0])
 
             def may_ask(
                 X: Tensor, taken: Tensor = taken, left_out: PointTest | None = left_out
@@ -205,7 +206,7 @@ class Maximizer:
                 free = everywhere.new_ones(len(X)) if inside is None else inside(X)
                 if left_out is not None:
                     free = free & ~left_out(X)
-                return free & ~_among(X, taken) if len(taken) else free
+                return free & ~torch.isin(_hashes(X), taken) if len(taken) else free
 
             if not keys and inside is None and left_out is None:
                 return None, within
@@ -301,7 +302,15 @@ class Maximizer:
         return [keys[row] for row in rows.tolist()], mean[rows], deviation
 
 
-def _among(X: Tensor, points: Tensor) -> Tensor:
-    """Whether each point of ``X``, ``n x d``, is one of some others, ``m x d``: bool ``n``."""
-    parts = X.split(rows_per_chunk(points.numel(), X))
-    return torch.cat([(part[:, None] == points).all(dim=2).any(dim=1) for part in parts])
+def _hashes(X: Tensor) -> Tensor:
+    """A whole number for each point, ``n x d`` to ``n``: the same where points are.
+
+    Two points that differ have the same one so rarely that a candidate may then be left out.
+    """
+    bits = (X + 0.0).contiguous()  # of zeros without a sign
+    bits = bits.view(torch.int64 if X.dtype is torch.float64 else torch.int32).long()
+    found = bits.new_zeros(len(X))
+    for column in bits.unbind(dim=1):  # products go round at 2^64
+        found = (found ^ column) * _MIXING
+        found = found ^ (found >> 29)
+    return found
