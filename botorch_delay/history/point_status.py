@@ -59,8 +59,10 @@ class Feasibility(TrialObserver):
         return self._key_of[source]
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        self._trials[self.key(trial)].append(trial)
-        self._count(self.key(trial))
+        key = self.key(trial)
+        self._trials[key].append(trial)
+        self._tries[key] = self._tries.get(key, 0) + 1
+        self._tried += 1
 
     def settled(self, trial: Trial) -> None:
         if trial.state is TrialState.FAILED:
