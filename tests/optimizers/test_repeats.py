@@ -7,6 +7,7 @@ from cases import generator, scattered
 import botorch_delay as bd
 from botorch_delay.design.ascent import redraw
 from botorch_delay.history.point_status import REPEATS
+from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers import run
 from botorch_delay.optimizers.maximizer import NEAREST
 
@@ -86,6 +87,18 @@ def test_repeats_agree_once_there_are_some_without_another_value():
     assert agree()
     opt.mark_failed(opt.ask())
     assert agree()
+    late = opt.ask()
+    opt.mark_abandoned(late)
+    opt.tell(late, 1.0)
+    opt.correct(trials[1], None)
+    opt.ask()
+    counts = [0, 0]
+    for trial in opt.trials:
+        counts[trial.index] += trial.state in (TrialState.RUNNING, TrialState.COMPLETED)
+    for result in opt.attached:
+        counts[result.index] += 1
+    assert opt._feasibility._tries == {row: tries for row, tries in enumerate(counts) if tries}
+    assert opt._feasibility._tried == sum(counts)
 
 
 @pytest.fixture
