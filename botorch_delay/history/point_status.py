@@ -44,10 +44,12 @@ class Feasibility(TrialObserver):
         self._trials: dict[int, list[Trial]] = defaultdict(list)
         self._attached: dict[int, dict[int, float]] = defaultdict(dict)  # values by ids
         self.suspects: set[int] = set()  # points of which a trial has failed
-        # Of points with an answer or a running trial how many there are of each, and in all, and
-        # the points of which answers differ.
+        # Answers and running trials, of each point that has some, and of all; an answer of each
+        # point, and the points that have other ones.
         self._tries: dict[int, int] = {}
-        self._tried, self._differing = 0, set[int]()
+        self._tried = 0
+        self._first: dict[int, float] = {}
+        self._differing: set[int] = set()
 
     def key(self, place: Trial | Attached) -> int:
         """The key of a point, see :class:`PointKeys`."""
@@ -65,14 +67,25 @@ class Feasibility(TrialObserver):
         self._tried += 1
 
     def settled(self, trial: Trial) -> None:
+        key, answered = self.key(trial), trial.state is TrialState.COMPLETED
+        if trial.state is TrialState.FAILED:
+            self.suspects.add(key)
+        if answered is trial.late:  # given up and no more a try, or answered after all
+            self._add_tries(key, 1 if answered else -1)
+        if trial.value is not None:
+            self._compare(key, trial.value)
+
+    def corrected(self, trial: Trial, before: TrialState) -> None:
         if trial.state is TrialState.FAILED:
             self.suspects.add(self.key(trial))
         self._count(self.key(trial))
 
     def attached(self, result: Attached) -> None:
         if bool(self._domain.contains(result.x.unsqueeze(0))):
-            self._attached[self.key(result)][result.id] = result.value
-            self._count(self.key(result))
+            key = self.key(result)
+            self._attached[key][result.id] = result.value
+            self._add_tries(key, 1)
+            self._compare(key, result.value)
 
     def detached(self, result: Attached) -> None:
         self._attached[self.key(result)].pop(result.id, None)
@@ -106,18 +119,27 @@ class Feasibility(TrialObserver):
         repeats = self._tried - len(self._tries)
         return not self._differing and repeats >= max(REPEATS, REPEATED_SHARE * self._tried)
 
+    def _add_tries(self, key: int, more: int) -> None:
+        self._tried += more
+        self._tries[key] = self._tries.get(key, 0) + more
+        if not self._tries[key]:
+            del self._tries[key]
+
+    def _compare(self, key: int, value: float) -> None:
+        if self._first.setdefault(key, value) != value:
+            self._differing.add(key)
+
     def _count(self, key: int) -> None:
-        """Enter how often a point was tried, and whether its answers differ."""
+        """Count the tries of a point, and compare its answers, anew."""
         trials = self.trials(key)
         answers = [trial.value for trial in trials if trial.value is not None]
         answers += self._attached.get(key, {}).values()
         tries = len(answers) + sum(trial.state is TrialState.RUNNING for trial in trials)
-        self._tried += tries - self._tries.pop(key, 0)
-        if tries:
-            self._tries[key] = tries
+        self._add_tries(key, tries - self._tries.get(key, 0))
+        self._first.pop(key, None)
         self._differing.discard(key)
-        if len(set(answers)) > 1:
-            self._differing.add(key)
+        for answer in answers:
+            self._compare(key, answer)
 
     def ask_counts(self) -> list[int]:
         """How often each point was asked that was."""

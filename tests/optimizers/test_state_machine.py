@@ -233,6 +233,21 @@ class Machine(RuleBasedStateMachine):
         assert [a.value for a in self.opt.attached] == self.attached
 
     @invariant()
+    def tries_are_counted_as_they_are(self):
+        if not hasattr(self, "opt"):
+            return
+        counted, values = self.opt._feasibility, {}
+        for place in [*self.opt.trials, *self.opt.attached]:
+            if place.index is None:  # not in the domain
+                continue
+            if place.value is not None or place in self.opt.pending:
+                values.setdefault(place.index, []).append(place.value)
+        assert counted._tries == {key: len(found) for key, found in values.items()}
+        assert counted._tried == sum(map(len, values.values()))
+        different = {key for key, found in values.items() if len({*found} - {None}) > 1}
+        assert counted._differing == different
+
+    @invariant()
     def a_round_that_waits_says_for_whom(self):
         if not hasattr(self, "opt") or self.options["delay"] is not None:
             return
