@@ -55,6 +55,24 @@ def test_with_many_pending_fits_come_less_often(fits, monkeypatch):
     assert fits[-3:] == [3, 10, 17]  # by 26 / 4, which is more than a fifth
 
 
+def test_while_all_answers_are_equal_spread_points_are_asked(fits):
+    opt = MAKERS["bpe, box"]()
+    for _ in range(23):
+        opt.tell(opt.ask(), 5.0)
+    X = torch.stack([trial.x for trial in opt.trials])
+    apart = torch.pdist(X)
+    assert float(apart.min()) > 0.02
+    assert int(((X < 0.02) | (X > 0.98)).any(dim=1).sum()) < 6  # not the corners and edges
+    assert not opt._fitting.surrogate.scaled
+    trial = opt.ask()
+    opt.tell(trial, 6.0)
+    opt.ask()
+    assert fits[-1] == 24  # and not when there is a fifth more
+    assert opt._fitting.surrogate.scaled
+    near = [float((opt.ask().x - trial.x).norm()) for _ in range(4)]
+    assert min(near) < 0.3
+
+
 @every_optimizer
 def test_a_copy_learns_from_its_own_answers(make):
     opt = make()

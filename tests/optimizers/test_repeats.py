@@ -1,6 +1,5 @@
-"""Learned models: when a point is asked again, and what is asked while all answers are equal."""
+"""Learned models: when a point is asked again, and where lists of values are searched."""
 
-import pytest
 import torch
 from cases import generator, scattered
 
@@ -8,7 +7,6 @@ import botorch_delay as bd
 from botorch_delay.design.ascent import redraw
 from botorch_delay.history.point_status import REPEATS
 from botorch_delay.history.trials import TrialState
-from botorch_delay.optimizers import run
 from botorch_delay.optimizers.maximizer import NEAREST
 
 SPACE = bd.Space({"kind": bd.Choice(list("abcd")), "n": bd.Int(0, 30), "m": bd.Int(1, 12)})
@@ -99,38 +97,6 @@ def test_repeats_agree_once_there_are_some_without_another_value():
         counts[result.index] += 1
     assert opt._feasibility._tries == {row: tries for row, tries in enumerate(counts) if tries}
     assert opt._feasibility._tried == sum(counts)
-
-
-@pytest.fixture
-def fits(monkeypatch):
-    """How many answers each fit was to."""
-    found, fit = [], run.fit_surrogate
-
-    def counted(domain, answers, **options):
-        found.append(len(answers))
-        return fit(domain, answers, **options)
-
-    monkeypatch.setattr(run, "fit_surrogate", counted)
-    return found
-
-
-def test_while_all_answers_are_equal_spread_points_are_asked(fits):
-    box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
-    opt = bd.BPEDelayOptimizer(box, 60)
-    for _ in range(23):
-        opt.tell(opt.ask(), 5.0)
-    X = torch.stack([trial.x for trial in opt.trials])
-    apart = torch.pdist(X)
-    assert float(apart.min()) > 0.02
-    assert int(((X < 0.02) | (X > 0.98)).any(dim=1).sum()) < 6  # not the corners and edges
-    assert not opt._fitting.surrogate.scaled
-    trial = opt.ask()
-    opt.tell(trial, 6.0)
-    opt.ask()
-    assert fits[-1] == 24  # and not when there is a fifth more
-    assert opt._fitting.surrogate.scaled
-    near = [float((opt.ask().x - trial.x).norm()) for _ in range(4)]
-    assert min(near) < 0.3
 
 
 BOX = SPACE.domain
