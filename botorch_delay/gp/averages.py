@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from bisect import bisect_left
 from fractions import Fraction
 
 import torch
@@ -29,7 +30,8 @@ class _Point:
         self._sums: list[Fraction] = []
         self._row: tuple[float, float, float] | None = None
         self._order: dict[int, int] = {}  # of the answers, by source
-        self._first: tuple[int, int] | None = None
+        # The order and the source of the first one, by which points are put in order.
+        self.first: tuple[int, int] | None = None
 
     def place(self, source: int, answer: tuple[float, float] | None, order: int = 0) -> None:
         """Set the answer of a source; None to take it out."""
@@ -47,13 +49,14 @@ class _Point:
                     pairs = zip(self._sums or [Fraction(0)] * 3, terms, strict=True)
                     self._sums = [total + sign * term for total, term in pairs]
         self._row = None
-        if self._order.pop(source, order) != order or answer is None:
-            self._first = None
-        if answer is None:
-            return
-        self.answers[source], self._order[source] = answer, order
-        if self._first is not None:  # not looked for again among very many
-            self._first = min(self._first, (order, source))
+        place, gone = (order, source), (self._order.pop(source, None), source)
+        if answer is not None:
+            self.answers[source], self._order[source] = answer, order
+        if gone == self.first:
+            every = ((order, source) for source, order in self._order.items())
+            self.first = min(every, default=None)
+        elif answer is not None:  # not looked for again among very many
+            self.first = min(self.first or place, place)
 
     @property
     def row(self) -> tuple[float, float, float]:
@@ -64,13 +67,6 @@ class _Point:
             precision, weighted, squares = map(float, self._sums)
             self._row = weighted / precision, 1.0 / precision, squares / precision / precision
         return self._row
-
-    @property
-    def first(self) -> tuple[int, int]:
-        """The order and the source of its first answer, by which points are put in order."""
-        if self._first is None:
-            self._first = min((order, source) for source, order in self._order.items())
-        return self._first
 
 
 class Averages:
@@ -87,7 +83,12 @@ class Averages:
             surrogate.covar_module, surrogate.inputs(candidates)
         )
         self._anywhere: Posterior | None = None
-        self._is_current = False  # whether that is of the present answers
+        # Of its rows, in order: the points' first answers and keys, their labels and averages.
+        self._order: list[tuple[tuple[int, int], int]] = []
+        self._labels: list[tuple[int, float]] = []
+        self._rows: list[tuple[float, float, float]] = []
+        self._first: dict[int, tuple[int, int]] = {}  # the points' first answers there, by key
+        self._moved: set[int] = set()  # keys whose answers it lacks
         self._points: dict[int, _Point] = {}
         self._changed: set[int] = set()  # keys whose answers the candidates' posterior lacks
         self.size = 0
@@ -133,7 +134,7 @@ class Averages:
         point.place(source, answer, order)
         self.size += (answer is not None) - (before is not None)
         self._changed.add(key)
-        self._is_current = False
+        self._moved.add(key)
 
     def best(self, n: int) -> list[Tensor]:
         """The points with the largest averages, ``d`` each, the best first; ``n`` at most."""
@@ -162,9 +163,9 @@ class Averages:
         return self._at_candidates
 
     def with_drawn_answers(self, answers: Averages, generator: torch.Generator) -> Averages:
-        """The same points with values drawn where ``answers`` lack some; not to be changed.
+        """The same points with values drawn where ``answers`` lack some, until this changes.
 
-        All points of ``answers`` are here.
+        It is not to be changed itself, and all points of ``answers`` are here.
         """
         posterior = self.anywhere
         y = posterior.drawn_answers(answers.anywhere, generator)
@@ -183,22 +184,40 @@ class Averages:
         the numbers are the same to the last bit, which a search that climbs would otherwise
         magnify, and what is new comes last.
         """
-        if self._anywhere is None or not self._is_current:
-            items = [(key, point) for key, point in self._points.items() if point.answers]
-            items.sort(key=lambda item: item[1].first)
-            points = [point for _, point in items]
-            # With hundreds in flight most of them are where they were.
-            before = [] if self._anywhere is None else self._anywhere.labels
-            pairs = zip(items, before, strict=False)
-            moved = (at for at, (new, old) in enumerate(pairs) if new[0] != old[0])
-            same = next(moved, min(len(items), len(before)))
-            X = torch.cat([self._nothing, *(point.x.unsqueeze(0) for point in points[same:])])
-            rows = X.new_tensor([point.row for point in points]).reshape(-1, 3)
+        if self._anywhere is None or self._moved:
+            same = self._put_in_order()  # with hundreds in flight most of the rows
+            points = (self._points[key].x.unsqueeze(0) for _, key in self._order[same:])
+            X = torch.cat([self._nothing, *points])
+            rows = X.new_tensor(self._rows).reshape(-1, 3)
             first = None if self._anywhere is None else self._anywhere.data.X[:same]
             data = Data(X, *rows.T.contiguous())
             data = data.to(self.surrogate.origin, self.surrogate.inputs, first)
-            kernel = self.surrogate.covar_module
-            labels = [(key, point.row[1]) for key, point in items]
+            kernel, labels = self.surrogate.covar_module, [*self._labels]
             self._anywhere = Posterior(kernel, data, labels=labels, before=self._anywhere)
-            self._is_current = True
         return self._anywhere
+
+    def _put_in_order(self) -> int:
+        """Bring the rows of :attr:`anywhere` up to date; how many points are where they were."""
+        same = len(self._order)
+        for key in self._moved:
+            point, before = self._points[key], self._first.pop(key, None)
+            first = point.first
+            if before is not None:
+                row = bisect_left(self._order, (before, key))
+                if first != before:
+                    same = min(same, row)
+                    for rows in (self._order, self._labels, self._rows):
+                        del rows[row]
+            if first is None:
+                continue
+            self._first[key] = first
+            row = bisect_left(self._order, (first, key))
+            if first != before:
+                same = min(same, row)
+                self._order.insert(row, (first, key))
+                self._labels.insert(row, (key, 0.0))
+                self._rows.insert(row, (0.0, 0.0, 0.0))
+            self._rows[row] = point.row
+            self._labels[row] = key, point.row[1]
+        self._moved.clear()
+        return same
