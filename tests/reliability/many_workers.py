@@ -35,11 +35,16 @@ def duration(seconds: float, point: dict[str, float]) -> float:
     return seconds * math.exp(normal - 0.125)
 
 
-def evaluate(point: dict[str, float], seconds: float, folder: str) -> float:
-    """Sleep, and note when: a line when it begins and one when it ends."""
+def evaluate(
+    point: dict[str, float], seconds: float, folder: str, trial: str | None = None
+) -> float:
+    """Sleep, and note when: a line when it begins and one when it ends.
+
+    ``trial`` is the name of the trial, if the engine begins a trial again whose worker was killed.
+    """
     value = sum((place - 0.3) ** 2 for place in point.values())
     name = f"{os.getpid()}-{threading.get_ident()}"
-    _note(folder, name, {"point": sorted(point.items()), "began": time.time()})
+    _note(folder, name, {"point": sorted(point.items()), "trial": trial, "began": time.time()})
     time.sleep(duration(seconds, point))
     _note(folder, name, {"ended": time.time(), "value": value})
     return value
@@ -51,7 +56,11 @@ def _note(folder: str, name: str, what: dict[str, Any]) -> None:
 
 
 def evaluations(folder: str) -> list[dict[str, Any]]:
-    """What was noted, one entry per evaluation; one that was killed has no end."""
+    """What was noted, one entry per evaluation; one that was killed has no end.
+
+    Of a trial that was begun again, the last evaluation counts: an earlier one may have ended
+    before its result was fetched, and a process may outlive its node for some seconds.
+    """
     found = []
     for path in Path(folder).glob("notes-*"):
         for line in path.read_text().splitlines():
@@ -60,7 +69,9 @@ def evaluations(folder: str) -> list[dict[str, Any]]:
                 found.append(said)
             else:
                 found[-1] |= said
-    return sorted(found, key=lambda evaluation: evaluation["began"])
+    found.sort(key=lambda evaluation: evaluation["began"])
+    last = {evaluation["trial"] or number: evaluation for number, evaluation in enumerate(found)}
+    return sorted(last.values(), key=lambda evaluation: evaluation["began"])
 
 
 def figures(
@@ -207,7 +218,8 @@ def ray_cluster(workers: int, trials: int, seconds: float, nodes: int = 4) -> di
         def train(config: dict[str, float]) -> None:
             from ray import tune
 
-            tune.report({"loss": evaluate(config, seconds, folder)})
+            trial = tune.get_context().get_trial_id()
+            tune.report({"loss": evaluate(config, seconds, folder, trial)})
 
         def kill() -> None:
             while len(evaluations(folder)) < trials // 2:
