@@ -32,7 +32,9 @@ FIRST_STEP = 0.1
 DRAWN_AT_ONCE = 8  # steps' random directions, for a device
 LARGEST_GROWTH = 3.0  # of a step after a gain
 SMALLEST_STEP = 1e-6
-# A learned bound is made of this many points: those nearest to where climbs begin.
+# A learned deviation is made of all points up to so many, whose factor there is. Of more, solves
+# would take longer than a factor of the nearest to where climbs begin.
+MOST_POINTS = 1024
 LOCAL_POINTS = 512
 # Of the prior variance: a variance that is not above it has no slope.
 FLOOR = 1e-12
@@ -208,9 +210,10 @@ class _Ascent:
 class BoundClimb:
     """``mu + factor * min(sigma, cap)`` under a learned kernel, with its slope in closed form.
 
-    Sigma counts for no more than at the starts (``n x d``, in the rows of what is asked about),
-    near which climbs stay: of very many points those near the starts count. Answers, at least one,
-    give mu, and the design sigma. The kernel is Matern with nu = 5/2, of variance 1.
+    Answers, at least one, give mu, and the design sigma, which counts for no more than at the
+    starts (``n x d``, in the rows of what is asked about), near which climbs stay: of very many
+    points of the design those near the starts count. The kernel is Matern with nu = 5/2, of
+    variance 1.
     """
 
     def __init__(
@@ -222,8 +225,8 @@ class BoundClimb:
         starts: Tensor,
     ) -> None:
         inputs = surrogate.inputs(starts)
-        shared, answers = design is answers, answers.near(inputs, LOCAL_POINTS)
-        design = answers if shared else design.near(inputs, LOCAL_POINTS)
+        if len(design) > MOST_POINTS:
+            design = design.near(inputs, LOCAL_POINTS)
         self._surrogate, self._answers, self._design = surrogate, answers, design
         self._factor = factor
         cross = covariance(surrogate.covar_module, design.data.X, inputs)

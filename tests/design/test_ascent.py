@@ -7,6 +7,7 @@ import torch
 from cases import scattered
 
 import botorch_delay as bd
+from botorch_delay.design import ascent
 from botorch_delay.design.ascent import BoundClimb
 from botorch_delay.gp.averages import Averages
 from botorch_delay.gp.surrogate import fit_surrogate
@@ -71,3 +72,22 @@ def test_values_and_slopes_are_those_of_the_definition(pending):
     assert 0 < int(capped.sum()) < len(X)
     at_starts = bound(surrogate, answers, design, 2.0, starts, torch.full((12,), torch.inf))
     assert torch.allclose(climb(starts), at_starts.detach(), atol=1e-9)
+
+
+@pytest.mark.parametrize("pending", [0, 4])
+def test_of_a_large_design_the_nearest_points_give_the_deviation_and_all_answers_the_mean(
+    monkeypatch, pending
+):
+    monkeypatch.setattr(ascent, "MOST_POINTS", 29)
+    monkeypatch.setattr(ascent, "LOCAL_POINTS", 12)
+    surrogate, answers, design = case(pending)
+    starts = BOX.from_unit(scattered(12, 4, seed=5))
+    near = design.near(surrogate.inputs(starts), 12)
+    climb = BoundClimb(surrogate, answers, design, 2.0, starts)
+    X = BOX.from_unit(scattered(12, 4, seed=6))
+    expected = bound(surrogate, answers, near, 2.0, X, climb.cap)
+    assert torch.allclose(climb(X), expected.detach(), atol=1e-9)
+    monkeypatch.setattr(ascent, "MOST_POINTS", 30)
+    whole = BoundClimb(surrogate, answers, design, 2.0, starts)
+    expected = bound(surrogate, answers, design, 2.0, X, whole.cap)
+    assert torch.allclose(whole(X), expected.detach(), atol=1e-9)
