@@ -32,8 +32,8 @@ FIRST_STEP = 0.1
 DRAWN_AT_ONCE = 8  # steps' random directions, for a device
 LARGEST_GROWTH = 3.0  # of a step after a gain
 SMALLEST_STEP = 1e-6
-# A learned deviation is made of all points up to so many, whose factor there is. Of more, solves
-# would take longer than a factor of the nearest to where climbs begin.
+# A learned deviation is made of all points up to so many. Of more, those nearest to where climbs
+# begin have to do, which costs regret: solves would take too long.
 MOST_POINTS = 1024
 LOCAL_POINTS = 512
 # Of the prior variance: a variance that is not above it has no slope.
