@@ -74,13 +74,15 @@ class Averages:
 
     Posteriors, also those at the candidates (``N x d``), are brought up to date when they are
     asked for, in the order of the points' keys: results do not depend on the order of answers
-    between two asks.
+    between two asks. Where there is a ``pool`` (a LongTensor), it alone counts of the candidates.
     """
 
-    def __init__(self, surrogate: Surrogate, candidates: Tensor) -> None:
+    def __init__(
+        self, surrogate: Surrogate, candidates: Tensor, pool: Tensor | None = None
+    ) -> None:
         self.surrogate, self._nothing = surrogate, candidates[:0].cpu()
         self._at_candidates = CandidatePosterior(
-            surrogate.covar_module, surrogate.inputs(candidates)
+            surrogate.covar_module, surrogate.inputs(candidates), pool=pool
         )
         self._anywhere: Posterior | None = None
         # Of its rows, in order: the points' first answers and keys, their labels and averages.

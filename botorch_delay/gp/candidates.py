@@ -61,13 +61,27 @@ class CandidatePosterior:
     one of half its size beside it: 8 to 16 GB for 1,000 points and 1,000,000 candidates in double,
     24 GB while it grows. All else is vectors of N numbers, and pieces of ``rows_per_chunk``. A
     covariance is at most ``MAX_FOLDED`` squared, and never kept with ``as_rows``.
+
+    Args:
+        covar_module: the kernel.
+        candidates: ``N x d``.
+        as_rows: whether rows are kept whatever is cheaper.
+        pool: the candidates that count, a LongTensor; at the others it stays the prior. All count
+            where it is None.
     """
 
-    def __init__(self, covar_module: Kernel, candidates: Tensor, *, as_rows: bool = False) -> None:
-        self._kernel, self._candidates = covar_module, candidates
+    def __init__(
+        self,
+        covar_module: Kernel,
+        candidates: Tensor,
+        *,
+        as_rows: bool = False,
+        pool: Tensor | None = None,
+    ) -> None:
+        self._kernel, self._candidates, self._pool = covar_module, candidates, pool
         self._answers: dict[int, Answer] = {}
-        self._folds = len(candidates) <= MAX_FOLDED and not as_rows
-        self._kept: _Covariance | _Rows = _Rows(covar_module, candidates)
+        self._folds = len(candidates) <= MAX_FOLDED and not as_rows and pool is None
+        self._kept: _Covariance | _Rows = _Rows(covar_module, candidates, pool)
         self._smallest = SMALLEST_NOISE * self._kept.variance.max().item()
 
     def __len__(self) -> int:
@@ -76,12 +90,21 @@ class CandidatePosterior:
     @property
     def mean(self) -> Tensor:
         """Mu at every candidate, ``N``; not to be written to."""
-        return self._kept.mean
+        return self._at_all(self._kept.mean)
 
     @property
     def variance(self) -> Tensor:
         """Sigma^2 at every candidate, ``N``, never negative; not to be written to."""
-        return self._kept.variance
+        if self._pool is None:
+            return self._kept.variance
+        prior = prior_variance(self._kernel, self._candidates)
+        return prior.index_copy(0, self._pool, self._kept.variance)
+
+    def _at_all(self, values: Tensor) -> Tensor:
+        """Values at the pool (all candidates if there is none) at all candidates, ``N``."""
+        if self._pool is None:
+            return values
+        return values.new_zeros(len(self._candidates)).index_copy(0, self._pool, values)
 
     @property
     def keys(self) -> list[int]:
@@ -105,13 +128,13 @@ class CandidatePosterior:
 
     def correction(self, residual: Tensor) -> Tensor:
         """``K(candidates, X) (K + D)^-1 residual``, ``N``, for one residual per key."""
-        return self._kept.correction(residual)
+        return self._at_all(self._kept.correction(residual))
 
     def with_values(self, values: Tensor) -> CandidatePosterior:
         """One with other mean answers, one per key, that is not to be updated."""
         made = copy.copy(self)
         made._kept = copy.copy(self._kept)
-        made._kept.mean = self.correction(values)
+        made._kept.mean = self._kept.correction(values)
         return made
 
     @torch.no_grad()
@@ -209,10 +232,15 @@ class _Covariance:
 class _Rows:
     """The posterior by R and W, for answers anywhere."""
 
-    def __init__(self, covar_module: Kernel, candidates: Tensor) -> None:
-        self._kernel, self._candidates = covar_module, candidates
+    def __init__(
+        self, covar_module: Kernel, candidates: Tensor, pool: Tensor | None = None
+    ) -> None:
+        self._kernel = covar_module
+        self._candidates = candidates if pool is None else candidates[pool]
+        # Where the candidates are among those of the pool.
+        self._places = None if pool is None else {r: i for i, r in enumerate(pool.tolist())}
         with torch.no_grad():
-            self._prior = prior_variance(covar_module, candidates).clone()
+            self._prior = prior_variance(covar_module, self._candidates).clone()
         self._rebuild({})
 
     def _rebuild(self, answers: Mapping[int, Answer]) -> None:
@@ -292,8 +320,9 @@ class _Rows:
         self._reserve(m + 1)
         R, W = self.parts
         point = x.unsqueeze(0)
-        if key >= 0:
-            column, prior = W[:, key], self._prior[key]
+        place = key if self._places is None else self._places.get(key, -1)
+        if place >= 0:
+            column, prior = W[:, place], self._prior[place]
         else:
             column = R @ covariance(self._kernel, self._points, point).squeeze(-1)
             prior = prior_variance(self._kernel, point).squeeze(0)

@@ -208,11 +208,14 @@ class Maximizer:
                     free = free & ~left_out(X)
                 return free & ~torch.isin(_hashes(X), taken) if len(taken) else free
 
-            if not keys and inside is None and left_out is None:
+            if not keys and inside is None and left_out is None and model.pool is None:
                 return None, within
             everyone = not points and left_out is None
             allowed = within.clone() if everyone else within & may_ask(pool)
             allowed[sent_rows(rows, allowed)] = False
+            if model.pool is not None:
+                pooled = torch.zeros_like(allowed).index_copy(0, model.pool, allowed[model.pool])
+                allowed = pooled if bool(pooled.any()) else allowed
             if bool(allowed.any()):
                 return (None if everyone and inside is None else may_ask), allowed
         raise nothing_to_ask(int(within.sum()), exact=self._config.exact)
@@ -286,6 +289,8 @@ class Maximizer:
             rows = sent_rows([key for key in keys if key >= 0], model.mean)
             if active is not None and active.rows is not None:
                 rows = rows[torch.isin(rows, active.rows)]
+            if model.pool is not None:
+                rows = rows[torch.isin(rows, model.pool)]
             return rows.tolist(), model.mean[rows], model.deviation[rows]
         if not keys:
             return [], model.mean[:0], model.mean[:0]

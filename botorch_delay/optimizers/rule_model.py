@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.domains.devices import generator_for, sent
+from botorch_delay.domains.devices import generator_for, sent, sent_rows
 from botorch_delay.domains.finite import Domain
 from botorch_delay.gp import sample_paths
 from botorch_delay.gp.averages import Averages
@@ -21,6 +21,7 @@ from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.gp.subset import MOST_POINTS, representative
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.gp.warping import CROWD
+from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import (
     Attached,
@@ -34,6 +35,9 @@ from botorch_delay.optimizers.pending import Pending
 
 # How many answers are added to the points in use before they are chosen anew.
 RENEWED_EVERY = 256
+# Of so many arms of a larger set, those whose bounds were largest when points were last chosen, the
+# posteriors are kept up to date from then on: mean plus this many deviations.
+TABLE_POOL, POOL_FACTOR = 4096, 2.0
 # So many pending points near each other, and more than are answered there, are a crowd.
 CROWDED = 16
 # By how much failures nearby must outweigh answers: one alone rules out what is around it.
@@ -86,6 +90,7 @@ class RuleModel(View, TrialObserver):
     Attributes:
         surrogate: kernel, noise and units of the posteriors.
         candidates: ``N x d``: all points of a set, or where climbs on a box begin.
+        pool: the candidates that posteriors are kept up to date at, a LongTensor; None for all.
         prior_deviation: the largest at the candidates.
         is_blind: whether there are too few answers to learn a kernel from.
         views: what each of the rule's surrogates sees; this model is the first one's.
@@ -125,14 +130,15 @@ class RuleModel(View, TrialObserver):
         self.prior_deviation = prior.max().sqrt().item()
         self._paths: PriorPaths | None = None
         self._paths_at = 0
-        both = self.pending.hallucinates
-        self.views = [
-            View(Averages(each, candidates), Averages(each, candidates) if both else None)
-            for each in surrogates
-        ]
-        self.answers, self.asked_points = self.views[0].answers, self.views[0].asked_points
         self.renewals = self.renewals_due  # if they differ they are chosen by restart() again
-        self._left_out = self._without() if self.renewals else set()
+        self._left_out, self.pool = self._renewed() if self.renewals else (set(), None)
+        self.views = []
+        for each in surrogates:
+            answers = Averages(each, candidates, self.pool)
+            both = self.pending.hallucinates
+            asked_points = Averages(each, candidates, self.pool) if both else None
+            self.views.append(View(answers, asked_points))
+        self.answers, self.asked_points = self.views[0].answers, self.views[0].asked_points
         results: list[Trial | Attached] = [*self._ledger.trials, *self._ledger.attached]
         for result in results:
             self._count(result)
@@ -155,12 +161,13 @@ class RuleModel(View, TrialObserver):
         answers = len(self._ledger.values)
         return answers // RENEWED_EVERY if answers > MOST_POINTS else 0
 
-    def _without(self) -> set[int]:
-        """The keys of the points that are left out, a function of the trials so far.
+    def _renewed(self) -> tuple[set[int], Tensor | None]:
+        """The keys of the points that are left out, and the pool, functions of the trials so far.
 
-        They are of the points all of whose trials were settled when the last multiple of
-        ``RENEWED_EVERY`` answers was reached: between two renewals points are only added, and a run
-        that was resumed knows the same ones.
+        Points that are left out are of those all of whose trials were settled when the last
+        multiple of ``RENEWED_EVERY`` answers was reached: between two renewals points are only
+        added, and a run that was resumed knows the same ones. The pool is of a large set what may
+        be best given the points that were kept then.
         """
         results: list[Trial | Attached] = [*self._ledger.attached, *self._ledger.trials]
         answered = (r.answered_step for r in results if r.value is not None)
@@ -177,12 +184,22 @@ class RuleModel(View, TrialObserver):
                 values.setdefault(key, []).append(value)
         keys = [key for key in values if key not in later]
         if not keys:
-            return set()
+            return set(), None
         points = torch.stack([self.point(key) for key in keys])
         X = self.surrogate.inputs(sent(points, self.candidates))
         y = sent([sum(values[key]) / len(values[key]) for key in keys], X)
         kept = representative(X / self.surrogate.covar_module.lengthscale, y)
-        return set(keys).difference(keys[row] for row in kept.tolist())
+        in_use = {keys[row] for row in kept.tolist()}
+        left_out = set(keys) - in_use
+        if not self.finite or len(self.candidates) <= TABLE_POOL:
+            return left_out, None
+        told = [r for r in results if r.value is not None and self.key(r) in in_use]
+        data = self.surrogate.data(Answers.of(self._domain, self._sign, told))
+        moments = self.surrogate.posterior(data).at(self.candidates)
+        upper = moments.mean + POOL_FACTOR * moments.deviation
+        if self.surrogate.is_exact:  # nothing is learned there any more
+            upper[sent_rows([key for key in keys if key >= 0], upper)] = -torch.inf
+        return left_out, upper.topk(TABLE_POOL).indices.sort().values
 
     def running(self) -> set[int]:
         """The keys of points with a running trial."""

@@ -83,6 +83,26 @@ def test_many_changes_at_once_equal_one_by_one(kept):
         torch.testing.assert_close(one.variance, batch.variance, rtol=1e-9, atol=1e-9)
 
 
+def test_with_a_pool_the_posterior_is_that_of_all_points_there_and_the_prior_elsewhere():
+    """Points may be in the pool, among the other candidates, or elsewhere."""
+    kernel, points, rng = se(), scattered(40), random.Random(4)
+    pool = torch.tensor([0, 3, 7, 14, 22, 39])
+    few, whole = CandidatePosterior(kernel, points, pool=pool), CandidatePosterior(kernel, points)
+    state = {}
+    for _ in range(40):
+        change = some_change(rng, points, state, 1e-2)
+        for tracked in (few, whole):
+            tracked.update(change)
+    y = normal(len(state))
+    rest = torch.ones(40, dtype=torch.bool).index_fill(0, pool, False)
+    for made, full in [(few, whole), (few.with_values(y), whole.with_values(y))]:
+        torch.testing.assert_close(made.mean[pool], full.mean[pool], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(made.variance[pool], full.variance[pool], rtol=1e-8, atol=1e-8)
+        assert made.mean[rest].tolist() == [0.0] * 34
+        assert made.variance[rest].tolist() == [1.0] * 34
+    torch.testing.assert_close(few.correction(y)[pool], whole.correction(y)[pool])
+
+
 def test_memory_counts_distinct_points():
     kernel, points = se(), scattered(30)
     tracked = CandidatePosterior(kernel, points, as_rows=True)

@@ -104,3 +104,63 @@ def test_a_recommendation_is_made_of_as_many_points(monkeypatch):
     found = opt.recommend()
     best = max(opt.attached, key=lambda result: result.value)
     assert (found.x - best.x).norm() < 0.2
+
+
+ARMS, KNOWN, KEPT = 300, 60, 40
+
+
+def make_table(monkeypatch, pool, **options):
+    """A study of a set, of which ``pool`` arms count, with more answers than are kept."""
+    monkeypatch.setattr(rule_model, "MAX_FOLDED", 0)
+    monkeypatch.setattr(rule_model, "TABLE_POOL", pool)
+    monkeypatch.setattr(rule_model, "MOST_POINTS", KEPT)
+    monkeypatch.setattr(rule_model, "representative", lambda X, y: representative(X, y, KEPT))
+    points = torch.rand(ARMS, 2, generator=generator(5), dtype=torch.double)
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(points), 400, seed=3, **options)
+    answered = points[:KNOWN]
+    opt.attach(answered, torch.tensor([f(x) for x in answered], dtype=torch.double))
+    return opt
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_of_a_large_table_the_arms_that_may_be_best_are_asked_as_of_all(monkeypatch, exact):
+    asked, models = [], []
+    for pool in (60, ARMS):
+        opt = make_table(monkeypatch, pool, exact=exact)
+        asked.append([])
+        for _ in range(EVERY + 2):
+            trial, _ = opt.ask(2)
+            opt.tell(trial, f(trial.x))
+            asked[-1].append(trial.index)
+        models.append(opt._maximizer.model)
+    assert asked[0] == asked[1]
+    few, whole = models
+    assert whole.pool is None
+    values = torch.tensor([f(x) for x in opt.domain.points])
+    rest = torch.ones(ARMS, dtype=torch.bool).index_fill(0, few.pool, False)
+    rest[[*range(KNOWN), *asked[0]]] = False
+    assert values[rest].max() < values[few.pool].topk(20).values.min()
+    assert bool((few.pool < KNOWN).any()) != exact  # exact answers leave nothing to ask there
+
+
+def test_a_run_on_a_large_table_that_was_resumed_asks_the_same_arms(monkeypatch):
+    opt = make_table(monkeypatch, 30)
+    for _ in range(EVERY + 2):
+        first, _ = opt.ask(2)
+        opt.tell(first, f(first.x))
+    other = bd.BPEDelayOptimizer(opt.domain, 400, seed=3)
+    other.load_state_dict(opt.state_dict())
+    assert [opt.ask().index for _ in range(3)] == [other.ask().index for _ in range(3)]
+    assert torch.equal(opt._maximizer.model.pool, other._maximizer.model.pool)
+
+
+def test_where_no_arm_of_the_pool_may_be_asked_others_are(monkeypatch):
+    opt = make_table(monkeypatch, 3, exploit=bd.Exploit(repeat_pending=False))
+    design, first = opt.ask(2)
+    pool = opt._maximizer.model.pool.tolist()
+    allowed = opt._maximizer._allowed(None)[1].nonzero().flatten().tolist()
+    assert allowed == sorted(set(pool) - {first.index})
+    design, *asked = [trial.index for trial in [design, first, *opt.ask(4)]]  # all of them pending
+    assert design not in pool
+    assert sorted(asked[:3]) == pool
+    assert not set(asked[3:]) & set(pool)
