@@ -4,13 +4,14 @@ Assume ``||f||_k <= C``, and noises e that are sub-Gaussian of scale s given all
 them, their own points included: ``E[exp(l e) | before] <= exp(l^2 s^2 / 2)`` for every number l.
 Whether and when an answer is told may depend on its own noise as well; its point may not. Let asks
 of the same point be put in groups, each of a size that is settled at its first ask; answers are a
-complete group when they are as many. For a failure probability d let
+complete group when they are as many. For a failure probability d let rho_n be the number with
 
-    rho_n = min over u in a grid of [ log(|grid| / d) - (n / 2) log(1 - 2 u) ] / u,
+    sum over u of p_u (1 - 2 u)^(n/2) exp(u rho_n) = 1 / d
 
-with seven u between 0.02 and 0.4: about ``n + 2 sqrt(n log(7 / d)) + 2 log(7 / d)``, and 1.02 n
-where n is tens of thousands. Then with probability ``1 - d``, for all numbers n of groups begun,
-all sets S of answers that are complete groups of these, all ridges a > 0 and all points x at once,
+for weights p_u, of sum 1, of 24 numbers u between 0.01 and 0.45: about ``n + 2 sqrt(n log(2 / d)) +
+2 log(2 / d)`` where n is tens to hundreds, and 1.02 n where it is tens of thousands. Then with
+probability ``1 - d``, for all numbers n of groups begun, all sets S of answers that are complete
+groups of these, all ridges a > 0 and all points x at once,
 
     |f(x) - mu(x)| <= b sigma(x),      b^2 = C^2 + (rho_n s^2 + w) / a - y' (K_S + a I)^-1 y,
 
@@ -23,11 +24,12 @@ all else. With k the planned size of its group a noise e has, given all before i
 supermartingale, as is its mean over the g, which starts at 1. In that mean a group of which j
 noises, of sum z sqrt(k) s, are drawn has the factor
 ``(1 + 2 u v j / k)^(-1/2) exp(u v z^2 / (1 + 2 u v j / k))``: at least (1 - 2 u)^(1/2) always, and
-``(1 - 2 u)^(1/2) exp(u z^2)`` if all k are. By Ville's inequality and a union over the grid the sum
-of z^2 over groups whose noises are drawn is at most rho_n at all times, with probability 1 - d. All
-that follows is about that event. (ii) A sum over some groups is no larger, whichever answers are
-missing and why; and the squared noises of a complete group are s^2 z^2, those of their mean, and, f
-being the same for all of them, what their answers scatter: ``||y_S - f_S||^2 <= rho_n s^2 + w``.
+``(1 - 2 u)^(1/2) exp(u z^2)`` if all k are. The sum over u of p_u times these means starts at 1,
+too; so by Ville's inequality it stays below 1 / d at all times, with probability 1 - d, and with it
+the sum of z^2 over groups whose noises are drawn at most rho_n. All that follows is about that
+event. (ii) A sum over some groups is no larger, whichever answers are missing and why; and the
+squared noises of a complete group are s^2 z^2, those of their mean, and, f being the same for all
+of them, what their answers scatter: ``||y_S - f_S||^2 <= rho_n s^2 + w``.
 (iii) ``||f||^2 + ||y_S - f_S||^2 / a`` is quadratic in f, with the least value
 y'(K_S + a I)^-1 y at mu: so ``||f - mu||_V <= b`` where ``||g||_V^2 = ||g||_k^2 + ||g_S||^2 / a``.
 (iv) sigma^2(x, x') is the reproducing kernel of that norm: ``|g(x)| <= ||g||_V sigma(x)``. QED
@@ -57,6 +59,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -68,7 +71,11 @@ from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.posterior import Data
 from botorch_delay.history.answers import Answers
 
-_GRID = (0.02, 0.04, 0.08, 0.13, 0.2, 0.3, 0.4)
+# The numbers u of the proof and the logarithms of their weights, most of which are where u is best
+# for tens to hundreds of groups.
+_RATES = np.geomspace(0.01, 0.45, 24)
+_LOG_WEIGHTS = -0.5 * (np.log(_RATES / 0.12) / 0.9) ** 2
+_LOG_WEIGHTS -= np.logaddexp.reduce(_LOG_WEIGHTS)
 # The deviations of the noise that serve as ridges, in units of its scale: the first is best for
 # points that were asked often, the second everywhere else.
 KEPT_RIDGES = (1.0, 10.0)
@@ -83,13 +90,24 @@ MAX_POINTS = 1000
 SMALLEST_RIDGE = 1e-6
 
 
+@lru_cache(maxsize=1024)
 def noise_energy(groups: int, delta: float) -> float:
     """rho_n, with probability ``1 - delta`` a bound on n squared noises for all n at once.
 
     In units of the squared scale of the noise; of groups of asks, or of n asks each on its own.
     """
-    tail = math.log(len(_GRID) / delta)
-    return min((tail - 0.5 * groups * math.log1p(-2.0 * u)) / u for u in _GRID)
+    heights = _LOG_WEIGHTS + 0.5 * groups * np.log1p(-2.0 * _RATES)
+    target = -math.log(delta)
+    # Newton's method from above: the left hand side's logarithm is convex and increasing.
+    energy = float(((target - heights) / _RATES).min())
+    for _ in range(100):
+        terms = heights + _RATES * energy
+        log_sum = float(np.logaddexp.reduce(terms))
+        step = (log_sum - target) / float(np.exp(terms - log_sum) @ _RATES)
+        energy -= step
+        if step <= 1e-12 * energy:
+            break
+    return energy * (1.0 + 1e-9)  # above the root, whatever rounding did
 
 
 def group_count(asks: int) -> int:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from cases import generator, normal, scattered, se
 from oracle import kernel_function
+from scipy import stats
 
 from botorch_delay.confidence import anytime
 from botorch_delay.confidence.anytime import KEPT_RIDGES, Ellipsoid, Ellipsoids, noise_energy
@@ -25,7 +26,20 @@ def test_the_energy_of_the_noise_stays_below_its_bound():
     exceeded = (sums > bound).any(dim=1).double().mean().item()
     assert exceeded <= 0.05
     assert (sums > bound / 1.5).any(dim=1).double().mean().item() > 0.05
-    assert noise_energy(300, 0.05) < 300 + 2 * math.sqrt(300 * 5) + 2 * 5 + 20
+    # What a bound for one number of asks alone cannot be below, and what all of them cost on top.
+    for n, price in [(30, 16), (300, 35), (3000, 125), (100_000, 1200)]:
+        least = stats.chi2.ppf(0.95, n)
+        assert least < noise_energy(n, 0.05) < least + price
+
+
+@pytest.mark.parametrize("delta", [0.3, 0.05, 1e-6])
+@pytest.mark.parametrize("n", [0, 1, 40, 1000, 10**6])
+def test_the_bound_on_the_energy_solves_the_equation_of_its_proof(n, delta):
+    u = np.geomspace(0.01, 0.45, 24)
+    p = np.exp(-0.5 * (np.log(u / 0.12) / 0.9) ** 2)
+    exponents = np.log(p / p.sum()) + 0.5 * n * np.log1p(-2 * u) + u * noise_energy(n, delta)
+    reached = np.logaddexp.reduce(exponents) + np.log(delta)
+    assert 0.0 <= reached < 1e-8 * (n + 100)
 
 
 def test_the_energy_of_groups_stays_below_its_bound():
