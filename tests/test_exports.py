@@ -68,6 +68,22 @@ for name in ("pandas", "matplotlib", "sklearn", "pebble", "optuna", "ray", "ax",
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_a_run_with_a_learned_kernel_loads_no_symbolic_shapes():
+    """They come with sympy, half a second of one ask, and with the first kernel of kernels."""
+    code = """
+import sys, torch, botorch_delay as bd
+bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+opt = bd.BPEDelayOptimizer(bd.BoxDomain(bounds), 24, seed=0)
+for _ in range(24):
+    trial = opt.ask()
+    opt.tell(trial, -float((trial.x - 0.3).square().sum()))
+opt.recommend(), opt.guarantee
+assert len(opt.rounds) > 1
+assert "sympy" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_every_logger_is_a_module_s_own():
     for name in logging.root.manager.loggerDict:
         if name.startswith("botorch_delay"):

@@ -13,6 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from botorch_delay import validation
 from botorch_delay.confidence.information import spectrum
 from botorch_delay.confidence.nets import Net, largest_deviation, nets
 from botorch_delay.exceptions import InputError
-from botorch_delay.gp.kernels import check_kernel, covariance
+from botorch_delay.gp.kernels import check_kernel, covariance, scaled
 from botorch_delay.gp.posterior import Data, Moments, Posterior
 from botorch_delay.gp.surrogate import Surrogate
 
@@ -33,7 +34,7 @@ class Evidence:
     """What bounds are made from, and where they have to hold.
 
     Attributes:
-        covar_module: the kernel, in units of the values.
+        kernel: in units in which the values are divided by ``scale``.
         data: the answers, in units of the values.
         inverse_noise_std: the largest root of ``spread / noise_var`` over the points with answers;
             1 / lambda if all answers have one noise variance.
@@ -43,15 +44,23 @@ class Evidence:
         box: ``2 x d``, where bounds hold at every point of a box; else None.
         counts: of each column of the box that takes values of a list, by its number, how many
             these are.
+        scale: one unit of the kernel in units of the values.
     """
 
-    covar_module: Kernel
+    kernel: Kernel
     data: Data
     inverse_noise_std: float
     delta: float
     points: int = 1
     box: Tensor | None = None
     counts: Mapping[int, int] = field(default_factory=dict)
+    scale: float = 1.0
+
+    @cached_property
+    def covar_module(self) -> Kernel:
+        """The kernel in units of the values."""
+        # Only where it is needed: the first ScaleKernel of a process takes half a second.
+        return scaled(self.kernel, self.scale, self.data.y)
 
     @classmethod
     def under(
@@ -64,9 +73,9 @@ class Evidence:
         counts: Mapping[int, int] | None = None,
     ) -> Evidence:
         """Evidence in units of the values, of data in those of a surrogate."""
-        kernel, in_values = surrogate.in_values(data)
-        ratio = surrogate.inverse_noise_std(data)
-        return cls(kernel, in_values, ratio, delta, points, box, counts or {})
+        ratio, in_values = surrogate.inverse_noise_std(data), surrogate.in_values(data)
+        kernel, scale = surrogate.covar_module, surrogate.scale
+        return cls(kernel, in_values, ratio, delta, points, box, counts or {}, scale)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ GPyTorch. Hyperparameters, ``active_dims`` and composition mean what they mean t
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from functools import reduce
@@ -74,6 +75,15 @@ def prior_variance(covar_module: Kernel, X: Tensor) -> Tensor:
     if kind is ScaleKernel:
         return covar_module.outputscale * prior_variance(covar_module.base_kernel, X)
     return X.new_ones(X.shape[:-1])
+
+
+def scaled(covar_module: Kernel, scale: float, like: Tensor) -> Kernel:
+    """The kernel of ``scale`` times a function, ``scale**2`` k; k itself where that is 1."""
+    if scale == 1.0:
+        return covar_module
+    kernel = ScaleKernel(copy.deepcopy(covar_module)).to(like)
+    kernel.outputscale = scale**2
+    return kernel.requires_grad_(False)
 
 
 def check_kernel(covar_module: Any, like: Tensor) -> Kernel:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import warnings
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpytorch.kernels import Kernel, MaternKernel, ScaleKernel
+from gpytorch.kernels import Kernel, MaternKernel
 from torch import Tensor
 
 from botorch_delay import validation
@@ -222,14 +221,11 @@ class Surrogate:
             value = self.warped(value)
         return (value - self.offset) / self.scale, noise
 
-    def in_values(self, data: Data) -> tuple[Kernel, Data]:
-        """Kernel and data (in units of g) in units of the values; inputs stay as they are."""
+    def in_values(self, data: Data) -> Data:
+        """Data (in units of g) in units of the values; inputs stay as they are."""
         if self.scale == 1.0:
-            return self.covar_module, data
-        kernel = ScaleKernel(copy.deepcopy(self.covar_module)).to(data.y)
-        kernel.outputscale = self.scale**2
-        scaled = replace(data, y=self.scale * data.y, noise_var=self.scale**2 * data.noise_var)
-        return kernel.requires_grad_(False), scaled
+            return data
+        return replace(data, y=self.scale * data.y, noise_var=self.scale**2 * data.noise_var)
 
     def posterior(self, data: Data) -> Posterior:
         """Posterior of f at any points, in units of the values, from data in units of g."""
