@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from botorch_delay.domains.devices import moved, sent
 from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import whole_set
-from botorch_delay.exceptions import NoAnswerError, NotSupportedError
+from botorch_delay.exceptions import InputTypeError, NoAnswerError, NotSupportedError
 from botorch_delay.gp.kernels import check_kernel
 from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
@@ -150,12 +150,25 @@ class ReadableRun(Run, ABC):
         return Recommendation(x, index, mean, lower, upper, found.interval, count, params)
 
     @exclusive
-    def predict(self, X: Tensor) -> Prediction:
-        """What all answers say of f at points (``n x d``), in the domain or not.
+    def predict(self, X: Tensor | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Prediction:
+        """What all answers say of f at some points.
+
+        Args:
+            X: ``n x d``, in the domain or not; or the values of one point by name, or a list of
+                such dicts, of which numbers may lie outside of their intervals and between steps.
 
         Raises:
             NoAnswerError: before any answer.
         """
+        if not isinstance(X, Tensor):
+            named = [X] if isinstance(X, Mapping) else X
+            if not isinstance(named, Sequence) or not all(isinstance(x, Mapping) for x in named):
+                raise InputTypeError(
+                    "X must be a torch.Tensor, a dict of values by name or a list of such dicts, "
+                    f"got {type(X).__name__}."
+                )
+            points = [self._domain.point(x, outside=True) for x in named]
+            X = torch.stack(points) if points else self._domain.like[:0]
         X = validation.matrix(X, "X")
         validation.matches(X, "X", self._domain.like)
         self._domain.check_logarithms(X, "X")

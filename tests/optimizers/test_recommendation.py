@@ -49,6 +49,24 @@ def test_predictions_are_the_posterior():
     assert torch.allclose(found.lower, mean - half)
 
 
+def test_points_are_predicted_by_their_values_too():
+    space = bd.Space(rate=bd.Float(1e-3, 1.0, log=True), depth=bd.Int(1, 5))
+    opt = bd.BPEDelayOptimizer(space, 10, seed=0)
+    for _ in range(5):
+        trial = opt.ask()
+        opt.tell(trial, trial.params["depth"] * trial.params["rate"])
+    named = [{"rate": 0.5, "depth": 2}, {"rate": 2.0, "depth": 3}]  # the second one outside
+    X = torch.tensor([[0.5, 2.0], [2.0, 3.0]], dtype=torch.double)
+    expected = opt.predict(X)
+    assert torch.equal(opt.predict(named).mean, expected.mean)
+    assert torch.equal(opt.predict(named[1]).upper, expected.upper[1:])
+    with pytest.raises(InputError, match=r"'depth'\] missing"):
+        opt.predict({"rate": 0.5})
+    for wrong in ([], [X[0]], "rate", 0.5):
+        with pytest.raises((InputError, InputTypeError), match="X must"):
+            opt.predict(wrong)
+
+
 def test_what_cannot_be_predicted():
     opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS + 0.1, log_dims=[0]), 20)
     with pytest.raises(NoAnswerError, match=r"tell\(\) or attach\(\)"):
