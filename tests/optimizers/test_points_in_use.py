@@ -109,16 +109,17 @@ def test_a_recommendation_is_made_of_as_many_points(monkeypatch):
 ARMS, KNOWN, KEPT = 300, 60, 40
 
 
-def make_table(monkeypatch, pool, **options):
+def make_table(monkeypatch, pool, device="cpu", **options):
     """A study of a set, of which ``pool`` arms count, with more answers than are kept."""
     monkeypatch.setattr(rule_model, "MAX_FOLDED", 0)
     monkeypatch.setattr(rule_model, "TABLE_POOL", pool)
     monkeypatch.setattr(rule_model, "MOST_POINTS", KEPT)
     monkeypatch.setattr(rule_model, "representative", lambda X, y: representative(X, y, KEPT))
     points = torch.rand(ARMS, 2, generator=generator(5), dtype=torch.double)
-    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(points), 400, seed=3, **options)
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(points.to(device)), 400, seed=3, **options)
     answered = points[:KNOWN]
-    opt.attach(answered, torch.tensor([f(x) for x in answered], dtype=torch.double))
+    y = torch.tensor([f(x) for x in answered], dtype=torch.double)
+    opt.attach(answered.to(device), y.to(device))
     return opt
 
 
@@ -152,6 +153,20 @@ def test_a_run_on_a_large_table_that_was_resumed_asks_the_same_arms(monkeypatch)
     other.load_state_dict(opt.state_dict())
     assert [opt.ask().index for _ in range(3)] == [other.ask().index for _ in range(3)]
     assert torch.equal(opt._maximizer.model.pool, other._maximizer.model.pool)
+
+
+@pytest.mark.cuda
+def test_cuda_asks_the_same_arms_of_a_large_table(monkeypatch):
+    asked = []
+    for device in ("cpu", "cuda"):
+        opt = make_table(monkeypatch, 30, device=device)
+        asked.append([])
+        for _ in range(EVERY + 2):
+            trial, _ = opt.ask(2)
+            opt.tell(trial, f(trial.x.cpu()))
+            asked[-1].append(trial.index)
+        assert opt._maximizer.model.pool.device.type == device
+    assert asked[0] == asked[1]
 
 
 def test_where_no_arm_of_the_pool_may_be_asked_others_are(monkeypatch):
