@@ -9,9 +9,9 @@ complete group when they are as many. For a failure probability d let rho_n be t
     sum over u of p_u (1 - 2 u)^(n/2) exp(u rho_n) = 1 / d
 
 for weights p_u, of sum 1, of 24 numbers u between 0.01 and 0.45: about ``n + 2 sqrt(n log(2 / d)) +
-2 log(2 / d)`` where n is tens to hundreds, and 1.02 n where it is tens of thousands. Then with
-probability ``1 - d``, for all numbers n of groups begun, all sets S of answers that are complete
-groups of these, all ridges a > 0 and all points x at once,
+2 log(2 / d)`` where n is tens to hundreds, 1.03 n at 30,000 and 1.01 n in the limit. Then with
+probability ``1 - d``, at all times, for the number n of groups begun by then, all sets S of answers
+that are complete groups of these by then, all ridges a > 0 and all points x at once,
 
     |f(x) - mu(x)| <= b sigma(x),      b^2 = C^2 + (rho_n s^2 + w) / a - y' (K_S + a I)^-1 y,
 
@@ -46,7 +46,7 @@ groups that had been begun when the last answer of S came: by then no noise of a
 been drawn, those of S had, and rho_n grows with n. That n is used everywhere.
 
 b falls as the norm is explained, and a ridge far above s^2 takes away most of what the noise costs
-while sigma hardly changes where little is known: 2.5 instead of 12 after 100 answers on the paper's
+while sigma hardly changes where little is known: 2.7 instead of 12 after 100 answers on the paper's
 problem, where the self-normalised bound has 30. Points, rounds and times cost no union.
 
 Where b^2 would be negative no function of norm C explains the answers: on the same event
@@ -107,7 +107,7 @@ def noise_energy(groups: int, delta: float) -> float:
         energy -= step
         if step <= 1e-12 * energy:
             break
-    return energy * (1.0 + 1e-9)  # above the root, whatever rounding did
+    return max(energy, 0.0) * (1.0 + 1e-9)  # above the root, whatever rounding did
 
 
 def group_count(asks: int) -> int:
