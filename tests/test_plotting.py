@@ -279,9 +279,9 @@ def test_certificates_are_drawn_for_several_norms_but_those_that_are_refuted():
         noise_var=0.01,
         rule=bd.CertifyingUCB(2.0, 0.1),
     )
-    for _ in range(12):
+    for _ in range(12):  # of norm 2: twice the kernel at one point
         trial = opt.ask()
-        opt.tell(trial, 2.0 * float(torch.exp(-9.0 * (trial.x[0] - 0.3) ** 2)))
+        opt.tell(trial, 2.0 * float(torch.exp(-0.5 / 0.4**2 * (trial.x[0] - 0.3) ** 2)))
     ax = plotting.plot_certificates(opt, 2.0, 0.1, factors=(0.25, 1.0))
     small, right = (drawn.get_ydata() for drawn in ax.get_lines())
     assert right[-1] == pytest.approx(opt.certify(2.0, 0.1).regret)
