@@ -8,8 +8,8 @@ and from those below, which the import contracts of ``pyproject.toml`` make law.
 
 * ``integrations`` (``engine_run.EngineRun`` keeps an optimizer in step with an engine's trials),
   ``benchmarks`` (``simulator.simulate``), and beside this file what people use: ``runner.run``
-  (executors), ``study``, ``entries`` and ``cli`` (experiments that are no programs, and what people
-  write of them), ``plotting``, ``demo``; ``acquisition.MaxVariance`` for BoTorch.
+  (executors), ``study``, ``entries`` and ``cli`` (experiments that are not programs, and what
+  people write of them), ``plotting``, ``demo``; ``acquisition.MaxVariance`` for BoTorch.
 * ``optimizers``: ``run.Run``, a run as its events; ``reading.ReadableRun``, what it says;
   ``base.Optimizer``, ask and tell on top of both; ``bpe.BPEDelayOptimizer``, which decides what is
   asked, with ``round_sequence.RoundSequence`` (its rounds), ``maximizer.Maximizer`` (where the rule

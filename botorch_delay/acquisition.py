@@ -58,7 +58,7 @@ class MaxVariance(_FantasyAcquisition):
         X_pending: ``p x d``, pending points in addition to the model's own.
 
     Raises:
-        InputTypeError: if ``model`` is no model, or ``active_set`` has no ``contains``.
+        InputTypeError: if ``model`` is not a model, or ``active_set`` has no ``contains``.
         NotSupportedError: if the model cannot be conditioned on pending points.
 
     Example:

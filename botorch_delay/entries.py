@@ -112,7 +112,7 @@ def write_results(optimizer: Optimizer, path: Path) -> int:
         _, header = next(read_rows(path), (0, []))
         if header and not {*few, "state"}.issubset(header) and header != few:
             raise InputError(
-                f"{path} is there, and is no table of this study's results; it was left as it is. "
+                f"{path} exists and is not a table of this study's results; it was left as it is. "
                 "Choose another name."
             )
     try:

@@ -1,4 +1,4 @@
-"""Studies in files, for experiments that are no programs: named parameters in, tables out.
+"""Studies in files, for experiments that are not programs: named parameters in, tables out.
 
 The space is a TOML file with a table for each parameter:
 

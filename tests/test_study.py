@@ -699,7 +699,7 @@ def test_no_table_of_somebody_else_is_replaced(tmp_path):
     assert write_results(opt, str(path)) == 4  # its own is
     other = tmp_path / "other.csv"
     other.write_text("dose,value\n0.5,1_5\n")
-    with pytest.raises(InputError, match="no table of this study's results"):
+    with pytest.raises(InputError, match="not a table of this study's results"):
         write_results(opt, other)
     assert other.read_text() == "dose,value\n0.5,1_5\n"
     fresh = bd.BPEDelayOptimizer(opt.domain, 10)

@@ -162,7 +162,7 @@ def simulate(
         run.seconds_left = validation.positive(most_seconds, "most_seconds")
     run.draw(steps, seed, delays, noise)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", OutlierWarning)  # whatever is simulated is no slip
+        warnings.simplefilter("ignore", OutlierWarning)  # simulated values are not typing errors
         return run.run(recommend_every)
 
 

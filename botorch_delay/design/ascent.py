@@ -23,6 +23,7 @@ from torch import Tensor
 
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.devices import moved, sent
+from botorch_delay.domains.finite import Domain
 from botorch_delay.gp.kernels import covariance, covariance_with_pull
 from botorch_delay.gp.posterior import Posterior
 from botorch_delay.gp.surrogate import Surrogate
@@ -71,7 +72,7 @@ class WithSlope(Protocol):
 
 def maximize(
     function: Callable[[Tensor], Tensor] | WithSlope,
-    domain: BoxDomain,
+    domain: Domain,
     starts: Tensor,
     *,
     generator: torch.Generator,
@@ -87,8 +88,9 @@ def maximize(
     bool ``n``), holds, as it does at the starts. There are at most so many steps, each an
     evaluation of function and gradient, and no start gets further than ``reach`` in a column, as a
     share of the box's side. Where no column has a list of values it ends when no start's slope
-    promises its next step ``enough`` above the best value; 0 to take all steps.
+    promises its next step ``enough`` above the best value; 0 to take all steps. For boxes alone.
     """
+    assert isinstance(domain, BoxDomain)
     ascent = _Ascent(function, domain, starts, generator, inside, reach)
     redraws = bool(domain.lists)
     for number in range(steps):
@@ -278,6 +280,29 @@ class BoundClimb:
         """``sum_j pull_j (z_j - x)``, for pulls ``m x n``, by squared lengthscales: ``n x e``."""
         away = pulls.T @ posterior.data.X - pulls.sum(dim=0).unsqueeze(-1) * inputs
         return away / self._surrogate.covar_module.lengthscale.square()
+
+
+def nearby(
+    domain: Domain, X: Tensor, around: int, reach: float, generator: torch.Generator
+) -> Tensor:
+    """Points of a box at all distances up to about ``reach`` of a side of ``X``, ``n x d``.
+
+    There are ``around`` for each, less those that the domain does not allow. Lists of values stay
+    as they are, unless there is nothing else: then ``X`` itself, and some that differ from it in
+    one column.
+    """
+    assert isinstance(domain, BoxDomain)
+    X = X.repeat_interleave(around, dim=0)
+    drawn = torch.randn(len(X), domain.dim + 1, generator=generator, dtype=torch.double).to(X)
+    X, drawn = sent(torch.cat([X, drawn], dim=1), domain.bounds).tensor_split([domain.dim], dim=1)
+    distance = reach * 10.0 ** -drawn[:, :1].abs()
+    found = domain.from_unit((domain.to_unit(X) + distance * drawn[:, 1:]).clamp(0.0, 1.0))
+    for dim in domain.lists:
+        found[:, dim] = X[:, dim]
+    if domain.is_discrete:
+        stays = torch.arange(len(X), device=X.device).remainder(around) == 0
+        found = torch.where(stays.unsqueeze(1), X, redraw(domain, X, generator))
+    return found[domain.holds(found)]
 
 
 def snapped(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:

@@ -110,12 +110,12 @@ class GreedyDesign:
         """The posterior at some candidates, from the covariance that the design keeps.
 
         Nothing is factorized: what answers of the design's noise say of candidates is changed
-        where picks have none, or answers are no picks. With C the covariance given the answers the
-        mean is ``C D^-1 y``, and the weights of the answers are ``D^-1 C``.
+        where picks have none, or answers are not of picks. With C the covariance given the answers
+        the mean is ``C D^-1 y``, and the weights of the answers are ``D^-1 C``.
 
         Answers are at the indices ``answered``, ``m``, the posterior is wanted ``at`` others,
         ``n``, both LongTensors. None where no covariance is kept, or not one close enough, or
-        where answers are at points that are no candidates.
+        where answers are at points that are not candidates.
         """
         own = self._rows.to(at.device)
         if not isinstance(self._form, _Tracked) or not bool(torch.isin(answered, own).all()):

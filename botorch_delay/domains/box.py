@@ -258,6 +258,16 @@ class BoxDomain(Domain):
         return f"BoxDomain({self.dim} columns, {self.bounds.dtype}, {self.bounds.device})"
 
 
+def points_of_grid(domain: Domain, side: int) -> Tensor:
+    """What a box allows of the middles of ``side`` cells a column, ``n x d``; all of a set."""
+    if not isinstance(domain, BoxDomain):
+        return domain.like
+    steps = (torch.arange(side, dtype=torch.double) + 0.5) / side
+    unit = torch.cartesian_prod(*[steps] * domain.dim).reshape(-1, domain.dim)
+    points = torch.unique(domain.from_unit(unit.to(domain.bounds)), dim=0)
+    return points[domain.contains(points)]
+
+
 def _log_edges(values: Tensor) -> Tensor:
     """Where the shares of increasing values on a logarithmic scale meet, in the unit interval.
 

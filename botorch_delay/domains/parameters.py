@@ -374,7 +374,7 @@ def text_of(value: Any) -> str:
 
 def value_of(text: str) -> Any:
     """What a cell of a CSV file or an argument of the command line stands for."""
-    for kind in (int, float) if "_" not in text else ():  # 1_5 is no number to people
+    for kind in (int, float) if "_" not in text else ():  # people do not write numbers as 1_5
         try:
             return kind(text)
         except ValueError:

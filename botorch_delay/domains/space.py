@@ -36,7 +36,7 @@ class Space:
     no column.
 
     Args:
-        parameters: by name, in order; for names that are no identifiers, or ``constraints`` and
+        parameters: by name, in order; for names that are not identifiers, or ``constraints`` and
             ``feasible``.
         constraints: known linear constraints, each a factor for every name that takes part and
             a right-hand side, for ``sum factors[name] * value >= rhs``.

@@ -26,7 +26,7 @@ def read_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
     """The rows of a CSV file that are not empty, as stripped cells, each with its line's number.
 
     Cells stand between commas, semicolons or tabs, whichever the first line has most of. Where it
-    is not commas, a number may have a decimal comma. :class:`InputError` if it is no table.
+    is not commas, a number may have a decimal comma. :class:`InputError` if it is not a table.
     """
     text = read_text(file)
     separator = max(",;\t", key=text.partition("\n")[0].count)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import Evidence, HalfWidth
@@ -346,10 +347,31 @@ class BoxActiveSet(ActiveSet):
         return inside
 
 
-def spread_points(domain: Domain, n: int, generator: torch.Generator) -> Tensor:
-    """``n`` points spread over a box, ``n x d``; all points of a finite set."""
+def spread_points(domain: Domain, n: int, generator: torch.Generator, *, edge: int = 0) -> Tensor:
+    """``n`` points spread over a box, ``n x d``; all points of a finite set.
+
+    With ``edge`` also that many of them, moved to the boundary of the box where it allows them.
+    """
     whole = whole_set(domain)
-    return whole.draw(n, generator).points if isinstance(whole, BoxActiveSet) else whole.points
+    if isinstance(whole, FiniteActiveSet):
+        return whole.points
+    points = whole.draw(n, generator).points
+    if not edge:
+        return points
+    edges = snapped(whole.domain, points[:edge], generator)
+    return torch.unique(torch.cat([points, edges[domain.contains(edges)]]), dim=0)
+
+
+def quasi_random(domain: Domain, batch: int, size: int, seed: int) -> Tensor:
+    """Batch number ``batch``, from 0, of a scrambled Sobol sequence on a box, ``size x d``.
+
+    Where the box has constraints the points are spread over what they leave.
+    """
+    assert isinstance(domain, BoxDomain)
+    if domain.constraints or domain.feasible is not None:
+        return spread_points(domain, size, generator_for(seed, batch))
+    engine = SobolEngine(domain.dim, scramble=True, seed=seed).fast_forward(batch * size)
+    return domain.from_unit(sent(engine.draw(size, dtype=torch.double), domain.like))
 
 
 def whole_set(

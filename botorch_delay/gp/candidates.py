@@ -141,7 +141,7 @@ class CandidatePosterior:
     def update(self, changes: Mapping[int, Answer | None]) -> None:
         """Set or change points, or take them out (None).
 
-        A key is the candidate's row, or negative for a point that is no candidate.
+        A key is the candidate's row, or negative for a point that is not a candidate.
         """
         for key, change in changes.items():
             if change is None:

@@ -259,7 +259,7 @@ class Surrogate:
             kernel = build_kernel(record["covar_module"], points)
             matern = type(kernel) is MaternKernel and kernel.nu == 2.5
             if not matern or kernel.active_dims is not None:
-                raise ValueError("the kernel is no Matern kernel with nu = 5/2 of all columns")
+                raise ValueError("the kernel is not a Matern kernel with nu = 5/2 of all columns")
             warping = Warping.rebuild(record["warping"])
             if not all(math.isfinite(number) for number in numbers.values()):
                 raise ValueError(f"{numbers} are not finite")

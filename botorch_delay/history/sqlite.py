@@ -236,7 +236,7 @@ def _write_meta(db: sqlite3.Connection, key: str, value: Any) -> None:
 def _parsed(text: Any) -> Any:
     """The value of JSON; of text alone, since bytes would choose a codec."""
     if not isinstance(text, str):
-        raise TypeError(f"{brief(text)} is no JSON")
+        raise TypeError(f"{brief(text)} is not JSON")
     return json.loads(text)
 
 
@@ -263,7 +263,7 @@ def _is_blank(db: sqlite3.Connection) -> bool:
 
 
 def _check_schema(db: sqlite3.Connection, file: Path) -> None:
-    """Refuse what is no study of this format, with our tables and view and nothing else in it."""
+    """Refuse all but a study in this format: our tables and view, and nothing else."""
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise StorageError(f"{file} is not a study of botorch_delay.")
     check_format(db.execute("PRAGMA user_version").fetchone()[0], str(file))
@@ -287,7 +287,7 @@ def _as_path(path: Any) -> Path:
 def _existing(path: Any) -> Path:
     file = _as_path(path)
     if not file.is_file():
-        what = "it is no file" if file.exists() else "there is no such file"
+        what = "it is not a file" if file.exists() else "there is no such file"
         raise StorageError(f"Cannot read {file}: {what}.")
     return file
 

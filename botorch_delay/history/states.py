@@ -15,7 +15,7 @@ from botorch_delay.history.events import brief
 
 FORMAT = 7
 _TYPES: dict[str, type] = {"optimizer": str, "config": Mapping, "notes": Mapping, "events": list}
-# Parts of a record that are no arguments of what it records.
+# Parts of a record that are not arguments of what it records.
 _LAYERS = re.compile(r"\.(arguments|hyperparameters|options|structure)\b")
 
 

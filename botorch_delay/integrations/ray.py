@@ -61,8 +61,9 @@ class DelaySearch(Readable, Searcher):
 
     A trial that ends with a result is an answer, one that raised has failed (its point may be
     suggested again, at most twice), and one that Tune dropped before it reported is abandoned. A
-    metric that is no finite number counts as a failure. The answer is what was reported last: with
-    a scheduler that stops trials early the guarantee does not hold, and a searcher is not told.
+    metric that is not a finite number counts as a failure. The answer is what was reported last:
+    with a scheduler that stops trials early the guarantee does not hold, and a searcher is not
+    told.
 
     To go on after a crash, ``Tuner.restore`` needs the same ``param_space``. Suggestions do not
     wait for results: limit the trials in flight with ``TuneConfig(max_concurrent_trials=...)``.
@@ -93,7 +94,7 @@ class DelaySearch(Readable, Searcher):
         True
     """
 
-    CKPT_FILE_TMPL = "searcher-state-{}.json"  # Tune's name of the file, which is no pickle here
+    CKPT_FILE_TMPL = "searcher-state-{}.json"  # Tune's name of the file, which here is not a pickle
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class DelaySearch(Readable, Searcher):
         **options: Any,
     ) -> None:
         _check_objective(metric, mode)
-        Settings(None, seed, options)  # raises for what is no option; the horizon is Tune's to say
+        Settings(None, seed, options)  # raises for unknown options; the horizon is Tune's to say
         super().__init__(metric=metric, mode=mode)
         self._state = SearchState(metric, mode, seed, first=list(points_to_evaluate))
         self._options = options
@@ -231,8 +232,8 @@ class DelaySearch(Readable, Searcher):
     ) -> None:
         """A result obtained elsewhere; ``add_evaluated_trials`` hands over many.
 
-        One that is not in the space, whose value is no finite number, or whose trial raised or was
-        stopped early, is left out.
+        One that is not in the space, whose value is not a finite number, or whose trial raised or
+        was stopped early, is left out.
 
         Args:
             parameters: the configuration.

@@ -91,8 +91,8 @@ class BPEDelayOptimizer(Optimizer):
         delta: failure probability of the guarantee, in (0, 1).
         rounds: how many design points each round has: :class:`HorizonRounds`, also if None, or
             :class:`GeometricRounds`.
-        exploit: what plays the asks that are no design points: :class:`Exploit`, or a rule, or what
-            :class:`BotorchRule` takes, as ``Exploit(rule)``; :class:`WithinBudget`; None to
+        exploit: what plays the asks that are not design points: :class:`Exploit`, or a rule, or
+            what :class:`BotorchRule` takes, as ``Exploit(rule)``; :class:`WithinBudget`; None to
             continue the design instead, as Algorithm 1 does.
         explore_fraction: rho in (0, 1], the share of asks that are design points; if None 0.005,
             and 1 where ``exploit`` is None or ``WithinBudget``, or a delay law is given.

@@ -345,7 +345,7 @@ class BPEConfig(BoundsConfig):
 
     @property
     def rule(self) -> Rule | None:
-        """Of the asks that are no design points."""
+        """Of the asks that are not design points."""
         return None if self.exploit is None else cast(Rule, self.exploit.rule)
 
     @cached_property

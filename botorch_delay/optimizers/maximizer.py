@@ -14,10 +14,8 @@ from botorch_delay.design.ascent import (
     lowest_of_largest,
     lowest_tied,
     maximize,
-    redraw,
-    snapped,
+    nearby,
 )
-from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.devices import generator_for, moved, sent, sent_rows
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import spread_points
@@ -156,11 +154,8 @@ class Maximizer:
     def _spread(self) -> Tensor:
         """All points, or spread ones of a box, and some on its boundary if the kernel is given."""
         generator = generator_for(self._config.seed, 0)
-        spread = spread_points(self._domain, BOX_POOL, generator)
-        if not isinstance(self._domain, BoxDomain) or self._config.learned:
-            return spread
-        edge = snapped(self._domain, spread[: BOX_POOL // 4], generator)
-        return torch.unique(torch.cat([spread, edge[self._domain.contains(edge)]]), dim=0)
+        edge = 0 if self._config.learned else BOX_POOL // 4
+        return spread_points(self._domain, BOX_POOL, generator, edge=edge)
 
     def _first_order(self) -> Tensor:
         """Scores by which the candidates come one after the other in a random order."""
@@ -225,7 +220,6 @@ class Maximizer:
     ) -> Tensor:
         """The best of the pool's best points after a climb."""
         pool, costly = model.candidates, self.rule.costly
-        assert isinstance(self._domain, BoxDomain)
         # Fewer with many points or a costly function, so that an ask takes no longer.
         points, asked = len(model.answers.anywhere), len(model.with_pending.anywhere)
         share = ANSWERS_FOR_MOST / max(points, asked - LOCAL_POINTS, ANSWERS_FOR_MOST)
@@ -240,7 +234,10 @@ class Maximizer:
         best = best[allowed[best]]  # of which there is at least the first
         starts, reached = pool[best], scores[best]
         if model.surrogate.learned:
-            near = self._near_the_best(model, may_ask)[:climbs]
+            # In many columns no spread point is as near to the best answers.
+            leaders = torch.stack(model.answers.best(NEAREST))
+            near = nearby(self._domain, leaders, AROUND, LOCAL_REACH, model.generator())
+            near = (near if may_ask is None else near[may_ask(near)])[:climbs]
             nowhere = near.new_full((len(near),), -torch.inf)
             starts = torch.cat([starts[: climbs // 2 + 1], near])
             reached = torch.cat([reached[: climbs // 2 + 1], nowhere])
@@ -256,30 +253,6 @@ class Maximizer:
         )
         found = torch.where(torch.isfinite(found), found, reached)
         return X.index_select(0, lowest_tied(found)).squeeze(0)
-
-    def _near_the_best(self, model: RuleModel, may_ask: PointTest | None) -> Tensor:
-        """Points at all distances up to about a tenth of a side of the best answers, ``n x d``.
-
-        In many columns a pool of spread points has none as near. Lists of values stay as they are,
-        unless there is nothing else: then the best answers themselves, and some that differ from
-        them in one column.
-        """
-        domain, generator = self._domain, model.generator()
-        assert isinstance(domain, BoxDomain)
-        X = torch.stack(model.answers.best(NEAREST)).repeat_interleave(AROUND, dim=0)
-        drawn = torch.randn(len(X), domain.dim + 1, generator=generator, dtype=torch.double).to(X)
-        X, drawn = sent(torch.cat([X, drawn], dim=1), domain.bounds).tensor_split(
-            [domain.dim], dim=1
-        )
-        distance = LOCAL_REACH * 10.0 ** -drawn[:, :1].abs()
-        moved = domain.from_unit((domain.to_unit(X) + distance * drawn[:, 1:]).clamp(0.0, 1.0))
-        for dim in domain.lists:
-            moved[:, dim] = X[:, dim]
-        if domain.is_discrete:
-            stays = torch.arange(len(X), device=X.device).remainder(AROUND) == 0
-            moved = torch.where(stays.unsqueeze(1), X, redraw(domain, X, generator))
-        allowed = domain.holds(moved)
-        return moved[allowed if may_ask is None else allowed & may_ask(moved)]
 
     def _answered(self, active: ActiveSet | None) -> tuple[list[int], Tensor, Tensor]:
         """Points with answers that may be asked (of many on a box the best); mean and deviation."""

@@ -8,15 +8,13 @@ from typing import Any
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
 from botorch_delay.confidence.bounds import DEFAULT_DELTA
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.devices import generator_for, sent
+from botorch_delay.domains.devices import generator_for
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.space import Space, as_domain
-from botorch_delay.elimination.box_active_set import spread_points
+from botorch_delay.elimination.box_active_set import quasi_random
 from botorch_delay.gp.surrogate import Learned
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask
 from botorch_delay.history.trials import Suggestion, Trial, TrialObserver, TrialState
@@ -58,9 +56,6 @@ class RandomOptimizer(Optimizer):
         self._passes = _Passes(self._feasibility, self._domain.count or 0)
         self._observers = [self._feasibility, self._passes]
         self._found: list[Tensor] = []  # points of a box, those that were asked first
-        if not self._config.finite:
-            seed = self._config.seed
-            self._engine = SobolEngine(self._domain.dim, scramble=True, seed=seed)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -83,16 +78,10 @@ class RandomOptimizer(Optimizer):
 
     def _sobol_point(self) -> Tensor:
         """The next point of a scrambled Sobol sequence; spread ones where there are constraints."""
-        domain, number = self._domain, len(self._ledger)
-        assert isinstance(domain, BoxDomain)
+        number = len(self._ledger)
         while len(self._found) <= number:
-            if domain.constraints or domain.feasible is not None:
-                generator = generator_for(self._config.seed, len(self._found) // BATCH)
-                X = spread_points(domain, BATCH, generator)
-            else:
-                unit = self._engine.draw(BATCH, dtype=torch.double)
-                X = domain.from_unit(sent(unit, domain.like))
-            self._found += X.unbind()
+            batch = len(self._found) // BATCH
+            self._found += quasi_random(self._domain, batch, BATCH, self._config.seed).unbind()
         return self._found[number]
 
 

@@ -310,7 +310,7 @@ class BotorchRule(Rule):
         try:
             parameters = inspect.signature(factory).parameters
         except (TypeError, ValueError) as error:
-            raise InputTypeError(f"{self.name} is no acquisition function's factory.") from error
+            raise InputTypeError(f"{self.name} does not make an acquisition function.") from error
         known = "X_pending" in parameters
         self.takes_pending = known if self._constructor is None else not self.analytic
 

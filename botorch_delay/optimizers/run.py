@@ -218,7 +218,7 @@ class Run:
                 this one. Without it such a file is left alone.
 
         Raises:
-            StorageError: if the file cannot be written, is no study, or holds another one.
+            StorageError: if the file cannot be written, is not a study, or holds another one.
         """
         sqlite.save(path, self._header(), self._ledger, overwrite=overwrite)
 

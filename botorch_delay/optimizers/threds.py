@@ -266,7 +266,7 @@ class ThreDSOptimizer(Optimizer):
             node = validation.whole(event.data["node"], "node", 1)
             path = [node >> shift for shift in range(1, node.bit_length())]
             if any(len(self._rows(parent)) < 2 for parent in reversed(path)):
-                raise StorageError(f"{node} is no node of the tree.")
+                raise StorageError(f"{node} is not a node of the tree.")
             self._search.accepted.append(node)
             self._search.mark = len(self._search.answered())
         else:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from botorch_delay.benchmarks import SimulationResult
 from botorch_delay.benchmarks.paper import draw_mean
-from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.box import points_of_grid
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp.delayed_gp import DelayedGP
 from botorch_delay.history.trials import TrialState
@@ -333,13 +333,7 @@ def _draw_rounds(optimizer: BPEDelayOptimizer, ax: Axes, columns: Sequence[Colum
 
 def _points_and_rounds(optimizer: BPEDelayOptimizer) -> tuple[Tensor, Tensor]:
     """Points that may be asked, ``n x d``, and the round that eliminated each, 0 if active."""
-    domain, points = optimizer.domain, optimizer.domain.like
-    if isinstance(domain, BoxDomain):
-        side = 100 if domain.dim == 2 else 1000
-        steps = (torch.arange(side, dtype=torch.double) + 0.5) / side
-        unit = torch.cartesian_prod(*[steps] * domain.dim).reshape(-1, domain.dim)
-        points = torch.unique(domain.from_unit(unit.to(domain.bounds)), dim=0)
-        points = points[domain.contains(points)]
+    points = points_of_grid(optimizer.domain, 100 if optimizer.domain.dim == 2 else 1000)
     return points, optimizer.active_set.round_that_eliminated(points).cpu()
 
 

@@ -218,7 +218,7 @@ def test_the_lazy_form_where_hardly_anything_varies():
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("n", [40, 60, 200])
 def test_answers_of_a_design_give_the_posterior_of_a_factorization(n, weights, monkeypatch):
-    """Some picks have no answer yet, some points that are no picks have, and it stays as it is."""
+    """Some picks have no answer yet, some points that are not picks have, and it stays as it is."""
     monkeypatch.setattr(candidate_covariance, "BLOCK", 17)
     monkeypatch.setattr(candidate_covariance, "STRIPES", 11)
     monkeypatch.setattr(candidate_covariance, "LEAST_HEIGHT", 1)

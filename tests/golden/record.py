@@ -129,7 +129,7 @@ def _main(given: argparse.Namespace) -> int:
         return 0
     gone = [name for name in stored if name not in traces.CASES]
     for name in gone:
-        print(f"{name}: was recorded, and is no case now")
+        print(f"{name}: was recorded, and is not a case now")
     print(f"{failed + len(gone)} of {len(names) + len(gone)} cases differ.")
     return 1 if failed or gone else 0
 

@@ -547,7 +547,7 @@ def stored(original, tmp_path):
 def test_files_that_are_none(tmp_path, stored):
     with pytest.raises(StorageError, match="no such file"):
         bd.load(tmp_path / "missing.db")
-    with pytest.raises(StorageError, match="it is no file"):
+    with pytest.raises(StorageError, match="it is not a file"):
         bd.load(tmp_path)
     text = tmp_path / "notes.txt"
     text.write_text("not a database " * 100)

@@ -819,7 +819,7 @@ class Sure(bd.Confidence):
 
 
 class Unfinished(Sure):
-    """What is missing is no list of sentences."""
+    """What is missing is not a list of sentences."""
 
     missing = "the norm is a guess."
 

@@ -667,9 +667,9 @@ def test_constant_answers_and_outliers_are_survived(values):
         ({"pending": bd.Censor(1e300)}, InputError, "at most 1e.150"),
         ({"rule": bd.UCB}, InputTypeError, "a rule such as UCB"),
         ({"rule": bd.Rule}, InputTypeError, "a rule such as UCB"),
-        ({"rule": int}, InputTypeError, "factory"),
+        ({"rule": int}, InputTypeError, "make an acquisition function"),
         ({"rule": qKnowledgeGradient}, InputError, "one-shot"),
-        ({"rule": 6.0}, InputTypeError, "acquisition function's factory"),
+        ({"rule": 6.0}, InputTypeError, "acquisition function.s factory"),
         ({"rule": lambda model: PosteriorMean(model)}, InputError, "cannot use pending points"),
         (
             {"rule": bd.ThompsonSampling(), "pending": bd.Censor(0.0, 3, inflate=True)},

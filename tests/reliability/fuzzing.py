@@ -394,7 +394,7 @@ def stop(*_: object) -> None:
 def seconds_to_load(path: Path) -> float:
     """Processor time to load a study that nobody has damaged: the peer of what damage may cost.
 
-    Both are measured in one process, so that a slow machine is no failure.
+    Both are measured in one process, so that a slow machine does not fail it.
     """
     begun = time.process_time()
     for _ in range(5):

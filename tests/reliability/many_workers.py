@@ -110,7 +110,7 @@ def figures(
 
 
 def optuna_storage(url: str) -> Any:
-    """A journal file, where it is no URL."""
+    """A journal file, where it is not a URL."""
     import optuna
 
     if "://" in url:
