@@ -172,9 +172,7 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     init.add_argument("--space", type=Path, required=True, help="a TOML file: parameters or arms")
     init.add_argument("--horizon", type=int, required=True, help="how many trials are planned")
     init.add_argument("--minimize", action="store_true", help="small values are good")
-    init.add_argument(
-        "--exact", action="store_true", help="results have no noise: no settings twice"
-    )
+    init.add_argument("--exact", action="store_true", help="no noise in results: no settings twice")
     init.add_argument("--seed", type=int, default=0, help="of everything random (default 0)")
 
     ask = on_study("ask", _ask, "which settings to try next")

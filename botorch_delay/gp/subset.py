@@ -1,20 +1,48 @@
-"""Which of very many points a learned posterior is made of, so that asks cost no more and more.
+"""Very many points: which of them a learned posterior is made of, and the mean at all of them.
 
 Exact posteriors of n points cost ``O(n^2)`` per ask. What an ask needs of them is the mean where
 it is large, and everywhere where nothing has been tried: the best points and those around them say
 the first, points far from each other the second. Local subsets after Gramacy and Apley (2015),
 their spread part by farthest-point traversal (Gonzalez 1985).
+
+Of noisy answers the largest are the luckiest. So which points are the best ones is judged by means
+that all answers enter, under a sparse approximation (FITC, Snelson and Ghahramani 2006).
 """
 
 from __future__ import annotations
 
 import torch
+from gpytorch.kernels import Kernel
 from torch import Tensor
+
+from botorch_delay.gp.factor import factorize
+from botorch_delay.gp.kernels import covariance, prior_variance
+from botorch_delay.gp.posterior import Data
 
 # A posterior is of all points while there are no more of them with answers.
 MOST_POINTS = 512
+JITTER = 1e-6  # of the variance, for points that are alike to rounding
 # Around how many of the best points the nearest ones are kept.
 CENTRES = 8
+
+
+@torch.no_grad()
+def means_of_all(kernel: Kernel, data: Data) -> Tensor:
+    """The posterior mean at every point of ``data``, ``m``, given all its answers.
+
+    Points are correlated through ``MOST_POINTS`` of them, and what those do not explain varies on
+    its own: so it is exact with no more points than that, and where answers have no noise. Units
+    are those of the data; the cost is ``O(m)``.
+    """
+    rows = representative(data.X / kernel.lengthscale, data.y, MOST_POINTS)
+    cross = covariance(kernel, data.X[rows], data.X)
+    factor, _ = factorize(cross[:, rows], cross.new_full((len(rows),), JITTER))
+    white = torch.linalg.solve_triangular(factor, cross, upper=False)
+    alone = (prior_variance(kernel, data.X) - white.square().sum(dim=0)).clamp_min(0.0)
+    share = white / (alone + data.noise_var)
+    inner = torch.eye(len(rows), dtype=white.dtype, device=white.device) + share @ white.mT
+    shared = white.mT @ torch.linalg.solve(inner, share @ data.y)
+    return shared + alone / (alone + data.noise_var) * (data.y - shared)
 
 
 def representative(X: Tensor, y: Tensor, n: int = MOST_POINTS) -> Tensor:
@@ -22,7 +50,7 @@ def representative(X: Tensor, y: Tensor, n: int = MOST_POINTS) -> Tensor:
 
     A third have the largest values, a third are the nearest to the best of these, and the rest are
     each as far from all others as there are any. ``X`` (``m x d``) are distinct points in units of
-    their lengthscales, ``y`` (``m``) their values, to be maximised.
+    their lengthscales, ``y`` (``m``) what they are judged by, to be maximised.
     """
     if len(X) <= n:
         return torch.arange(len(X), device=X.device)

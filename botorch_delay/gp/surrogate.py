@@ -28,7 +28,7 @@ from botorch_delay.gp.hyperparameters import (
 )
 from botorch_delay.gp.kernels import build_kernel, describe_kernel, hyperparameters
 from botorch_delay.gp.posterior import Data, Posterior
-from botorch_delay.gp.subset import MOST_POINTS, representative
+from botorch_delay.gp.subset import MOST_POINTS, means_of_all, representative
 from botorch_delay.gp.warping import WARPINGS, Warping, spread_weights
 from botorch_delay.history.answers import Answers
 
@@ -189,15 +189,33 @@ class Surrogate:
 
         Where the kernel is learned and there are very many points, those that say most.
         """
+        data = self._averaged(answers)
+        if not self._are_too_many(data):
+            return data
+        means = means_of_all(self.covar_module, data)
+        return data.at(representative(data.X / self.covar_module.lengthscale, means))
+
+    def means_of_many(self, answers: Answers) -> Tensor | None:
+        """Given all answers the posterior mean at the point of each, ``n``, in units of g.
+
+        None unless there are more points than :meth:`data` keeps.
+        """
+        data = self._averaged(answers)
+        if not self._are_too_many(data):
+            return None
+        _, row = torch.unique(answers.group, return_inverse=True)
+        return means_of_all(self.covar_module, data).cpu()[row]
+
+    def _are_too_many(self, data: Data) -> bool:
+        return self.learned and len(data) > MOST_POINTS
+
+    def _averaged(self, answers: Answers) -> Data:
         y = answers.y
         known = answers.noise_var.to(y) * self.warping.slope(y).square()
         noise = torch.where(known.isnan(), self.noise_var, known / self.scale**2)
         standard = (self.warping(y) - self.offset) / self.scale
         data = Data.averaged(answers.X, standard, noise, answers.group)
-        data = data.to(self.origin, self.inputs)
-        if not self.learned or len(data) <= MOST_POINTS:
-            return data
-        return data.at(representative(data.X / self.covar_module.lengthscale, data.y))
+        return data.to(self.origin, self.inputs)
 
     def warped(self, value: float) -> float:
         """One value of the user's, to be maximised, in the units of this surrogate's values."""

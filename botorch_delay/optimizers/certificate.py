@@ -138,8 +138,7 @@ def certify(
     """The certificate of all asks since the first one; the kernel takes the points as they are.
 
     Raises:
-        NotSupportedError: on a box of more than ``MAX_COLUMNS`` columns, or where it is not known
-            how fast the kernel varies.
+        NotSupportedError: on a box of over ``MAX_COLUMNS`` columns; if the slope is unknown.
     """
     if domain.count is None and domain.dim > MAX_COLUMNS:
         raise NotSupportedError(

@@ -136,8 +136,9 @@ class ReadableRun(Run, ABC):
         surrogate, answered = judged[0], sent(data.X, self._domain.like)
         evaluated = [result.index for result in self._ledger.results()]
         rows, candidates = self._active_points().evaluated(evaluated, answered)
-        if surrogate.is_exact:
-            order = data.y.argsort(descending=True)
+        scores = data.y if surrogate.is_exact else surrogate.means_of_many(data)
+        if scores is not None:
+            order = scores.argsort(descending=True)
             at = _first_among(answered[moved(order, answered.device)], candidates)
             rows, candidates = rows and [rows[at]], candidates[at : at + 1]
         found, sign = predict(candidates, *judged, self._config.sign), self._config.sign

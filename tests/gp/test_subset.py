@@ -4,8 +4,9 @@ import pytest
 import torch
 from cases import generator, se
 
+from botorch_delay.gp import subset
 from botorch_delay.gp.posterior import Data, Posterior
-from botorch_delay.gp.subset import CENTRES, representative
+from botorch_delay.gp.subset import CENTRES, means_of_all, representative
 
 
 @pytest.fixture
@@ -50,3 +51,34 @@ def test_a_posterior_near_some_points_is_that_of_the_nearest_ones(points):
     expected = Posterior(se(0.3), whole.data.at(nearest))
     assert torch.equal(whole.near(at, 40).mean(at), expected.mean(at))
     assert torch.equal(whole.near(at, 40).variance(at), expected.variance(at))
+
+
+def noisy(points, noise_var):
+    X, y = points
+    noise = noise_var**0.5 * torch.randn(200, generator=generator(2), dtype=torch.double)
+    return Data.single(X, y + noise, torch.full_like(y, noise_var))
+
+
+def test_means_given_all_answers_are_exact_for_few_points(points):
+    data = noisy(points, 0.01)
+    expected = Posterior(se(0.3), data).mean(data.X)
+    torch.testing.assert_close(means_of_all(se(0.3), data), expected, atol=1e-4, rtol=0.0)
+
+
+def test_means_given_all_answers_are_the_answers_where_these_are_exact(points, monkeypatch):
+    monkeypatch.setattr(subset, "MOST_POINTS", 30)
+    data = noisy(points, 1e-9)
+    torch.testing.assert_close(means_of_all(se(0.1), data), data.y, atol=1e-4, rtol=0.0)
+
+
+def test_means_given_all_answers_are_not_those_of_the_luckiest(points, monkeypatch):
+    """A posterior of the largest answers and their neighbours is far above the function."""
+    data, truth = noisy(points, 0.25), points[1]
+    lucky = data.at(representative(data.X, data.y, 30))
+    monkeypatch.setattr(subset, "MOST_POINTS", 30)
+    means = means_of_all(se(0.3), data)
+    top = means.topk(20).indices
+    assert (Posterior(se(0.3), lucky).mean(data.X) - truth)[top].mean() > 0.2
+    assert (means - truth)[top].mean().abs() < 0.1
+    whole = Posterior(se(0.3), data).mean(data.X)
+    torch.testing.assert_close(means, whole, atol=0.1, rtol=0.0)

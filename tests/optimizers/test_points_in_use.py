@@ -5,6 +5,7 @@ import torch
 from cases import generator, se
 
 import botorch_delay as bd
+from botorch_delay.gp import subset
 from botorch_delay.gp import surrogate as surrogates
 from botorch_delay.gp.subset import representative
 from botorch_delay.history.events import Event
@@ -104,6 +105,21 @@ def test_a_recommendation_is_made_of_as_many_points(monkeypatch):
     found = opt.recommend()
     best = max(opt.attached, key=lambda result: result.value)
     assert (found.x - best.x).norm() < 0.2
+
+
+def test_the_luckiest_of_very_many_noisy_answers_is_not_recommended(monkeypatch):
+    """All answers say how good a point is, also those that no posterior is made of."""
+    monkeypatch.setattr(surrogates, "MOST_POINTS", 60)
+    monkeypatch.setattr(subset, "MOST_POINTS", 60)
+    monkeypatch.setattr(surrogates, "representative", lambda X, y: representative(X, y, 60))
+    X = torch.rand(500, 2, generator=generator(1), dtype=torch.double)
+    noise = 0.4 * torch.randn(500, generator=generator(2), dtype=torch.double)
+    opt = bd.BPEDelayOptimizer(bd.BoxDomain(BOX), 600, seed=3)
+    opt.attach(X, torch.tensor([f(x) for x in X], dtype=torch.double) + noise)
+    found = opt.recommend()
+    assert f(found.x) > -0.05
+    assert abs(found.mean - f(found.x)) < 0.2
+    assert found.lower < f(found.x) < found.upper
 
 
 ARMS, KNOWN, KEPT = 300, 60, 40
