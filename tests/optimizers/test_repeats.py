@@ -4,10 +4,10 @@ import torch
 from cases import generator, scattered
 
 import botorch_delay as bd
-from botorch_delay.design.ascent import redraw
+from botorch_delay.design.ascent import nearby, redraw
 from botorch_delay.history.point_status import REPEATS
 from botorch_delay.history.trials import TrialState
-from botorch_delay.optimizers.maximizer import NEAREST
+from botorch_delay.optimizers.maximizer import AROUND, LOCAL_REACH, NEAREST
 
 SPACE = bd.Space({"kind": bd.Choice(list("abcd")), "n": bd.Int(0, 30), "m": bd.Int(1, 12)})
 POINTS = scattered(60)
@@ -119,6 +119,6 @@ def test_redrawn_points_differ_in_one_column():
 def test_climbs_on_lists_begin_beside_the_best_answers():
     opt = played(SPACE, lambda trial: loss(trial.params), 30)
     best = torch.stack(opt._maximizer.model.answers.best(NEAREST))
-    near = opt._maximizer._near_the_best(opt._maximizer.model, None)
+    near = nearby(opt.domain, best, AROUND, LOCAL_REACH, generator(0))
     changed = (near.unsqueeze(1) != best).sum(dim=2).amin(dim=1)
     assert {0, 1} == set(changed.tolist())
