@@ -53,7 +53,8 @@ class Fit:
     lengthscale: np.ndarray  # one per column
     noise_var: float | None  # None where all are known
     mean: float
-    loss: float  # minus the logarithm of the posterior density, up to a constant
+    # Minus the logarithm of the posterior density of the logarithms, up to a constant.
+    loss: float
 
 
 class _Solved(NamedTuple):
@@ -141,7 +142,8 @@ def fit(
     """The best of the optima that the starts lead to; None if none leads anywhere.
 
     Starts are logarithms of lengthscales and, where it is learned, of the noise variance, which is
-    at least ``least_noise``. Each may take ``max_iterations``.
+    at least ``least_noise``. Each may take ``max_iterations``. Which optimum is the best is told by
+    the posterior density of the logarithms.
     """
     best: Fit | None = None
     d = objective.columns
@@ -156,8 +158,11 @@ def fit(
                 bounds=np.log(limits),
                 options={"maxiter": max_iterations},
             )
-        if not np.isfinite(found.fun) or (best is not None and found.fun >= best.loss):
+        # By the density of the logarithms, in which peaks at a noise of 1e-7 and at one of 1 are as
+        # wide: by that of the values noise alone would be a function that varies as fast.
+        loss = float(found.fun - found.x.sum())
+        if not np.isfinite(found.fun) or (best is not None and loss >= best.loss):
             continue
         noise = float(np.exp(found.x[d])) if len(start) > d else None
-        best = Fit(np.exp(found.x[:d]), noise, objective.mean(found.x), float(found.fun))
+        best = Fit(np.exp(found.x[:d]), noise, objective.mean(found.x), loss)
     return best

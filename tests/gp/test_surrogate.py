@@ -8,7 +8,7 @@ from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
-from cases import normal, scattered, se
+from cases import generator, normal, scattered, se
 from gpytorch.constraints import GreaterThan
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -314,3 +314,14 @@ def test_exact_values_are_fitted_exactly_and_noisy_ones_are_not():
 def test_a_warping_that_there_is_not_is_refused(warp):
     with pytest.raises(InputError, match="half-rank"):
         Learned(warp=warp)
+
+
+@pytest.mark.parametrize(("count", "noise"), [(50, 0.1), (400, 0.3)])
+def test_noise_as_large_as_the_signal_is_not_taken_for_a_function(count, noise):
+    """One that varies from point to point explains such answers as well, without any noise."""
+    X = torch.rand(count, 3, generator=generator(0), dtype=torch.double)
+    drawn = torch.randn(count, generator=generator(1), dtype=torch.double)
+    y = noise * drawn - (X - 0.4).square().sum(dim=1)
+    fitted = fit_surrogate(FiniteDomain(X), answers(X, y), seed=0)
+    assert fitted.noise_var > 0.05
+    assert min(fitted.covar_module.lengthscale.flatten().tolist()) > 0.2
