@@ -576,7 +576,7 @@ def test_bad_arms_give_one_line(command, tmp_path):
         (("attach", "study.db", 1.0, "temperature=20", "dose"), "NAME=VALUE"),
         (("attach", "study.db", 1.0, "dose=1", "dose=2", "temperature=20"), "NAME=VALUE"),
         (("attach", "study.db", 1.0, "temperature=20", "dose=-1"), "above 0"),
-        (("ask", "."), "no file"),
+        (("ask", "."), "not a file"),
         (("fail", "study.db", 7), "no trial 7"),
         (("abandon", "study.db", -1), "no trial -1"),
         (("show", "none.db"), "no such file"),

@@ -40,7 +40,8 @@ def test_a_space_of_lists_is_searched_on_where_answers_have_no_noise():
 
 
 def test_so_is_a_list_of_points():
-    assert repeats(played(bd.FiniteDomain(POINTS), lambda trial: float(trial.x.sum()), 40)) <= 4
+    opt = played(bd.FiniteDomain(POINTS), lambda trial: float(trial.x.sum()), 40)
+    assert repeats(opt) <= REPEATS + 2
 
 
 def test_with_noise_the_best_is_asked_again():
