@@ -316,7 +316,7 @@ def test_a_warping_that_there_is_not_is_refused(warp):
         Learned(warp=warp)
 
 
-@pytest.mark.parametrize(("count", "noise"), [(50, 0.1), (400, 0.3)])
+@pytest.mark.parametrize(("count", "noise"), [(200, 0.3), (400, 0.3)])
 def test_noise_as_large_as_the_signal_is_not_taken_for_a_function(count, noise):
     """One that varies from point to point explains such answers as well, without any noise."""
     X = torch.rand(count, 3, generator=generator(0), dtype=torch.double)
