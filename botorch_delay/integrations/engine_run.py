@@ -111,7 +111,7 @@ class EngineRun:
         return replace(claimed, holds=False, missing=(*claimed.missing, STOPPED_EARLY))
 
     def recommend(self) -> dict[str, Any]:
-        """The parameters with the best posterior mean among those tried."""
+        """The parameters, of those tried, that all results speak for."""
         return self.params(self.optimizer.recommend().x)
 
     def params(self, x: Tensor) -> dict[str, Any]:

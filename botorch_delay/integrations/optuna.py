@@ -174,7 +174,7 @@ class DelaySampler(BaseSampler):
         return self._synced(study).optimizer
 
     def recommend(self, study: Study) -> dict[str, Any]:
-        """The parameters with the best posterior mean; NoAnswerError before the first result."""
+        """The parameters that all results speak for; NoAnswerError before the first result."""
         return self._synced(study).recommend()
 
     def guarantee(self, study: Study) -> Guarantee:

@@ -122,9 +122,11 @@ class ReadableRun(Run, ABC):
 
     @exclusive
     def recommend(self) -> Recommendation:
-        """The answered point of the domain with the best posterior mean, from all answers.
+        """The answered point of the domain that all answers speak for.
 
-        It is the one with the best answer where the noise that was learned is no more than
+        Where the kernel is given, the one with the best posterior mean. Where it is learned, the
+        one whose interval ends best on the side of bad values, so that one lucky answer does not
+        decide; or the one with the best answer, where the noise that was learned is no more than
         rounding. Attached results count; if nothing was answered inside, all points are compared.
         It may lie outside the active set, where all answers together contradict the round that took
         it out.
@@ -137,15 +139,16 @@ class ReadableRun(Run, ABC):
         evaluated = [result.index for result in self._ledger.results()]
         rows, candidates = self._active_points().evaluated(evaluated, answered)
         scores = data.y if surrogate.is_exact else surrogate.means_of_many(data)
-        if scores is not None:
+        if scores is None:
+            posterior, half, _ = intervals(candidates, *judged)
+            safest = posterior.mean - half if surrogate.learned else posterior.mean
+            at = int(safest.argmax())
+        else:
             order = scores.argsort(descending=True)
             at = _first_among(answered[moved(order, answered.device)], candidates)
-            rows, candidates = rows and [rows[at]], candidates[at : at + 1]
-        found, sign = predict(candidates, *judged, self._config.sign), self._config.sign
-        best = int((sign * found.mean).argmax())
-        mean, lower, upper = (float(end[best]) for end in (found.mean, found.lower, found.upper))
-        x = candidates[best].clone()
-        index = None if rows is None else rows[best]
+        x, index = candidates[at].clone(), None if rows is None else rows[at]
+        found = predict(x.unsqueeze(0), *judged, self._config.sign)
+        mean, lower, upper = (float(end) for end in (found.mean, found.lower, found.upper))
         count = int((x == answered).all(dim=1).sum())
         params = self._domain.params(x)
         return Recommendation(x, index, mean, lower, upper, found.interval, count, params)

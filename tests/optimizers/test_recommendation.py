@@ -34,6 +34,24 @@ def test_predictions_agree_with_the_recommendation(maximize, options):
     assert best.mean == pytest.approx(float(answered.max() if maximize else answered.min()))
 
 
+@pytest.mark.parametrize("maximize", [True, False])
+def test_with_a_learned_kernel_the_safest_point_is_recommended(maximize):
+    """Points near others and answered often, and not a better answer far from all others."""
+    sign = 1.0 if maximize else -1.0
+    domain = bd.FiniteDomain(torch.linspace(0, 1, 41, dtype=torch.double).unsqueeze(1))
+    opt = bd.BPEDelayOptimizer(domain, 40, maximize=maximize, seed=0)
+    noise = 0.3 * torch.randn(41, dtype=torch.double, generator=torch.Generator().manual_seed(11))
+    rows = [*range(0, 16), *range(8, 13), *range(8, 13), 40]
+    X = domain.points[rows]
+    y = -4.0 * (X[:, 0] - 0.25) ** 2 + noise[: len(rows)]
+    y[-1] = 0.15
+    opt.attach(X, sign * y)
+    best, found = opt.recommend(), opt.predict(X)
+    worse = sign * (found.lower if maximize else found.upper)
+    assert best.index == rows[int(worse.argmax())]
+    assert best.index != rows[int((sign * found.mean).argmax())]
+
+
 def test_predictions_are_the_posterior():
     opt = told(covar_module=se(), noise_var=0.01)
     X = torch.stack([trial.x for trial in opt.trials])
