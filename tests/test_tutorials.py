@@ -82,7 +82,7 @@ def test_they_begin_with_two_sentences_on_who_they_are_for(path):
     title, empty, *lines = text(first).splitlines()
     assert title.startswith("# ")
     assert empty == ""
-    assert lines[0].startswith("This is for you who ")
+    assert lines[0].startswith("This is for you if ")
     assert len(re.findall(r"\.(?= |$)", " ".join(lines))) == 2
 
 
