@@ -1,102 +1,156 @@
 """Bayesian optimisation when results come back late (BPE-Delay, ICML 2023).
 
-A name is imported with its module when it is first used, as BoTorch's are: importing the package
-takes no longer than importing BoTorch.
+A name is imported together with its module when it is first used, as in BoTorch. So importing the
+package takes no longer than importing BoTorch.
 
-For maintainers: the rooms of the package, from the top down. A module imports from its own room
-and from those below, which the import contracts of ``pyproject.toml`` make law.
+The rest of this page is for maintainers.
 
-* ``integrations`` (``engine_run.EngineRun`` keeps an optimizer in step with an engine's trials),
-  ``benchmarks`` (``simulator.simulate``), and beside this file what people use: ``runner.run``
-  (executors), ``study``, ``entries`` and ``cli`` (experiments that are not programs, and what
-  people write of them), ``plotting``, ``demo``; ``acquisition.MaxVariance`` for BoTorch.
-* ``optimizers``: ``run.Run``, a run as its events; ``reading.ReadableRun``, what it says;
-  ``base.Optimizer``, ask and tell on top of both; ``bpe.BPEDelayOptimizer``, which decides what is
-  asked, with ``round_sequence.RoundSequence`` (its rounds), ``maximizer.Maximizer`` (where the rule
-  outside the design is largest), ``budget.Budget`` (what that may cost), ``certificate.certify``
-  (how large the regret can have been) and ``audit.Audit`` (what is claimed after all that happened,
-  under what ``assumptions.assumed`` says); ``rules.Rule``, ``rule_model.RuleModel``, what it sees,
-  and ``pending.Pending``, how pending points enter that; ``config.BPEConfig``, its options,
-  ``exploit.Exploit`` and ``exploit.WithinBudget`` two of their parts; ``run.Fitting``, the one
-  surrogate in use; ``replica.Replica``, the same asks made again elsewhere; ``loading.load``.
-* ``elimination``: ``open_round.OpenRound``, design points and what became of them;
-  ``closing.close_round``, its end; ``rounds.RoundRecord``, what is kept of it, and
-  ``rounds.round_lengths``, q_r and t_r; ``active_set.ActiveSet``, which is a
+The map
+-------
+You ask an optimizer for a point and tell it the answer. A run is a list of *events* (asked,
+completed, failed, round closed, ...). What is *decided* becomes the data of an event. Only
+*applying* an event changes state, and applying decides nothing, so loading a file is applying its
+events again. From the events follow the *record* of trials, the *posterior* of a Gaussian process,
+and for BPE-Delay the *rounds*: each asks design points, turns their answers into confidence bounds,
+and eliminates points from the *active set*. All other asks maximise a *rule* (an acquisition
+function) on that set. Points live in a *domain*, a finite set or a box.
+
+The rooms
+---------
+From the top down. A module imports only from its own room and from those below; the import
+contracts in ``pyproject.toml`` enforce this.
+
+* ``integrations``: Optuna, Ray Tune and Ax. ``engine_run.EngineRun`` keeps an optimizer in step
+  with an engine's trials. At the same level are ``benchmarks`` (its clock and workers are simulated
+  by ``simulator.simulate``) and the modules beside this file: ``runner.run`` drives an executor,
+  through ``workers``; ``study``, ``entries`` and ``cli`` serve experiments that are not programs
+  (``entries`` parses what people type); ``plotting``; ``demo``; and ``acquisition.MaxVariance``, an
+  acquisition function for BoTorch users.
+* ``optimizers``: ask and tell.
+
+  - A run: ``run.Run`` holds its events and applies them; ``run.Fitting`` is the one surrogate in
+    use. ``reading.ReadableRun`` adds everything that can be read from a run without changing it,
+    ``base.Optimizer`` adds ask and tell. ``replica.Replica`` rebuilds the same run from trials that
+    another system stores. ``loading.load`` reads a file.
+  - Choosing a point: ``bpe.BPEDelayOptimizer`` decides what is asked. It uses
+    ``round_sequence.RoundSequence`` (its rounds), ``maximizer.Maximizer`` (where the rule for asks
+    outside the design is largest) and ``budget.Budget`` (what these asks may cost).
+  - Rules: ``rules.Rule`` scores points. It sees a ``rule_model.RuleModel``, into which pending
+    points enter as a ``pending.Pending`` says.
+  - Claims: ``certificate.certify`` bounds the regret so far. ``audit.Audit`` says what is still
+    claimed after everything that happened, under what ``assumptions.assumed`` lists.
+  - Options: ``config.BPEConfig``, with ``exploit.Exploit`` and ``exploit.WithinBudget`` as parts.
+
+* ``elimination``: ``open_round.OpenRound`` has the design points of a round and what became of
+  each. ``closing.close_round`` ends it and leaves a ``rounds.RoundRecord``;
+  ``rounds.round_lengths`` gives the paper's q_r and t_r. An ``active_set.ActiveSet`` is either a
   ``finite_active_set.FiniteActiveSet`` or a ``box_active_set.BoxActiveSet``.
-* ``confidence``: ``bounds.Confidence`` makes a ``bounds.HalfWidth`` of ``bounds.Evidence``, as
-  ``bounds.RKHSConfidence`` does (Lemma 1, Theorem 1, and nets on boxes);
-  ``anytime.Ellipsoids``, bounds from all answers, and one ``anytime.Ellipsoid`` that is kept up to
-  date;
-  ``guarantee.Guarantee``, ``information.information_gain``.
-* ``design``: ``greedy.GreedyDesign``, ``box.BoxDesign``; ``ascent``: ``lowest_of_largest`` (ties),
-  ``maximize`` (climbs on a box) and ``BoundClimb`` (what they climb).
-* ``gp``: ``kernels.covariance``; ``factor.Factor``, of Cholesky, which grows at its end;
-  ``posterior.Data``, answers averaged per point, and ``posterior.Posterior``, at any points;
-  ``candidates.CandidatePosterior``, kept up to date on fixed ones; ``averages.Averages``, answers
-  that come and go, or are drawn (``with_drawn_answers``); ``surrogate.Surrogate``, kernel, noise
-  and units; where they are learned ``hyperparameters.fit``, ``warping.Warping``, of the values, and
-  ``subset.representative``, the points that a posterior of very many is made of;
-  ``sample_paths.PriorPaths``; ``delayed_gp.DelayedGP`` for BoTorch.
-* ``history``: ``events.Event``, what a run is replayed from; ``trials.Trial`` and
-  ``trials.Ledger``, the record; ``answers.Answers``, columns of the record;
-  ``trials.TrialObserver``, what is told of each change; ``point_status.Feasibility``, failures
-  and repeats; ``states.check_state`` and ``sqlite.save``, the file.
+* ``confidence``: a ``bounds.Confidence`` turns ``bounds.Evidence`` into a ``bounds.HalfWidth``.
+  ``bounds.RKHSConfidence`` is the proved one (Lemma 1, Theorem 1, and nets on boxes).
+  ``anytime.Ellipsoids`` gives bounds from all answers, and ``anytime.Ellipsoid`` is a single one
+  that is kept up to date. ``guarantee.Guarantee`` is what users read;
+  ``information.information_gain`` is the paper's.
+* ``design``: where the deviation is largest. ``greedy.GreedyDesign`` works on finite sets,
+  ``box.BoxDesign`` on boxes. ``ascent.lowest_of_largest`` breaks ties, and ``ascent.maximize``
+  climbs an ``ascent.BoundClimb`` on a box.
+* ``gp``: the Gaussian process.
+
+  - Posteriors: ``posterior.Data`` holds answers averaged per point. ``posterior.Posterior`` is
+    exact at any points, ``candidates.CandidatePosterior`` is kept up to date on fixed ones.
+    ``averages.Averages`` keeps posteriors while answers come and go, or are drawn for pending
+    points (``with_drawn_answers``).
+  - Linear algebra: ``kernels.covariance``, and ``factor.Factor``, a Cholesky factor that grows at
+    its end.
+  - The model: ``surrogate.Surrogate`` is kernel, noise and units. Where these are learned,
+    ``hyperparameters.fit`` fits them, ``warping.Warping`` transforms the values, and
+    ``subset.representative`` picks the points to keep when there are very many.
+  - Also ``sample_paths.PriorPaths`` for Thompson sampling, and ``delayed_gp.DelayedGP`` for BoTorch
+    users.
+
+* ``history``: ``events.Event`` is what a run is replayed from. ``trials.Ledger`` is the record of
+  every ``trials.Trial``, and ``answers.Answers`` is that record as columns. A
+  ``trials.TrialObserver`` is told of each change; ``point_status.Feasibility``, which knows about
+  failures and repeats, is one. ``states.check_state`` checks a stored state, and ``sqlite.save``
+  writes the file.
 * ``domains``: ``space.Space``, named parameters, makes a ``finite.FiniteDomain`` or a
-  ``box.BoxDomain``, whose ``columns.Columns`` is all that translates between names and numbers
-  (``Domain.params`` and ``Domain.point``); ``parameters.Float``, ``parameters.Int`` and
-  ``parameters.Choice``; ``tables.read_rows``, CSV files; ``devices.generator_for``, random
-  numbers, and ``devices.sent``, copies to a device that are not waited for. Beside it ``delays``
-  (laws; ``upper_bound`` is u_T), ``validation`` and ``exceptions``.
+  ``box.BoxDomain``. Their ``columns.Columns`` does all translation between names and numbers
+  (``Domain.params`` and ``Domain.point``). The kinds of parameters are ``parameters.Float``,
+  ``parameters.Int`` and ``parameters.Choice``; ``tables.read_rows`` reads CSV files.
+  ``devices.generator_for`` draws random numbers, and ``devices.sent`` copies to a device without
+  waiting. Beside this room are ``delays`` (laws; ``upper_bound`` is u_T), ``validation`` and
+  ``exceptions``.
 
-The way of an answer. ``Optimizer.tell`` checks it and makes an ``Event`` of it. ``Run._apply``,
-through which a loaded file goes as well, enters it in the ``Ledger`` and hands the trial to every
-``TrialObserver`` of the run: the ``Feasibility`` (may its point be asked again?), the
-``RoundSequence`` (is its design point settled?), the ``RuleModel`` (whose ``Averages`` take it in),
-the ``Audit`` and the ``Budget``. Two things are decided at once: whether the answers still fit
-``norm_bound``, and after the last ask the end of the last round. All else waits for the next
-``ask``, which calls ``BPEDelayOptimizer._choose``: it lets the ``Fitting`` learn kernel and noise
-again if that is due. If the round is due, ``close_round`` makes bounds from its answers and returns
-a ``RoundRecord`` and the ``ActiveSet`` that they leave; the record, and how the set differs from
-the one before, are in an ``Event`` that is applied, and the next ``OpenRound`` begins. Only then a
-point is chosen: one to be asked again, the next design point, or the point of the ``Maximizer``
-(within the ``Budget``, if there is one). The ask is an ``Event`` too: applied, it opens the trial
-in the ``Ledger``, takes its slot of the ``OpenRound``, whose design counts the point from then on,
-and enters the point without a value in the ``RuleModel``'s posterior ``with_pending``. That is what
-pending means; where points crowd a rule is played on values drawn for them. An answer to a round
-that has closed changes nothing that was decided: the rule, recommendations, and with
-``evidence="all"`` the bounds of later rounds use it. One that comes after its trial was abandoned
-(``Trial.late``) goes the same way, but serves no design point (where evaluations are exact it
-does). The ``Budget`` and certificates use both. A correction
-(``Optimizer.correct``) goes the same way as an event of its own: every part counts the trial anew,
-and what was decided with the old answer stays, which the ``Audit`` holds against the claim.
+The path of an answer
+---------------------
+1. ``Optimizer.tell`` checks the answer and makes an ``Event`` of it.
+2. ``Run._apply``, which loaded files pass through as well, enters it in the ``Ledger`` and hands
+   the trial to every ``TrialObserver`` of the run: the ``Feasibility`` (may its point be asked
+   again?), the ``RoundSequence`` (is its design point settled?), the ``RuleModel`` (whose
+   ``Averages`` take it in), the ``Audit`` and the ``Budget``.
+3. Two things are decided at once: whether the answers still fit ``norm_bound``, and after the last
+   ask the end of the last round. Everything else waits for the next ``ask``.
+4. ``ask`` calls ``BPEDelayOptimizer._choose``. If a fit is due, the ``Fitting`` learns kernel and
+   noise again.
+5. If the round is due, ``close_round`` computes bounds from its answers. It returns a
+   ``RoundRecord`` and the ``ActiveSet`` that remains. An ``Event`` stores the record and the
+   difference from the set before; applying it begins the next ``OpenRound``.
+6. Only then a point is chosen: one to be asked again, the next design point, or the point of the
+   ``Maximizer`` (within the ``Budget``, if there is one).
+7. The ask is an ``Event``, too. Applied, it opens the trial in the ``Ledger``, takes its slot in
+   the ``OpenRound``, whose design counts the point from then on, and adds the point without a value
+   to the ``RuleModel``'s posterior ``with_pending``. That is what pending means. Where points
+   crowd, a rule is maximised given values drawn for them.
 
-Words. A trial is *running* or *pending* until it is *settled*: answered, failed or abandoned. To
-*tell* is to give a trial its answer, to *attach* to give a result that was never asked for here. A
-*row* is a point's place in a finite set; a *key* names a point anywhere: its row, or -1, -2, ... in
-the order in which points of a box are met. A *slot* is the place of a design point in its round.
-What is *decided* becomes the data of an event, and what is *applied* changes the state; only the
-first computes. A surrogate is *learned* or given; its units are those of ``Surrogate.standard``,
-not those of the values. *Exact* evaluations have no noise.
+Late and wrong answers: an answer to a closed round changes nothing that was decided. The rule and
+recommendations use it, and with ``evidence="all"`` the bounds of later rounds. The same holds if
+its trial was abandoned before (``Trial.late``), except that it then serves no design point (unless
+evaluations are exact). The ``Budget`` and certificates use both. A correction
+(``Optimizer.correct``) is an event of its own: every part counts the trial anew. What was decided
+with the old answer stays, and the ``Audit`` holds that against the claim.
 
-To add a rule: first see whether ``rules.BotorchRule`` plays it already. Else a subclass of
-``rules.Rule``, its name in ``part_records.py``; its arguments are attributes of the same names,
-``costly`` and ``own_scale`` are set where they hold, and it sees a ``RuleModel``: the mean of
-``answers``, the deviation of ``with_pending``. The best mean among answered points, for rules of
-improvement, is ``model.answers.anywhere.mean(model.answers.anywhere.data.X).max()``, once
-``len(model.answers.anywhere)`` is not 0 (with a given kernel the first asks come before any
-answer); margins are shares of ``model.prior_deviation``; ``check_pending`` refuses ways for pending
-points to enter that make no sense. In ``benchmarks.methods`` a line makes it a variant that the
-benchmark compares. To add a confidence bound: a frozen dataclass in ``confidence/bounds.py`` whose
-``fixed_design`` and ``adaptive`` make a ``HalfWidth`` of ``Evidence`` (``multiplier`` and ``slack``
-suffice; answers are averages per point, and the spread of single ones is not among them; ``words``
-are for those who read a recommendation), its name in ``part_records.py``; its ``assumptions`` are
-what it claims under, an empty ``missing`` says that it is proved, ``holds_on_box`` and
-``missing_on_box`` whether it is on a box, and with ``constants`` it can be used by
-``exploit.WithinBudget``, whose own bounds from all answers are made of these two numbers.
-To add a delay law: a subclass of ``delays.DelayLaw``, its name in ``part_records.py``. To add an
-engine: see ``integrations``; to add an executor: ``workers.make_pool``. Names that users import are
-listed in ``__init__.pyi`` and in ``tests/test_exports.py``, parts that files can hold in
-``tests/optimizers/test_part_records.py``.
+Words
+-----
+A trial is *running* or *pending* until it is *settled*: answered, failed or abandoned. To *tell* is
+to give a trial its answer; to *attach* is to give a result that this run never asked for. A *row*
+is a point's place in a finite set. A *key* names a point anywhere: its row, or -1, -2, ... in the
+order in which points of a box are met. A *slot* is the place of a design point in its round. A
+surrogate is *learned* or *given*, and works in the units of ``Surrogate.standard``, not in those of
+the values. *Exact* evaluations have no noise.
+
+How to add a rule
+-----------------
+Check first whether ``rules.BotorchRule`` can play it. If not, write a subclass of ``rules.Rule``
+and add its name to ``part_records.py``.
+
+- Keep its arguments as attributes of the same names. Set ``costly`` and ``own_scale`` where they
+  apply. ``check_pending`` refuses ways for pending points to enter that make no sense.
+- It sees a ``RuleModel``: the mean of ``answers``, the deviation of ``with_pending``. Margins are
+  shares of ``model.prior_deviation``.
+- Improvement rules need the best mean among answered points. It is
+  ``model.answers.anywhere.mean(model.answers.anywhere.data.X).max()``, once
+  ``len(model.answers.anywhere)`` is not 0: with a given kernel the first asks come before any
+  answer.
+- One line in ``benchmarks.methods`` makes it a variant that the benchmark compares.
+
+How to add a confidence bound
+-----------------------------
+Write a frozen dataclass in ``confidence/bounds.py``, and add its name to ``part_records.py``.
+
+- ``fixed_design`` and ``adaptive`` make a ``HalfWidth`` of ``Evidence``: ``multiplier`` and
+  ``slack`` suffice, and ``words`` describe the interval to whoever reads a recommendation. Answers
+  are averages per point; the spread of single answers is not available.
+- ``assumptions`` are what it claims under. An empty ``missing`` says that it is proved.
+  ``holds_on_box`` and ``missing_on_box`` say whether it is on a box.
+- With ``constants`` it also works in ``exploit.WithinBudget``, which makes its own bounds from all
+  answers out of these two numbers.
+
+How to add a delay law, an engine or an executor
+------------------------------------------------
+A delay law is a subclass of ``delays.DelayLaw``, with its name in ``part_records.py``. For an
+engine, see ``integrations``; for an executor, ``workers.make_pool``.
+
+Names that users import are listed in ``__init__.pyi`` and in ``tests/test_exports.py``, parts that
+files can hold in ``tests/optimizers/test_part_records.py``.
 """
 
 import ast

@@ -103,7 +103,7 @@ def test_nothing_prints_and_nothing_pickles_data():
 
 def test_the_page_for_maintainers_names_what_there_is():
     """The rooms and their central types are where the package's docstring says."""
-    rooms = re.findall(r"^\* (.*?)(?=^\* |^The way)", bd.__doc__, flags=re.M | re.S)
+    rooms = re.findall(r"^\* (.*?)(?=^\* |^The path)", bd.__doc__, flags=re.M | re.S)
     assert len(rooms) == 8
     for text in rooms:
         room = re.findall(r"``([a-z_]+)``", text)[0]
@@ -117,5 +117,5 @@ def test_the_page_for_maintainers_names_what_there_is():
             else:
                 path = module if people else f"{room}.{module}"
             assert hasattr(importlib.import_module(f"botorch_delay.{path}"), name), (path, name)
-    named = set(re.findall(r"``([A-Z]\w+)``", bd.__doc__.split("The way of an answer")[1]))
+    named = set(re.findall(r"``([A-Z]\w+)``", bd.__doc__.split("The path of an answer")[1]))
     assert named <= set(re.findall(r"\.(\w+)``", bd.__doc__)) | {"Averages"}
