@@ -243,7 +243,7 @@ METHODS: dict[str, Method] = {
         name: Method(partial(ServedSampler, name, package), label, package=package, served=True)
         for name, (package, label) in _SERVED.items()
     },
-    # Variants of BPE-Delay: the paper's experiments, and what a guarantee or an ingredient is worth.
+    # Variants of BPE-Delay, to see what a guarantee or an ingredient is worth.
     **{
         f"bpe-delay-psi-{name}": Method(
             partial(as_in_paper, paper_min=name == "min"),

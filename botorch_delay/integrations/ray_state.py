@@ -1,4 +1,4 @@
-"""What the searcher for Ray Tune keeps from one run of a program to the next, as a JSON file."""
+"""The state of the searcher for Ray Tune, as a JSON file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from botorch_delay.optimizers.replica import PastTrial
 
 @dataclass
 class SearchState:
-    """All that a searcher goes on from, but for its space and its options.
+    """All that a searcher needs to continue, except for its space and options.
 
     Attributes:
         metric: what trials report; None while unknown.
@@ -30,9 +30,9 @@ class SearchState:
         seed: of everything random.
         horizon: how many asks are planned, or None.
         key: :class:`EngineRun`'s; None while the space is unknown.
-        trials: everything that happened, by Tune's ids of trials; the optimizer follows from it.
-        first: what is left of ``points_to_evaluate``: configurations while the space is unknown,
-            then points (``d``).
+        trials: by Tune's ids; the optimizer is made from them.
+        first: the rest of ``points_to_evaluate``: configurations while the space is unknown, then
+            points (``d``).
     """
 
     metric: str | None
@@ -44,7 +44,7 @@ class SearchState:
     first: list[Any] = field(default_factory=list)
 
     def write(self, path: Path) -> None:
-        """Write a file, or replace it in one step; StorageError if it cannot be written."""
+        """Write or replace a file atomically; StorageError if it cannot be written."""
         file = {
             "format": FORMAT,
             **vars(self),
@@ -60,7 +60,7 @@ class SearchState:
 
     @classmethod
     def read(cls, path: Path) -> SearchState:
-        """Read a file and check it, as far as that can be done without its space."""
+        """Read a file, checked as far as possible without its space."""
         try:
             file = json.loads(path.read_bytes())
             check_format(file.pop("format"), str(path))
@@ -86,10 +86,7 @@ class SearchState:
 
 
 def tune_trials(folder: Path) -> dict[str, tuple[str, dict[str, Any]]]:
-    """The status and the last result of each trial by Tune's own state in a folder.
-
-    Nothing where that cannot be read.
-    """
+    """Status and last result of each trial, from Tune's own state if a folder has one."""
     found = sorted(folder.glob("experiment_state-*.json"))
     try:
         pairs = json.loads(found[-1].read_text())["trial_data"]
@@ -103,7 +100,7 @@ def tune_trials(folder: Path) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def _stored(past: PastTrial) -> dict[str, Any]:
-    """A trial as plain values; an answer that could not be used is left out."""
+    """A trial as plain values, without an answer that could not be used."""
     completed = past.state is TrialState.COMPLETED
     value = validation.real(past.value, "value") if completed else None
     return {**vars(past), "x": past.x.tolist(), "state": past.state.value, "value": value}
@@ -118,5 +115,4 @@ def _past(stored: Mapping[str, Any]) -> PastTrial:
 
 
 def _point(stored: Sequence[Any]) -> Tensor:
-    """A point of a space, whose columns are in double precision."""
     return torch.tensor([validation.real(number, "x") for number in stored], dtype=torch.double)
