@@ -1,4 +1,4 @@
-"""The paper's experiments (section 6): its figures, and which of its sentences hold."""
+"""The paper's experiments (section 6): its figures, and which of its statements hold."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ LABELS = {
     BUCB: "GP-BUCB",
     UCB_ARRIVED: "GP-UCB on what has arrived",
 }
-# Cumulative regret, a run per row; by function, method and mean delay in steps.
+# Cumulative regrets (runs x steps) by function, method and mean delay in steps.
 Regrets = Mapping[tuple[str, str, int], Array]
-# Weights of final regrets, by method and mean delay, whose sum is below 0 if a sentence holds.
+# Weights of final regrets by method and mean delay; their sum is below 0 if a statement holds.
 Contrast = Mapping[tuple[str, int], float]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A sentence, and the contrast of regrets, by function, that is below 0 if it holds."""
+    """A statement, and the contrast of regrets, by function, that is below 0 if it holds."""
 
     sentence: str
     contrast: str
@@ -52,14 +52,14 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """Whether it holds on both functions, or the intervals do not decide."""
+        """Whether it holds on both functions."""
         below = {estimate.below for estimate in self.measured.values()}
         return "does not hold" if False in below else "not decided" if None in below else "holds"
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What was found, and where it was written; as text, the verdicts in short."""
+    """The files that were written, and the verdicts; as text, the verdicts in short."""
 
     report: Path
     figures: list[Path]  # PNG files, one per figure of the paper
@@ -73,12 +73,12 @@ class Reproduction:
 def reproduce(
     folder: Path, suite: Suite = PAPER, *, workers: int | None = None, progress: bool = True
 ) -> Reproduction:
-    """Simulate, or go on where an earlier call was stopped, and write table, figures and report.
+    """Simulate, or resume an earlier call, and write table, figures and report.
 
     Args:
-        folder: where to write; made if it does not exist. Every run that is done is kept there.
+        folder: where to write; made if it does not exist.
         suite: the paper's, or the same with other seeds, steps or draws of the two functions.
-        workers: processes; as many as there are cores if None.
+        workers: processes; one per core if None.
         progress: whether to show a progress bar.
 
     Raises:
@@ -143,7 +143,7 @@ def _draw(folder: Path, suite: Suite, regrets: Regrets) -> list[Path]:
 
 
 def _draw_functions(path: Path, functions: Sequence[Problem]) -> None:
-    """F1 and f2 on their grid, and their maximisers."""
+    """The two functions on their grid, and their maximisers."""
     figure, axes = _canvas(len(functions))
     for name, ax, problem in zip(("f1", "f2"), axes, functions, strict=True):
         assert isinstance(problem, FiniteProblem)
@@ -170,7 +170,7 @@ def _draw_regrets(path: Path, panels: Mapping[str, Mapping[str, Array]]) -> None
 
 
 def draw_mean(ax: Any, label: str, runs: Array, style: str = "-") -> None:
-    """The mean of runs, ``n x steps``, and of several a band of half a standard deviation."""
+    """The mean of runs (``n x steps``) with a band of half a standard deviation."""
     asks, mean = np.arange(1, runs.shape[1] + 1), runs.mean(axis=0)
     (line,) = ax.plot(asks, mean, style, label=label)
     if len(runs) > 1:
@@ -186,7 +186,7 @@ def _canvas(panels: int) -> tuple[Any, Any]:
 
 
 def verdicts_on(regrets: Regrets) -> list[Verdict]:
-    """A verdict on each sentence of section 6 that can fail, and two on what it leaves out.
+    """A verdict on each statement of section 6 that can fail, and two on what it leaves out.
 
     Args:
         regrets: of every method under three mean delays, the first of them 0.
@@ -204,7 +204,7 @@ def verdicts_on(regrets: Regrets) -> list[Verdict]:
 
 
 def _claims(middle: int, longest: int) -> Iterator[tuple[str, Contrast]]:
-    """Sentences, each with what is below 0 on average if it holds."""
+    """Statements, each with a contrast that is below 0 on average if it holds."""
     for method in (BPE_DELAY, BPE_DELAY_PRINTED):
         name, ratio = LABELS[method], longest / middle
         # (1 - MARGIN) times the excess at the longest delay, less its share at the one before.
@@ -233,7 +233,7 @@ def _claims(middle: int, longest: int) -> Iterator[tuple[str, Contrast]]:
 
 
 def t_interval(differences: Array) -> Estimate:
-    """Mean of paired differences and Student's interval; one alone decides nothing."""
+    """Mean of paired differences and Student's interval."""
     n, mean = len(differences), float(differences.mean())
     if n < 2:
         return Estimate(mean, -np.inf, np.inf, n)

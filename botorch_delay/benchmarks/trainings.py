@@ -22,17 +22,16 @@ from botorch_delay.domains.space import Space
 Array = NDArray[np.float64]
 
 FOLDS = 3
-# Of losses that explode, as a multiple of the loss of a constant prediction.
-MOST = 10.0
-KEPT = 4096  # evaluations of a training that are not repeated in a process
+MOST = 10.0  # at which losses that explode are cut off
+KEPT = 4096  # cached evaluations of a training
 
 
 @dataclass(frozen=True, eq=False)
 class Training:
     """A loss on a box.
 
-    The lowest is the smallest that a search found (400 or 600 Sobol points, and as many around the
-    best of these, ever closer), the highest and the spread are of the Sobol points.
+    The lowest loss is the smallest that a search found (400 or 600 Sobol points, and as many ever
+    closer around the best), the highest and the spread are of the Sobol points.
     """
 
     data: str  # the loader of scikit-learn for inputs and targets, which are standardised
@@ -70,7 +69,7 @@ class Training:
 
 
 def training_on_box(name: str, seed: int = 0, *, noise_share: float) -> BoxProblem:
-    """A training's loss, negated, without noise on its box, the same for every seed."""
+    """A training's loss, negated, the same for every seed."""
     validation.installed("sklearn", "Losses of real trainings need scikit-learn")
     training = TRAININGS[name]
 

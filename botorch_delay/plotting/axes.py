@@ -1,4 +1,4 @@
-"""What all pictures share: axes, colours, and the answers of a run."""
+"""Axes, colours, and the answers of a run, for all pictures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LISTED, STEPS = 12, 101
 
 
 def check(value: Any, kind: type, name: str) -> None:
-    """Refuse to draw anything else than a kind of object."""
+    """Refuse to draw any other type."""
     if not isinstance(value, kind):
         raise InputTypeError(f"{name} draws a {kind.__name__}, got {type(value).__name__}.")
 
@@ -41,7 +41,7 @@ def new_axes(ax: Any) -> Any:
 
 
 def answers(optimizer: Optimizer) -> tuple[Tensor, Tensor]:
-    """The points of all answers, ``n x d``, then of all attached results, and their values, ``n``.
+    """Points (``n x d``) and values (``n``) of all answers, then of all attached results.
 
     In double precision on the CPU.
     """
@@ -58,7 +58,7 @@ class Column:
 
     Attributes:
         values: where to draw, ``n``, in increasing order.
-        texts: what to write at each of them, if these are all the values that there are.
+        texts: labels of ``values`` if these are all that there are, else empty.
         is_log: whether the column is modelled by its logarithm.
     """
 
@@ -80,7 +80,7 @@ class Column:
             self.values = low * (high / low) ** steps if self.is_log else low + (high - low) * steps
 
     def at(self, values: Tensor) -> Tensor:
-        """Coordinates on an axis of its own: places among categories, else the values."""
+        """Coordinates on an axis of its own: positions of categories, else the values."""
         values = values.detach().cpu().double().contiguous()
         return torch.searchsorted(self.values, values).double() if self._is_category else values
 
@@ -92,7 +92,7 @@ class Column:
         return (at - ends[0]) / (ends[1] - ends[0]) if ends[1] > ends[0] else 0.5 + 0.0 * at
 
     def label(self, axis: Any) -> None:
-        """Name, scale and ticks of an axis."""
+        """Set name, scale and ticks of an axis."""
         axis.set_label_text(self.name)
         if self.is_log:
             axis.axes.set(**{f"{axis.axis_name}scale": "log"})

@@ -15,16 +15,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# How many slices stand side by side; with how many columns a summary has lines through all.
-ABREAST, MANY = 4, 3
+ABREAST = 4  # slices side by side
+MANY = 3  # columns from which a summary has parallel coordinates
 
 
 def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> list[Axes]:
-    """What all answers say of each column, the others as recommended: mean and interval.
+    """Predicted mean and interval along each column, with the others as recommended.
 
-    In the user's units, as :meth:`~botorch_delay.Optimizer.predict` has them. Dots are answers,
-    whatever their other columns are; the upright line is the recommendation. There is an axis for
-    each column.
+    They are those of :meth:`~botorch_delay.Optimizer.predict`. Dots are answers, whatever their
+    other columns; the vertical line is the recommendation. There is an axis for each column.
     """
     check(optimizer, Optimizer, "plot_slices")
     X, values = answers(optimizer)
@@ -56,7 +55,7 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
 
 
 def _slice_axes(figure: Any, count: int) -> list[Any]:
-    """Axes for this many slices, with the same values upwards."""
+    """Axes for this many slices, with a shared vertical axis."""
     wide = min(count, ABREAST)
     grid = figure.subplots(-(-count // wide), wide, sharey=True, squeeze=False).flatten().tolist()
     for ax in grid[count:]:
@@ -65,9 +64,9 @@ def _slice_axes(figure: Any, count: int) -> list[Any]:
 
 
 def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
-    """Every answer as a line through its columns, in the colour of its value.
+    """Every answer in parallel coordinates, in the colour of its value.
 
-    The best lie on top; the dashed line is the recommendation.
+    The best are on top; the dashed line is the recommendation.
     """
     from matplotlib.collections import LineCollection
 
@@ -103,7 +102,7 @@ def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
 
 
 def plot_summary(optimizer: Optimizer) -> Figure:
-    """A page with the history, a slice per column, and from three columns on lines through all."""
+    """A page with history, slices, and from three columns on parallel coordinates."""
     check(optimizer, Optimizer, "plot_summary")
     answers(optimizer)
     dim = optimizer.domain.dim
