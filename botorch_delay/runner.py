@@ -377,7 +377,7 @@ class _Loop:
         if not self.proven and self.failures >= self.max_failures:
             raise RunError(
                 f"{self.failures} evaluations have failed and none has succeeded; the last one, of "
-                f"trial {trial.id}:\n{calls or reason}\nMend the objective and make the same call "
+                f"trial {trial.id}:\n{calls or reason}\nFix the objective and make the same call "
                 "again: these points are asked anew. Or pass max_failures=None, to go on."
             )
 

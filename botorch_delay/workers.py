@@ -201,11 +201,11 @@ def make_pool(executor: Any, timeout: float | None) -> Pool:
         timeout = validation.positive(timeout, "timeout")
     if inspect.isclass(executor):
         raise InputTypeError(
-            f"executor is the class {executor.__name__}; hand over one that was made, such as "
+            f"executor is the class {executor.__name__}; pass an instance, such as "
             f"{executor.__name__}(4)."
         )
     if hasattr(executor, "get_executor"):
-        raise InputTypeError("executor is a Dask client; hand over client.get_executor().")
+        raise InputTypeError("executor is a Dask client; pass client.get_executor().")
     schedule = getattr(executor, "schedule", None)
     if schedule is not None and "timeout" in inspect.signature(schedule).parameters:
         return PebblePool(executor, timeout)

@@ -2,8 +2,7 @@
 
 On a full grid of arms, such as a tuning table, each column is an integer or categorical parameter
 that counts its values, so that every suggestion is an arm. On any other finite set a peer searches
-the unit cube, scaled to the bounding box, and the nearest arm is evaluated without its knowing. On
-a box it gets the box.
+the bounding box, and the nearest arm is evaluated without its knowing.
 """
 
 from __future__ import annotations
@@ -81,22 +80,20 @@ def search_space(domain: Domain) -> tuple[dict[str, Parameter], PointOf]:
     low, high = domain.bounds
     if isinstance(domain, BoxDomain):
         if domain.constraints or domain.feasible is not None:
-            raise NotSupportedError("Optimizers of other libraries are not told constraints.")
+            raise NotSupportedError("Optimizers of other libraries cannot be given constraints.")
         lists = {dim: values.tolist() for dim, values in domain.lists.items()}
-        logs, categories, unit = domain.log_dims, tuple(domain.cat_dims), False
+        logs = domain.log_dims
     else:
         assert isinstance(domain, FiniteDomain)
         columns = [column.unique().tolist() for column in domain.points.unbind(dim=1)]
         grid = math.prod(map(len, columns)) == len(domain)
         lists = dict(enumerate(columns)) if grid else {}
-        logs, categories, unit = (), domain.cat_dims, True
+        logs = ()
     parameters = {}
     for dim, name in enumerate(domain.names):
         if dim in lists:
-            levels = "category" if dim in categories else "integer"
+            levels = "category" if dim in domain.cat_dims else "integer"
             parameters[name] = Parameter(0, len(lists[dim]) - 1, levels=levels)
-        elif unit:
-            parameters[name] = Parameter(0.0, 1.0)
         else:
             parameters[name] = Parameter(low[dim].item(), high[dim].item(), dim in logs)
 
@@ -108,8 +105,8 @@ def search_space(domain: Domain) -> tuple[dict[str, Parameter], PointOf]:
         if lists:
             index = int(domain.find(x.unsqueeze(0)))
         else:
-            scaled = (domain.points - low) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)
-            index = int((scaled - x).square().sum(dim=1).argmin())
+            scaled = (domain.points - x) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)
+            index = int(scaled.square().sum(dim=1).argmin())
         return domain.points[index], index
 
     return parameters, point_of

@@ -180,9 +180,7 @@ class DelaySampler(BaseSampler):
         if self._search_space is not None:
             return self._search_space
         place = (study._storage, study._study_id)
-        if place not in self._cache.spaces:
-            self._cache.spaces[place] = IntersectionSearchSpace()
-        found = self._cache.spaces[place].calculate(study)
+        found = self._cache.spaces.setdefault(place, IntersectionSearchSpace()).calculate(study)
         if not found:
             trials = study.get_trials(deepcopy=False)
             if not any(trial.state is Theirs.COMPLETE for trial in trials):

@@ -172,7 +172,7 @@ def test_elsewhere_the_nearest_arm_is_asked():
     for number in range(20):
         point = sampler.ask()
         suggested = torch.tensor([sampler._trials[number].params[n] for n in ("x0", "x1")])
-        distance = ((points - low) / (high - low) - suggested).norm(dim=1)
+        distance = ((points - suggested) / (high - low)).norm(dim=1)
         assert int(distance.argmin()) == point.index
 
 
