@@ -43,7 +43,7 @@ _CALL = re.compile(
 _COMMANDS = {"mark_failed": "fail", "mark_abandoned": "abandon", "recommend": "show"}
 
 Command = Callable[[argparse.Namespace], None]
-Told = tuple[object, str]  # what a command tells scripts, ready for JSON, and people
+Output = tuple[object, str]  # what a command tells scripts, ready for JSON, and people
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
 
@@ -319,7 +319,7 @@ def _init(arguments: argparse.Namespace) -> None:
     _print(arguments, made, text)
 
 
-def _on_study(action: Callable[[argparse.Namespace, Any], Told], *, edits: bool) -> Command:
+def _on_study(action: Callable[[argparse.Namespace, Any], Output], *, edits: bool) -> Command:
     """A command that opens the study, saves it if it ``edits``, and prints what was done."""
 
     @wraps(action)
@@ -338,11 +338,9 @@ _edits, _reads = partial(_on_study, edits=True), partial(_on_study, edits=False)
 
 
 @_edits
-def _ask(arguments: argparse.Namespace, opt: Any) -> Told:
+def _ask(arguments: argparse.Namespace, opt: Any) -> Output:
     from botorch_delay.study import describe_trial, format_trials
 
-    if arguments.n < 1:
-        raise InputError(f"-n must be at least 1, got {arguments.n}.")
     trials = [describe_trial(trial) for trial in opt.ask(arguments.n)]
     hint = f"hand in results: botorch-delay tell {arguments.study} ID RESULT"
     return trials, f"{format_trials(trials, units=opt.domain.columns.units)}\n{hint}"
@@ -352,7 +350,7 @@ def _settling(call: Callable[[argparse.Namespace, Any], None]) -> Command:
     """A command that changes one trial."""
 
     @_edits
-    def action(arguments: argparse.Namespace, opt: Any) -> Told:
+    def action(arguments: argparse.Namespace, opt: Any) -> Output:
         from botorch_delay.study import describe_trial, format_settled
 
         call(arguments, opt)
@@ -369,7 +367,7 @@ _correct = _settling(lambda given, opt: opt.correct(given.id, given.value, given
 
 
 @_edits
-def _attach(arguments: argparse.Namespace, opt: Any) -> Told:
+def _attach(arguments: argparse.Namespace, opt: Any) -> Output:
     from botorch_delay.entries import params_of, warn_outside
 
     x = opt.domain.point(params_of(opt.domain, arguments.settings), outside=True)
@@ -381,7 +379,7 @@ def _attach(arguments: argparse.Namespace, opt: Any) -> Told:
 
 
 @_edits
-def _detach(arguments: argparse.Namespace, opt: Any) -> Told:
+def _detach(arguments: argparse.Namespace, opt: Any) -> Output:
     opt.detach(arguments.id, arguments.reason)
     count = len(opt.attached)
     text = f"attached result {arguments.id} is taken back ({count} attached in all)"
@@ -389,7 +387,7 @@ def _detach(arguments: argparse.Namespace, opt: Any) -> Told:
 
 
 @_edits
-def _extend(arguments: argparse.Namespace, opt: Any) -> Told:
+def _extend(arguments: argparse.Namespace, opt: Any) -> Output:
     opt.extend(arguments.horizon)
     asked = len(opt.trials)
     text = f"{arguments.horizon} trials are planned now, {asked} of them are asked"
@@ -397,7 +395,7 @@ def _extend(arguments: argparse.Namespace, opt: Any) -> Told:
 
 
 @_edits
-def _note(arguments: argparse.Namespace, opt: Any) -> Told:
+def _note(arguments: argparse.Namespace, opt: Any) -> Output:
     from botorch_delay.study import add_note
 
     lines = add_note(opt, " ".join(arguments.text))
@@ -405,7 +403,7 @@ def _note(arguments: argparse.Namespace, opt: Any) -> Told:
 
 
 @_edits
-def _finish(arguments: argparse.Namespace, opt: Any) -> Told:
+def _finish(arguments: argparse.Namespace, opt: Any) -> Output:
     opt.finish()
     asked, running = len(opt.trials), len(opt.pending)
     text = (
@@ -416,7 +414,7 @@ def _finish(arguments: argparse.Namespace, opt: Any) -> Told:
 
 
 @_edits
-def _import(arguments: argparse.Namespace, opt: Any) -> Told:
+def _import(arguments: argparse.Namespace, opt: Any) -> Output:
     from botorch_delay.entries import import_results
 
     new, known = import_results(opt, arguments.table)
@@ -427,7 +425,7 @@ def _import(arguments: argparse.Namespace, opt: Any) -> Told:
 
 
 @_reads
-def _show(arguments: argparse.Namespace, opt: Any) -> Told:
+def _show(arguments: argparse.Namespace, opt: Any) -> Output:
     from botorch_delay.study import describe_study, format_study
 
     study = describe_study(opt)
@@ -435,7 +433,7 @@ def _show(arguments: argparse.Namespace, opt: Any) -> Told:
 
 
 @_reads
-def _export(arguments: argparse.Namespace, opt: Any) -> Told:
+def _export(arguments: argparse.Namespace, opt: Any) -> Output:
     from botorch_delay.entries import write_results
 
     count = write_results(opt, arguments.table)
@@ -443,13 +441,12 @@ def _export(arguments: argparse.Namespace, opt: Any) -> Told:
 
 
 @_reads
-def _plot(arguments: argparse.Namespace, opt: Any) -> Told:
+def _plot(arguments: argparse.Namespace, opt: Any) -> Output:
     from botorch_delay.plotting import plot_summary
-    from botorch_delay.plotting.axes import pyplot
+    from botorch_delay.plotting.axes import check_picture, pyplot
 
     picture = arguments.picture or arguments.study.with_suffix(".png")
-    if picture.suffix.lower() != ".png" or not picture.absolute().parent.is_dir():
-        raise InputError(f"The picture must be a .png file in a folder that exists, got {picture}.")
+    check_picture(picture)
     pyplot().switch_backend("Agg")  # no screen is needed
     plot_summary(opt).savefig(picture, dpi=110)
     return {"picture": str(picture)}, f"{picture}: the results so far"

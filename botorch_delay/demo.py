@@ -9,7 +9,6 @@ where each takes its processor time.
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Mapping
@@ -31,9 +30,10 @@ from botorch_delay.benchmarks.runs import simulate_cell
 from botorch_delay.benchmarks.simulator import Recommended
 from botorch_delay.domains.parameters import Float
 from botorch_delay.domains.space import Space
-from botorch_delay.exceptions import InputError, StorageError
+from botorch_delay.exceptions import StorageError
 from botorch_delay.optimizers import BPEDelayOptimizer, RandomOptimizer
 from botorch_delay.plotting import plot_best, plot_parallel, plot_timeline
+from botorch_delay.plotting.axes import check_picture
 from botorch_delay.runner import RunReport, run
 from botorch_delay.workers import spawned_pool
 
@@ -167,8 +167,8 @@ def run_demo(
     validation.installed("sklearn", "The demo needs scikit-learn")
     workers = validation.whole(workers, "workers", 1)
     trials = validation.whole(trials, "trials", 2)
-    seed = validation.whole(seed, "seed", 0)
-    _check_picture(picture)
+    if picture is not None:
+        check_picture(picture)
     classifier, space = Classifier(seed), demo_space()
     optimizer = BPEDelayOptimizer(space, horizon=trials, seed=seed, maximize=False)
     rival = RandomOptimizer(space, horizon=trials, seed=seed, maximize=False)
@@ -258,7 +258,8 @@ def run_race(
     seeds = validation.whole(seeds, "seeds", 1)
     trials = validation.whole(trials, "trials", 2)
     workers = validation.whole(workers, "workers", 1)
-    _check_picture(picture)
+    if picture is not None:
+        check_picture(picture)
     METHODS["tpe"].check_installed()
     with spawned_pool(workers) as pool:
         cells = [(racer, seed, trials) for seed in range(seeds) for racer in RACERS]
@@ -337,14 +338,6 @@ def _draw_race(result: RaceResult, path: Path) -> None:
     )
     ax.legend(edgecolor="none", framealpha=0.9)
     figure.savefig(path, dpi=110)
-
-
-def _check_picture(path: Path | None) -> None:
-    """Refuse a path to which no picture can be drawn."""
-    if path is not None:
-        validation.installed("matplotlib", "A picture needs Matplotlib")
-        if path.suffix != ".png" or not os.access(path.parent, os.W_OK):
-            raise InputError(f"The picture must be a .png in a folder to write to, got {path}.")
 
 
 def _draw(result: DemoResult, path: Path) -> None:

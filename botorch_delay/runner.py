@@ -190,12 +190,12 @@ class _Loop:
     report: RunReport = field(default_factory=RunReport)
     interrupted: threading.Event = field(default_factory=threading.Event)
     in_flight: dict[Future[Evaluation], Trial] = field(default_factory=dict)
-    untold: list[tuple[Trial, str]] = field(default_factory=list)  # failures, with their reasons
+    held_back: list[tuple[Trial, str]] = field(default_factory=list)  # failures, with their reasons
     failures: int = 0  # before the first success
-    proven: bool = False  # whether an evaluation has succeeded
+    succeeded: bool = False  # whether an evaluation has succeeded
     stopped: bool = False  # by on_result
-    good: bool = False  # whether the gap was small enough at the last check
-    certified: int = 0  # answers at the last check of the certificate
+    good_enough: bool = False  # whether the gap was small enough at the last check
+    last_check: int = 0  # number of answers when the certificate was last checked
     breaks_in_a_row: int = 0
     bar: tqdm[None] = field(init=False)
 
@@ -240,7 +240,7 @@ class _Loop:
         if optimizer.horizon is not None and self.n_trials > optimizer.horizon:
             logger.info("horizon extended from %d to %d", optimizer.horizon, self.n_trials)
             optimizer.extend(self.n_trials)
-        self.proven = any(trial.value is not None for trial in optimizer.trials)
+        self.succeeded = any(trial.value is not None for trial in optimizer.trials)
         self.report.resumed = len(optimizer.trials)
         self._commit()
 
@@ -272,7 +272,7 @@ class _Loop:
                 for future, trial in self.in_flight.items():
                     future.cancel()
                     self._abandon(trial)
-                for trial, _ in self.untold:
+                for trial, _ in self.held_back:
                     self._abandon(trial)
                 self._commit()
 
@@ -280,12 +280,12 @@ class _Loop:
         """Ask for every free place."""
         optimizer, places = self.optimizer, self.max_in_flight
         while len(self.in_flight) < places and len(optimizer.trials) < self.n_trials:
-            if self.stopped or self.good:
+            if self.stopped or self.good_enough:
                 return
             try:
                 trial = optimizer.ask()
             except EmptyDomainError:
-                if not self.untold:
+                if not self.held_back:
                     raise
                 self._tell_failures()  # they may be asked again
                 continue
@@ -343,7 +343,7 @@ class _Loop:
             except InputError as error:
                 self._fail(trial, str(error))
             else:
-                self.proven = True
+                self.succeeded = True
                 self._settled(trial)
                 self._tell_failures()
 
@@ -367,14 +367,14 @@ class _Loop:
     def _fail(self, trial: Trial, reason: str, calls: str = "") -> None:
         """An evaluation failed: tell it, or hold it back until one has succeeded."""
         logger.info("trial %d: %s", trial.id, calls or reason)
-        if self.proven or self.max_failures is None or trial.state is not TrialState.RUNNING:
+        if self.succeeded or self.max_failures is None or trial.state is not TrialState.RUNNING:
             self._tell_failure(trial, reason)
             return
-        self.untold.append((trial, reason))
+        self.held_back.append((trial, reason))
         self.failures += 1
         if self.failures >= self.max_failures:
             self._collect_answers()
-        if not self.proven and self.failures >= self.max_failures:
+        if not self.succeeded and self.failures >= self.max_failures:
             raise RunError(
                 f"{self.failures} evaluations have failed and none has succeeded; the last one, of "
                 f"trial {trial.id}:\n{calls or reason}\nFix the objective and make the same call "
@@ -382,8 +382,8 @@ class _Loop:
             )
 
     def _tell_failures(self) -> None:
-        while self.untold:
-            self._tell_failure(*self.untold.pop(0))
+        while self.held_back:
+            self._tell_failure(*self.held_back.pop(0))
 
     def _tell_failure(self, trial: Trial, reason: str) -> None:
         reason = reason.encode("utf-8", "backslashreplace").decode()  # or no log could hold it
@@ -406,23 +406,23 @@ class _Loop:
         self.bar.set_postfix(shown, refresh=False)
         self.bar.update()
         answers = states[TrialState.COMPLETED]
-        due = answers > self.certified and not 20 < answers < GROWTH_TO_CERTIFY * self.certified
-        if self.until_gap is not None and not self.good and due:
-            self.certified = answers
-            self.good = self.optimizer.certificate.gap <= self.until_gap
+        due = answers > self.last_check and not 20 < answers < GROWTH_TO_CERTIFY * self.last_check
+        if self.until_gap is not None and not self.good_enough and due:
+            self.last_check = answers
+            self.good_enough = self.optimizer.certificate.gap <= self.until_gap
         if self.on_result is not None:
             self.stopped |= bool(self.on_result(self.optimizer, trial))
 
     def _goes_on(self) -> bool:
         """Whether asking continues after all, because the last answers have widened the gap."""
-        if self.until_gap is None or not self.good:
+        if self.until_gap is None or not self.good_enough:
             return False
         certificate = self.optimizer.certificate
-        self.good = certificate.gap <= self.until_gap
-        if self.good:
+        self.good_enough = certificate.gap <= self.until_gap
+        if self.good_enough:
             logger.info("the recommended point is good enough: %s", certificate)
             self.report.certificate = certificate
-        return not (self.good or self.stopped or len(self.optimizer.trials) >= self.n_trials)
+        return not (self.good_enough or self.stopped or len(self.optimizer.trials) >= self.n_trials)
 
     def _commit(self) -> None:
         if self.store is not None:

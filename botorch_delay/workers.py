@@ -58,7 +58,7 @@ def takes_two(function: Callable[..., Any]) -> bool:
     return True
 
 
-MOST_CALLS = 20  # in a traceback
+MAX_CALLS = 20  # in a traceback
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ def _calls(raised: BaseException) -> str:
     """The traceback of what the objective raised."""
     own = raised.__traceback__
     inside = None if own is None else own.tb_next  # without the frame of _evaluate
-    lines = traceback.format_exception(type(raised), raised, inside, limit=-MOST_CALLS)
+    lines = traceback.format_exception(type(raised), raised, inside, limit=-MAX_CALLS)
     return "".join(lines).encode("utf-8", "backslashreplace").decode()
 
 

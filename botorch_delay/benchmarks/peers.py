@@ -48,7 +48,7 @@ from botorch_delay.exceptions import (
 )
 from botorch_delay.optimizers import RandomOptimizer
 
-MOST_ERRORS = 2000  # characters shown of the standard error of a process that died
+MAX_STDERR = 2000  # characters shown of the standard error of a process that died
 SERVER = Path(__file__).with_name("peer_server.py")
 PYTHON = "BOTORCH_DELAY_PYTHON_"  # followed by the module's name in capitals
 
@@ -363,7 +363,7 @@ class _Server:
             line = self.process.stdout.readline()
         if not line:
             self.errors.seek(0)
-            last = self.errors.read().decode(errors="replace")[-MOST_ERRORS:]
+            last = self.errors.read().decode(errors="replace")[-MAX_STDERR:]
             self.end()
             raise RunError(f"The process that serves another library died: {last}")
         answer = json.loads(line)

@@ -30,7 +30,7 @@ MEASURES = {
     "regret of the recommended point": "recommended_regret",
     "regret of the best point evaluated": "best_regret",
 }
-LEAST = 1e-6  # smallest mean regret in a ratio, as a share of the largest one in the cell
+SMALLEST = 1e-6  # smallest mean regret in a ratio, as a share of the largest one in the cell
 
 Array = NDArray[np.float64]
 
@@ -193,7 +193,7 @@ def _ratio(cells: Sequence[pd.DataFrame], method: str) -> str:
     """The geometric mean over cells of ratios of means, with a bootstrap interval over seeds."""
     rng, logs = np.random.default_rng(0), np.zeros(1 + RESAMPLES)
     for final in cells:
-        least = max(LEAST * float(final.mean().max()), np.finfo(float).tiny)
+        least = max(SMALLEST * float(final.mean().max()), np.finfo(float).tiny)
         ours, theirs = paired(final, REFERENCE, method)
         n = len(ours)
         rows = np.vstack([np.arange(n), rng.integers(n, size=(RESAMPLES, n))])

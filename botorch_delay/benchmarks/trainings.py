@@ -22,8 +22,8 @@ from botorch_delay.domains.space import Space
 Array = NDArray[np.float64]
 
 FOLDS = 3
-MOST = 10.0  # at which losses that explode are cut off
-KEPT = 4096  # cached evaluations of a training
+WORST = 10.0  # at which losses that explode are cut off
+CACHE_SIZE = 4096  # cached evaluations of a training
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Training:
     highest_loss: float
     spread: float  # a standard deviation
 
-    @lru_cache(maxsize=KEPT)  # noqa: B019  # there is one of each training, for good
+    @lru_cache(maxsize=CACHE_SIZE)  # noqa: B019  # there is one of each training, for good
     def __call__(self, *values: float) -> float:
         """The mean loss over the folds, which are the same in every call."""
         from sklearn.model_selection import KFold
@@ -64,8 +64,8 @@ class Training:
                         fitted = model.fit(X[train], y[train])
                         losses.append(self.loss(fitted, X[held], y[held]))
                     except (ValueError, FloatingPointError):  # weights that are not finite
-                        losses.append(MOST)
-        return float(np.nan_to_num(losses, nan=MOST).clip(max=MOST).mean())
+                        losses.append(WORST)
+        return float(np.nan_to_num(losses, nan=WORST).clip(max=WORST).mean())
 
 
 def training_on_box(name: str, seed: int = 0, *, noise_share: float) -> BoxProblem:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.exceptions import StorageError
@@ -75,7 +74,7 @@ class SearchState:
             state.trials = {trial_id: _past(kept) for trial_id, kept in file["trials"].items()}
             if sorted(past.number for past in state.trials.values()) != [*range(len(state.trials))]:
                 raise ValueError("its trials are not numbered one by one")
-            state.first = list(map(_point, state.first))
+            state.first = [torch.tensor(x, dtype=torch.double) for x in state.first]
             return state
         except StorageError:
             raise
@@ -108,11 +107,6 @@ def _stored(past: PastTrial) -> dict[str, Any]:
 
 def _past(stored: Mapping[str, Any]) -> PastTrial:
     kept = PastTrial(**stored)
-    validation.whole(kept.number, "number", 0)
-    x, state = _point(stored["x"]), TrialState(stored["state"])
+    x, state = torch.tensor(stored["x"], dtype=torch.double), TrialState(stored["state"])
     value = validation.real(kept.value, "value") if state is TrialState.COMPLETED else None
     return replace(kept, x=x, state=state, value=value)
-
-
-def _point(stored: Sequence[Any]) -> Tensor:
-    return torch.tensor([validation.real(number, "x") for number in stored], dtype=torch.double)

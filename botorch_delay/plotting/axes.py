@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.parameters import text_of
-from botorch_delay.exceptions import InputTypeError, NoAnswerError
+from botorch_delay.exceptions import InputError, InputTypeError, NoAnswerError
 from botorch_delay.history.trials import Attached, Trial
 from botorch_delay.optimizers import Optimizer
 
@@ -32,6 +34,13 @@ def pyplot() -> Any:
     import matplotlib.pyplot as plt
 
     return plt
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a path to which no picture can be drawn."""
+    validation.installed("matplotlib", "A picture needs Matplotlib")
+    if path.suffix.lower() != ".png" or not os.access(path.parent, os.W_OK):
+        raise InputError(f"The picture must be a .png file in a folder to write to, got {path}.")
 
 
 def new_axes(ax: Any) -> Any:
@@ -74,7 +83,8 @@ class Column:
         self.texts: list[str] = []
         if allowed is not None and (self._is_category or len(allowed) <= LISTED):
             self.values = allowed.cpu().double()
-            self.texts = [_short(parameter.decode(v)) for v in self.values.tolist()]
+            values = map(parameter.decode, self.values.tolist())
+            self.texts = [f"{v:.4g}" if isinstance(v, float) else text_of(v) for v in values]
         else:
             steps, (low, high) = torch.linspace(0, 1, STEPS, dtype=torch.double), ends
             self.values = low * (high / low) ** steps if self.is_log else low + (high - low) * steps
@@ -101,10 +111,6 @@ class Column:
             axis.set_ticks([], minor=True)
             if axis.axis_name == "x" and sum(map(len, self.texts)) > 24:
                 axis.set_tick_params(rotation=45)
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else text_of(value)
 
 
 def best_so_far(optimizer: Optimizer, values: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ABREAST = 4  # slices side by side
-MANY = 3  # columns from which a summary has parallel coordinates
+MAX_COLUMNS = 4  # slices side by side
+MIN_PARALLEL = 3  # columns from which a summary has parallel coordinates
 
 
 def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> list[Axes]:
@@ -29,7 +29,7 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
     X, values = answers(optimizer)
     domain, best = optimizer.domain, optimizer.recommend()
     if axes is None:
-        rows, wide = -(-domain.dim // ABREAST), min(domain.dim, ABREAST)
+        rows, wide = -(-domain.dim // MAX_COLUMNS), min(domain.dim, MAX_COLUMNS)
         size = (3.2 * wide, 2.8 * rows)
         figure = pyplot().figure(figsize=size, layout="constrained")
         axes = _slice_axes(figure, domain.dim)
@@ -49,14 +49,14 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
         ax.scatter(column.at(X[:, place]), values, s=8, color="0.5", zorder=1)
         ax.axvline(float(column.at(best.x[place : place + 1])), color=ORANGE, zorder=0)
         column.label(ax.xaxis)
-        if place % ABREAST == 0:
+        if place % MAX_COLUMNS == 0:
             ax.set_ylabel("value")
     return list(axes)
 
 
 def _slice_axes(figure: Any, count: int) -> list[Any]:
     """Axes for this many slices, with a shared vertical axis."""
-    wide = min(count, ABREAST)
+    wide = min(count, MAX_COLUMNS)
     grid = figure.subplots(-(-count // wide), wide, sharey=True, squeeze=False).flatten().tolist()
     for ax in grid[count:]:
         ax.remove()
@@ -106,12 +106,12 @@ def plot_summary(optimizer: Optimizer) -> Figure:
     check(optimizer, Optimizer, "plot_summary")
     answers(optimizer)
     dim = optimizer.domain.dim
-    heights = [4.2, 2.6 * -(-dim // ABREAST), 3.6][: 3 if dim >= MANY else 2]
+    heights = [4.2, 2.6 * -(-dim // MAX_COLUMNS), 3.6][: 3 if dim >= MIN_PARALLEL else 2]
     figure = pyplot().figure(figsize=(12, sum(heights)), layout="constrained")
     parts = figure.subfigures(len(heights), 1, height_ratios=heights)
     plot_history(optimizer, parts[0].subplots(2, sharex=True, height_ratios=[2, 1]))
     plot_slices(optimizer, _slice_axes(parts[1], dim))
     parts[1].suptitle("along each column through the recommended point (orange); answers in grey")
-    if dim >= MANY:
+    if dim >= MIN_PARALLEL:
         plot_parallel(optimizer, parts[2].subplots())
     return figure

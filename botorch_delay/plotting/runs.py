@@ -310,7 +310,8 @@ def _draw_rounds(optimizer: BPEDelayOptimizer, ax: Axes, columns: Sequence[Colum
     """Colour each point by the round that eliminated it; returns handles for the legend."""
     from matplotlib.patches import Patch
 
-    points, eliminated = _points_and_rounds(optimizer)
+    points = points_of_grid(optimizer.domain, 100 if len(columns) == 2 else 1000)
+    eliminated = optimizer.active_set.round_that_eliminated(points).cpu()  # 0 if active
     at = torch.stack(_plane(columns, points))
     numbers = eliminated.unique().tolist()
     # Neighbours on a grid touch.
@@ -326,12 +327,6 @@ def _draw_rounds(optimizer: BPEDelayOptimizer, ax: Axes, columns: Sequence[Colum
         label = f"out in round {number}" if number else "active"
         handles.append(Patch(color=colour, label=label))
     return handles
-
-
-def _points_and_rounds(optimizer: BPEDelayOptimizer) -> tuple[Tensor, Tensor]:
-    """Points of the domain, ``n x d``, and the round that eliminated each, 0 if active."""
-    points = points_of_grid(optimizer.domain, 100 if optimizer.domain.dim == 2 else 1000)
-    return points, optimizer.active_set.round_that_eliminated(points).cpu()
 
 
 def _plane(columns: Sequence[Column], X: Tensor) -> tuple[Tensor, Tensor]:
