@@ -21,7 +21,7 @@ from botorch_delay.domains.tables import as_number, read_rows
 from botorch_delay.exceptions import InputError, OutsideWarning
 from botorch_delay.history.trials import Attached, Trial
 from botorch_delay.optimizers import Optimizer
-from botorch_delay.optimizers.reading import table_columns
+from botorch_delay.optimizers.reading import TABLE_COLUMNS, table_columns
 
 # How many values, and lines with errors, are listed.
 MAX_LISTED = 8
@@ -106,11 +106,10 @@ def write_results(optimizer: Optimizer, path: Path) -> int:
     if path.suffix.lower() != ".csv":
         raise InputError(f"The table must be a .csv file, got {path}.")
     rows = optimizer.table()
-    few = ["trial", *table_columns(optimizer.domain).values()]
-    columns = list(rows[0]) if rows else few
+    columns = ["trial", *table_columns(optimizer.domain).values(), *TABLE_COLUMNS[1:]]
     if path.exists():
         _, header = next(read_rows(path), (0, []))
-        if header and not {*few, "state"}.issubset(header) and header != few:
+        if header and not set(columns).issubset(header):
             raise InputError(
                 f"{path} exists and is not a table of this study's results; it was left as it is. "
                 "Choose another name."

@@ -84,10 +84,10 @@ def _report(results: Results, suite: Suite, missing: int, lacking: Sequence[str]
         "",
         f"## {REFERENCE} against the others",
         "",
-        f"In how many cells (problem and delay) `{REFERENCE}` has less regret, more, or that is "
-        "open, and the geometric mean over cells of its mean regret as a ratio to that of the "
-        f"other on their common seeds, with its {LEVEL:.0%} bootstrap interval (seeds drawn anew "
-        "in every cell): **below 1 it has less regret**. A mean below a millionth of the cell's "
+        f"The number of cells (problem and delay) in which `{REFERENCE}` has less regret, more, or "
+        "neither is decided (open), and the geometric mean over cells of the ratio of its mean "
+        f"regret to the other's on common seeds, with a {LEVEL:.0%} bootstrap interval over seeds: "
+        "**below 1 it has less regret**. A mean below a millionth of the cell's "
         "largest counts as that much. `-exact` boxes have no noise, `-box` ones noise of 5 % of "
         "the spread of the values.",
         "",
