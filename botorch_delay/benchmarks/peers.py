@@ -126,8 +126,8 @@ class PeerSampler(ABC):
         self._answers: dict[int, float] = {}
 
     @abstractmethod
-    def suggest(self) -> Mapping[str, float]:
-        """The values of the parameters to try next."""
+    def suggest(self) -> tuple[Tensor, int | None]:
+        """The point (``d``) to try next, and its row in a finite domain."""
 
     @abstractmethod
     def report(self, number: int, y: float) -> None:
@@ -135,7 +135,7 @@ class PeerSampler(ABC):
 
     def ask(self) -> Suggestion:
         with self.quiet():
-            x, index = self._point_of(self.suggest())
+            x, index = self.suggest()
         self._asked.append(Suggestion(len(self._asked), x, index))
         return self._asked[-1]
 
@@ -189,10 +189,9 @@ class OptunaSampler(PeerSampler):
             made = getattr(optuna.samplers, sampler)(seed=seed % 2**32)
             self._study = optuna.create_study(sampler=made, direction="maximize")
 
-    def suggest(self) -> Mapping[str, float]:
+    def suggest(self) -> tuple[Tensor, int | None]:
         self._trials.append(self._study.ask(self._distributions))
-        params: dict[str, float] = self._trials[-1].params
-        return params
+        return self._point_of(self._trials[-1].params)
 
     def report(self, number: int, y: float) -> None:
         self._study.tell(self._trials[number], y)
@@ -227,19 +226,18 @@ class BotorchLoop(PeerSampler):
         self._model: tuple[int, SingleTaskGP] | None = None  # and how many answers it knows
         self._choices = self._arms(problem.domain)
 
-    def suggest(self) -> Mapping[str, float]:
-        known = len(self._answers)
-        if len(self._points) < self._design or not known:
-            u = self._sobol.draw(dtype=torch.double)
-            if self._choices is not None:
-                u = self._choices[(self._choices - u).square().sum(dim=1).argmin()].unsqueeze(0)
-        else:
-            u = self._best_by_rule()
-        self._points.append(u[0])
-        return {
-            name: self._value(parameter, share)
-            for (name, parameter), share in zip(self.parameters.items(), u[0].tolist(), strict=True)
-        }
+    def suggest(self) -> tuple[Tensor, int | None]:
+        is_design = len(self._points) < self._design or not self._answers
+        u = self._sobol.draw(dtype=torch.double) if is_design else self._best_by_rule()
+        domain = self._problem.domain
+        if self._choices is None:
+            assert isinstance(domain, BoxDomain)
+            self._points.append(u[0])
+            return domain.from_unit(u.to(domain.like))[0], None
+        assert isinstance(domain, FiniteDomain)
+        index = int((self._choices - u).square().sum(dim=1).argmin())
+        self._points.append(self._choices[index])
+        return domain.points[index], index
 
     def report(self, number: int, y: float) -> None:
         """The next fit reads all answers."""
@@ -291,14 +289,6 @@ class BotorchLoop(PeerSampler):
             )
         ]
         return torch.stack(columns, dim=1).double()
-
-    @staticmethod
-    def _value(parameter: Parameter, share: float) -> float:
-        low, high, log, levels = parameter
-        if log:
-            return min(max(low * (high / low) ** share, low), high)
-        value = low + (high - low) * share
-        return round(value) if levels else value
 
 
 def python_of(module: str, need: str) -> str:
@@ -407,9 +397,8 @@ class ServedSampler(PeerSampler):
         self._server.call(self._run, "open", peer=peer, parameters=searched, **told)
         weakref.finalize(self, self._server.close, self._run)
 
-    def suggest(self) -> Mapping[str, float]:
-        suggested: dict[str, float] = self._server.call(self._run, "suggest")
-        return self._constant | suggested
+    def suggest(self) -> tuple[Tensor, int | None]:
+        return self._point_of(self._constant | self._server.call(self._run, "suggest"))
 
     def report(self, number: int, y: float) -> None:
         self._server.call(self._run, "report", number=number, y=y)
