@@ -212,8 +212,8 @@ class BotorchLoop(PeerSampler):
     """BoTorch's parts with their defaults, as its users put them together.
 
     After 2 (d + 1) Sobol points each ask fits a ``SingleTaskGP`` to the standardised answers and
-    maximises ``qLogNoisyExpectedImprovement``, given the pending points. Columns are in the unit
-    cube, logarithms first; of an integer or a category it is the number of the value, rounded. It
+    maximises ``qLogNoisyExpectedImprovement``, given the pending points. Columns are scaled to the
+    unit cube, logarithmic ones after taking logarithms, lists by the numbers of their values. It
     recommends the evaluated point with the best posterior mean.
     """
 
