@@ -262,15 +262,15 @@ def run_race(
         check_picture(picture)
     METHODS["tpe"].check_installed()
     with spawned_pool(workers) as pool:
-        cells = [(racer, seed, trials) for seed in range(seeds) for racer in RACERS]
-        races = list(pool.map(_raced, *zip(*cells, strict=True)))
-    lines: dict[str, list[list[Recommended]]] = {racer: [] for racer in RACERS}
-    held_out: dict[str, list[float]] = {racer: [] for racer in RACERS}
-    for (racer, *_), (line, loss) in zip(cells, races, strict=True):
-        lines[racer].append(line)
-        held_out[racer].append(loss)
+        running = {
+            racer: [pool.submit(_raced, racer, seed, trials) for seed in range(seeds)]
+            for racer in RACERS
+        }
+        races = {racer: [race.result() for race in found] for racer, found in running.items()}
+    lines = {racer: [line for line, _ in found] for racer, found in races.items()}
+    held_out = {racer: np.array([loss for _, loss in found]) for racer, found in races.items()}
     target = float(np.median([line[-1].regret for line in lines["random search"]]))
-    result = RaceResult(lines, {racer: np.array(h) for racer, h in held_out.items()}, target)
+    result = RaceResult(lines, held_out, target)
     if picture is not None:
         _draw_race(result, picture)
     return result
