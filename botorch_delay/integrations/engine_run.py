@@ -8,7 +8,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -34,7 +34,6 @@ STOPPED_EARLY = (
 _NOT_OPTIONS = {"domain", "horizon", "seed", "maximize"}  # engines set these themselves
 
 
-@dataclass(frozen=True)
 class Settings:
     """How an engine makes a :class:`botorch_delay.BPEDelayOptimizer`, whatever the space.
 
@@ -43,28 +42,22 @@ class Settings:
     regret budget is refused: it depends on when answers came, which engines do not tell.
     """
 
-    horizon: int | None = None
-    seed: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.horizon is not None:
-            validation.whole(self.horizon, "horizon", 1)
-        validation.seed(self.seed)
+    def __init__(self, horizon: int | None, seed: int, options: Mapping[str, Any]) -> None:
+        self.horizon = None if horizon is None else validation.whole(horizon, "horizon", 1)
+        self.seed = validation.seed(seed)
         known = sorted(inspect.signature(BPEDelayOptimizer).parameters.keys() - _NOT_OPTIONS)
-        for name in self.options:
+        for name in options:
             if name not in known:
                 raise InputTypeError(
                     f"BPEDelayOptimizer has no option {name!r}; there are {', '.join(known)}."
                 )
-        exploit = self.options.get("exploit", Exploit(repeat_pending=False))
+        exploit = options.get("exploit", Exploit(repeat_pending=False))
         if isinstance(exploit, WithinBudget):
             raise NotSupportedError("WithinBudget needs ask and tell; leave it out here.")
         if not isinstance(exploit, Exploit | None):
             exploit = Exploit(as_rule(exploit, "exploit"), repeat_pending=False)
-        rounds = OPEN_ENDED if self.horizon is None else None
-        options = {"rounds": rounds, **self.options, "exploit": exploit}
-        object.__setattr__(self, "options", options)
+        rounds = OPEN_ENDED if horizon is None else None
+        self.options = {"rounds": rounds, **options, "exploit": exploit}
 
     def make(self, domain: Domain, maximize: bool) -> BPEDelayOptimizer:
         """An optimizer before any ask."""

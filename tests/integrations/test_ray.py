@@ -57,7 +57,7 @@ def searcher(space=SPACE, num_samples=20, mode="min", **options):
 
 
 def as_run(space):
-    return _TuneRun(space, Settings(), maximize=False)
+    return _TuneRun(space, Settings(None, 0, {}), maximize=False)
 
 
 def states(search):
